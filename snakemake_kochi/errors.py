@@ -6,8 +6,8 @@ run, Snakemake prints the message without a traceback.
 
 from __future__ import annotations
 
-import difflib
 import functools
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -16,6 +16,8 @@ from snakemake_interface_common.exceptions import WorkflowError
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
+# The exit statuses of a shell whose command was told to end.
+STOPPED = frozenset(128 + each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 _MOST_KNOWN = 10  # names in one message
 
 
@@ -102,6 +104,7 @@ class PhaseError(KochiError):
     """
 
     record: Mapping[str, Any] | None = None
+    was_stopped = False
 
     def __init__(
         self,
@@ -117,7 +120,10 @@ class PhaseError(KochiError):
 
 
 class ScriptError(PhaseError):
-    """A script of the user's ended with an exit status other than 0."""
+    """A script of the user's ended with an exit status other than 0.
+
+    `was_stopped`: as after a signal that a worker or a person sends.
+    """
 
     def __init__(
         self,
@@ -129,6 +135,7 @@ class ScriptError(PhaseError):
     ) -> None:
         super().__init__(message, reason=reason, output=output)
         self.status = status
+        self.was_stopped = status in STOPPED
 
 
 class WorkerError(KochiError):
@@ -150,6 +157,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     Returns "did you mean 'x'?" when one is close, otherwise "known: a, b", of many the first ones
     (or "there are none").
     """
+    import difflib  # here: few processes need it
+
     names = sorted(filter(None, map(str, valid)))
     close = difflib.get_close_matches(str(name), names, n=1)
     if close:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
-import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -55,7 +55,7 @@ def _read(path: str) -> str:
 def this_node() -> Node:
     """The node of the calling process (it cannot change during its life)."""
     return Node(
-        host=socket.gethostname(),
+        host=os.uname().nodename,
         machine=_read("/etc/machine-id"),
         boot=_read("/proc/sys/kernel/random/boot_id"),
         namespace=os.readlink("/proc/self/ns/pid"),
@@ -122,6 +122,42 @@ def process_entry(pid: int) -> ProcessEntry | None:
         environment_size=int(fields[48]) - int(fields[47]),
         environment_end=int(fields[48]),
     )
+
+
+def node_words() -> tuple[str, str, str]:
+    """This host, its boot and the pid namespace, for names of files that belong to a process.
+
+    Each is short: scripts create sockets below such names, whose paths may have 107 characters.
+    """
+    node = this_node()
+    boot = node.boot.replace("-", "")[:8].ljust(8, "0")
+    return host_key(node), boot, f"{int(re.sub(r'[^0-9]', '', node.namespace)):x}"
+
+
+def host_key(node: Node) -> str:
+    """A short name of a host, the first of its words."""
+    # Imported here: it takes longer than the rest of this module, and few processes need it.
+    import hashlib
+
+    return hashlib.sha256(f"{node.host}\0{node.machine}".encode()).hexdigest()[:8]
+
+
+def is_over(words: Sequence[str], process: ProcessIdentity | None) -> bool:
+    """Whether a process has certainly ended; `words` are those of its node (`node_words`).
+
+    None stands for any process that this one could see. False also where that cannot be known here.
+    """
+    host, boot, namespace = words
+    own_host, own_boot, own_namespace = node_words()
+    if host != own_host:
+        return False
+    if boot != own_boot:
+        # As in Node.has_rebooted_since: only ids tell two hosts of one name apart.
+        return this_node().machine != "" and "00000000" not in (boot, own_boot)
+    if namespace != own_namespace:
+        # A container of this host: its process ids mean nothing here.
+        return False
+    return process is None or not process.is_alive()
 
 
 def child_pids() -> list[int]:

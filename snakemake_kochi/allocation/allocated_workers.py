@@ -27,6 +27,7 @@ from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Resources, Ticket, WorkerState, shared_workers
+from snakemake_kochi.queue.paused import PausedBatches
 from snakemake_kochi.schedulers.commands import Questions
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
@@ -97,7 +98,10 @@ class AllocatedWorkers:
             *(root, paths, machine, self._scheduler, controller),
             *(self._tracker, self._questions, failed_starts, logger, self._stopping),
         )
-        self._provision = Provision(machine, self._submitter, self._tracker, failed_starts, logger)
+        self._provision = Provision(
+            *(machine, self._submitter, self._tracker, failed_starts, logger),
+            paused=PausedBatches(paths),
+        )
         self._last_patience = last_patience
         self._lock = threading.Lock()
         self._requests: dict[str, AllocationRequest] = {}  # by queue, of all queues
@@ -113,6 +117,10 @@ class AllocatedWorkers:
     @property
     def takes_requests(self) -> bool:
         return self._scheduler.takes_requests
+
+    @property
+    def usual_nodes(self) -> int:
+        return self._machine.allocation.nodes
 
     @property
     def have_one_size(self) -> bool:

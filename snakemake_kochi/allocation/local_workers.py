@@ -54,6 +54,7 @@ class LocalWorkers:
     """
 
     takes_requests = False
+    usual_nodes = 1
     have_one_size = False
 
     def __init__(
@@ -125,6 +126,13 @@ class LocalWorkers:
         Snakemake's own executor does the same. Raises KochiError if the node lacks GPUs: no other
         worker serves the job's queue.
         """
+        if wanted.nodes > 1:
+            raise KochiError(
+                f"rule {rule}: {wanted.nodes} nodes needed, and on this computer there is one",
+                "Type it where a machine with a scheduler is selected, as in: export "
+                "KOCHI_DEFAULT_MACHINE=NAME\nOr give the parameter other values here, as in: "
+                "n_nodes: [{value: [1, 2]}, {value: 1, machines: local}]",
+            )
         if wanted.gpus and wanted.gpus > (there := gpus_of_this_node()):
             raise KochiError(
                 f"rule {rule}, resource gpu: {pluralize(wanted.gpus, 'GPU')} needed, and the run's "

@@ -99,6 +99,7 @@ def exceeded(wanted: Resources, limits: Limits) -> list[str]:
     """The keys of a machine's `allocation` whose limits a job with an `obstacle` exceeds."""
     node = limits.node
     is_more = {
+        "nodes": wanted.nodes > node.nodes,
         "cores": wanted.cores > node.cores,
         "memory": (wanted.memory_mb or 0) > node.memory_mb,
         "gpus": wanted.gpus > node.gpus,
@@ -306,7 +307,8 @@ def _coarser(
     for kind in kinds:
         memory = _level(kind.memory_mb or 0, 1, step)
         time = kind.runtime_seconds and _level(kind.runtime_seconds, 1, step)
-        alike.setdefault((kind.exclusive, kind.cores, kind.gpus, memory, time), []).append(kind)
+        amounts = (kind.nodes, kind.cores, kind.gpus, memory, time)
+        alike.setdefault((kind.exclusive, *amounts), []).append(kind)
     return {
         replace(
             found[0],
@@ -333,6 +335,7 @@ def _class(kind: Resources, factor: float) -> Hashable:
     seconds = kind.runtime_seconds
     return (
         kind.exclusive,
+        kind.nodes,
         kind.gpus > 0,
         seconds and _level(seconds, _LITTLE_SECONDS, factor),
         _level((kind.memory_mb or 0) / kind.cores, _LITTLE_MB, factor),

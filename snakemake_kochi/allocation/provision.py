@@ -17,12 +17,14 @@ from snakemake_kochi.allocation.packing import (
     not_wanted,
     supply_of,
 )
+from snakemake_kochi.allocation.request import GRACE
 from snakemake_kochi.allocation.sizing import Shape, is_lacking, workers_to_request
-from snakemake_kochi.allocation.submission import GRACE, Submitter
+from snakemake_kochi.allocation.submission import Submitter
 from snakemake_kochi.allocation.tracker import Requested, Tracker
 from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Resources, Ticket, WorkerState
+from snakemake_kochi.queue.paused import PausedBatches
 from snakemake_kochi.schedulers.interface import AllocationRequest
 
 Pending = Mapping[str, Sequence[Ticket]]
@@ -50,6 +52,7 @@ class Provision:
         steady: float = STEADY,
         clock: Callable[[], float] = time.monotonic,
         size: Callable[..., list[tuple[Shape, int]]] = workers_to_request,
+        paused: PausedBatches | None = None,
     ) -> None:
         self._machine = machine
         self._submitter = submitter
@@ -58,6 +61,7 @@ class Provision:
         self._logger = logger
         self._steady = steady
         self._size = size
+        self._paused = paused
         self._room = Room(tracker, submitter, logger, steady, clock)
         self._lacking = _Since(clock)  # queues that lack workers
         self._unwanted = _Since(clock)  # allocations that no job waits for
@@ -78,7 +82,10 @@ class Provision:
         resources = {ticket.job: ticket.resources for ticket in tickets}
         there = workers[queue]
         begun = {job for worker in there for job in (*worker.running, *worker.ahead)}
-        waiting = Counter(wanted for job, wanted in resources.items() if job not in begun)
+        paused = self._paused_jobs(tickets)
+        waiting = Counter(
+            wanted for job, wanted in resources.items() if job not in begun and job not in paused
+        )
         self._leave_out_hopeless(queue, waiting, pending, workers)
         supply = [supply_of(worker, resources, _RESERVE) for worker in there if worker.is_live]
         supply += [each.supply for each in self._cancel_unwanted(queue, waiting, supply)]
@@ -115,6 +122,13 @@ class Provision:
             if not self._submitter.submit(queue, request, each, count, stays, is_first):
                 break
             self._lacking.forget(queue)
+
+    def _paused_jobs(self, tickets: Collection[Ticket]) -> set[int]:
+        """The jobs for which no worker comes: it would leave again without any."""
+        if self._paused is None:
+            return set()
+        self._paused.has_changed()
+        return {ticket.job for ticket in tickets if self._paused.has(ticket)}
 
     def _leave_out_hopeless(
         self, queue: str, waiting: Counter[Resources], pending: Pending, workers: Workers

@@ -1,16 +1,13 @@
 """Submits and cancels allocations, with growing pauses after refusals and missing answers.
 
-Also the script that each allocation runs, and the end of all allocations with their run.
+Also the end of all allocations with their run.
 """
 
 from __future__ import annotations
 
-import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from tenacity import (
@@ -25,6 +22,7 @@ from tenacity import (
 
 from snakemake_kochi.allocation.failures import FailedStarts
 from snakemake_kochi.allocation.packing import Supply
+from snakemake_kochi.allocation.request import WorkerCommand, nodes_of, settings_of, wanted_of
 from snakemake_kochi.allocation.sizing import Shape
 from snakemake_kochi.allocation.tracker import Tracker
 from snakemake_kochi.backoff import Backoff
@@ -35,23 +33,16 @@ from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import note_allocations
 from snakemake_kochi.schedulers.commands import Questions
-from snakemake_kochi.schedulers.environment import print_node
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
-    UNKNOWN,
     AllocationRequest,
     Limits,
     RefusedError,
     Scheduler,
     UnreachableError,
-    Wanted,
     not_ended,
 )
-from snakemake_kochi.worker.node.capacity import OWN_MB
-from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
 
-# Seconds in which jobs may end after the scheduler's signal.
-GRACE = 20.0
 # Seconds before more is requested, after a refusal while workers exist, and after a failed write in
 # KOCHI_ROOT.
 _AFTER_REFUSAL = 60.0
@@ -66,53 +57,6 @@ _ANSWER_PAUSE = 2.0
 # The factor by which each pause is longer than the one before: nodes that end slowly do not cause
 # hundreds of questions.
 _PAUSE, _SLOWER, _LONGEST_PAUSE = 0.2, 1.3, 2.0
-
-
-@dataclass(frozen=True)
-class WorkerCommand:
-    """The start of the workers of alike allocations; see `WorkerScript`.
-
-    `setup` is a text for bash that comes first. `first_worker` is the number of the first worker,
-    if they were given numbers.
-    """
-
-    settings: WorkerSettings
-    setup: str = ""
-    first_worker: int | None = None
-
-    def script(
-        self, allocation: str, cores: str | None, output: Path | None = None, index: str = "0"
-    ) -> str:
-        """A script for bash that becomes the worker, which gets the signals for the script's shell.
-
-        The call writes the settings that the script names; raises OSError. `allocation`, the
-        scheduler's name for the allocation, and `cores`, the number of cores in it, are words for
-        bash. Without `cores`, the worker has the cores that it may run on. `index`: which of the
-        workers it is, as arithmetic of bash, from 0. `output`: a file for the script's output, if
-        the scheduler has none.
-        """
-        first = [] if output is None else [f"exec >{shlex.quote(str(output))} 2>&1"]
-        # The first line of the log, and the only one if the worker does not start.
-        first.append(print_node())
-        command = shlex.join(start_command(save_settings(self.settings)))
-        worker = f"exec {command} --allocation {allocation}"
-        if self.first_worker is not None:
-            worker += f" --worker $(({self.first_worker} + {index}))"
-        if cores is not None:
-            worker += f" --cores {cores}"
-        return "\n".join(["#!/bin/bash", *filter(None, [*first, self.setup]), worker, ""])
-
-    @property
-    def grace(self) -> float:
-        return self.settings.grace
-
-    @property
-    def machine(self) -> MachinePaths:
-        return self.settings.paths
-
-    def log(self, allocation: str) -> Path:
-        """The file for an allocation's output other than that of its jobs."""
-        return self.machine.allocation_log(self.settings.controller or "alloc", allocation)
 
 
 class Submitter:
@@ -163,9 +107,7 @@ class Submitter:
 
         Asks the scheduler once for each kind of nodes.
         """
-        nodes = AllocationRequest(
-            request.constraints, gpu_model=request.gpu_model, nodes=request.nodes
-        )
+        nodes = nodes_of(request)
         if nodes not in self._limits_of:
             self._limits_of[nodes] = self._scheduler.limits(nodes)
         return self._limits_of[nodes]
@@ -189,17 +131,13 @@ class Submitter:
         `stays`: whether the worker stays although it is idle. `is_alone`: no worker exists that
         could go on after a refusal. In that case raises RefusedError, or WorkerError.
         """
-        wanted = Wanted(
-            cores=shape.capacity.cores,
-            memory_mb=self._memory(shape, request),
-            gpus=shape.capacity.gpus,
-            seconds=shape.seconds,
-            whole_node=shape.whole_node,
-            count=count,
-            excluded=self._failed_starts.excluded,
-            request=request.with_room_for_worker(OWN_MB, self.limits(request).node),
+        excluded = self._failed_starts.excluded
+        wanted = wanted_of(shape, request, self.limits(request), count, excluded)
+        settings = settings_of(
+            *(self._root, self._machine, self._scheduler, self._controller),
+            *(queue, request, shape, stays),
         )
-        worker = self._worker(queue, request, shape, stays)
+        worker = WorkerCommand(settings, self._machine.load_env_on_machine)
         make_directory(self._paths.allocations)
         if not has_room(self._paths.allocations):
             # No worker could register itself. The run's queues are watched for a full disk, too.
@@ -240,30 +178,6 @@ class Submitter:
         self._logger.info(f"Requested {many} of {wanted.describe()}: {which}, {logs}")
         return True
 
-    def _worker(
-        self, queue: str, request: AllocationRequest, shape: Shape, stays: bool
-    ) -> WorkerCommand:
-        settings = WorkerSettings(
-            str(self._root.directory),
-            self._paths.name,
-            (queue,),
-            most_memory_mb=_memory_for_jobs(shape, request) or None,
-            allocation_seconds=shape.seconds,
-            grace=GRACE,
-            stay=True,
-            idle_timeout=None if stays else self._machine.allocation.idle_timeout,
-            # When this run ends, jobs of another run would be requeued and executed twice.
-            controller=self._controller,
-            first=shape.first,
-            cancel_waiting=self._scheduler.cancels_waiting,
-        )
-        return WorkerCommand(settings, self._machine.load_env_on_machine)
-
-    def _memory(self, shape: Shape, request: AllocationRequest) -> int:
-        """The memory in MiB, for the jobs and for the worker beside them."""
-        wanted = shape.capacity.memory_mb
-        return min(wanted + OWN_MB, self.limits(request).node.memory_mb) if wanted else 0
-
     def cancel(self, ids: Sequence[str]) -> bool:
         """Cancel allocations; returns whether that was possible. Otherwise it may be tried again.
 
@@ -280,16 +194,6 @@ class Submitter:
         self._cancellations.worked()
         self._tracker.drop(ids)
         return True
-
-
-def _memory_for_jobs(shape: Shape, request: AllocationRequest) -> int | None:
-    """The most MiB that a worker may give to jobs: the rest is for the worker itself.
-
-    None if no memory was requested.
-    """
-    if request.has_shape:
-        return request.memory_mb
-    return shape.capacity.memory_mb if 0 < shape.capacity.memory_mb < UNKNOWN // 2 else None
 
 
 def end_allocations(

@@ -64,6 +64,10 @@ class WorkerProvider(Protocol):
         """Whether the workers are in allocations, to which a job's request applies."""
 
     @property
+    def usual_nodes(self) -> int:
+        """The number of nodes that a worker leads if nothing is requested."""
+
+    @property
     def have_one_size(self) -> bool:
         """Whether the workers are in allocations whose size does not depend on the waiting jobs.
 

@@ -14,7 +14,6 @@ Below artifacts/<machine>/:
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -39,11 +38,12 @@ from snakemake_kochi.files import (
     to_json,
     write_atomically,
 )
+from snakemake_kochi.later_log import LaterLog
 from snakemake_kochi.paths import ProjectPaths, WorkingPaths
 
 VERSION = 1
 
-_logger = logging.getLogger(__name__)
+_logger = LaterLog(__name__)
 
 
 def agreed_commit(paths: ProjectPaths, machine: str) -> str | None:

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,40 @@ def end(paths: ProjectPaths, record: Mapping[str, Any]) -> None:
     """Forget the note of an attempt whose record is in the journal, or in results/."""
     with suppress(OSError):
         (paths.begun(record["machine"]) / f"{record['identity']}.json").unlink(missing_ok=True)
+
+
+@dataclass
+class Begun:
+    """The attempts of a project that go on without a worker, as under another executor.
+
+    Those of workers are known by the queues. Looks again and again; reads each note once.
+    """
+
+    paths: ProjectPaths
+    machine: str
+    _known: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+
+    def look(self) -> list[Mapping[str, Any]]:
+        """Their records. One that cannot be read now is left out."""
+        names: list[str] = []
+        with suppress(OSError):
+            names = list_names(self.paths.begun(self.machine))
+        self._known = {name: self._read(name) for name in names if name.endswith(".json")}
+        found = []
+        for noted in self._known.values():
+            with suppress(KeyError, TypeError, ValueError):
+                if noted is not None and not _has_died(noted):
+                    found.append(noted["record"])
+        return found
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        if name not in self._known:
+            self._known[name] = None
+            with suppress(OSError, KochiError, KeyError, TypeError):
+                noted = read_json(self.paths.begun(self.machine) / name, VERSION)
+                if not noted["record"]["queue"]:
+                    self._known[name] = noted
+        return self._known[name]
 
 
 def keep_unfinished(paths: ProjectPaths, machine: str) -> None:

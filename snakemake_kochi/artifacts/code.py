@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from snakemake_kochi.errors import GitError
-from snakemake_kochi.git import FULL_IDENTITY, run_git
+from snakemake_kochi.git import FULL_IDENTITY, read_objects, run_git
 from snakemake_kochi.paths import ProjectPaths
 
 CODE = "refs/kochi/code"
@@ -59,6 +59,13 @@ def publish_code(
     return failed
 
 
+def read_code(repository: Path, name: str, path: str) -> bytes | None:
+    """A file of the code called `name`; None if this clone does not have it."""
+    if not FULL_IDENTITY.fullmatch(name) or not path.isprintable():
+        return None
+    return next(read_objects(repository, [f"{CODE}/{name}:{path}"]), None)
+
+
 def unpublished(repository: Path, names: Collection[str]) -> set[str]:
     """The names among these that have no code in a repository. Raises GitError."""
     if not names:
@@ -73,7 +80,7 @@ def _from_store(
     repository: Path, store: Path, record: Mapping[str, Any]
 ) -> Iterator[tuple[str, Callable[[], None]]]:
     """The names of the code of a record that is in the store, and how to publish it."""
-    if snapshot := record.get("snapshot"):
+    for snapshot in filter(None, (record.get("snapshot"), record.get("configuration"))):
         tree, base = snapshot["tree"], snapshot["base"]
         if base is None or FULL_IDENTITY.fullmatch(base):
             yield (

@@ -11,7 +11,6 @@ appears. An entry without large files has no such key and the version 1.
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import shutil
@@ -38,6 +37,7 @@ from snakemake_kochi.files import (
     to_json,
     write_new,
 )
+from snakemake_kochi.later_log import LaterLog
 from snakemake_kochi.paths import ProjectPaths
 
 Found = TypeVar("Found")
@@ -50,7 +50,7 @@ _COMMIT_INTERVAL = 5.0  # seconds
 # Seconds after which the files of a killed process are removed: no copy takes that long.
 _ABANDONED = 24 * 3600
 
-_logger = logging.getLogger(__name__)
+_logger = LaterLog(__name__)
 
 
 @dataclass(frozen=True)

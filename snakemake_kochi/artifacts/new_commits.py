@@ -139,10 +139,12 @@ def _differences(entries: Sequence[JournalEntry]) -> dict[str, bytes]:
     """
     found = {}
     for entry in entries:
-        with suppress(KeyError, TypeError, AttributeError):  # no snapshot, or journaled by others
-            snapshot = entry.record["snapshot"]
-            if snapshot["diff"] and FULL_IDENTITY.fullmatch(snapshot["tree"]):
-                found[snapshot["tree"]] = snapshot["diff"].encode("utf-8", "surrogateescape")
+        for key in ("snapshot", "configuration"):
+            # There is no such key, or the record was journaled by others.
+            with suppress(KeyError, TypeError, AttributeError):
+                snapshot = entry.record[key]
+                if snapshot["diff"] and FULL_IDENTITY.fullmatch(snapshot["tree"]):
+                    found[snapshot["tree"]] = snapshot["diff"].encode("utf-8", "surrogateescape")
     return found
 
 

@@ -48,7 +48,7 @@ _NEEDED = (
     *("worker", "queue", "job", "attempt", "snapshot", "started", "seconds", "exit_status"),
 )
 
-_TABLES = (".csv", ".md", ".png")  # of tables and plots, which have no record of their own
+_TABLES = (".csv", ".md", ".png", ".svg")  # of tables and plots, which have no record of their own
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import read_json
 from snakemake_kochi.resources import workflow_directory
 
-RECORD_VERSION = 2
+RECORD_VERSION = 3
 _LONGEST_LABEL = 80  # characters
 Outcome = Literal["success", "failed", "lost"]
 
@@ -35,6 +35,14 @@ _ADDED_IN_2: Mapping[str, Any] = {
     "environment": {},
     "usage": None,
     "built": None,
+}
+
+# What a record of version 1 or 2 says of keys that it lacks.
+_ADDED_IN_3: Mapping[str, Any] = {
+    "isolation": None,
+    "launcher": None,
+    "binding": None,
+    "noise": None,
 }
 
 
@@ -63,6 +71,8 @@ def todays_form(record: Mapping[str, Any], where: str) -> dict[str, Any]:
             "Install a newer snakemake_kochi.",
         )
     found = dict(record)
+    if version < 3:
+        found = deepcopy(dict(_ADDED_IN_3)) | found
     if version < 2:
         found = deepcopy(dict(_ADDED_IN_2)) | found
         recipes = found.get("recipes")

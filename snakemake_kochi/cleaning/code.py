@@ -46,8 +46,11 @@ class _Kept:
         sources = (source.get("tree") for source in freeze.get("sources", {}).values())
         self.trees.update(str(tree) for tree in sources if tree)
         self.trees.update(map(str, freeze.get("source_trees", {}).values()))
-        if git_directory := freeze.get("git_directory"):
-            self._add_repository(Path(str(git_directory)))
+        codes = list(freeze.get("codes", {}).values())
+        self.trees.update(str(code["snapshot"]["tree"]) for code in codes)
+        for each in (freeze, *codes):
+            if git_directory := each.get("git_directory"):
+                self._add_repository(Path(str(git_directory)))
 
     def _add_repository(self, directory: Path) -> None:
         if directory in self.repositories:
@@ -283,5 +286,6 @@ def _trees_of(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for record in records:
         with contextlib.suppress(KeyError, TypeError, AttributeError):  # edited by hand
             yield str(record["snapshot"]["tree"])
+            yield str((record.get("configuration") or {}).get("tree"))
             for recipe in record.get("recipes", ()):
                 yield str((recipe.get("source") or {}).get("tree"))

@@ -29,6 +29,7 @@ from snakemake_kochi.queue.entries import (
     worker_numbers,
 )
 from snakemake_kochi.queue.heartbeat import read_presumed_dead
+from snakemake_kochi.queue.paused import list_paused
 from snakemake_kochi.queue.queue import private_queue
 from snakemake_kochi.queue.runs import read_run
 from snakemake_kochi.queue.wakeup import unsubscribe
@@ -57,6 +58,8 @@ def clean_processes(machine: MachinePaths, rules: Rules, removal: Removal) -> No
             _clean_worker(machine, number, rules, removal)
     with removal.tolerating(f"records of runs in {machine.runs}"):
         _clean_records(machine, rules, removal)
+    with removal.tolerating(f"paused batches in {machine.paused}"):
+        _clean_paused(machine, removal)
     with removal.tolerating(f"trials in {machine.directory}"):
         _clean_trials(machine, removal)
     with removal.tolerating(f"facts in {machine.all_facts}"):
@@ -301,6 +304,15 @@ def _clean_facts(machine: MachinePaths, rules: Rules, removal: Removal) -> None:
             with contextlib.suppress(FileNotFoundError):
                 if removal.is_older(path, rules.runs):
                     removal.remove("leftovers", path)
+
+
+def _clean_paused(machine: MachinePaths, removal: Removal) -> None:
+    """Delete that a batch is paused whose directory is gone: nobody can resume it there."""
+    removal.sweep(machine.paused)
+    for paused in list_paused(machine):
+        if not is_there(paused.directory):
+            with contextlib.suppress(FileNotFoundError):
+                removal.remove("leftovers", machine.paused_batch(paused.digest))
 
 
 def _clean_trials(machine: MachinePaths, removal: Removal) -> None:

@@ -4,7 +4,8 @@ A build or an installation goes if it was not used for long (the time of its man
 and if nothing that lives may use it: neither a process with a workspace, nor a job that waits or
 runs, nor a run whose main process is alive. The last one holds a promise (`artifacts/promises.py`)
 from before it looks which builds and installations exist. The lock of the build or the recipe is
-held meanwhile, so nothing is made there; if it is busy, the thing stays.
+held meanwhile, so nothing is made there; if it is busy, the thing stays. What `prepare` scripts
+have made goes as builds do.
 """
 
 from __future__ import annotations
@@ -37,11 +38,10 @@ from snakemake_kochi.phases.install import current_digests
 from snakemake_kochi.phases.products import read_manifest
 from snakemake_kochi.phases.script import (
     builds_in_use,
-    host_key,
     host_of_scratch,
     is_forsaken,
 )
-from snakemake_kochi.processes import find_by_environment, this_node
+from snakemake_kochi.processes import find_by_environment, host_key, this_node
 from snakemake_kochi.project.clean_rules import DAY, Rules
 from snakemake_kochi.project.values import environment_name
 from snakemake_kochi.queue.ticket import Ticket
@@ -226,8 +226,9 @@ def _age_of(manifest: Path, directory: Path, removal: Removal) -> float:
 
 
 def _clean_builds(needed: Needed, rules: Rules, removal: Removal) -> None:
+    """Delete builds, and what `prepare` scripts have made."""
     machine, project = needed.machine, needed.project
-    parent = project.builds(machine.name)
+    kinds = {"builds": project.builds(machine.name), "prepared": project.all_prepared(machine.name)}
 
     def lock_of(path: Path) -> Path:
         paths = find_lock_settings(machine).paths
@@ -239,32 +240,34 @@ def _clean_builds(needed: Needed, rules: Rules, removal: Removal) -> None:
                 return True
         return name in present.builds or name in present.directories
 
-    removal.sweep(parent)
-    old, left = list[Path](), []
-    for name in list_names(parent):
-        path = parent / name
-        if name.startswith("."):
-            continue
-        with contextlib.suppress(FileNotFoundError):
-            age = _age_of(BuildPaths(path).manifest, path, removal)
-            if rules.keeps("builds", _names_of_build(path)):
+    old, left, kept = list[Path](), [], list[Path]()
+    for kind, parent in kinds.items():
+        removal.sweep(parent)
+        old.clear()
+        for name in list_names(parent):
+            path = parent / name
+            if name.startswith("."):
                 continue
-            if age >= max(rules.builds, LEAST_AGE):
-                old.append(path)
-            elif rules.builds_above < math.inf:
-                left.append((age, path, measure(path).bytes))
-    gone = _remove_unused("builds", old, lock_of, is_used, needed, removal)
+            with contextlib.suppress(FileNotFoundError):
+                age = _age_of(BuildPaths(path).manifest, path, removal)
+                if rules.keeps(kind, _names_of_build(path)):
+                    continue
+                if age >= max(rules.builds, LEAST_AGE):
+                    old.append(path)
+                elif rules.builds_above < math.inf:
+                    left.append((age, kind, path, measure(path).bytes))
+        gone = _remove_unused(kind, old, lock_of, is_used, needed, removal)
+        kept += (each for each in old if each not in gone)
     if rules.builds_above < math.inf:
-        kept = (each for each in old if each not in gone)
         excess = (
             -rules.builds_above
-            + sum(size for _, _, size in left)
+            + sum(size for *_, size in left)
             + sum(measure(each).bytes for each in kept)
         )
-        for age, path, size in sorted(left, reverse=True):
+        for age, kind, path, size in sorted(left, reverse=True):
             if excess <= 0 or age < LEAST_AGE:
                 break
-            if _remove_unused("builds", [path], lock_of, is_used, needed, removal):
+            if _remove_unused(kind, [path], lock_of, is_used, needed, removal):
                 excess -= size
 
 

@@ -1,37 +1,32 @@
-"""`kochi batch`: experiment files on the command line, the lock of a dead run, and Snakemake."""
+"""`kochi batch`: experiment files on the command line, and Snakemake."""
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
-from snakemake_kochi.cli.options import git_remote_option, machine_option
-from snakemake_kochi.cli.output import agreed, remark
+from snakemake_kochi.cli.options import (
+    git_remote_option,
+    machine_option,
+    missing_batch,
+    where_option,
+)
+from snakemake_kochi.cli.output import remark, say
 from snakemake_kochi.enqueue.experiment_files import globs_with, load, path_in_project
-from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.location import Location, find_location
-from snakemake_kochi.paths import MachinePaths, WorkingPaths
-from snakemake_kochi.processes import this_node
-from snakemake_kochi.queue.controllers import (
-    ControllerState,
-    OtherControllers,
-    is_same_directory,
-    list_controllers,
-    may_make,
-    read_controller,
-)
+from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.resources import workflow_directory
 
 _USES_OUR_RULES = re.compile(r"^\s*use\s+rule\s+\*\s+from\s+\w+\s*(#.*)?$", re.MULTILINE)
@@ -40,14 +35,28 @@ _DRY_RUN = frozenset({"-n", "--dry-run", "--dryrun"})
 _ELSEWHERE = frozenset({"-d", "--directory"})  # Snakemake writes somewhere else
 _STATE = ("incomplete", "iocache", "locks", "log", "metadata")  # directories in .snakemake
 
-_LOOK = 0.5  # seconds between two looks at a run that may be dead
-
 
 @click.command()
 @machine_option
 @click.argument("file", metavar="FILE.yaml")
-@click.argument("name")
+@click.argument("name", metavar="NAME", required=False)
 @git_remote_option
+@where_option
+@click.option(
+    "--retry",
+    type=click.Choice(["failed"]),
+    help="Run only the points whose last attempt failed.",
+)
+@click.option(
+    "--again",
+    metavar="POINT",
+    multiple=True,
+    help="Run a finished point again though nothing has changed. POINT is NAME=VALUE,... as "
+    "n=100,threads=2,duplicate=0; parameters that are left out may have any value. May be given "
+    "several times.",
+)
+@click.option("--pause", is_flag=True, help="Start no further runs of the batch until --resume.")
+@click.option("--resume", is_flag=True, help="Let a paused batch go on.")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would run, and run nothing.")
 @click.option(
     "--unlock",
@@ -58,36 +67,77 @@ _LOOK = 0.5  # seconds between two looks at a run that may be dead
 def command(
     machine: str | None,
     file: str,
-    name: str,
+    name: str | None,
     git_remote: str | None,
+    conditions: tuple[str, ...],
+    retry: str | None,
+    again: tuple[str, ...],
+    pause: bool,
+    resume: bool,
     dry_run: bool,
     unlock: bool,
     options: tuple[str, ...],
 ) -> None:
     """Run batch NAME of an experiment: all its runs that are missing or out of date.
 
-    The same as `snakemake EXPERIMENT_NAME --executor kochi`, in the project's directory.
+    The same as `snakemake EXPERIMENT_NAME --executor kochi`, in the project's directory. With -w,
+    --retry or --again it runs a part of the batch; `kochi show batch` shows the states of its
+    points.
     """
-    import json
-
+    from snakemake_kochi.cli.part import asked_part, order_pause, order_resume
+    from snakemake_kochi.cli.unlock import unlock_dead_run
     from snakemake_kochi.library.outputs import Directories, batch_rule
     from snakemake_kochi.phases.sources import check_sources, restored_sources
+    from snakemake_kochi.phases.variants import check_codes, recipes_of
     from snakemake_kochi.project.checks import check_experiments
 
     location = find_location(machine)
     location.require_here()
     project = location.require_project()
     path = path_in_project(project, file)
-    experiment = load(project, path)
+    name = name or missing_batch("NAME", load(project, path))
+    if pause or resume:
+        if (pause and resume) or conditions or retry or again or dry_run or unlock or options:
+            raise click.UsageError("--pause and --resume cannot be combined with other options")
+        (order_pause if pause else order_resume)(location, path, name)
+        return
+    experiment = load(project, path, location.machine)
     # All errors of the experiment are reported before Snakemake starts.
     batch = experiment.batch(name)
-    check_experiments([experiment], location.machine.name)
-    required = experiment.requirements_on(location.machine.name, batch.requirements)
+    check_experiments([experiment], location.machine.name, project)
     check_sources(
         project,
-        project.resolve(required, location.machine.name, f"{path}: batch {name}"),
+        recipes_of(project, experiment, batch, location.machine.name),
         restored_sources(WorkingPaths(project.directory, location.machine.name)),
     )
+    check_codes(project.directory, experiment, batch, location.machine.name)
+    grid = experiment.grid(name, location.machine.name)
+    part = asked_part(experiment, grid, conditions, retry, again)
+    if not part.has_points(project.directory):
+        say(f"No {'selected ' * bool(conditions)}point of batch {name} of {path} has failed.")
+        return
+    config = {
+        "kochi_experiments": globs_with(project, path),
+        "kochi_git_remote": git_remote,
+        **part.config,
+    }
+    words = _options(location, config)
+    if part.is_again:
+        words += ["--forcerun", *part.run_rules(experiment.name)]
+    if dry_run:
+        words.append("--dry-run")
+    else:
+        table = f"{Directories(location.machine.name).collected(experiment.name, name)}.csv"
+        said = [("-m", machine), ("-g", git_remote), ("--retry", retry)]
+        said += [("-w", each) for each in conditions] + [("--again", each) for each in again]
+        same = _same_command(said, [file, name], options)
+        unlock_dead_run(location.machine_paths, project.directory, table, unlock, same)
+    target = batch_rule(experiment.name, name)
+    call_snakemake(location, [target], [*words, *options])
+
+
+def _options(location: Location, config: Mapping[str, Any]) -> list[str]:
+    """The options of Snakemake; None in `config` stands for what is not given."""
     words = ["--executor", "kochi", "--jobs", "100"]
     # After an interrupt the run continues where it was; a failed run does not stop the others.
     words += ["--rerun-incomplete", "--keep-going"]
@@ -97,23 +147,15 @@ def command(
     if location.machine.has_allocations:
         # As in the profile `cluster`: files that other nodes write may become visible later.
         words += ["--latency-wait", "60"]
-    config = {"kochi_experiments": globs_with(project, path), "kochi_git_remote": git_remote}
     given = [f"{key}={json.dumps(value)}" for key, value in config.items() if value is not None]
-    if given:
-        words += ["--config", *given]
-    if dry_run:
-        words.append("--dry-run")
-    else:
-        table = f"{Directories(location.machine.name).collected(experiment.name, name)}.csv"
-        again = _again({"-m": machine, "-g": git_remote}, [file, name], options)
-        unlock_dead_run(location.machine_paths, project.directory, table, unlock, again)
-    target = batch_rule(experiment.name, name)
-    call_snakemake(location, [target], [*words, *options])
+    return [*words, *(["--config", *given] if given else [])]
 
 
-def _again(given: Mapping[str, str | None], words: Sequence[str], options: Sequence[str]) -> str:
+def _same_command(
+    given: Sequence[tuple[str, str | None]], words: Sequence[str], options: Sequence[str]
+) -> str:
     """The same command line, with the option that unlocks the directory."""
-    said = [word for pair in given.items() if pair[1] is not None for word in pair]
+    said = [word for pair in given if pair[1] is not None for word in pair]
     rest = ["--", *options] if options else []
     return shlex.join(["kochi", "batch", "--unlock", *filter(None, said), *words, *rest])
 
@@ -214,101 +256,3 @@ def _snakefile_options(directory: Path) -> list[str]:
         if "snakemake_kochi" in text and _USES_OUR_RULES.search(text):
             return []
     return ["--snakefile", str(workflow_directory() / "Snakefile")]
-
-
-def unlock_dead_run(
-    machine: MachinePaths,
-    directory: Path,
-    wanted: str,
-    unlock: bool,
-    how: str,
-    sleep: Callable[[float], object] = time.sleep,
-) -> None:
-    """Offer to remove the lock of a dead run, before a run that makes the file `wanted`.
-
-    `wanted` is relative to the directory. `unlock`: remove it without asking. Takes a minute at
-    most if the dead run was on another host. `how`: the command to suggest if standard input is no
-    terminal. Raises KochiError if it is none, when the answer is no, and when the run that holds
-    the lock goes on or is still ending, and makes the same file.
-    """
-    holders = [
-        state
-        for state in list_controllers(machine)
-        if any(lock.is_there for lock in state.locks)
-        and state.directory is not None
-        and is_same_directory(state.directory, str(directory))
-    ]
-    dead = [holder for holder in holders if _is_dead(machine, holder, wanted, sleep)]
-    if not dead:
-        return
-    who = ", ".join(
-        f"process {each.process.pid} on {each.node.host}, since {each.started}" for each in dead
-    )
-    said = f"the run that locked this directory is dead ({who}), and its lock is still there"
-    question = f"{said[0].upper()}{said[1:]}. Unlock the directory, and continue the run?"
-    hint = f"To unlock the directory and continue the run, type: {how}"
-    if not unlock and not sys.stdin.isatty():
-        raise KochiError(said, hint)
-    if unlock:
-        remark(f"Unlocked: {said.replace('is still', 'was still')}.")
-    elif not agreed(question, False, hint):
-        raise KochiError("the directory stays locked; nothing was changed")
-    for lock in (lock for each in dead for lock in each.locks):
-        if lock.is_there:
-            with contextlib.suppress(FileNotFoundError):
-                Path(lock.path).unlink()
-
-
-def _is_dead(
-    machine: MachinePaths,
-    holder: ControllerState,
-    wanted: str,
-    sleep: Callable[[float], object],
-) -> bool:
-    """Whether the run is certainly dead, with its process.
-
-    Raises KochiError if the run is alive, or perhaps alive, and makes the wanted file.
-    """
-    from snakemake_kochi.detached.control import Ends
-
-    is_over = Ends(machine).is_over
-    others = OtherControllers(machine, "", "", is_over, among=[holder])
-    told = False
-    try:
-        while watched := others.look():
-            left = watched[0].seconds_left
-            if not told and left is not None:
-                told = True
-                remark(
-                    f"A run on {holder.node.host} has locked this directory (process "
-                    f"{holder.process.pid}, since {holder.started}): waiting for a sign of its "
-                    f"life, {left:.0f} s at most ..."
-                )
-            sleep(_LOOK)
-        if others.ended:
-            return False  # it has ended by itself: Snakemake is about to remove its lock
-        with contextlib.suppress(OSError, DamagedFileError):
-            state = read_controller(machine, holder.identity)
-            if not state.left or state.is_process_gone or is_over(state, True):
-                return True
-            raise _still_ends(machine, state)
-    except KochiError:
-        if may_make(machine, holder.identity, wanted):
-            raise
-    return False
-
-
-def _still_ends(machine: MachinePaths, state: ControllerState) -> KochiError:
-    host, pid = state.node.host, state.process.pid
-    hint = "Wait a moment, and try again."
-    if not this_node().can_see(state.node):
-        gone = shlex.quote(str(machine.controller(state.identity).gone))
-        hint += (
-            f" If the error stays, see whether the process exists. On {host}, type: ps {pid}\n"
-            f"If it does not exist, type: touch {gone}"
-        )
-    return KochiError(
-        f"the run that locked this directory was interrupted, and is still ending (process {pid} "
-        f"on {host}, since {state.started})",
-        hint,
-    )

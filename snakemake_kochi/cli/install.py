@@ -48,7 +48,7 @@ def install_command(
     """
     from snakemake_kochi.cli.batch import call_snakemake
     from snakemake_kochi.library.outputs import install_rule
-    from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE
+    from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE, REVISIONS_VARIABLE
 
     location = find_location(machine)
     location.require_here()
@@ -65,6 +65,11 @@ def install_command(
     meant = {
         NEWEST_VARIABLE: [str(recipe) for recipe in recipes if _is_remote(location, recipe)],
         AGAIN_VARIABLE: list(map(str, wanted)) if again else [],
+        REVISIONS_VARIABLE: [
+            str(recipe)
+            for recipe in recipes
+            if recipe.name not in project.dependencies[recipe.dependency]
+        ],
     }
     variables = {name: " ".join(names) for name, names in meant.items() if names}
     if variables:

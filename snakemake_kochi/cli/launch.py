@@ -93,7 +93,7 @@ def command(
         return _launch(location, name, arguments, in_allocation, limit, follow)
     found = _last(location)
     if status:
-        _tell(found, as_json)
+        _tell(location, found, as_json)
         return 0
     if stop:
         return _stop(found)
@@ -140,7 +140,7 @@ def _profile(location: Location, arguments: Sequence[str]) -> list[str]:
     return ["--profile", str(installed if installed.is_dir() else profiles_directory() / profile)]
 
 
-def _tell(found: Found, as_json: bool) -> None:
+def _tell(location: Location, found: Found, as_json: bool) -> None:
     """Print the state of the run, and its progress."""
     from snakemake_kochi.detached.launches import steps_of
     from snakemake_kochi.quantities import rough_duration
@@ -152,6 +152,7 @@ def _tell(found: Found, as_json: bool) -> None:
     described = found.describe() | {
         **{f"steps_{key}": getattr(steps, key, None) for key in ("done", "failed", "total")},
         "eta": None if eta is None else eta.isoformat(timespec="seconds"),
+        "paused": _paused(location, found),
     }
     if as_json:
         print_json(described)
@@ -163,7 +164,19 @@ def _tell(found: Found, as_json: bool) -> None:
     if eta is not None and steps is not None and steps.left is not None:
         left = rough_duration(steps.left)
         pairs["ETA"] = f"{eta:%Y-%m-%d %H:%M:%S}, in about {left}"
-    print_pairs({key: value for key, value in pairs.items() if value not in (None, "")})
+    print_pairs({key: value for key, value in pairs.items() if value not in (None, "", [])})
+
+
+def _paused(location: Location, found: Found) -> list[str]:
+    """The batches in the directory of a run that are paused."""
+    from snakemake_kochi.queue.controllers import is_same_directory
+    from snakemake_kochi.queue.paused import list_paused
+
+    return [
+        f"batch {each.batch} of {each.experiment}"
+        for each in list_paused(location.machine_paths)
+        if is_same_directory(each.directory, found.launch.directory)
+    ]
 
 
 def _last(location: Location) -> Found:

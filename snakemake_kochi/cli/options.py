@@ -8,11 +8,14 @@ import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from snakemake_kochi.errors import KochiError
+
+if TYPE_CHECKING:
+    from snakemake_kochi.project.experiment import Experiment
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -53,6 +56,25 @@ def machine_option(function: _Function) -> _Function:
 
 def json_option(function: _Function) -> _Function:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def where_option(function: _Function) -> _Function:
+    """Conditions on parameters; `project/conditions.py` parses them."""
+    return click.option(
+        *("-w", "--where", "conditions"),
+        metavar="CONDITION",
+        multiple=True,
+        help="Only points for which this holds, such as n=100, 'n>1000', flags!=-O0 or "
+        "duplicate=0. May be given several times; then all must hold.",
+    )(function)
+
+
+def missing_batch(argument: str, experiment: Experiment) -> NoReturn:
+    """Raises click.UsageError: the name of a batch was not given."""
+    names = ", ".join(experiment.batches)
+    raise click.UsageError(
+        f"Missing argument '{argument}', the name of a batch. {experiment.file} has these: {names}"
+    )
 
 
 def quiet_option(function: _Function) -> _Function:

@@ -21,6 +21,8 @@ _COLOURS = {
     "running": "yellow",
     "cancelling": "yellow",
     "succeeded": "green",
+    "done": "green",
+    "skipped": "bright_black",
     "installed": "green",
     "cancelled": "magenta",
     "stale": "yellow",

@@ -118,7 +118,7 @@ def _reproduce_groups(
     found: list[Reproduced] = []
     for number, rerun in enumerate(reruns, 1):
         if len(reruns) > 1:
-            remark(f"Code {number} of {len(reruns)}: snapshot {rerun.group.tree[:_SHORT]}")
+            remark(f"Code {number} of {len(reruns)}: snapshot {rerun.group.code.tree[:_SHORT]}")
         _run(location, rerun, jobs)
         found += rerun.outcomes()
     if as_json:
@@ -155,12 +155,15 @@ def _tell_subjects(subjects: Sequence[Subject]) -> None:
     remark(f"To run again: {pluralize(len(subjects), 'record')}")
     for each in subjects[:_MOST_TOLD]:
         record = each.record
-        base = f"commit {each.base[:_SHORT]}" if each.base else "no commit"
-        changed = " with changes" if each.dirty else ""
+        base = f"commit {each.code.base[:_SHORT]}" if each.code.base else "no commit"
+        changed = " with changes" if each.code.dirty else ""
         point = " ".join(f"{name}={value}" for name, value in each.parameters.items())
         text = f"{each.identity}: {each.experiment}, batch {each.batch}, {point or 'no parameters'}"
         text += f", duplicate {each.duplicate}; of {each.name or 'here'}, on {record['node']}, "
-        text += f"{local_time(record['started'])}; {base}{changed}, snapshot {each.tree[:_SHORT]}"
+        text += f"{local_time(record['started'])}; {base}{changed}, "
+        text += f"snapshot {each.code.tree[:_SHORT]}"
+        if each.configuration != each.code:
+            text += f", with the scripts of snapshot {each.configuration.tree[:_SHORT]}"
         remark(f"  {shown(text)}")
     if rest := subjects[_MOST_TOLD:]:
         whose = ", ".join(sorted({each.name or "here" for each in rest}))
@@ -191,8 +194,9 @@ def _tell_counted(lines: Counter[str], count: int) -> None:
 
 
 def _run(location: Location, rerun: Rerun, jobs: int) -> None:
-    from snakemake_kochi.cli.batch import run_snakemake, unlock_dead_run
-    from snakemake_kochi.library.library import RERUN_VARIABLE
+    from snakemake_kochi.cli.batch import run_snakemake
+    from snakemake_kochi.cli.unlock import unlock_dead_run
+    from snakemake_kochi.library.loading import RERUN_VARIABLE
     from snakemake_kochi.resources import workflow_directory
 
     if rerun.goes_on_since:
@@ -208,7 +212,7 @@ def _run(location: Location, rerun: Rerun, jobs: int) -> None:
     if location.machine.has_allocations:
         words += ["--latency-wait", "60"]
     records = pluralize(len(rerun.group.subjects), "record")
-    remark(f"Running {records} of snapshot {rerun.group.tree[:_SHORT]} with Snakemake")
+    remark(f"Running {records} of snapshot {rerun.group.code.tree[:_SHORT]} with Snakemake")
     rerun.begin()
     run_snakemake(location, words, {RERUN_VARIABLE: str(rerun.freeze.file)})
     rerun.end()

@@ -37,6 +37,7 @@ from snakemake_kochi.location import Location
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, Freeze, take_freeze
 from snakemake_kochi.phases.sources import note_restored_sources, restored_sources
+from snakemake_kochi.phases.variants import with_variants
 from snakemake_kochi.queue.controllers import is_same_directory, list_controllers
 from snakemake_kochi.resources import workflow_directory
 
@@ -125,7 +126,7 @@ def _freeze(location: Location, working: WorkingPaths, read: Recorded, asked: As
     noted one while results of the present code used it, unless --force, else that of the newest.
     """
     globs = _globs(location, asked) or EXPERIMENT_GLOBS
-    freeze = take_freeze(Path.cwd(), working.machine, globs)
+    freeze = with_variants(take_freeze(Path.cwd(), working.machine, globs), Path.cwd())
     noted = restored_sources(working)
     sources = absent_sources(freeze, read.of_batches(), {} if asked.force else noted)
     sources = {name: source for name, source in sources.items() if noted.get(name) != source}
@@ -135,7 +136,7 @@ def _freeze(location: Location, working: WorkingPaths, read: Recorded, asked: As
         note_restored_sources(working, sources)
     for name in sources:
         remark(f"The directory of recipe {name} is not here: it has the code that the results used")
-    return take_freeze(Path.cwd(), working.machine, globs)
+    return with_variants(take_freeze(Path.cwd(), working.machine, globs), Path.cwd())
 
 
 def _globs(location: Location, asked: Asked) -> list[str] | None:

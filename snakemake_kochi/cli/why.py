@@ -63,6 +63,9 @@ def _story(origin: Origin) -> Iterator[tuple[str, str]]:
     yield "Run", _run(record)
     if node := _node(record):
         yield "Node", node
+    for key, made in (record.get("preparation") or {}).items():
+        if made:
+            yield "Prepared", _prepared(key, made)
     if record.get("rerun_of"):
         yield "Rerun of", str(record["rerun_of"])
     yield from _code(origin)
@@ -94,6 +97,14 @@ def _run(record: Mapping[str, Any]) -> str:
     return text
 
 
+def _prepared(key: str, made: Mapping[str, Any]) -> str:
+    text = f"by {key}, {made['digest']}"
+    if made["started"] is None:
+        return text
+    took = clock_duration(made["seconds"], 3)
+    return f"{text}, {local_time(made['started'])} on {made['node']}, {took}"
+
+
 def _node(record: Mapping[str, Any]) -> str:
     """The node in a few words; what the record lacks, or says in another way, is left out."""
 
@@ -118,7 +129,13 @@ def _code(origin: Origin) -> Iterator[tuple[str, str]]:
     snapshot = origin.record["snapshot"]
     base = f"commit {snapshot['base'][:_SHORT]}" if snapshot["base"] else "no commit"
     changes = f" with changes ({origin.changes})" if origin.changes else " with changes"
-    yield "Code", base + (changes if snapshot["dirty"] else "")
+    named = origin.record["parameters"].get("code", "") if "configuration" in origin.record else ""
+    called = f" ({named})" if named else ""
+    yield "Code", base + called + (changes if snapshot["dirty"] else "")
+    if configuration := origin.record.get("configuration"):
+        of = configuration["base"]
+        dirty = " with changes" if configuration["dirty"] else ""
+        yield "Scripts", (f"of commit {of[:_SHORT]}" if of else "of no commit") + dirty
     if origin.code:
         yield "To get it", f"git worktree add --detach DIR {origin.code}"
     else:

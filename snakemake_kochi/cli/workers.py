@@ -15,7 +15,7 @@ from snakemake_kochi.cli.options import COUNT, duration, machine_option, memory
 from snakemake_kochi.errors import KochiError
 
 if TYPE_CHECKING:
-    from snakemake_kochi.allocation.submission import WorkerCommand
+    from snakemake_kochi.allocation.request import WorkerCommand
     from snakemake_kochi.location import Location
     from snakemake_kochi.queue import WorkerState
     from snakemake_kochi.schedulers.commands import WaitReasons
@@ -177,7 +177,7 @@ def alloc_command(
 def _request(
     location: Location, queue: str, spec: str | None, count: int, limit: str | None, blocking: bool
 ) -> list[_RequestedAllocation]:
-    from snakemake_kochi.allocation.submission import WorkerCommand
+    from snakemake_kochi.allocation.request import WorkerCommand
     from snakemake_kochi.allocation.workers import make_scheduler
     from snakemake_kochi.cli.output import remark, say
     from snakemake_kochi.files import make_directory

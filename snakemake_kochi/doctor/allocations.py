@@ -14,7 +14,8 @@ from typing import Any
 
 import humanfriendly
 
-from snakemake_kochi.allocation.submission import WorkerCommand, end_allocations
+from snakemake_kochi.allocation.request import WorkerCommand
+from snakemake_kochi.allocation.submission import end_allocations
 from snakemake_kochi.allocation.workers import make_scheduler
 from snakemake_kochi.backoff import Backoff, wait_until
 from snakemake_kochi.doctor.report import Finding

@@ -16,6 +16,7 @@ import psutil
 from humanfriendly.text import pluralize
 
 from snakemake_kochi import __version__
+from snakemake_kochi.cpu_lists import format_cpus
 from snakemake_kochi.doctor.filesystem import format_size
 from snakemake_kochi.doctor.report import Finding, Report
 from snakemake_kochi.worker.node.capacity import (
@@ -26,7 +27,7 @@ from snakemake_kochi.worker.node.capacity import (
     memory_mb_of_this_node,
     own_memory_group,
 )
-from snakemake_kochi.worker.node.devices import format_cpus, layout_of
+from snakemake_kochi.worker.node.devices import layout_of
 
 _SMT = Path("/sys/devices/system/cpu/smt/active")
 _CPU_GROUPS = Path("/sys/fs/cgroup/cpu")  # version 1; version 2 has one tree for all controllers

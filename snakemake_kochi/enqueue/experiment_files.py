@@ -10,6 +10,7 @@ from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Project
 from snakemake_kochi.project.shape import is_experiment
 
@@ -65,6 +66,14 @@ def globs_with(project: Project, file: str) -> list[str] | None:
     return [*EXPERIMENT_GLOBS, glob.escape(file)]
 
 
-def load(project: Project, file: str) -> Experiment:
-    """Read an experiment of the project from its working tree. Raises ConfigError."""
-    return load_experiment(file, read_text(project.directory / file, file), project)
+def load(project: Project, file: str, machine: Machine | None = None) -> Experiment:
+    """Read an experiment of the project from its working tree; its grids can be made for the given
+    machine. Raises ConfigError."""
+    text = read_text(project.directory / file, file)
+    given = None
+    if machine is not None:
+        # Imported here: it loads what only grids need.
+        from snakemake_kochi.phases.given import given_now
+
+        given = given_now(file, text, machine, project.directory)
+    return load_experiment(file, text, project, given)

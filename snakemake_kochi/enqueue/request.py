@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
     from snakemake_kochi.phases.products import Install
     from snakemake_kochi.project.recipes import Requirement
+    from snakemake_kochi.project.requests import Request as PhaseRequest
 
 _ANONYMOUS = "ANON"
 
@@ -56,15 +57,22 @@ class Request:
     def is_shared(self) -> bool:
         return self.shared or any(n is not None for n in (self.cores, self.memory, self.gpus))
 
-    def resources(self, is_shared: bool, cores: int = 1) -> Resources:
-        """The resources that the job takes on its worker.
+    def resources(self, is_shared: bool, of_point: PhaseRequest | None = None) -> Resources:
+        """The resources that the job takes on its worker; `of_point`: those of an experiment.
 
         A job by hand is measured: nothing else runs beside it, unless the user wants that.
         """
-        if not is_shared:
-            return Resources(cores=cores, exclusive=True)
-        wanted = cores if self.cores is None else self.cores
-        return Resources(cores=wanted, memory_mb=self.memory, gpus=self.gpus or 0)
+        given = {} if of_point is None else of_point.of_rule
+        numbers = {name: value for name, value in given.items() if isinstance(value, int)}
+        cores = (of_point.threads if of_point else None) or 1
+        return Resources(
+            cores=cores if self.cores is None else self.cores,
+            exclusive=not is_shared,
+            memory_mb=numbers.get("mem_mb") if self.memory is None else self.memory,
+            gpus=numbers.get("gpu", 0) if self.gpus is None else self.gpus,
+            runtime_seconds=60 * numbers["runtime"] if "runtime" in numbers else None,
+            nodes=numbers.get("nodes", 1),
+        )
 
 
 @dataclass(frozen=True)
@@ -136,6 +144,7 @@ def _prepared_ticket(location: Location, request: Request) -> Ticket:
 def _experiment(location: Location, request: Request) -> Prepared:
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
     from snakemake_kochi.phases.job import job_command
+    from snakemake_kochi.project.requirements import requirements_at
     from snakemake_kochi.project.values import parse_assignment
 
     project, machine = location.require_project(), location.machine.name
@@ -148,7 +157,8 @@ def _experiment(location: Location, request: Request) -> Prepared:
     given = dict(map(parse_assignment, request.words[1:]))
     point = experiment.point(machine, given)
     extra = tuple(map(project.requirement, request.dependencies))
-    installs = _installs(location, experiment.requirements_on(machine, extra))
+    required = requirements_at(experiment.requirements_on(machine, extra), point.parameters)
+    installs = _installs(location, required)
     if request.git_remote:
         freeze = _from_git(freeze, request.git_remote)
     name = request.name or point.name
@@ -156,7 +166,7 @@ def _experiment(location: Location, request: Request) -> Prepared:
     parameters = {"parameters": ", ".join(f"{k}={v}" for k, v in point.parameters.items())}
     labels = {"experiment": file} | parameters | _labels(request, freeze, installs)
     is_shared = request.is_shared or not experiment.run.exclusive
-    resources = request.resources(is_shared, point.cores or 1)
+    resources = request.resources(is_shared, point.request)
     ticket = _ticket(location, name, words, labels, resources, freeze, project.directory)
     remarks = (*experiment.remarks, *experiment.without_effect(given))
     return Prepared(request.queue or point.queue, ticket, remarks)

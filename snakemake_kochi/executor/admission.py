@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,21 +15,31 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.workers import WorkerProvider
 from snakemake_kochi.errors import KochiError, nearest
-from snakemake_kochi.executor.internals import (
-    TO_BE_DETERMINED,
+from snakemake_kochi.executor.expected_jobs import (
     ExpectedJob,
     expected_job,
-    has_threads_function,
+    has_functions,
+    kind_of_point,
+    point_of,
 )
-from snakemake_kochi.notices import Notices
+from snakemake_kochi.executor.internals import TO_BE_DETERMINED
+from snakemake_kochi.executor.job_queues import JobQueues
+from snakemake_kochi.executor.tickets import SPREAD_RESOURCE
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Resources
-from snakemake_kochi.schedulers.interface import NO_REQUEST, AllocationRequest, UnreachableError
-from snakemake_kochi.schedulers.resources import read_request, requested, unknown
+from snakemake_kochi.schedulers.interface import AllocationRequest, UnreachableError
+from snakemake_kochi.schedulers.resources import NAMES
 
 QUEUE = "kochi_queue"  # the resource in which a job names a queue
-# The number of jobs of one rule that are examined: each takes half a millisecond.
+# The number of jobs that are examined, of a rule and of all rules whose resources are functions:
+# each takes half a millisecond.
 _LOOKED_AT = 1_000
+_LOOKED_AT_IN_ALL = 3_000
+_MOST_TOLD = 20  # lines of one error
+# The resources that matter here, also by their names within Snakemake.
+_LOOKED_AT_NAMES = frozenset(
+    {*NAMES, "mem", "mem_mb", "mem_mib", "gpu", "runtime", "kochi_exclusive", QUEUE}
+)
 _ALL_RULES = "to see all rules, type: snakemake --list-rules"
 
 
@@ -42,81 +52,6 @@ class Admitted:
 
     by_queue: Mapping[str, Sequence[tuple[JobExecutorInterface, Resources]]]
     refused: Sequence[tuple[JobExecutorInterface, KochiError]]
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """The queue of a job, and the resources that it takes on a worker."""
-
-    queue: str
-    resources: Resources
-    request: AllocationRequest = NO_REQUEST
-
-
-class JobQueues:
-    """The run's own queues, one for each request. Queues that others may serve have none."""
-
-    def __init__(
-        self, own_queue: str | None, are_granted: bool, logger: LoggerExecutorInterface
-    ) -> None:
-        """Begin with no queue.
-
-        `own_queue`: the run's queue, None if all jobs go to another one. `are_granted`: whether its
-        workers are in allocations, to which requests apply.
-        """
-        self._own_queue = own_queue
-        self._are_granted = are_granted
-        self._logger = logger
-        self._queues: dict[AllocationRequest, str] = {}
-        self._requests: dict[str, AllocationRequest] = {}
-        self._notices = Notices(logger)
-
-    def assign(self, job: JobExecutorInterface, queue: str, wanted: Resources) -> Assignment:
-        """Assign a queue to a job.
-
-        `queue`: the queue that the job goes to. `wanted`: the resources that it takes if it
-        requests none. Raises KochiError, naming the rule and the resource.
-        """
-        self._tell_unknown(job)
-        names = requested(job.resources)
-        if not self._are_granted:
-            self._tell_ignored(job, names, queue)
-            return Assignment(queue, wanted)
-        is_alone = wanted.exclusive
-        request, wanted = read_request(job.name, job.resources, wanted)
-        if queue != self._own_queue:
-            self._tell_ignored(job, names if request != NO_REQUEST else [], queue)
-            return Assignment(queue, wanted)
-        if is_alone:
-            # A worker without jobs may have only a part of a node, and share it with other users'
-            # jobs.
-            request = replace(request, whole_nodes=True)
-        if request == NO_REQUEST:
-            return Assignment(queue, wanted)
-        if request not in self._queues:
-            own = f"{queue}-{request.name}"
-            self._queues[request], self._requests[own] = own, request
-        return Assignment(self._queues[request], wanted, request)
-
-    def of(self, queue: str) -> AllocationRequest:
-        """The request that all jobs of a queue share."""
-        return self._requests.get(queue, NO_REQUEST)
-
-    def _tell_unknown(self, job: JobExecutorInterface) -> None:
-        for name, meant in unknown(job.resources).items():
-            text = f"Rule {job.name}, resource {name} is not known; {meant}"
-            self._notices.warning(text, key=("unknown", name))
-
-    def _tell_ignored(self, job: JobExecutorInterface, names: list[str], queue: str) -> None:
-        """Report ignored requests; as a warning only if the user may have meant them to count."""
-        if not names or not self._notices.is_new(("ignored", queue)):
-            return
-        verb = "has" if len(names) == 1 else "have"
-        said = f"Rule {job.name}: {', '.join(names)} {verb} no effect"
-        if queue == self._own_queue:
-            self._logger.debug(f"{said} here: the run's workers are in no allocations.")
-        else:
-            self._logger.warning(f"{said} in queue {queue}, whose workers exist already.")
 
 
 class Admission:
@@ -133,22 +68,22 @@ class Admission:
         machine: MachinePaths,
         workers: WorkerProvider,
         logger: LoggerExecutorInterface,
-        queue: str,
-        is_forced: bool,
+        private: str,
+        forced: str | None,
         has_workers: bool,
     ) -> None:
         """Prepare the decisions.
 
-        `queue`: the queue of jobs that name none or, if it `is_forced`, of all jobs; otherwise it
-        is the run's own. `has_workers`: the workers that the run starts, if any.
+        `private`: the run's own queue, for jobs that name none. `forced`: the queue of all jobs, if
+        the user named one. `has_workers`: whether the run starts workers.
         """
         self._workflow = workflow
         self._machine = machine
         self._workers = workers
-        self._default_queue = queue
-        self._own_queue = None if is_forced else queue
+        self._private = private
+        self._forced = forced
         self._has_workers = has_workers
-        self._queues = JobQueues(self._own_queue, workers.takes_requests, logger)
+        self._queues = JobQueues(private, workers.takes_requests, logger, workers.usual_nodes)
 
     def request_of(self, queue: str) -> AllocationRequest:
         """The allocation request that all jobs of a queue share."""
@@ -162,26 +97,30 @@ class Admission:
             try:
                 queue, wanted = self._assign(job, is_ours)
             except KochiError as error:
-                refused.append((job, error))
+                refused.append((job, _naming(error, point_of(job))))
             else:
                 by_queue.setdefault(queue, []).append((job, wanted))
-        return Admitted(by_queue, refused)
+        return Admitted({name: _in_turn(own) for name, own in by_queue.items()}, refused)
 
     def _assign(self, job: Any, is_ours: dict[str, bool]) -> tuple[str, Resources]:
-        assigned = self._queues.assign(job, self._queue_of(job), resources_of(job))
+        named = self._queue_of(job)
+        assigned = self._queues.assign(job, named, resources_of(job), self._serves(named, is_ours))
         queue, wanted = assigned.queue, assigned.resources
-        if queue not in is_ours:
-            is_ours[queue] = self._workers.will_serve(queue)
-        if is_ours[queue]:
+        if self._serves(queue, is_ours):
             # An unknown limit refuses nothing: the allocation request checks it again.
             with contextlib.suppress(UnreachableError):
                 wanted = self._workers.fit(job.name, wanted, assigned.request)
         return queue, wanted
 
+    def _serves(self, queue: str, known: dict[str, bool]) -> bool:
+        if queue not in known:
+            known[queue] = self._workers.will_serve(queue)
+        return known[queue]
+
     def _queue_of(self, job: Any) -> str:
-        """The queue of a job. Raises KochiError."""
-        if self._own_queue is None:
-            return self._default_queue
+        """The queue of a job that requests nothing. Raises KochiError."""
+        if self._forced is not None:
+            return self._forced
         named = queue_of(job, self._machine)
         if named is None and job.resources.get(self.JOINS):
             for queue in self._named_queues:
@@ -194,7 +133,7 @@ class Admission:
                 "Give the rule a queue (resources: kochi_queue=...), name one for all jobs with "
                 "--kochi-queue, or leave out --kochi-workers 0.",
             )
-        return named or self._own_queue
+        return named or self._private
 
     @cached_property
     def _named_queues(self) -> tuple[str, ...]:
@@ -210,34 +149,65 @@ class Admission:
     ) -> None:
         """Refuse, before the first submission, jobs that can never run.
 
-        Raises one KochiError for all of these `jobs` that are `refused`, and for all rules of which
-        no job can ever run, as far as this is known.
+        Raises one KochiError for all of these `jobs` that are `refused`, for all points of batches
+        that can never run, and for all rules of which a job never can, as far as this is known.
         """
         errors = [error for _, error in refused]
+        is_ours: dict[str, bool] = {}
         for job in self._of_each_rule(frozenset(jobs)):
             try:
-                self._assign(job, {})
+                self._assign(job, is_ours)
             except KochiError as error:
-                errors.append(error)
+                errors.append(_naming(error, job.point))
         if errors:
             raise _all_of(errors)
 
     def _of_each_rule(self, known: Collection[JobExecutorInterface]) -> Iterator[ExpectedJob]:
-        """One job of each rule that must be executed, without the `known` rules.
+        """One job of each rule that must be executed, without the `known` jobs.
 
-        If a function gives a rule its threads, one job for each number of threads.
+        Of a rule whose resources are functions, many jobs, as far as they differ. Of a batch, one
+        point of each request, however many points there are.
         """
         counts: Counter[str] = Counter()
-        seen = set()
+        differ: dict[str, bool] = {}
+        seen: set[Hashable] = set()
+        told: set[Hashable] = set()
         for job in self._workflow.dag.needrun_jobs():
-            if job in known or counts[job.name] >= (_LOOKED_AT if has_threads_function(job) else 1):
+            if job in known:
                 continue
+            if (kind := kind_of_point(job)) is not None:
+                if (job.name, kind) in seen:
+                    continue
+                seen.add((job.name, kind))
+            else:
+                if job.name not in differ:
+                    differ[job.name] = has_functions(job, _LOOKED_AT_NAMES)
+                most = _LOOKED_AT if differ[job.name] and len(told) < _LOOKED_AT_IN_ALL else 1
+                if counts[job.name] >= most:
+                    continue
             counts[job.name] += 1
             if job.is_local or (found := expected_job(job)) is None:
                 continue
-            if (found.name, found.threads) not in seen:
-                seen.add((found.name, found.threads))
+            values = {(n, v) for n, v in found.resources.items() if n in _LOOKED_AT_NAMES}
+            alike = (found.name, found.threads, found.point, frozenset(values))
+            if alike not in told:
+                told.add(alike)
                 yield found
+
+
+def _in_turn(
+    jobs: Sequence[tuple[JobExecutorInterface, Resources]],
+) -> Sequence[tuple[JobExecutorInterface, Resources]]:
+    """The jobs, with the first of each point before the second ones, where duplicates spread."""
+    counts: Counter[str] = Counter()
+    turns = []
+    for job, _ in jobs:
+        spread = str(job.resources.get(SPREAD_RESOURCE) or "")
+        turns.append(counts[spread] if spread else 0)
+        counts[spread] += 1
+    if not any(turns):
+        return jobs
+    return [jobs[index] for index in sorted(range(len(jobs)), key=turns.__getitem__)]
 
 
 def unknown_rules(workflow: Any) -> Iterator[str]:
@@ -261,9 +231,16 @@ def unknown_rules(workflow: Any) -> Iterator[str]:
                 yield f"{option}: there is no rule '{name}'; {said}"
 
 
+def _naming(error: KochiError, point: str) -> KochiError:
+    """The error of a job, with the point that it runs, if any."""
+    return KochiError(f"{point}: {error.message}", error.hint) if point else error
+
+
 def _all_of(errors: Sequence[KochiError]) -> KochiError:
     """One error, with a line for each different message."""
     messages = sorted({error.message for error in errors})
+    if (left_out := len(messages) - _MOST_TOLD) > 0:
+        messages[_MOST_TOLD:] = [f"... and {left_out} more"]
     hints = sorted({error.hint for error in errors if error.hint})
     return KochiError("\n".join(messages), "\n".join(hints) or None)
 

@@ -86,8 +86,10 @@ class KochiExecutor(Executor):
         for warning in unknown_rules(workflow):
             logger.warning(warning)
         is_forced = settings.queue is not None
-        queue = settings.queue or private_queue(inbox.identity)
-        admission = Admission(workflow, machine, workers, logger, queue, is_forced, count > 0)
+        private = private_queue(inbox.identity)
+        admission = Admission(
+            workflow, machine, workers, logger, private, settings.queue, count > 0
+        )
         tickets = Tickets(self, settings.runner, inbox.identity, logger)
         adoption = Adoption(machine, workflow, inbox, logger, dead)
         run = Run(
@@ -104,7 +106,9 @@ class KochiExecutor(Executor):
         self._wakes = SchedulerWakes(workflow)
         self._submission = Submission(run, self, admission, tickets)
         results = Results(run, self, self._submission, self._wakes, count > 0)
-        self._shutdown = Shutdown(run, self._submission, results, has_own_queues=not is_forced)
+        self._shutdown = Shutdown(
+            run, self._submission, results, has_own_queues=not is_forced or count > 0
+        )
         workers.adopt(adoption.controllers)
         adoption.begin(queue_watch.recover)
         atexit.register(self._shutdown.end_unused)

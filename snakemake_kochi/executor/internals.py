@@ -184,7 +184,9 @@ def resources_taken(
     taken: set[str] = set()
     for value in params:
         function = getattr(value, "callable", None) or value
-        if callable(function) and _takes_resources(parameters_of(function)):
+        if (said := getattr(function, "reads_resources", None)) is not None:
+            taken |= said  # a function of our library
+        elif callable(function) and _takes_resources(parameters_of(function)):
             taken |= _attributes_of_resources(function)
     return frozenset(taken)
 
@@ -221,53 +223,8 @@ def _names_resources(argument: object) -> bool:
     return argument == "resources" or (isinstance(argument, tuple) and "resources" in argument)
 
 
-# ---- resources of jobs that are not ready; fall-back: a job is judged when it is ready
-
 # Snakemake's text for a value that depends on files that do not exist yet.
 TO_BE_DETERMINED = "<TBD>"
-# A resource that depends on a checkpoint is 0, which counts as not given.
-_NOT_KNOWN = (TO_BE_DETERMINED, 0)
-
-
-@dataclass(frozen=True)
-class ExpectedJob:
-    """A job that may not be ready, with its future resources as far as they are known."""
-
-    name: str
-    threads: int
-    resources: Mapping[str, Any]
-
-
-def expected_job(job: Any) -> ExpectedJob | None:
-    """A job with its resources; None if they cannot be determined yet.
-
-    They are computed beside the job: the value that it would keep might differ from the one it has
-    when its input exists.
-    """
-    try:
-        # The job waits for a checkpoint to know its input. For a group, the sum of its resources is
-        # known when it is ready.
-        if job.incomplete_input_expand or job.group is not None:
-            return None
-        found = job.rule.expand_resources(
-            job.wildcards_dict, job.input, job.attempt, skip_evaluation={"tmpdir"}
-        )
-        values = {name: value for name, value in found.items() if value not in _NOT_KNOWN}
-        return ExpectedJob(job.name, int(found.get("_cores")), values)
-    except Exception:
-        # Any error: a user's function may read a file that does not exist yet, or this may be
-        # another version of Snakemake.
-        return None
-
-
-def has_threads_function(job: Any) -> bool:
-    """Whether a function gives the job's rule its threads; True if this is not known."""
-    try:
-        threads = job.rule.resources["_cores"]
-        return not isinstance(getattr(threads, "value", threads), int)
-    except Exception:
-        # Newer versions of Snakemake do not give the value of a function.
-        return True
 
 
 # ---- source files; fall-back (an exception): a job without identity, which is done again

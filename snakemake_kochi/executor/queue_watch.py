@@ -21,6 +21,9 @@ from snakemake_kochi.queue import (
     seconds_for_jobs,
     shared_workers,
 )
+from snakemake_kochi.queue.controllers import is_same_directory
+from snakemake_kochi.queue.explain import why_paused
+from snakemake_kochi.queue.paused import PausedBatch, PausedBatches, list_paused
 
 _SPACE_SECONDS = 10.0  # between two checks for free space, while there is some
 # Seconds after a failed write in which nothing checks. A check writes less than a hand-over needs:
@@ -46,6 +49,27 @@ class QueueWatch:
         self._unserved: set[str] = set()  # unserved queues of which a notice was given
         self._is_full = False
         self._next_try = time.monotonic() + _SPACE_SECONDS
+        self._pauses = PausedBatches(machine)
+        self._paused: dict[str, PausedBatch] = {}  # of which a notice was given
+
+    # ---- paused batches
+
+    def check_paused(self, directory: str) -> None:
+        """Say when a batch of this directory is paused, and when it goes on."""
+        if not self._pauses.has_changed():
+            return
+        found = {
+            each.digest: each
+            for each in list_paused(self._machine)
+            if is_same_directory(each.directory, directory)
+        }
+        for digest in found.keys() - self._paused.keys():
+            said = why_paused(found[digest])
+            self._logger.warning(f"{said[0].upper()}{said[1:]}")
+        for digest in self._paused.keys() - found.keys():
+            each = self._paused[digest]
+            self._logger.info(f"Batch {each.batch} of {each.experiment} goes on.")
+        self._paused = found
 
     # ---- free space
 

@@ -162,6 +162,7 @@ class Results:
     def _look(self) -> None:
         run, queues = self._run, self._run.pending.by_queue()
         run.queue_watch.check_free_space()
+        run.queue_watch.check_paused(run.workflow.workdir_init)
         run.workers.look_after(queues)
         for queue, tickets in queues.items():
             run.queue_watch.look(queue, tickets, self._has_workers)

@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -27,7 +28,11 @@ from snakemake_kochi.executor.internals import (
 )
 from snakemake_kochi.executor.plain import PlainShells, relative_to
 from snakemake_kochi.queue import Resources, ShellJob, Ticket
+from snakemake_kochi.queue.paused import BATCH, EXPERIMENT
+from snakemake_kochi.queue.spreading import SPREAD
 
+# The resource of a job with the label SPREAD of its ticket.
+SPREAD_RESOURCE = "kochi_spread"
 # The cheapest first.
 RUNNERS = ("shell", "zygote", "command")
 
@@ -212,10 +217,23 @@ def _labels(job: Any, choice: Choice, directory: str) -> dict[str, str]:
     }
     if choice.why:
         labels["runner_reason"] = choice.why
+    if spread := job.resources.get(SPREAD_RESOURCE):
+        labels[SPREAD] = str(spread)
     # A group job has no wildcards of its own.
     if not job.is_group() and (wildcards := dict(job.wildcards_dict)):
         labels["wildcards"] = ", ".join(f"{name}={value}" for name, value in wildcards.items())
-    return labels
+    return labels | _batch_of(job)
+
+
+def _batch_of(job: Any) -> dict[str, str]:
+    """The params of a job of the rule library that say to which batch it belongs, if any."""
+    if job.is_group():
+        return {}
+    with suppress(Exception):  # any error: Snakemake will meet it, too, and report it better
+        found = {name: job.params.get(name) for name in (EXPERIMENT, BATCH)}
+        if all(isinstance(value, str) and value for value in found.values()):
+            return found
+    return {}
 
 
 def _project_of(directory: Path) -> Path:

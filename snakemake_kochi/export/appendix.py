@@ -256,8 +256,9 @@ def _expected(publication: Publication, tables: Sequence[Table]) -> Iterator[str
         )
     for table in tables:
         name = f"{table.title}, results of {table.name}"
-        rows, _, plot = (quote(os.fsencode(path)) for path in table.files)
-        yield f"{name} ([all runs]({rows}), [plot]({plot})):"
+        rows, *others = (quote(os.fsencode(path)) for path in table.files)
+        plots = ", ".join(f"[plot]({path})" for path in others if path.endswith(".png"))
+        yield f"{name} ([all runs]({rows}), {plots}):"
         yield table.summary
         if table.remark:
             yield f"Note: {table.remark}."

@@ -94,7 +94,7 @@ class Publication:
 
         It is "" if the code of the run is not here or lacks the file.
         """
-        if (code := self.code.get(run.tree)) is None:
+        if (code := self.code.get(str(run.configuration["tree"]))) is None:
             return ""
         some = [run.experiment] if run.experiment else [*_SNAKEFILES, *_rule_files(code)]
         found = next((path for path in some if path in code.files), "")
@@ -182,7 +182,7 @@ def _checked_out(repository: Path, names: Collection[str]) -> str:
 def _code(repository: Path, runs: Iterable[Run]) -> dict[str, Code]:
     wanted: dict[str, None] = {}
     for run in runs:
-        wanted[run.tree] = None
+        wanted |= dict.fromkeys((run.tree, str(run.configuration["tree"])))
         wanted |= dict.fromkeys(recipe.source for recipe in recipes_of(run.record))
     wanted.pop("", None)
     code = {}

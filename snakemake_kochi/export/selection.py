@@ -61,6 +61,12 @@ class Run:
         return str(self.record["snapshot"]["tree"])
 
     @property
+    def configuration(self) -> Mapping[str, Any]:
+        """The snapshot with its experiment, which need not be that of its code."""
+        found: Mapping[str, Any] = self.record.get("configuration") or self.record["snapshot"]
+        return found
+
+    @property
     def point(self) -> str:
         """Its parameters, for people."""
         values = [f"{name}={value}" for name, value in self.record["parameters"].items()]
@@ -207,8 +213,9 @@ def _is_sound(file: RecordFile, record: Mapping[str, Any]) -> bool:
     """Whether what becomes a path, an argument of git or a time in a crate is one."""
     with suppress(KeyError, TypeError, ValueError):
         os.fsencode(json.dumps(record, ensure_ascii=False))  # no impossible characters
-        trees = [record["snapshot"]["tree"]]
-        bases = [record["snapshot"]["base"] or trees[0]]
+        snapshots = [record["snapshot"], record.get("configuration") or record["snapshot"]]
+        trees = [each["tree"] for each in snapshots]
+        bases = [each["base"] or trees[0] for each in snapshots]
         times = [datetime.fromisoformat(record[key]) for key in ("started", "ended")]
         paths = [file.name, record["identity"], *_destinations(record)]
         paths += [record["experiment"]] if record["experiment"] else []

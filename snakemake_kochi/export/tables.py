@@ -13,9 +13,13 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.export.publication import Publication, batch_title
 from snakemake_kochi.export.selection import Run
 from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.metrics import QUANTITIES, Quantity
+from snakemake_kochi.project.plots import Plot, default_plots, stems
 from snakemake_kochi.project.values import encode_component
-from snakemake_kochi.tables.measurements import as_markdown, draw, read_runs, summarise
+from snakemake_kochi.tables.figure import draw
+from snakemake_kochi.tables.measurements import as_markdown, parameters_in, read_runs, summarise
 
+_FIGURES = (".png", ".svg")
 _NUMBER = re.compile(r"-?\d{1,30}(\.\d{1,30})?")
 
 
@@ -59,33 +63,29 @@ def write_tables(
     for (name, experiment, batch), found in groups.items():
         newest = [run for run in found if run not in publication.selection.replaced]
         runs = sorted(newest, key=_by_parameters)
-        metrics, remark = _metrics(publication, crate, runs)
+        shown, remark = _shown(publication, crate, runs)
+        metrics = shown.metrics
         known = {run: output for run in runs if (output := outputs[run]) is not None}
         rows = [run for run in runs if run in known] if metrics else runs
-        remarks = [remark] if remark else []
-        if missing := len(runs) - len(rows):
-            are = "run without its output is" if missing == 1 else "runs without their output are"
-            remarks.append(f"{missing} {are} not in the table")
-        if older := len(found) - len(newest):
-            are = "older run is" if older == 1 else "older runs are"
-            remarks.append(f"{older} {are} not in the table, because newer ones replaced them")
-        remark = "; ".join(remarks)
-        stem = f"tables/{name}/{encode_component(experiment)}/{encode_component(batch)}"
-        made = tuple(f"{stem}{suffix}" for suffix in (".csv", ".md", ".png"))
+        remark = _remark(remark, len(runs) - len(rows), len(found) - len(newest))
+        top = f"tables/{name}/{encode_component(experiment)}"
+        made = [f"{top}/{encode_component(batch)}{suffix}" for suffix in (".csv", ".md")]
+        figures = [f"{top}/{stem}" for stem in stems(batch, shown.plots)]
+        made += [f"{stem}{suffix}" for stem in figures for suffix in _FIGURES]
         try:
             if not rows:
                 raise ValueError("no output of its runs is here")
             captured = [known[run] for run in rows] if metrics else []
             frame, _ = read_runs([records[run] for run in rows], captured, metrics)
             varying = [each for each in rows[0].record["parameters"] if frame[each].nunique() > 1]
-            summary = as_markdown(summarise(frame, varying))
-            table = Table(name, experiment, batch, tuple(rows), made, summary, remark)
-            table_file, markdown, plot = (crate / path for path in made)
+            summary = as_markdown(summarise(frame, varying, shown.quantities))
+            table = Table(name, experiment, batch, tuple(rows), tuple(made), summary, remark)
+            table_file, markdown = (crate / path for path in made[:2])
             table_file.parent.mkdir(parents=True, exist_ok=True)
             frame.to_csv(table_file, index=False)
             text = f"# {table.title}\n\n{summary}\n"
             markdown.write_bytes(text.encode("utf-8", "surrogateescape"))
-            draw(frame, varying, table.title, plot)
+            _draw(frame, shown, table.title, [crate / stem for stem in figures])
         except (KochiError, KeyError, TypeError, ValueError) as error:
             problems.append(f"{experiment}: batch {batch} of {name} has no table: {error}")
             for path in made:
@@ -100,19 +100,51 @@ def _by_parameters(run: Run) -> tuple[Any, ...]:
     return tuple((0, float(v), v) if _NUMBER.fullmatch(v) else (1, 0.0, v) for v in values)
 
 
-def _metrics(
-    publication: Publication, crate: Path, runs: Sequence[Run]
-) -> tuple[Mapping[str, str], str]:
-    """The metrics as the newest run's experiment defines them, and why there are none."""
+def _remark(first: str, missing: int, older: int) -> str:
+    """What a table lacks: `missing` runs without their output, and `older` ones."""
+    remarks = [first] if first else []
+    if missing:
+        are = "run without its output is" if missing == 1 else "runs without their output are"
+        remarks.append(f"{missing} {are} not in the table")
+    if older:
+        are = "older run is" if older == 1 else "older runs are"
+        remarks.append(f"{older} {are} not in the table, because newer ones replaced them")
+    return "; ".join(remarks)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What of the runs of a batch its table and its figures show."""
+
+    metrics: Mapping[str, str]
+    quantities: Mapping[str, Quantity]
+    plots: Sequence[Plot]
+
+
+_WITHOUT_METRICS = _Shown({}, QUANTITIES, default_plots(()))
+
+
+def _draw(frame: Any, shown: _Shown, title: str, stems_: Sequence[Path]) -> None:
+    for plot, stem in zip(shown.plots, stems_, strict=True):
+        files = [stem.with_name(f"{stem.name}{suffix}") for suffix in _FIGURES]
+        named = f"{title}: {plot.name}"
+        draw(frame, parameters_in(frame), plot, shown.quantities, named, files)
+
+
+def _shown(publication: Publication, crate: Path, runs: Sequence[Run]) -> tuple[_Shown, str]:
+    """What the newest run's experiment says, and why there are no metrics."""
     newest = max(
         (run for run in runs if publication.workflow_file(run)),
         key=lambda run: str(run.record["started"]),
         default=None,
     )
     if newest is None:
-        return {}, "it has no metrics, because the code of these runs is not in this clone"
+        why = "it has no metrics, because the code of these runs is not in this clone"
+        return _WITHOUT_METRICS, why
     try:
         text = (crate / publication.workflow_file(newest)).read_text(encoding="utf-8")
-        return load_experiment(newest.experiment, text, None).batch(newest.batch).metrics, ""
+        batch = load_experiment(newest.experiment, text, None).batch(newest.batch)
     except (KochiError, OSError, ValueError):
-        return {}, f"it has no metrics, because {newest.experiment} in the code is no experiment"
+        why = f"it has no metrics, because {newest.experiment} in the code is no experiment"
+        return _WITHOUT_METRICS, why
+    return _Shown(batch.metrics, batch.quantities, batch.plots), ""

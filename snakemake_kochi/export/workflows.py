@@ -30,15 +30,15 @@ class Workflows:
     def workflow(self, run: Run) -> Any:
         """The experiment or Snakefile of a run, in the run's own code."""
         path = self._paths[run]
-        base = run.record["snapshot"]["base"]
+        base, tree = run.configuration["base"], str(run.configuration["tree"])
         common = {
             "name": run.experiment or "Snakefile",
-            "version": run.tree,
+            "version": tree,
             "url": self._publication.about.address,
             "programmingLanguage": self._language(run),
         }
         if not path:
-            name = fragment("code", run.tree, run.workflow)
+            name = fragment("code", tree, run.workflow)
             return self._graph.thing(name, "SoftwareSourceCode", **common)
         if (known := self._graph.get(path)) is not None:
             return known
@@ -55,7 +55,7 @@ class Workflows:
             conformsTo=self._graph.thing(
                 _WORKFLOW_PROFILE, "CreativeWork", name="ComputationalWorkflow"
             ),
-            description=f"Its code: commit {base or 'none'}, snapshot {run.tree}",
+            description=f"Its code: commit {base or 'none'}, snapshot {tree}",
             input=one(list(inputs.values())),
             output=one(list(outputs.values())),
             **common,

@@ -41,6 +41,7 @@ from snakemake_kochi.files.content import (
     write_new,
 )
 from snakemake_kochi.files.names import (
+    LONGEST_NAME,
     expand_path,
     expand_user,
     is_name,
@@ -49,6 +50,7 @@ from snakemake_kochi.files.names import (
 )
 
 __all__ = [
+    "LONGEST_NAME",
     "LINK_REFUSED",
     "NO_ROOM",
     "OF_A_PERSON",

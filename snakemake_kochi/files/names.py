@@ -9,6 +9,8 @@ from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
 
+LONGEST_NAME = 128
+
 
 def is_name(text: str) -> bool:
     """Whether a text may be one path component.
@@ -17,7 +19,7 @@ def is_name(text: str) -> bool:
     dash.
     """
     return (
-        0 < len(text) <= 128
+        0 < len(text) <= LONGEST_NAME
         and text[0] not in ".-"
         and all((c.isascii() and c.isalnum()) or c in "._+@=-" for c in text)
     )

@@ -28,8 +28,7 @@ def absent_sources(freeze: Freeze, records: _Records, preferred: Sources) -> Sou
     is none, `preferred`, else that of the newest result. If results count with a `preferred`
     source, it is used. A recipe that no result used is left out.
     """
-    recipes = {str(r): r for each in freeze.project.dependencies.values() for r in each.values()}
-    absent = {name: r for name, r in recipes.items() if is_missing(r, freeze.project)}
+    absent = {str(each): each for each in freeze.all_recipes if is_missing(each, freeze.project)}
     chosen: dict[str, Mapping[str, str]] = {}
     candidates = _candidates(absent, records) if absent else []
 

@@ -2,90 +2,59 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.artifacts.record import read_record
-from snakemake_kochi.errors import DamagedFileError, NameNotFoundError, for_snakemake
+from snakemake_kochi.errors import ConfigError, DamagedFileError, for_snakemake
 from snakemake_kochi.files import is_there
-from snakemake_kochi.library.outputs import (
-    Directories,
-    Kept,
-    Outputs,
-    batch_rule,
-    identifier,
+from snakemake_kochi.library.outputs import Directories, Kept, Outputs, batch_rule, run_rule
+from snakemake_kochi.library.requested import (
+    Resource,
+    Verbatim,
+    limits_of_phase,
+    rule_resources,
+    rule_threads,
+    verbatim,
 )
-from snakemake_kochi.library.run_group import (
-    RunGroup,
-    files_of,
-    run_groups,
-    short_component,
-    wildcard_name,
-)
-from snakemake_kochi.phases.build import source_files
-from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.library.run_group import RunGroup, files_of, run_groups
+from snakemake_kochi.library.variants import Variants, isolation_of
+from snakemake_kochi.phases.launcher import NO_PLACEMENT, Placement, placement_of
 from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.phases.run import run_identity
 from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.grid import Grid, Phase, Point
-from snakemake_kochi.project.recipes import Recipe
+from snakemake_kochi.project.grid import Grid, Point
+from snakemake_kochi.project.launchers import Launchers, chosen
+from snakemake_kochi.project.requests import TASKS_AND_CORES
 
-_MOST_SOURCE_PARAMS = 20
-_MOST_NAMED_SOURCES = 100
-# a value of `params:`, or a function of the wildcards that ignores them
-Verbatim = Any
+if TYPE_CHECKING:
+    from snakemake_kochi.library.preparation import PreparationRules
 
 
-@dataclass(frozen=True)
-class BuildRule:
-    """One rule per build script: the parameters it depends on are its wildcards."""
-
-    name: str
-    experiment: Experiment
-    batch: str
-    phase: Phase
-    output: str
-    constraints: Mapping[str, str]
-    installs: tuple[str, ...]
-    values: Mapping[tuple[str, ...], tuple[str, ...]]
-
-    def file(self, point: Point) -> str:
-        """The output for the build of a point."""
-        return self.output.format(
-            **{
-                wildcard_name(name): short_component(point.parameters[name])
-                for name in self.phase.depend_params
-            }
-        )
-
-    @for_snakemake
-    def assignments(self, wildcards: Mapping[str, str]) -> list[str]:
-        """The parameters of a build as `name=value`."""
-        key = tuple(wildcards[wildcard_name(name)] for name in self.phase.depend_params)
-        if key not in self.values:
-            raise NameNotFoundError(f"no batch needs the build with {', '.join(key)}")
-        return [
-            f"{name}={value}"
-            for name, value in zip(self.phase.depend_params, self.values[key], strict=True)
-        ]
-
-    def serving(self, other: BuildRule) -> BuildRule:
-        """This rule, also for the points of another batch that shares it."""
-        return replace(self, values={**self.values, **other.values})
+# The shell command of the rule that runs points. Snakemake repeats all runs if it changes.
+RUN_COMMAND = (
+    '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases run {params.experiment:q}'
+    " --batch={params.batch:q} --parameters {params.parameters:q}"
+    " --duplicate {params.duplicate} --build {input.build:q}"
+    " --installs {input.installs:q} --record {output.record:q}"
+    " --artifacts {output.artifacts:q}"
+)
 
 
 @dataclass(frozen=True)
 class BatchFiles:
-    """The files of a batch, relative to the working directory."""
+    """The files of a batch, relative to the working directory.
+
+    `figures`: of each plot, the PNG and the SVG.
+    """
 
     grid: Grid
     groups: tuple[RunGroup, ...]
     table: str
     markdown: str
-    plot: str
+    figures: tuple[tuple[str, str], ...]
 
     @classmethod
     def of(cls, experiment: str, grid: Grid) -> BatchFiles:
@@ -99,7 +68,10 @@ class BatchFiles:
             ),
             table=f"{stem}.csv",
             markdown=f"{stem}.md",
-            plot=f"{stem}.png",
+            figures=tuple(
+                (f"{each}.png", f"{each}.svg")
+                for each in directories.figures(experiment, grid.batch, grid.plots)
+            ),
         )
 
     @property
@@ -136,17 +108,16 @@ class BatchRules:
     experiment: Experiment
     grid: Grid
     files: BatchFiles
-    build: BuildRule
-    installs: tuple[str, ...]
+    variants: Variants
     load_environment: str
-    without_source: str | None
-    determined_by: Mapping[str, Verbatim]
+    launchers: Launchers
+    _determined_by: Mapping[str, Verbatim]
+    preparation: PreparationRules | None = None
 
     @classmethod
     def of(cls, outputs: Outputs, experiment: Experiment, batch: str) -> BatchRules:
         freeze = outputs.freeze
         grid = experiment.grid(batch, freeze.machine_name)
-        recipes = freeze.recipes(grid.requirements, f"{experiment.file}: batch {batch}")
         label = batch_rule(experiment.name, batch)
         files = BatchFiles.of(experiment.name, grid)
         rules = cls(
@@ -154,40 +125,131 @@ class BatchRules:
             experiment=experiment,
             grid=grid,
             files=files,
-            build=_build_rule(outputs, experiment, grid, recipes),
-            installs=tuple(map(outputs.manifest, recipes)),
+            variants=Variants.of(outputs, experiment, grid),
             load_environment=freeze.machine.load_env_on_machine,
-            without_source=next(
-                filter(None, (freeze.without_source.get(str(recipe)) for recipe in recipes)), None
-            ),
-            determined_by={
+            launchers=freeze.machine.launchers,
+            _determined_by={
                 "script": verbatim(grid.run.script),
                 "strict": verbatim(grid.run.strict),
+                **{key: verbatim(text) for key, text in isolation_of(grid.run).items()},
                 "artifacts": verbatim([artifact.type for artifact in grid.artifacts]),
                 "load_environment": verbatim(freeze.machine.load_env_on_machine),
-                # For people only: the name of a build contains it.
-                **_source_params(freeze, experiment),
             },
+            preparation=_preparation_rules(outputs, experiment, grid),
         )
+        if grid.run.launcher:
+            for point in grid.points:
+                rules.placement(point)
         for name in (f"collect_{label}", *map(rules.run_name, range(len(files.groups)))):
             outputs.take(name, f"batch {batch} of {experiment.file}")
         return rules
 
+    def build_file(self, point: Point) -> str:
+        """The file that says which build a point uses."""
+        return self.variants.at(point).build.file(point)
+
+    def determined_by(self, group: RunGroup) -> dict[str, Verbatim]:
+        """What determines the runs of a group, beside their parameters, as params of its rule."""
+        # For people only: the name of a build contains it.
+        return {**self._determined_by, **self.variants.source_params(group)}
+
     def run_name(self, index: int) -> str:
         """The name of the rule for one of the groups."""
-        return f"run_{self.name}" if index == 0 else f"run_{self.name}_{index + 1}"
+        return run_rule(self.name, index)
 
-    def assignments(self, point: Point) -> list[str]:
-        """All parameters of a point as `name=value`, and in a rerun the record that it repeats."""
-        words = [f"{name}={value}" for name, value in point.parameters.items()]
-        # Not a word of its own in the rule: a changed rule would make all finished work stale.
-        return [*words, f"--rerun-of={point.rerun_of}"] if point.rerun_of else words
+    def words(self, group: RunGroup) -> Callable[..., list[str]]:
+        """A function for `params:`: all parameters of a point as `name=value`, and options of the
+        phase: in a rerun the record that is repeated, the file that says what was prepared, and
+        what the job may use.
+
+        Not words of their own in the rule: a changed rule would make all finished work stale. And
+        what the run does not see makes nothing stale: Snakemake does not compare params whose
+        function has the argument `output`.
+        """
+        names = dict.fromkeys(n for each in group.points.values() for n in each.request.of_rule)
+
+        def words(wildcards: Mapping[str, str], input: Any, output: Any) -> list[str]:
+            return self._assignments(group.point(wildcards), input.prepared)
+
+        def words_and_limits(
+            wildcards: Mapping[str, str], input: Any, output: Any, resources: Any
+        ) -> list[str]:
+            point = group.point(wildcards)
+            limits = limits_of_phase(point.request, resources)
+            return [*self._assignments(point, input.prepared), *limits]
+
+        found: Any = words_and_limits if names else words
+        # For the executor (`executor/internals.py`): what the function reads, how to name a point
+        # to people, and a key that points with the same request share.
+        found.reads_resources = frozenset(names)
+        found.describe = lambda wildcards: self.describe(group.point(wildcards))
+        found.kind = lambda wildcards: _kind(group.point(wildcards))
+        function: Callable[..., list[str]] = found
+        return function
+
+    def describe(self, point: Point) -> str:
+        """A point for people, without its duplicates, which are alike."""
+        grid = self.grid
+        names = [name for name in grid.varying if name in point.parameters] or point.parameters
+        shown = ", ".join(f"{name}={point.parameters[name]}" for name in names)
+        return f"{self.experiment.file}: batch {grid.batch}{', ' if shown else ''}{shown}"
+
+    def _assignments(self, point: Point, prepared: Sequence[str]) -> list[str]:
+        words = _assignments(point, prepared)
+        if not self._is_placed:
+            return words
+        for name, value in zip(("launcher", "bind"), self._chosen(point), strict=True):
+            words += [f"--{name}={value}"] if value else []
+        if point.request.cores is not None and "cpus_per_task" not in point.request.of_rule:
+            words.append(f"--resource=cpus_per_task={point.request.cores}")
+        return words
+
+    @property
+    def _is_placed(self) -> bool:
+        """Whether the runs have a launcher or a binding."""
+        return bool(self.grid.run.launcher or self.grid.run.bind or self.launchers.default)
+
+    def _chosen(self, point: Point) -> tuple[str, str]:
+        facts = self.experiment.facts_of(self.grid.machine).values
+        return chosen(self.grid.run, {**facts, **point.parameters})
+
+    def placement(self, point: Point) -> Placement:
+        """How a point starts its tasks. Raises ConfigError, naming the experiment."""
+        if not self._is_placed:
+            return NO_PLACEMENT
+        try:
+            return placement_of(
+                *self._chosen(point), self.launchers, self.grid.machine, point.request.of_rule
+            )
+        except ConfigError as error:
+            raise ConfigError(f"{self.experiment.file}: {error.message}", error.hint) from None
 
     def seen_by_run(self, point: Point) -> list[str]:
         """The parameters that a run sees: a change makes it stale."""
         variables = [f"{name}={value}" for name, value in point.environment(self.grid.run).items()]
-        variables.append(self.build.file(point))
-        return variables + [artifact.src for artifact in point.artifacts if artifact.src]
+        variables.append(self.build_file(point))
+        variables += self.placement(point).determines
+        variables += [artifact.src for artifact in point.artifacts if artifact.src]
+        return variables + self.prepared_by(point)
+
+    def prepared_by(self, point: Point) -> list[str]:
+        """What determines a run besides its own script, see `Preparation.determining`."""
+        return self.preparation.determining(point) if self.preparation else []
+
+    @property
+    def prepares_nodes(self) -> bool:
+        return self.preparation is not None and bool(self.preparation.node_code)
+
+    @property
+    def after_runs(self) -> list[str]:
+        """What says that the `finish` script was run, if there is one."""
+        rule = self.preparation.finish if self.preparation else None
+        return [rule.output] if rule else []
+
+    def prepared_for(self, point: Point) -> str | None:
+        """The file that says what was prepared for a run, if something was."""
+        rule = self.preparation.prepare if self.preparation else None
+        return rule.file(point) if rule else None
 
     def is_finished(self, kept: Kept, group: RunGroup, wildcards: Mapping[str, str]) -> bool:
         """Whether the results of a point exist and are those that would be made now."""
@@ -196,15 +258,75 @@ class BatchRules:
         except (FileNotFoundError, DamagedFileError):
             return False
         point = group.point(wildcards)
-        build = self.build.file(point)
-        made_of = {each["dependency"]: each["digest"] for each in record["recipes"]}
         files = (pattern.format(**wildcards) for pattern in group.artifacts)
         return (
-            record.get("run") == run_identity(self.grid.run, self.load_environment, point, build)
-            # The names of builds do not contain a newer commit of a recipe's branch.
-            and made_of | {"": record["build"]} == kept.made(build, self.installs)
+            record.get("run") == self.identity(point)
+            and self.agrees(record, kept, point)
             and all(map(is_there, files))
         )
+
+    def identity(self, point: Point) -> str:
+        """A digest of what determines the run of a point, as its record has it."""
+        return run_identity(
+            *(self.grid.run, self.load_environment, point, self.build_file(point)),
+            *(self.prepared_by(point), self.placement(point).determines),
+        )
+
+    def agrees(self, record: Mapping[str, Any], kept: Kept, point: Point) -> bool:
+        """Whether a run used the build, the installations and the preparation that are in use now.
+
+        The names of builds do not contain a newer commit of a recipe's branch.
+        """
+        prepared = self.prepared_for(point)
+        made_of = {each["dependency"]: each["digest"] for each in record["recipes"]}
+        made = kept.made(self.build_file(point), self.variants.at(point).installs)
+        is_prepared = prepared is None or kept.made(prepared, ()) == {
+            "": recorded_preparation(record)
+        }
+        return is_prepared and made_of | {"": record["build"]} == made
+
+    def resources(self, group: RunGroup) -> dict[str, Resource]:
+        """What runs request, as resources of their rule."""
+        requests = (point.request for point in group.points.values())
+        found = rule_resources(requests, lambda wildcards: group.point(wildcards).request)
+        if self.grid.run.spread == "nodes":
+            found["kochi_spread"] = lambda wildcards: self._spread(group.point(wildcards))
+        return found
+
+    def _spread(self, point: Point) -> str:
+        """What the duplicates of a point share."""
+        return digest_of([self.experiment.file, self.grid.batch, dict(point.parameters)])
+
+    def threads(self, group: RunGroup, least: int) -> Resource:
+        """The cores that runs request, at least so many, as the threads of their rule."""
+        requests = (point.request for point in group.points.values())
+        return rule_threads(requests, lambda wildcards: group.point(wildcards).request, least)
+
+    @property
+    def requests_cores(self) -> bool:
+        """Whether the runs say how many cores they use."""
+        run = self.grid.run
+        return bool(run.cores) or not run.resources.keys().isdisjoint(TASKS_AND_CORES)
+
+    @property
+    def records(self) -> list[str] | Callable[..., list[str]]:
+        """What the table needs. If all points are skipped, it is an error to ask for it, and only
+        then: other batches may have points on this machine."""
+        if self.grid.points:
+            return self.files.records
+
+        @for_snakemake
+        def nothing_to_run(wildcards: object) -> list[str]:
+            check_not_empty(self.experiment, self.grid)
+            return []
+
+        return nothing_to_run
+
+    @property
+    def skipped(self) -> dict[str, Verbatim]:
+        """Params of the table's rule. Without skipped points, they stay as they were."""
+        found = self.grid.skipped_by_reason
+        return {"skipped": verbatim(repr(found))} if found else {}
 
     @property
     def names_queue(self) -> bool:
@@ -212,70 +334,40 @@ class BatchRules:
         return any(point.queue for point in self.grid.points)
 
 
-def _build_rule(
-    outputs: Outputs, experiment: Experiment, grid: Grid, recipes: Sequence[Recipe]
-) -> BuildRule:
-    freeze = outputs.freeze
-    shared = grid.build == experiment.build and grid.requirements == experiment.requirements_on(
-        freeze.machine_name
-    )
-    label = identifier(experiment.name)
-    name = f"build_{label}" if shared else f"build_{label}_{identifier(grid.batch)}"
-    parameters = grid.build.depend_params
-    parts = [f"{p}~{{{wildcard_name(p)}}}" for p in parameters]
-    sources = [(entry.path, entry.object, entry.mode) for entry in source_files(freeze, experiment)]
-    key = digest_of(
-        {
-            "sources": sources,
-            "script": grid.build.script,
-            "strict": grid.build.strict,
-            "installs": list(map(outputs.key, recipes)),
-            "load_environment": freeze.machine.load_env_on_machine,
-        }
-    )
-    owner = experiment.file if shared else f"batch {grid.batch} of {experiment.file}"
-    return BuildRule(
-        name=outputs.take(name, f"the build of {owner}"),
-        experiment=experiment,
-        batch="" if shared else grid.batch,
-        phase=grid.build,
-        output="/".join([outputs.directories.builds(name, key), *parts, "build.json"]),
-        # Batches share a build rule, each with values of its own: any value is allowed that does
-        # not contain a directory separator.
-        constraints={wildcard_name(p): "[^/]+" for p in parameters},
-        installs=tuple(map(outputs.manifest, recipes)),
-        values={
-            tuple(short_component(value) for value in values): values
-            for point in grid.points
-            for values in (tuple(point.parameters[name] for name in parameters),)
-        },
-    )
+def check_not_empty(experiment: Experiment, grid: Grid) -> None:
+    """Raise ConfigError if all points of a batch are skipped."""
+    if grid.skipped and not grid.points:
+        raise experiment.source_map.error(
+            ("batches", grid.batch),
+            f"all {len(grid.skipped)} points are skipped on machine '{grid.machine}', the first "
+            f"because {grid.skipped[0].reason}; change 'when', 'skip_if' or the values",
+        )
 
 
-def _source_params(freeze: Freeze, experiment: Experiment) -> dict[str, Verbatim]:
-    """The files of an experiment's code as params: when they change, Snakemake shows the params
-    that differ, and so the names of the files.
-
-    Each run has them, and Snakemake compares each: so several files share one where there are many,
-    and very many share one digest.
-    """
-    texts: dict[int, list[str]] = defaultdict(list)
-    files = source_files(freeze, experiment)
-    for index, entry in enumerate(files):
-        if len(files) > _MOST_SOURCE_PARAMS:
-            index = int(digest_of(entry.path), 16) % _MOST_SOURCE_PARAMS
-        texts[index].append(f"{entry.path} ({entry.object[:12]}, {entry.mode})")
-    if len(files) > _MOST_NAMED_SOURCES:
-        texts = {0: [f"{len(files)} source files ({digest_of(list(texts.values()))})"]}
-    return {f"source_{index}": verbatim(", ".join(texts[index])) for index in sorted(texts)}
+def _assignments(point: Point, prepared: Sequence[str]) -> list[str]:
+    words = [f"{name}={value}" for name, value in point.parameters.items()]
+    if point.rerun_of:
+        words.append(f"--rerun-of={point.rerun_of}")
+    return [*words, *(f"--prepared={file}" for file in prepared)]
 
 
-def verbatim(value: Any) -> Verbatim:
-    """A value for a rule's `params:` that Snakemake uses as it is: in plain text it would look for
-    wildcards, and find the `${HOME}` of a script."""
-    texts = value if isinstance(value, list) else [value]
-    if all(isinstance(t, bool | int) or (isinstance(t, str) and "{" not in t) for t in texts):
-        # Snakemake inspects the signature of a function again and again for each job: with the ten
-        # functions of a run that took a fifth of the time of a large batch's DAG.
-        return value
-    return lambda wildcards: value
+def recorded_preparation(record: Mapping[str, Any]) -> str | None:
+    """The digest of what was prepared for the batch of a record, if something was."""
+    made = (record.get("preparation") or {}).get("prepare")
+    return made["digest"] if made else None
+
+
+def _kind(point: Point) -> tuple[object, ...]:
+    # Points with the same values share a request.
+    return id(point.request), point.queue
+
+
+def _preparation_rules(
+    outputs: Outputs, experiment: Experiment, grid: Grid
+) -> PreparationRules | None:
+    if grid.preparation is None:
+        return None
+    # Imported here: most batches have none.
+    from snakemake_kochi.library.preparation import PreparationRules
+
+    return PreparationRules.of(outputs, experiment, grid)

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.library.library import FREEZE_VARIABLE, RESTORING_VARIABLE
+from snakemake_kochi.library.library import RESTORING_VARIABLE
+from snakemake_kochi.library.loading import FREEZE_VARIABLE
 from snakemake_kochi.paths import WorkingPaths
 
 _TABLE = "collect_"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.install import recipe_description
 from snakemake_kochi.phases.products import digest_of, read_build, read_manifest
 from snakemake_kochi.phases.sources import determining
+from snakemake_kochi.project.plots import Plot, stems
 from snakemake_kochi.project.recipes import Recipe
 from snakemake_kochi.project.values import encode_component
 
@@ -38,6 +39,11 @@ def identifier(text: str) -> str:
 def batch_rule(experiment: str, batch: str) -> str:
     """The name of the rule that is the target of a batch."""
     return f"{identifier(experiment)}_{identifier(batch)}"
+
+
+def run_rule(batch: str, index: int) -> str:
+    """The name of a rule that runs points of a batch, of which `batch_rule` is the target."""
+    return f"run_{batch}" if index == 0 else f"run_{batch}_{index + 1}"
 
 
 def install_rule(dependency: str, recipe: str) -> str:
@@ -64,8 +70,12 @@ class Directories:
         return WorkingPaths(Path(), self.machine)
 
     def collected(self, experiment: str, batch: str) -> str:
-        """The table and the plot of a batch, without their suffixes."""
+        """The table of a batch, without its suffix."""
         return f"{self.results}/{experiment}/{encode_component(batch)}"
+
+    def figures(self, experiment: str, batch: str, plots: Sequence[Plot]) -> list[str]:
+        """The figures of a batch, without their suffixes."""
+        return [f"{self.results}/{experiment}/{stem}" for stem in stems(batch, plots)]
 
     # Installations and builds are named by what determines them: a change that is undone leads to
     # the same names, whatever was tried in between.
@@ -74,6 +84,13 @@ class Directories:
 
     def builds(self, rule: str, key: str) -> str:
         return f"{self._state}/builds/{rule}/{key}"
+
+    def prepared(self, rule: str, key: str) -> str:
+        return f"{self._state}/prepared/{rule}/{key}"
+
+    def finished(self, experiment: str, batch: str) -> str:
+        """What says that the `finish` script of a batch was run."""
+        return f"{self._state}/finished/{experiment}/{encode_component(batch)}.json"
 
     def records(self, experiment: str, batch: str) -> str:
         return f"{self._paths.records}/{experiment}/{batch}"
@@ -90,6 +107,7 @@ class Outputs:
     freeze: Freeze
     _owners: dict[str, str] = field(default_factory=dict)  # of the rules
     _keys: dict[str, str] = field(default_factory=dict)  # of the recipes
+    _builds: dict[str, str] = field(default_factory=dict)  # the rules of builds, by their outputs
 
     @property
     def directories(self) -> Directories:
@@ -103,6 +121,15 @@ class Outputs:
                 f"{owner} and {other} would both become the rule '{name}'", "Rename one of them."
             )
         return name
+
+    def take_for(self, output: str, name: str, owner: str, key: str) -> str:
+        """Reserve a name for the rule of a build, or get that of the rule with this output. `key`
+        tells it from builds whose names are alike."""
+        if output not in self._builds:
+            if name in self._builds.values():
+                name = f"{name}_{key[:8]}"
+            self._builds[output] = self.take(name, owner)
+        return self._builds[output]
 
     def manifest(self, recipe: Recipe) -> str:
         """The file that stands for an installation of a recipe."""

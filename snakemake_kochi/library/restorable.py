@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.files import is_there
-from snakemake_kochi.library.batch import BatchRules
+from snakemake_kochi.library.batch import BatchRules, recorded_preparation
 from snakemake_kochi.library.outputs import Digests, Kept, Outputs
+from snakemake_kochi.library.variants import Variant
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.build import describe_build
 from snakemake_kochi.phases.freeze import Freeze
@@ -32,7 +33,6 @@ from snakemake_kochi.phases.products import (
     write_build,
     write_manifest,
 )
-from snakemake_kochi.phases.run import run_identity
 from snakemake_kochi.project.grid import Point
 from snakemake_kochi.project.recipes import Recipe
 
@@ -41,7 +41,7 @@ _OLD = (1, 1)
 _KEYS = (
     *("identity", "experiment", "batch", "parameters", "duplicate", "build_parameters", "ended"),
     *("run_parameters", "build_script", "run_script", "snapshot", "recipes", "build", "run"),
-    *("artifacts", "node"),
+    *("artifacts", "node", "preparation"),
 )
 
 
@@ -63,14 +63,17 @@ class Place:
     record: Path
 
     @property
+    def variant(self) -> Variant:
+        return self.batch.variants.at(self.point)
+
+    @property
     def build_file(self) -> str:
-        return self.batch.build.file(self.point)
+        return self.batch.build_file(self.point)
 
     @property
     def identity(self) -> str:
         """What determines the run."""
-        batch = self.batch
-        return run_identity(batch.grid.run, batch.load_environment, self.point, self.build_file)
+        return self.batch.identity(self.point)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -173,20 +176,29 @@ class Restoration:
                 if artifact.type != "stats" and not found.get("sha256"):
                     return f"by an earlier release, without the digest of {artifact.dest}"
             sets = self._sets(place, {each["dependency"]: each for each in record["recipes"]})
+            recorded = recorded_preparation(record)
         except (KeyError, TypeError, AttributeError):
             return "by hand: its record was edited"
-        digest = self._build_digest(place, merge(sets.values())) if sets is not None else ""
+        installs = merge(sets.values()) if sets is not None else ()
+        digest = self._build_digest(place, installs) if sets is not None else ""
         if sets is None or record["build"] != digest:
             return "with other recipes, or from another build"
-        build = Build(digest, self._freeze.paths.build(self._freeze.machine_name, digest).tree)
+        paths, machine = self._freeze.paths, self._freeze.machine_name
+        builds = {place.build_file: Build(digest, paths.build(machine, digest).tree)}
+        if (file := place.batch.prepared_for(place.point)) is not None:
+            digest = self._prepared_digest(place, installs)
+            if recorded != digest:
+                return "with something else prepared"
+            builds[file] = Build(digest, paths.prepared(machine, digest).tree)
         products = [(file, {i.dependency: i.digest for i in s}) for file, s in sets.items()]
-        for file, digests in (*products, (place.build_file, {"": digest})):
+        products += [(file, {"": build.digest}) for file, build in builds.items()]
+        for file, digests in products:
             known = self._chosen.get(file) or self._kept.made(file, ())
             if known is not None and known != digests:
                 return "with another installation or build than the one that is in use here"
             self._chosen[file] = digests
         self._installs |= sets
-        self._builds[place.build_file] = build
+        self._builds |= builds
         return ""
 
     def _sets(
@@ -195,8 +207,7 @@ class Restoration:
         """The installations that a run used, by the files that stand for them; None if they were
         made by other recipes."""
         sets = {}
-        grid = place.batch.grid
-        for recipe in self._freeze.recipes(grid.requirements, place.batch.experiment.file):
+        for recipe in place.variant.recipes:
             if (made := self._set_of(recipe, recorded)) is None:
                 return None
             sets[self._outputs.manifest(recipe)] = made
@@ -220,16 +231,30 @@ class Restoration:
             phase = batch.grid.build
             variables = place.point.environment(phase)
             self._described[key] = digest_of(
-                describe_build(self._freeze, batch.experiment, phase, variables, installs)
+                describe_build(place.variant.freeze, batch.experiment, phase, variables, installs)
             )
         return self._described[key]
+
+    def _prepared_digest(self, place: Place, installs: Sequence[Install]) -> str:
+        # Imported here: most batches have nothing prepared.
+        from snakemake_kochi.phases.preparation import describe_preparation
+
+        batch = place.batch
+        preparation = batch.grid.preparation
+        assert preparation is not None and preparation.prepare is not None
+        seen = preparation.prepare.environment(place.point.parameters)
+        return digest_of(
+            describe_preparation(
+                self._freeze, batch.experiment, preparation.prepare, seen, installs
+            )
+        )
 
     def _difference(self, place: Place, record: Mapping[str, Any]) -> str:
         """In which part a record of the same point differs from the code here, for people."""
         grid = place.batch.grid
         made = {(a.get("type"), a.get("dest"), a.get("src")) for a in record["artifacts"] or ()}
         used = {f"{r.get('dependency')}:{r.get('recipe')}" for r in record["recipes"] or ()}
-        recipes = self._freeze.recipes(grid.requirements, place.batch.experiment.file)
+        recipes = place.variant.recipes
         if record["run_script"] != grid.run.script:
             return "by another run script"
         if record["build_script"] != grid.build.script:

@@ -26,6 +26,8 @@ _ENDLESS = re.compile(r"(.+?)\1{18,}$", re.DOTALL)
 # Above this many values an alternation makes every match slow; a general pattern is checked
 # against all points instead (see `_tells_apart`).
 _ALTERNATION_LIMIT = 64
+# In place of the value of a sub-parameter that a point does not have; no encoded value is equal.
+ABSENT = "%absent"
 # characters of a value in a file name, before its digest replaces the rest
 _LONGEST = 64
 
@@ -82,6 +84,11 @@ def run_groups(grid: Grid, artifact_directory: str, record_directory: str) -> tu
     whole.append((f"{record_directory}/", *record_end, "/record.json"))
     encode = encode_component if templates else short_component
     points = [_values(grid, point, encode) for point in grid.points]
+    if not templates:
+        for values in points:
+            for part in record_end:
+                if isinstance(part, Reference):
+                    values.setdefault(part.name, ABSENT)
     named = [_references(template) - {"batch_name"} for template in whole]
     common = frozenset.intersection(*named)
     endless = {value for values in points for value in values.values() if _looks_endless(value)}
@@ -92,7 +99,7 @@ def run_groups(grid: Grid, artifact_directory: str, record_directory: str) -> tu
 def _canonical(grid: Grid) -> Template:
     """A destination for points that keep no artifact: `n_input~38/n_workers~1/0`."""
     parts: list[str | Reference] = [f"{grid.below}/"] if grid.below else []
-    for name in grid.points[0].parameters:
+    for name in dict.fromkeys(name for point in grid.points for name in point.parameters):
         parts += [f"{name}~", Reference(name), "/"]
     return (*parts, Reference("duplicate"))
 
@@ -149,6 +156,11 @@ def short_component(value: str) -> str:
         return encoded
     digest = hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()
     return f"{encoded[:16]}%{digest[:32]}"
+
+
+def component_of(parameters: Mapping[str, str], name: str) -> str:
+    """As `short_component`, of a parameter that a point need not have."""
+    return short_component(parameters[name]) if name in parameters else ABSENT
 
 
 @dataclass(frozen=True)

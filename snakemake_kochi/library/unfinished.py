@@ -1,8 +1,9 @@
-"""The tables of batches that a run of Snakemake did not finish because something failed.
+"""The tables of batches that a run of Snakemake did not finish, because something failed or because
+it was to run a part of them only.
 
-Snakemake does not run a batch's `collect_*` when one of its runs failed. So the end of the process
-makes the table of the existing results and names the failed runs. The files get an old date, so
-that the next run of Snakemake makes them again.
+Snakemake does not run a batch's `collect_*` then. So the end of the process makes the table of the
+existing results and names the missing ones. The files get an old date, so that the next run of
+Snakemake makes them again. Why runs failed is noted beside the places of their records.
 
 Which jobs ended how is read from Snakemake's DAG and from its log events, like a logger plugin
 does, and only here. With a Snakemake without these parts, there is no such table.
@@ -20,18 +21,27 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.files import last_lines, make_directory, to_json, write_atomically
 from snakemake_kochi.library.batch import BatchRules
-from snakemake_kochi.phases.products import LAST_LINES, Failure, forget_failure, read_failure
+from snakemake_kochi.library.part import Part
+from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.phases.products import (
+    LAST_LINES,
+    Failure,
+    forget_failure,
+    read_failure,
+    write_failure,
+)
 
 # By output: the executor's message, and the job's logs.
 _Said = Mapping[str, tuple[str, Sequence[str]]]
 _NOT_BEGUN = "not run: something else failed before"
 _NO_REASON = "failed"
+_RECORD = re.compile(r"(.*/)?\.snakemake/kochi/.*/record\.json", re.DOTALL)  # of a run of ours
 # Without it, a message that a hundred runs share is printed once.
 _OF_ONE_JOB = re.compile(r"kochi job \d+ on node \S+: ")
 
@@ -43,7 +53,7 @@ class _Errors(logging.Handler):
         super().__init__(logging.ERROR)
         self.said: dict[str, tuple[str, Sequence[str]]] = {}
         # The directory of the jobs' files: with `-d`, Snakemake has left it when the process ends.
-        self.directory = Path()
+        self.directory = Path.cwd()
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(getattr(record, "event", None), "name", "") != "JOB_ERROR":
@@ -52,17 +62,32 @@ class _Errors(logging.Handler):
             self.directory = Path.cwd()
         said = getattr(record, "rule_msg", None) or ""
         logs = [str(log) for log in getattr(record, "log", None) or ()]
-        for output in getattr(record, "output", None) or ():
+        for output in map(str, getattr(record, "output", None) or ()):
             # A job of a group is reported once more, without a message.
-            if said or str(output) not in self.said:
-                self.said[str(output)] = (said, logs)
+            if said or output not in self.said:
+                self.said[output] = (said, logs)
+            if _RECORD.fullmatch(output):
+                # Those who look at the batch meanwhile know by this that the run has failed.
+                failure = _failure([output], self.said) or Failure(_NO_REASON)
+                write_failure(Path(output), replace(failure, stopped=False))
 
 
-def collect_at_exit(workflow: Any, batches: Callable[[], Sequence[BatchRules]]) -> None:
-    """When this process ends, make the tables of the batches in which jobs of `workflow` failed.
-    Call while the workflow is parsed."""
+def collect_at_exit(
+    workflow: Any,
+    freeze: Freeze,
+    batches: Callable[[], Sequence[BatchRules]],
+    part: Part | None,
+) -> None:
+    """When this process ends, make the tables of the batches in which jobs of `workflow` failed, or
+    of which it ran a `part`. Call while the workflow is parsed."""
 
     def collect_all(unfinished: Mapping[str, Any], said: _Said) -> None:
+        if part is not None:
+            _note_runs(workflow.dag, unfinished, said)
+            for batch in batches():
+                if batch.name in part.asked:
+                    _collect_part(freeze, batch)
+            return
         by_name = defaultdict(list)
         for path in unfinished:
             by_name[os.path.basename(path)].append(path)
@@ -71,8 +96,9 @@ def collect_at_exit(workflow: Any, batches: Callable[[], Sequence[BatchRules]]) 
             found = [path for path in alike if _is(path, batch.files.markdown)]
             if found:
                 _collect(workflow, batch, found[0], unfinished, said)
+        _note_runs(workflow.dag, unfinished, said)
 
-    _at_exit(workflow, collect_all)
+    _at_exit(workflow, collect_all, lambda: part is not None and bool(part.asked))
 
 
 def note_failures_at_exit(
@@ -90,13 +116,18 @@ def note_failures_at_exit(
         }
         make_directory(file.parent)
         write_atomically(file, to_json(why))
+        _note_runs(workflow.dag, unfinished, said)
 
     _at_exit(workflow, note)
 
 
-def _at_exit(workflow: Any, finish: Callable[[Mapping[str, Any], _Said], None]) -> None:
+def _at_exit(
+    workflow: Any,
+    finish: Callable[[Mapping[str, Any], _Said], None],
+    even_so: Callable[[], bool] = lambda: False,
+) -> None:
     """Call a function at the end of this process if jobs failed, with the jobs that were not done
-    and the errors, both by output."""
+    and the errors, both by output; `even_so`: also if all jobs that ran were done."""
     from snakemake.logging import logger
 
     errors = _Errors()
@@ -106,15 +137,28 @@ def _at_exit(workflow: Any, finish: Callable[[Mapping[str, Any], _Said], None]) 
         # The run has failed in any case; a second interrupt must end it.
         with suppress(AttributeError, OSError, KeyboardInterrupt):
             dag = workflow.dag
-            if errors.said and not workflow.dryrun and dag is not None:
-                unfinished = {str(path): job for job in dag.needrun_jobs() for path in job.output}
+            if workflow.dryrun or dag is None or not (errors.said or even_so()):
+                return
+            unfinished = {str(path): job for job in dag.needrun_jobs() for path in job.output}
+            has_run = any(True for _ in dag.needrun_jobs(exclude_finished=False))
+            if errors.said or (has_run and not unfinished):  # else it was interrupted
                 with chdir(errors.directory):
                     finish(unfinished, errors.said)
                     for output in errors.said:
-                        # It must not become the reason of a later job without one.
-                        forget_failure(Path(output))
+                        if not _RECORD.fullmatch(output):
+                            # It must not become the reason of a later job without one.
+                            forget_failure(Path(output))
 
     atexit.register(finish_rest)
+
+
+def _note_runs(dag: Any, unfinished: Mapping[str, Any], said: _Said) -> None:
+    """Note why runs have failed or were not begun, for those who look at the batch later."""
+    for output, job in unfinished.items():
+        if _RECORD.fullmatch(output):
+            why = _why(dag, job, said)
+            if why.reason != _NOT_BEGUN:
+                write_failure(Path(output), replace(why, told=True, stopped=False))
 
 
 def _collect(
@@ -132,26 +176,68 @@ def _collect(
         for record in batch.files.records
         if top + record in unfinished
     }
-    of_table = _failure(unfinished[markdown], said)
+    of_table = _failure(list(map(str, unfinished[markdown].output)), said)
     is_concerned = of_table or any(why.reason != _NOT_BEGUN for why in left_out.values())
     if not is_concerned and len(left_out) == len(batch.files.records):
         return
-    table, plot = f"{top}{batch.files.table}", f"{top}{batch.files.plot}"
+    table = f"{top}{batch.files.table}"
     if len(left_out) < len(batch.files.records):
         with suppress(AttributeError, AssertionError, TypeError, OSError):
             for path in unfinished[markdown].output:
                 # If Snakemake's metadata knew the older files, it would ignore their dates.
                 workflow.persistence.cleanup_metadata(path)
+    _make_table(
+        batch,
+        Path(table),
+        Path(markdown),
+        {
+            # Snakemake deletes the old record of a run that it begins.
+            record: {"reason": why.reason, "output": why.output, "stale": os.path.exists(record)}
+            for record, why in left_out.items()
+        },
+    )
+    if batch.after_runs:
+        where = f"{batch.experiment.file}: batch {batch.grid.batch}"
+        print(f"kochi: {where}: the finish script was not run", file=sys.stderr)
+
+
+def _make_table(
+    batch: BatchRules,
+    table: Path,
+    markdown: Path,
+    left_out: Mapping[str, Mapping[str, Any]],
+) -> None:
     options = (
         *(f"--batch={batch.grid.batch}", f"--table={table}", f"--markdown={markdown}"),
-        *(f"--plot={plot}", "--left-out"),
+        "--left-out",
     )
     # A process of its own: this one is ending, and starts no more threads.
     subprocess.run(
         [sys.executable, "-P", "-m", "snakemake_kochi.tables", batch.experiment.file, *options],
-        input=json.dumps({record: asdict(why) for record, why in left_out.items()}).encode(),
+        input=json.dumps(left_out).encode(),
         check=False,
     )
+
+
+def _collect_part(freeze: Freeze, batch: BatchRules) -> None:
+    """The table of all results that the batch has by now, with the reasons why others are missing.
+
+    A stale result is none of them: in one table it would be taken for a result of this code.
+    """
+    # Imported here: few runs are of a part.
+    from snakemake_kochi.library.states import BatchStates
+
+    left_out = {
+        state.record: {
+            "reason": state.why,
+            "output": state.output,
+            "stale": state.state == "stale",
+        }
+        for state in BatchStates(freeze, batch).look()
+        if state.state not in ("done", "skipped")
+    }
+    files = batch.files
+    _make_table(batch, Path(files.table), Path(files.markdown), left_out)
 
 
 def _is(path: str, file: str) -> bool:
@@ -162,7 +248,7 @@ def _is(path: str, file: str) -> bool:
 def _why(dag: Any, job: Any, said: _Said) -> Failure:
     """Why a job was not done: it, or one that it needs, failed."""
     for each in _with_what_it_needs(dag, job):
-        if (failure := _failure(each, said)) is not None:
+        if (failure := _failure(list(map(str, each.output)), said)) is not None:
             if each is job:
                 return failure
             reason = f"not run because {each.rule.name} failed: {failure.reason}"
@@ -184,19 +270,20 @@ def _with_what_it_needs(dag: Any, job: Any) -> Iterator[Any]:
         following += new
 
 
-def _failure(job: Any, said: _Said) -> Failure | None:
-    outputs = [str(path) for path in job.output]
+def _failure(outputs: Sequence[str], said: _Said) -> Failure | None:
+    """Why the job with these outputs failed; None if it did not."""
     told = next((said[output] for output in outputs if output in said), None)
     if told is None:
         return None
-    noted = next(filter(None, (read_failure(Path(output)) for output in outputs)), None)
+    found = (read_failure(Path(output)) for output in outputs)
+    noted = next((each for each in found if each is not None and not each.told), None)
     message, logs = told
     # Messages of executors for clusters end with a log.
     first = _OF_ONE_JOB.sub("", message.strip().partition("\n")[0])
     if noted is None:
         output = next(filter(None, (last_lines(Path(log), LAST_LINES) for log in logs)), [])
         return Failure(first or _NO_REASON, tuple(output))
-    if first and "exit status" not in first:
+    if first and "exit status" not in first and not noted.reason.startswith(first):
         # A timeout, for example, of which the phase knew only that it had to end.
         return Failure(f"{first} ({noted.reason})", noted.output)
     return noted

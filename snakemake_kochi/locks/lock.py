@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import logging
 import math
 import os
 import random
@@ -20,8 +19,9 @@ from typing import Literal
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import answered
+from snakemake_kochi.later_log import LaterLog
 
-_log = logging.getLogger(__name__)
+_log = LaterLog(__name__)
 
 Kind = Literal["flock", "lease"]
 

@@ -10,7 +10,6 @@ import functools
 import math
 import os
 import secrets
-import socket
 import stat
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -244,7 +243,7 @@ def _settle(wanted: LockSettings) -> LockSettings:
         kind=wanted.kind,
         lock_dir=wanted.lock_dir,
         lease_duration=wanted.lease_duration,
-        host=socket.gethostname(),
+        host=os.uname().nodename,
         time=datetime.now(UTC).isoformat(timespec="microseconds"),
         nonce=secrets.token_hex(8),
         # A person may have removed locks.json, as its messages advise, in a machine of any layout.

@@ -25,6 +25,7 @@ KOCHI_ROOT/                              0700
     repositories/<digest>/               the `.git` of copies of a snapshot
     installs/<machine>/<dependency>/<recipe>/<digest>/
     builds/<machine>/<digest>/           source tree with the files built in it
+    prepared/<machine>/<digest>/         what the `prepare` script of a batch has made
     artifacts/<machine>/                 journal/, damaged/, late/, directories/, committed,
                                          agreed.json, disagreed, discarded.json,
                                          replaced/
@@ -38,6 +39,13 @@ from snakemake_kochi.paths.machine import (
     ProjectLockPaths,
     TrialPaths,
 )
+from snakemake_kochi.paths.project import (
+    SUBMODULES,
+    BuildPaths,
+    InstallPaths,
+    ProjectPaths,
+    WorkingPaths,
+)
 from snakemake_kochi.paths.queue import (
     SHARD,
     ControllerPaths,
@@ -47,12 +55,7 @@ from snakemake_kochi.paths.queue import (
     WorkerPaths,
 )
 from snakemake_kochi.paths.root import (
-    SUBMODULES,
-    BuildPaths,
-    InstallPaths,
-    ProjectPaths,
     Root,
-    WorkingPaths,
     aside_path,
     is_being_removed,
     original_path,

@@ -262,6 +262,14 @@ class MachinePaths:
         return self.directory / "worker-settings"
 
     @property
+    def paused(self) -> Path:
+        """The batches whose jobs no worker starts."""
+        return self.directory / "paused"
+
+    def paused_batch(self, digest: str) -> Path:
+        return self.paused / f"{name_of('paused batch', digest)}.json"
+
+    @property
     def cleaned(self) -> Path:
         """Empty; its modification time is that of the last clean-up that a run has started."""
         return self.directory / "cleaned"

@@ -1,4 +1,5 @@
-"""The program that rules run: `python -m snakemake_kochi.phases install | build | run`.
+"""The program that rules run:
+`python -m snakemake_kochi.phases install | build | prepare | run | finish`.
 
 $KOCHI_FREEZE names the freeze of the run. People type `kochi` or `snakemake` instead.
 """
@@ -12,10 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, PhaseError, told
-from snakemake_kochi.files import is_there, note_use, to_json
+from snakemake_kochi.files import (
+    is_there,
+    make_directory,
+    note_use,
+    to_json,
+    write_atomically,
+)
 from snakemake_kochi.paths import BuildPaths, InstallPaths, WorkingPaths
 from snakemake_kochi.phases.batch_freeze import load_batch_freeze
 from snakemake_kochi.phases.keep import keep_failure, keep_result
+from snakemake_kochi.phases.launcher import placement_of
 from snakemake_kochi.phases.products import (
     Build,
     Install,
@@ -30,7 +38,7 @@ from snakemake_kochi.phases.products import (
 from snakemake_kochi.phases.record import Output, Task
 from snakemake_kochi.phases.run import CopyError, run_identity, run_task
 from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
-from snakemake_kochi.project.values import parse_assignment
+from snakemake_kochi.project.values import CODE, parse_assignment
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,8 +91,11 @@ def _is_asked(variable: str, requirement: str) -> bool:
 
 
 def _build(file: Path, options: argparse.Namespace) -> None:
-    build = _built(file, options)
-    for path in (WorkingPaths.remembered(options.output), options.output):
+    _note(options.output, _built(file, options))
+
+
+def _note(output: Path, build: Build) -> None:
+    for path in (WorkingPaths.remembered(output), output):
         write_build(path, build)
 
 
@@ -94,20 +105,79 @@ def _built(file: Path, options: argparse.Namespace) -> Build:
 
     freeze = load_freeze(file)
     experiment = freeze.experiment(options.experiment)
-    phase = experiment.batch(options.batch).build if options.batch else experiment.build
-    variables = phase.environment(_parameters(options.parameters))
-    return build_experiment(freeze, experiment, phase, variables, _installs(options.installs))
+    batch = experiment.batch(options.batch) if options.batch else None
+    phase = batch.build if batch else experiment.build
+    parameters = _parameters(options.parameters)
+    code = parameters.get(CODE, options.code) if batch and batch.has_code else options.code
+    variables = phase.environment(parameters)
+    installs = _installs(options.installs)
+    timeout = experiment.build_request(options.batch, parameters).timeout
+    return build_experiment(freeze.at(code), experiment, phase, variables, installs, timeout)
+
+
+def _prepare(file: Path, options: argparse.Namespace) -> None:
+    _note(options.output, _prepared(file, options))
+
+
+def _prepared(file: Path, options: argparse.Namespace) -> Build:
+    from snakemake_kochi.phases.freeze import load_freeze
+    from snakemake_kochi.phases.preparation import prepare_batch
+    from snakemake_kochi.project.requirements import fixed, requirements_at
+
+    freeze = load_freeze(file)
+    experiment = freeze.experiment(options.experiment)
+    of_batch = experiment.batch(options.batch) if options.batch else experiment
+    assert of_batch.preparation is not None and of_batch.preparation.prepare is not None
+    step = of_batch.preparation.prepare
+    variables = step.environment(_parameters(options.parameters))
+    # In place of a run, it has the recipes of a point, of which some may be its own.
+    batch = experiment.batch(options.batch) if options.batch else None
+    wanted = experiment.requirements_on(freeze.machine_name, batch.requirements if batch else ())
+    shared = freeze.recipes(requirements_at(fixed(wanted), {}), experiment.file)
+    names = set(map(str, shared))
+    installs = _installs(options.installs)
+    own = tuple(each for each in installs if f"{each.dependency}:{each.recipe}" in names)
+    return prepare_batch(freeze, experiment, step, variables, own)
+
+
+def _finish(file: Path, options: argparse.Namespace) -> None:
+    from snakemake_kochi.phases.freeze import load_freeze
+    from snakemake_kochi.phases.preparation import finish_batch
+
+    freeze = load_freeze(file)
+    experiment = freeze.experiment(options.experiment)
+    preparation = experiment.batch(options.batch).preparation
+    assert preparation is not None and preparation.finish is not None
+    log = options.output.with_suffix(".log")
+    make_directory(log.parent)
+    installs = _installs(options.installs)
+    noted = finish_batch(freeze, experiment, options.batch, preparation.finish, installs, log)
+    write_atomically(options.output, to_json(noted))
 
 
 def _run(file: Path, options: argparse.Namespace) -> None:
-    freeze = load_batch_freeze(file, options.experiment, options.batch)
-    point = freeze.point(_parameters(options.parameters), options.duplicate)
+    parameters = _parameters(options.parameters)
+    freeze = load_batch_freeze(file, options.experiment, options.batch).at(parameters)
+    point = freeze.point(parameters, options.duplicate)
     outputs = [
         Output(artifact.type, artifact.dest, artifact.src, file)
         for artifact, file in zip(point.artifacts, options.artifacts, strict=True)
     ]
     build_file = options.build.with_name("build.json")
-    identity = run_identity(freeze.run, freeze.load_environment, point, str(build_file))
+    resources = {n: int(text) for n, text in _parameters(options.resource).items()}
+    placement = placement_of(
+        options.launcher, options.bind, freeze.launchers, freeze.machine_name, resources
+    )
+    preparation = []
+    if freeze.preparation is not None:
+        prepared_file = options.prepared and str(options.prepared.with_name("prepared.json"))
+        preparation = freeze.preparation.determining(
+            point.parameters, prepared_file or "", freeze.node_code
+        )
+    identity = run_identity(
+        *(freeze.run, freeze.load_environment, point, str(build_file), preparation),
+        placement.determines,
+    )
     task = Task(
         name=point.name,
         batch=options.batch,
@@ -116,18 +186,28 @@ def _run(file: Path, options: argparse.Namespace) -> None:
         variables=point.environment(freeze.run),
         identity=identity,
         rerun_of=options.rerun_of,
+        resources=resources,
+        timeout=options.timeout,
+        placement=placement,
     )
     installs = _installs(options.installs)
     build = read_build(options.build)
     if not note_use(BuildPaths(build.tree.parent).manifest):
         # Finished work needs none; this one was forced to run.
         build = _built(file, options)
+    prepared = None
+    if options.prepared is not None:
+        prepared = read_build(options.prepared)
+        if not note_use(BuildPaths(prepared.tree.parent).manifest):
+            prepared = _prepared(file, options)
     try:
         try:
-            record = run_task(freeze, task, build, installs, outputs)
+            record = run_task(freeze, task, build, installs, outputs, prepared)
         except CopyError:
             # It may have been deleted just now. Under its lock it is found or made again.
-            record = run_task(freeze, task, _built(file, options), installs, outputs)
+            build = _built(file, options)
+            prepared = _prepared(file, options) if prepared else None
+            record = run_task(freeze, task, build, installs, outputs, prepared)
     except PhaseError as error:
         if error.record is not None:
             keep_failure(freeze, error.record)
@@ -166,17 +246,29 @@ def _parser() -> argparse.ArgumentParser:
     build = phases.add_parser("build")
     build.set_defaults(phase=_build, output_of=lambda options: options.output)
     build.add_argument("--output", type=Path, required=True)
+    prepare = phases.add_parser("prepare")
+    prepare.set_defaults(phase=_prepare, output_of=lambda options: options.output)
+    prepare.add_argument("--output", type=Path, required=True)
+    finish = phases.add_parser("finish")
+    finish.set_defaults(phase=_finish, output_of=lambda options: options.output)
+    finish.add_argument("--output", type=Path, required=True)
     run = phases.add_parser("run")
     run.set_defaults(phase=_run, output_of=lambda options: options.record)
     run.add_argument("--duplicate", type=int, required=True)
     run.add_argument("--rerun-of", default="", help="identity of the record to repeat")
+    run.add_argument("--resource", action="append", default=[], metavar="NAME=NUMBER")
+    run.add_argument("--launcher", default="", help="its name in the experiment")
+    run.add_argument("--bind", default="", help="what tasks are bound to")
+    run.add_argument("--timeout", type=float, help="seconds for the script")
     run.add_argument("--build", type=Path, required=True)
+    run.add_argument("--prepared", type=Path, help="what its batch has prepared")
     run.add_argument("--record", type=Path, required=True)
     run.add_argument("--artifacts", type=Path, nargs="*", default=[])
-    for phase in (build, run):
+    for phase in (build, prepare, run, finish):
         phase.add_argument("experiment", help="path of the experiment's file in the project")
         phase.add_argument("--batch", default="")
         phase.add_argument("--parameters", nargs="*", default=[], metavar="NAME=VALUE")
+        phase.add_argument("--code", default="", help="a value of code:, by default what is here")
         phase.add_argument("--installs", type=Path, nargs="*", default=[])
     return parser
 

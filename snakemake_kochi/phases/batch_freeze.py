@@ -7,7 +7,7 @@ larger the grid, and a batch the square of that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,23 +18,34 @@ from snakemake_kochi.files import make_directory, read_json, to_json, write_atom
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.phases.products import digest_of
-from snakemake_kochi.project.grid import Artifact, Phase, Point, PointTexts
-from snakemake_kochi.project.values import encode_component
+from snakemake_kochi.project.grid import Artifact, Batch, Phase, Point, PointTexts
+from snakemake_kochi.project.launchers import Launchers
+from snakemake_kochi.project.values import CODE, encode_component
 
 if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
     from snakemake_kochi.project.experiment import Experiment
+    from snakemake_kochi.project.preparation import Preparation
+    from snakemake_kochi.project.recipes import Recipe
 
-BATCH_FREEZE_VERSION = 4
+BATCH_FREEZE_VERSION = 8
 
 
 @dataclass(frozen=True)
 class BatchFreeze:
     """`experiment` is the name of the experiment, `file` its path in the project; `batch` is empty
     for a job outside of any batch. `job_name` and `artifacts` are templates, `snapshot` is JSON,
-    with the `diff` of the freeze. `recipes` has for each recipe in use, by `dependency:recipe`,
-    what made its installation: "script" and "envs". `facts` are commands by name, and
-    `recorded_variables` names, see `project/recording.py`. `large_files`: see `Project`."""
+    with the `diff` of the freeze. `recipes` has for each recipe, at least for those in use, what
+    made its installation, by `dependency:recipe`: "script" and "envs". `facts` are commands by
+    name, and `recorded_variables` names, see `project/recording.py`. `large_files`: see `Project`.
+    `machine_isolation`: JSON of a `MachineIsolation`. `preparation` are the scripts before and
+    after the runs, if there are any, `node_code` is the digest of the code of `prepare_node`, and
+    `scratch_dir` that of the machine, as written. `launchers` are those of the machine,
+    `quiet` are thresholds, see `project/quiet.py`.
+
+    `codes` has what replaces `snapshot` and `git_directory` for each value of `code:` other than
+    the working tree. Where it does, `configuration` is the snapshot with the experiment.
+    """
 
     root: str
     directory: str
@@ -53,12 +64,26 @@ class BatchFreeze:
     recorded_variables: tuple[str, ...]
     git_directory: str | None = None
     large_files: int | None = None
+    machine_isolation: Mapping[str, Any] | None = None
+    preparation: Preparation | None = None
+    node_code: str = ""
+    scratch_dir: str | None = None
+    launchers: Launchers = field(default_factory=Launchers)
+    codes: Mapping[str, Mapping[str, Any]] = FrozenDict()
+    configuration: Mapping[str, Any] | None = None
+    quiet: Mapping[str, float | str] = field(default_factory=FrozenDict)
 
     @classmethod
     def of(cls, freeze: Freeze, experiment: Experiment, batch_name: str = "") -> BatchFreeze:
         """Raises NameNotFoundError for an unknown batch."""
         batch = experiment.batch(batch_name) if batch_name else None
         recording = freeze.project.recording.and_those_of(experiment.recording)
+        preparation = batch.preparation if batch else experiment.preparation
+        node_code = ""
+        if preparation is not None and preparation.prepare_node is not None:
+            from snakemake_kochi.phases.preparation import code_digest
+
+            node_code = code_digest(freeze, experiment, preparation.prepare_node)
         return cls(
             root=str(freeze.root.directory),
             directory=str(freeze.directory),
@@ -73,14 +98,9 @@ class BatchFreeze:
             recipes={
                 str(recipe): {
                     "script": recipe.install_script,
-                    "envs": {name: _shown(name, value) for name, value in recipe.envs.items()},
+                    "envs": shown_variables(recipe.envs),
                 }
-                for recipe in freeze.recipes(
-                    experiment.requirements_on(
-                        freeze.machine_name, batch.requirements if batch else ()
-                    ),
-                    experiment.file,
-                )
+                for recipe in _recipes(freeze, experiment, batch)
             },
             job_name=batch.job_name if batch else experiment.default_name,
             artifacts=batch.artifacts if batch else (),
@@ -88,7 +108,28 @@ class BatchFreeze:
             recorded_variables=recording.variables,
             git_directory=freeze.git_directory,
             large_files=freeze.project.large_files,
+            machine_isolation=None
+            if freeze.machine.isolation is None
+            else asdict(freeze.machine.isolation),
+            preparation=preparation,
+            node_code=node_code,
+            scratch_dir=freeze.machine.scratch_dir,
+            launchers=freeze.machine.launchers,
+            quiet={**freeze.project.quiet, **freeze.machine.quiet},
+            codes={
+                value: {
+                    "snapshot": {**asdict(code.snapshot), "diff": ""},
+                    "git_directory": code.git_directory,
+                }
+                for value, code in (freeze.codes if batch and batch.has_code else {}).items()
+            },
         )
+
+    def at(self, parameters: Mapping[str, str]) -> BatchFreeze:
+        """The same with the code of a point."""
+        if (code := self.codes.get(parameters.get(CODE, ""))) is None:
+            return self
+        return replace(self, **code, configuration=self.snapshot)
 
     @property
     def repository(self) -> Path:
@@ -140,15 +181,52 @@ def _from_json(file: Path, data: dict[str, Any]) -> BatchFreeze:
             run=_phase(fields.pop("run")),
             artifacts=tuple(Artifact(**artifact) for artifact in fields.pop("artifacts")),
             recorded_variables=tuple(fields.pop("recorded_variables")),
+            preparation=_preparation(fields.pop("preparation")),
+            launchers=Launchers(**fields.pop("launchers")),
             **fields,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{file}: not what a batch was frozen to ({error})") from error
 
 
+def _preparation(data: Mapping[str, Any] | None) -> Preparation | None:
+    if data is None:
+        return None
+    # Imported here: most batches have none.
+    from snakemake_kochi.project.preparation import Preparation
+
+    return Preparation.from_json(data)
+
+
 def _phase(data: Mapping[str, Any]) -> Phase:
-    return Phase(**{**data, "depend_params": tuple(data["depend_params"])})
+    isolation = data["isolation"]
+    if isolation is not None:
+        # Imported here: most runs are not isolated.
+        from snakemake_kochi.project.isolation import Isolation
+
+        isolation = Isolation.from_dict(isolation)
+    converted = {
+        "depend_params": tuple(data["depend_params"]),
+        "resources": FrozenDict(data["resources"]),
+        "isolation": isolation,
+    }
+    return Phase(**{**data, **converted})
 
 
-def _shown(name: str, value: str) -> str:
-    return "(not told)" if is_secret_variable(name, value) else value
+def _recipes(freeze: Freeze, experiment: Experiment, batch: Batch | None) -> tuple[Recipe, ...]:
+    """The recipes of the points; all of the project where they depend on parameters."""
+    from snakemake_kochi.project.requirements import names_in, requirements_at
+
+    extra = batch.requirements if batch else ()
+    wanted = experiment.requirements_on(freeze.machine_name, extra)
+    if names_in(wanted):
+        return freeze.all_recipes
+    return freeze.recipes(requirements_at(wanted, {}), experiment.file)
+
+
+def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables as a record has them: without the values of secrets."""
+    return {
+        name: "(not told)" if is_secret_variable(name, value) else value
+        for name, value in variables.items()
+    }

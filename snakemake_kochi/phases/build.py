@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import last_lines, make_directory, note_use, to_json, write_last
 from snakemake_kochi.locks import find_lock_settings
-from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.paths import BuildPaths
+from snakemake_kochi.phases.freeze import Freeze, pattern_of
 from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
 from snakemake_kochi.phases.script import (
     Environment,
@@ -43,12 +45,21 @@ NOT_SOURCES = (
 def source_files(freeze: Freeze, experiment: Experiment) -> tuple[Entry, ...]:
     """The code of an experiment: the files under its `sources:`. An edited README or an empty
     commit changes nothing."""
-    return select_sources(freeze.entries, *_source_patterns(freeze, experiment))
+    return sources_of(freeze.entries, freeze, experiment)
+
+
+def sources_of(
+    entries: Iterable[Entry], freeze: Freeze, experiment: Experiment
+) -> tuple[Entry, ...]:
+    """The code of an experiment among the files of any snapshot."""
+    return select_sources(entries, *_source_patterns(freeze, experiment))
 
 
 def _source_patterns(freeze: Freeze, experiment: Experiment) -> tuple[Sequence[str], Sequence[str]]:
     if experiment.sources is None:
-        return ("*",), (*NOT_SOURCES, *(f"/{file}" for file in freeze.experiments))
+        # A file with values of parameters is like the experiment: a further point changes no other.
+        own = (*freeze.experiments, *map(pattern_of, freeze.tables))
+        return ("*",), (*NOT_SOURCES, *(f"/{file}" for file in own))
     return experiment.sources, ()
 
 
@@ -63,7 +74,9 @@ def describe_build(
 
     `variables`: KOCHI_PARAM_<NAME> -> value.
     """
+    isolated = {} if phase.isolation is None else {"isolation": asdict(phase.isolation)}
     return {
+        **isolated,
         "sources": digest_sources(freeze.entries, *_source_patterns(freeze, experiment)),
         "script": phase.script,
         "strict": phase.strict,
@@ -79,36 +92,33 @@ def build_experiment(
     phase: Phase,
     variables: Mapping[str, str],
     installs: Sequence[Install],
+    timeout: float | None = None,
 ) -> Build:
     """Build, unless the same build exists already.
 
     An experiment without a build script gets the bare source tree. `variables`: as in
-    `describe_build`. Raises PhaseError when the script fails.
+    `describe_build`. `timeout`: seconds. Raises PhaseError when the script fails.
     """
     description = describe_build(freeze, experiment, phase, variables, installs)
-    digest = digest_of(description)
-    place = freeze.paths.build(freeze.machine_name, digest)
-    locks = find_lock_settings(freeze.root.machine(freeze.machine_name))
-    own = locks.paths.project(freeze.paths.directory).build(digest)
-    with freeze.root.explaining(), locks.hold(own) as lock:
-        if note_use(place.manifest):
-            return Build(digest, place.tree)
-        # Built in its final place: compilers write the path of their working directory into
-        # products.
-        shutil.rmtree(place.directory, ignore_errors=True)
-        make_directory(place.directory)
+    place = freeze.paths.build(freeze.machine_name, digest_of(description))
+
+    def make() -> dict[str, object]:
         materialise(freeze.paths.store, freeze.snapshot.tree, place.tree)
         give_repository(freeze.git_directory, place.tree)
         environment = Environment(
-            freeze.machine.load_env_on_machine,
-            installs,
-            {
-                **variables,
-                **source_variables(freeze.snapshot.base, freeze.snapshot.dirty),
-                "KOCHI_MACHINE": freeze.machine_name,
-            },
+            freeze.machine.load_env_on_machine, installs, {**variables, **own_variables(freeze)}
         )
         with scratch_directory(freeze.workspaces) as scratch, Stopwatch() as watch:
+            enclosure, wrapper = None, tuple[str, ...]()
+            if phase.isolation is not None:
+                # Imported here: most builds are not isolated.
+                from snakemake_kochi.phases.isolation import Enclosure
+                from snakemake_kochi.phases.isolation_view import Place
+
+                at = Place.of(place.tree, scratch, installs)
+                key = f"{experiment.file}: build"
+                enclosure = Enclosure(phase.isolation, freeze.machine.isolation, at, {}, key)
+                environment, wrapper = enclosure.around(environment)
             ended = run_script(
                 phase.script,
                 f"build_{experiment.name}",
@@ -117,23 +127,53 @@ def build_experiment(
                 phase.strict,
                 scratch,
                 output=place.log,
+                timeout=timeout,
+                wrapper=wrapper,
             )
-        if ended.status != 0:
+            if enclosure is not None:
+                enclosure.finish(ended, place.log)
+        if ended.has_failed:
             raise PhaseError(
-                f"{experiment.file}: the build script ended with exit status {ended.status} "
-                f"in {place.tree}",
-                reason=f"the build script ended with exit status {ended.status}",
+                f"{experiment.file}: the build script {ended.how} in {place.tree}",
+                reason=ended.reason("the build script"),
                 output=last_lines(place.log, LAST_LINES),
             )
         # A run of another commit may use the same build: it gets its own .git.
         give_repository(None, place.tree)
-        record = description | {
-            "version": BUILD_VERSION,
-            "digest": digest,
-            "experiment": experiment.file,
-            "snapshot": freeze.snapshot.tree,
-            **watch.record,
-        }
+        return {"experiment": experiment.file, "snapshot": freeze.snapshot.tree, **watch.record}
+
+    return make_once(freeze, place, description, make)
+
+
+def own_variables(freeze: Freeze) -> dict[str, str]:
+    """What a script learns of its code and its machine."""
+    return {
+        **source_variables(freeze.snapshot.base, freeze.snapshot.dirty),
+        "KOCHI_MACHINE": freeze.machine_name,
+    }
+
+
+def make_once(
+    freeze: Freeze,
+    place: BuildPaths,
+    description: Mapping[str, object],
+    make: Callable[[], dict[str, object]],
+) -> Build:
+    """A build, or what else the digest of a description names, made unless it exists.
+
+    `make` makes it in the tree of the place, and returns what the manifest has beside the
+    description. Made in its final place: compilers write the path of their working directory into
+    products.
+    """
+    digest = digest_of(description)
+    locks = find_lock_settings(freeze.root.machine(freeze.machine_name))
+    own = locks.paths.project(freeze.paths.directory).build(digest)
+    with freeze.root.explaining(), locks.hold(own) as lock:
+        if note_use(place.manifest):
+            return Build(digest, place.tree)
+        shutil.rmtree(place.directory, ignore_errors=True)
+        make_directory(place.directory)
+        record = {**description, "version": BUILD_VERSION, "digest": digest, **make()}
         lock.require()
         write_last(place.manifest, to_json(record), place.directory)
     return Build(digest, place.tree)

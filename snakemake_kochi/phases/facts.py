@@ -17,15 +17,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.confidential import is_secret_line
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.phases.products import digest_of
-from snakemake_kochi.phases.script import Environment, own_environment, watch_end
+from snakemake_kochi.phases.script import Environment, watch_end
 from snakemake_kochi.processes import this_node
+
+if TYPE_CHECKING:
+    from snakemake_kochi.phases.isolation import Enclosure
 
 VERSION = 1
 TIME_LIMIT = 30.0  # seconds for all commands together
@@ -42,11 +45,13 @@ _COMMAND = """\
 
 @dataclass(frozen=True)
 class Facts:
-    """`commands` for bash by name, in an `environment`; `build` is the digest of the build."""
+    """`commands` for bash by name, in an `environment`; `build` is the digest of the build,
+    `enclosure` the isolation of the run."""
 
     commands: Mapping[str, str]
     environment: Environment
     build: str
+    enclosure: Enclosure | None = None
 
     def known(self, machine: MachinePaths) -> dict[str, Any]:
         """The facts as they were found on this node, in this build, not long ago; else none."""
@@ -66,7 +71,7 @@ class Facts:
         run script without its parameters. `scratch` is private. Nothing in a command ends the run:
         one that is not ready after `limit` seconds is ended, and has no exit status.
         """
-        if not self.commands:
+        if not self.commands or (self.enclosure and not self.enclosure.is_open):
             return {}
         if known := self.known(machine):
             return known
@@ -87,7 +92,8 @@ class Facts:
     def _file(self, machine: MachinePaths) -> Path:
         installs = [install.identity for install in self.environment.installs]
         loaded = self.environment.load_environment
-        digest = digest_of([dict(self.commands), loaded, installs, self.build])
+        isolated = [self.enclosure.determined_by] if self.enclosure else []
+        digest = digest_of([dict(self.commands), loaded, installs, self.build, *isolated])
         return machine.facts(this_node().host, digest)
 
     def _execute(self, directory: Path, scratch: Path, limit: float) -> dict[str, Any]:
@@ -108,7 +114,10 @@ class Facts:
         }
 
     def _run(self, directory: Path, place: Path, limit: float) -> None:
-        lines = [self.environment.preamble(), "set +e\n"]
+        environment, wrapper = self.environment, tuple[str, ...]()
+        if self.enclosure:
+            environment, wrapper = self.enclosure.around(environment)
+        lines = [environment.preamble(), "set +e\n"]
         words = {"directory": shlex.quote(str(directory)), "place": shlex.quote(str(place))}
         for number, command in enumerate(self.commands.values()):
             file = place / f"{number}.sh"
@@ -117,9 +126,9 @@ class Facts:
         starter = place / "start.sh"
         starter.write_text("".join(lines) + "wait\n", "utf-8", "surrogateescape")
         process = subprocess.Popen(
-            ["bash", str(starter)],
+            [*wrapper, "bash", str(starter)],
             cwd=directory,
-            env=own_environment() | dict(self.environment.variables),
+            env=environment.of_process(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -33,6 +33,7 @@ from snakemake_kochi.files import (
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import ProjectPaths, Root, WorkingPaths
+from snakemake_kochi.phases.given import given_in
 from snakemake_kochi.phases.sources import SNAKEMAKE_STATE, local_sources, restored_sources
 from snakemake_kochi.project.configuration import configuration_file, find_project, load_project
 from snakemake_kochi.project.document import read_text
@@ -40,6 +41,7 @@ from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Recorded
 from snakemake_kochi.project.machines import CommonFile, Machine, common_files
+from snakemake_kochi.project.parameters import Given
 from snakemake_kochi.project.recipes import Project, Recipe, Requirement
 from snakemake_kochi.project.repetition import only_recorded
 from snakemake_kochi.project.shape import is_experiment
@@ -84,6 +86,19 @@ class Rerun:
 
 
 @dataclass(frozen=True)
+class Code:
+    """The code of a commit, and what becomes the `.git` of its copies, or None."""
+
+    snapshot: Snapshot
+    git_directory: str | None = None
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Code:
+        """From JSON."""
+        return cls(Snapshot(**data["snapshot"]), data["git_directory"])
+
+
+@dataclass(frozen=True)
 class Freeze:
     """The state of a project at the start of a run, or, for a `rerun`, that of recorded results.
 
@@ -93,7 +108,10 @@ class Freeze:
     "tree", "base"}; `without_source` says why an expected source is missing. `diff` shows how the
     snapshot differs from the checked-out commit, without confidential parts. `git_directory`
     becomes the `.git` of copies of the snapshot, or is None. `source_trees`: for recipes of a
-    rerun, the tree in the store with the files of a source that is not here itself.
+    rerun, the tree in the store with the files of a source that is not here itself. `revisions`:
+    the recipes at a branch or commit that batches use, as `dependency:recipe`. `codes`: the code of
+    each value of `code:`; `without_code` says why that of an expected one is missing. `facts`,
+    `without_facts`, `tables`: see `given_in`.
     """
 
     file: Path
@@ -111,6 +129,12 @@ class Freeze:
     git_directory: str | None = None
     source_trees: Mapping[str, str] = FrozenDict()
     rerun: Rerun | None = None
+    facts: Mapping[str, str] = FrozenDict()
+    without_facts: str = ""
+    tables: Mapping[str, str] = FrozenDict()
+    revisions: tuple[str, ...] = ()
+    codes: Mapping[str, Code] = FrozenDict()
+    without_code: Mapping[str, str] = FrozenDict()
 
     @cached_property
     def paths(self) -> ProjectPaths:
@@ -129,9 +153,30 @@ class Freeze:
         return self.project.machine(self.machine_name)
 
     @cached_property
+    def given(self) -> Given:
+        """What determines points besides the texts of the experiments."""
+        facts = {**self.facts, **self.machine.facts}
+        return Given(self.machine_name, facts, self.without_facts, self.tables)
+
+    @cached_property
     def entries(self) -> tuple[Entry, ...]:
         """The files of the snapshot."""
         return list_entries(self.paths.store, self.snapshot.tree)
+
+    def at(self, code: str) -> Freeze:
+        """The same freeze with the code of a value of `code:`, or itself if that is missing."""
+        if code not in self.codes:
+            return self
+        if code not in self._at:
+            own = self.codes[code]
+            self._at[code] = replace(
+                self, snapshot=own.snapshot, diff="", git_directory=own.git_directory
+            )
+        return self._at[code]
+
+    @cached_property
+    def _at(self) -> dict[str, Freeze]:
+        return {}
 
     @property
     def files_to_run(self) -> tuple[str, ...]:
@@ -144,13 +189,20 @@ class Freeze:
             raise NameNotFoundError(
                 f"{file}: not an experiment of this project", nearest(file, self.experiments)
             )
-        experiment = load_experiment(file, self.experiments[file], self.project)
+        experiment = load_experiment(file, self.experiments[file], self.project, self.given)
         if self.rerun is None:
             return experiment
         return only_recorded(experiment, self.rerun.recorded[file], self.rerun.below)
 
     def recipes(self, requirements: Sequence[Requirement], origin: str) -> tuple[Recipe, ...]:
         return self.project.resolve(requirements, self.machine_name, origin)
+
+    @property
+    def all_recipes(self) -> tuple[Recipe, ...]:
+        """The recipes of the project, in the order of kochi.yaml, and those at a revision."""
+        own = [recipe for each in self.project.dependencies.values() for recipe in each.values()]
+        others = map(self.project.recipe, map(Requirement.parse, self.revisions))
+        return (*own, *others)
 
 
 def take_freeze(
@@ -178,7 +230,7 @@ def take_freeze(
     with root.explaining():
         # Done before a process of the run could be the first and settle the default.
         settle_locks(root.machine(machine), used.lock_directory, used.lock_kind)
-    outputs = _own_outputs(start, directory, root)
+    outputs = own_outputs(start, directory, root)
     snapshot = freeze(directory, paths.store, outputs)
     git_directory = keep_repository(directory, paths.store, paths.repository, outputs)
     experiments = {}
@@ -188,7 +240,8 @@ def take_freeze(
         if path != config_file and (name == named or is_experiment(text)):
             experiments[name] = text
     restored = restored_sources(WorkingPaths(start, machine))
-    sources, without_source = local_sources(project, paths, restored)
+    every = [recipe for each in project.dependencies.values() for recipe in each.values()]
+    sources, without_source = local_sources(every, project, paths, restored)
     data = {
         "root": str(root.directory),
         "directory": str(directory),
@@ -202,6 +255,7 @@ def take_freeze(
         "sources": sources,
         "without_source": without_source,
         "git_directory": None if git_directory is None else str(git_directory),
+        **given_in(experiments, used, paths.store, snapshot.tree),
     }
     return write_freeze(paths, data)
 
@@ -242,6 +296,12 @@ def load_freeze(file: Path) -> Freeze:
             git_directory=data.get("git_directory"),
             source_trees=data.get("source_trees", {}),
             rerun=Rerun.of(data["rerun"]) if "rerun" in data else None,
+            facts=data.get("facts", {}),
+            without_facts=data.get("without_facts", ""),
+            tables=data.get("tables", {}),
+            revisions=tuple(data.get("revisions", ())),
+            codes={code: Code.of(each) for code, each in data.get("codes", {}).items()},
+            without_code=data.get("without_code", {}),
         )
     except (KeyError, TypeError) as error:
         raise DamagedFileError(f"{file}: not a freeze ({error})") from error
@@ -257,19 +317,19 @@ def _difference(
         return f"[not available: {error.message}]\n"
 
 
-def _own_outputs(start: Path, directory: Path, root: Root) -> list[str]:
+def own_outputs(start: Path, directory: Path, root: Root) -> list[str]:
     """Patterns for the files that a run in `start` writes: its outputs must not count as code."""
     # Without a slash at the end: they may be links to directories on another filesystem.
     patterns = ["/results", *SNAKEMAKE_STATE]
     own = ((start.resolve(), "/results"), (root.directory.resolve(), ""))
     for path, below in own:
         if path.is_relative_to(directory.resolve()) and path != directory.resolve():
-            relative = _glob_escape(path.relative_to(directory.resolve()).as_posix())
+            relative = pattern_of(path.relative_to(directory.resolve()).as_posix())
             patterns.append(f"/{relative}{below}")
     return patterns
 
 
-def _glob_escape(path: str) -> str:
+def pattern_of(path: str) -> str:
     """A path as a pattern of .gitignore that matches only this path."""
     return "".join(f"\\{character}" if character in "*?[]\\!#" else character for character in path)
 
@@ -307,7 +367,7 @@ def _fetch(frozen: Freeze, git: str, base: str) -> Snapshot:
                 f"{frozen.directory}, {base[:12]}",
                 f"Push it there: git push {git} HEAD",
             ) from error
-        excluded = _own_outputs(Path.cwd(), frozen.directory, frozen.root)
+        excluded = own_outputs(Path.cwd(), frozen.directory, frozen.root)
         fetched = list_entries(store, freeze(directory, store, excluded).tree)
         modules = submodules(directory)
     # A submodule that is checked out here is not fetched: its files may have been deleted.

@@ -50,6 +50,8 @@ from snakemake_kochi.project.recipes import Recipe
 # install from the newest commit of their repositories.
 AGAIN_VARIABLE = "KOCHI_INSTALL_AGAIN"
 NEWEST_VARIABLE = "KOCHI_INSTALL_NEWEST"
+# Those at a branch or commit, which no batch need use.
+REVISIONS_VARIABLE = "KOCHI_INSTALL_REVISIONS"
 State = Literal["installed", "stale", "NOT installed"]
 
 
@@ -247,15 +249,16 @@ def _install(
             recipe.strict,
             scratch,
             output=place.log,
+            timeout=recipe.request.timeout,
         )
-    if ended.status != 0:
+    if ended.has_failed:
         link = freeze.paths.current_install(freeze.machine_name, recipe.dependency, recipe.name)
         good = is_there(link)
         raise PhaseError(
-            f"{recipe}: the install script ended with exit status "
-            f"{ended.status} in {place.source}; its output is in {place.log}",
+            f"{recipe}: the install script {ended.how} in {place.source}; its output is in "
+            f"{place.log}",
             "The installation that worked before is still in place." if good else None,
-            reason=f"the install script ended with exit status {ended.status}",
+            reason=ended.reason("the install script"),
             output=last_lines(place.log, LAST_LINES),
         )
     record = asdict(install) | {

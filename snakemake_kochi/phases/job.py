@@ -25,6 +25,7 @@ from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.build import build_experiment
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
 from snakemake_kochi.phases.install import read_install
+from snakemake_kochi.phases.launcher import placement_of
 from snakemake_kochi.phases.products import Install
 from snakemake_kochi.phases.record import Task
 from snakemake_kochi.phases.run import run_task
@@ -36,6 +37,7 @@ from snakemake_kochi.phases.script import (
     scratch_directory,
     source_variables,
 )
+from snakemake_kochi.project.launchers import chosen
 from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.project.values import parse_assignment
 from snakemake_kochi.snapshot import materialise
@@ -150,17 +152,38 @@ def _run_experiment(
     experiment = freeze.experiment(options.experiment)
     overrides = dict(map(parse_assignment, options.parameter))
     point = experiment.point(freeze.machine_name, overrides)
+    facts = experiment.facts_of(freeze.machine_name)
     task = Task(
         name=options.name or point.name,
         batch="",
         parameters=point.parameters,
         duplicate=point.duplicate,
         variables=point.environment(experiment.run),
+        timeout=point.request.timeout,
+        placement=placement_of(
+            *chosen(experiment.run, {**facts.values, **point.parameters}),
+            freeze.machine.launchers,
+            freeze.machine_name,
+            {"cpus_per_task": point.request.cores, **point.request.of_rule},
+        ),
     )
     build = build_experiment(
-        freeze, experiment, experiment.build, point.environment(experiment.build), installs
+        freeze,
+        experiment,
+        experiment.build,
+        point.environment(experiment.build),
+        installs,
+        experiment.build_request("", point.parameters).timeout,
     )
-    run_task(BatchFreeze.of(freeze, experiment), task, build, installs, ())
+    prepared = None
+    if experiment.preparation is not None and (step := experiment.preparation.prepare) is not None:
+        # Imported here: few experiments have such a script.
+        from snakemake_kochi.phases.preparation import prepare_batch
+
+        prepared = prepare_batch(
+            freeze, experiment, step, step.environment(point.parameters), installs
+        )
+    run_task(BatchFreeze.of(freeze, experiment), task, build, installs, (), prepared)
     return 0
 
 

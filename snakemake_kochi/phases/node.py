@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from snakemake_kochi.cpu_lists import cpus_in
+
 _CPUS = Path("sys/devices/system/cpu")
 _FIRST_CPU = 4096  # bytes of cpuinfo, which has a megabyte on a large node
 
@@ -22,7 +24,7 @@ def hardware(root: Path = Path("/")) -> dict[str, Any]:
     "architecture", "cpu_model" (text), "sockets", "cores", "threads" (logical CPUs that are
     online), "memory_mb" (MiB of the node, whatever the limit of the job).
     """
-    online = _cpus_in(_text(root / _CPUS / "online"))
+    online = cpus_in(_text(root / _CPUS / "online"))
     return {
         "architecture": platform.machine(),
         "cpu_model": _cpu_model(root),
@@ -69,16 +71,6 @@ def _cpu_model(root: Path) -> str | None:
     return None
 
 
-def _cpus_in(text: str | None) -> list[int]:
-    """The numbers in a list of the kernel, such as 0-3,8."""
-    numbers: list[int] = []
-    with suppress(ValueError):
-        for part in (text or "").split(","):
-            first, _, last = part.partition("-")
-            numbers += range(int(first), int(last or first) + 1)
-    return numbers
-
-
 def _groups(root: Path, online: list[int], name: str, older_name: str) -> int | None:
     """The number of groups (cores, sockets) of the CPUs that are online."""
     seen: set[int] = set()
@@ -88,7 +80,7 @@ def _groups(root: Path, online: list[int], name: str, older_name: str) -> int | 
             continue
         place = root / _CPUS / f"cpu{cpu}" / "topology"
         # Kernels before 5.3 have the older name only.
-        together = _cpus_in(_text(place / name) or _text(place / older_name))
+        together = cpus_in(_text(place / name) or _text(place / older_name))
         if cpu not in together:
             return None
         seen.update(together)

@@ -4,9 +4,9 @@ An install set lists the recipes that a job uses as they were installed. A build
 build to use. Installations and builds are named by a digest of what determines them.
 
 A failed phase leaves OUTPUT.failed beside the place of its output (JSON: "version", "reason",
-"output": the last lines), until the end of the run has told it or the phase begins again. Snakemake
-does not pass on why a job failed, and under some executors the output of a job is on the terminal
-only. A job that fails before its phase begins leaves no such file.
+"output": the last lines, "told": whether the end of the run has told it), until the phase begins
+again. Snakemake does not pass on why a job failed, and under some executors the output of a job is
+on the terminal only. For a job that fails before its phase begins, the main process writes it.
 """
 
 from __future__ import annotations
@@ -133,23 +133,36 @@ LAST_LINES = 10
 
 @dataclass(frozen=True)
 class Failure:
+    """Why a phase failed, and the last lines that it printed.
+
+    `told`: its run has ended. `stopped`: its script ended as after a signal that a worker or a
+    person sends, and the run has not called it a failure yet: it may have been interrupted itself.
+    """
+
     reason: str
     output: tuple[str, ...] = ()
+    told: bool = False
+    stopped: bool = False
 
 
 def forget_failure(output: Path) -> None:
-    """Call when the phase begins, and when its failure was told."""
+    """Call when the phase begins."""
     with suppress(OSError):
         _beside(output).unlink(missing_ok=True)
 
 
 def note_failure(output: Path, error: KochiError) -> None:
     """The run has failed even if this cannot be written."""
-    failure = (
-        Failure(error.reason, error.output)
+    write_failure(
+        output,
+        Failure(error.reason, error.output, stopped=error.was_stopped)
         if isinstance(error, PhaseError)
-        else Failure(error.message)
+        else Failure(error.message),
     )
+
+
+def write_failure(output: Path, failure: Failure) -> None:
+    """As `note_failure`."""
     with suppress(OSError):
         make_directory(output.parent)
         write_atomically(_beside(output), to_json({"version": VERSION, **asdict(failure)}))
@@ -159,7 +172,8 @@ def read_failure(output: Path) -> Failure | None:
     """The noted failure, None if there is none."""
     try:
         data = read_json(_beside(output), VERSION)
-        return Failure(str(data["reason"]), tuple(map(str, data["output"])))
+        flags = (data.get(name) is True for name in ("told", "stopped"))
+        return Failure(str(data["reason"]), tuple(map(str, data["output"])), *flags)
     except (OSError, DamagedFileError, KeyError, TypeError):
         return None
 

@@ -9,7 +9,6 @@ import hashlib
 import os
 import platform
 import secrets
-import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -20,17 +19,20 @@ from typing import Any
 from snakemake_kochi.artifacts.attempts import earlier_attempts
 from snakemake_kochi.artifacts.record import RECORD_VERSION, new_identity
 from snakemake_kochi.confidential import is_secret_line
-from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.errors import STOPPED, DamagedFileError
 from snakemake_kochi.files import read_json
+from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.paths import BuildPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
+from snakemake_kochi.phases.ending import Ended
+from snakemake_kochi.phases.launcher import NO_PLACEMENT, Placement
 from snakemake_kochi.phases.node import hardware, system
 from snakemake_kochi.phases.products import BUILD_VERSION, MANIFEST_VERSION, Build, Install
-from snakemake_kochi.phases.script import Ended, Stopwatch
+from snakemake_kochi.phases.script import Stopwatch
 from snakemake_kochi.project.grid import Phase
 from snakemake_kochi.schedulers.environment import own_allocation
 
 _LONGEST_LINE = 500  # characters
-_STOPPED = frozenset(128 + each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class Task:
     KOCHI_PARAM_<NAME> -> value).
 
     `batch` is empty for a job outside of any batch, and so is `identity` (see `run_identity`).
-    `rerun_of`: the identity of the record that a rerun repeats.
+    `rerun_of`: the identity of the record that a rerun repeats. `resources`: the numbers among the
+    resources with which it was submitted, if its experiment has any. `timeout`: seconds for its
+    script. `placement`: how it starts tasks.
     """
 
     name: str
@@ -63,15 +67,21 @@ class Task:
     variables: Mapping[str, str]
     identity: str = ""
     rerun_of: str = ""
+    resources: Mapping[str, int] = FrozenDict()
+    timeout: float | None = None
+    placement: Placement = NO_PLACEMENT
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was seen of the run script. `environment`: variables, see `variables.py`."""
+    """What was seen of the run script. `environment`: variables, see `variables.py`. `binding`: see
+    `tasks.py`. `noise`: see `noise.py`."""
 
     watch: Stopwatch
     ended: Ended
     environment: Mapping[str, str]
+    binding: Mapping[str, Any]
+    noise: Mapping[str, Any] | None = None
 
 
 def make_record(
@@ -80,11 +90,16 @@ def make_record(
     build: Build,
     installs: Sequence[Install],
     variables: Mapping[str, str],
+    prepared: Build | None,
     load: float | None,
+    isolation: Mapping[str, Any] | None = None,
+    launcher: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The record of an attempt whose run script begins now; `complete` adds how it ended.
 
-    `variables` are those that tell the job of itself, `load` is that of the node.
+    `variables` are those that tell the job of itself, `prepared` is what the `prepare` script of
+    its batch has made, `load` is that of the node, `isolation` what `Enclosure.record` tells,
+    `launcher` what `Started` does.
     """
     started = datetime.now(UTC)
     label = f"{freeze.experiment}.{task.batch or 'single'}"
@@ -127,7 +142,12 @@ def make_record(
         "facts": {},
         "environment": {},
         "usage": None,
+        "launcher": None if launcher is None else dict(launcher),
+        "binding": None,
+        "noise": None,
         "snapshot": dict(freeze.snapshot),
+        **({"configuration": dict(freeze.configuration)} if freeze.configuration else {}),
+        "isolation": isolation,
         "recipes": [_recipe(freeze, install) for install in installs],
         "build": build.digest,
         "built": _made(
@@ -135,6 +155,7 @@ def make_record(
             freeze.paths.build(freeze.machine_name, build.digest).log,
             BUILD_VERSION,
         ),
+        **({"preparation": _preparation(prepared)} if prepared or freeze.node_code else {}),
         "run": task.identity,
         "started": started.isoformat(),
         "ended": started.isoformat(),
@@ -151,7 +172,9 @@ def complete(record: Mapping[str, Any], measured: Measured) -> dict[str, Any]:
         **record,
         "outcome": "success",
         "environment": dict(measured.environment),
-        "usage": asdict(measured.ended.usage),
+        "usage": None if measured.ended.usage is None else asdict(measured.ended.usage),
+        "binding": dict(measured.binding),
+        "noise": measured.noise,
         "started": started.isoformat(),
         "ended": (started + timedelta(seconds=measured.watch.seconds)).isoformat(),
         "seconds": round(measured.watch.seconds, 6),
@@ -173,7 +196,7 @@ def failed(record: Mapping[str, Any], reason: str, last_lines: Sequence[str]) ->
 
 def was_stopped(record: Mapping[str, Any]) -> bool:
     """Whether the run script ended as after a signal that a worker or a person sends."""
-    return record["exit_status"] in _STOPPED
+    return record["exit_status"] in STOPPED
 
 
 def described(output: Output) -> dict[str, Any]:
@@ -200,6 +223,19 @@ def _recipe(freeze: BatchFreeze, install: Install) -> dict[str, Any]:
     frozen = freeze.recipes.get(f"{install.dependency}:{install.recipe}", {})
     made = _made(place.record, place.log, MANIFEST_VERSION)
     return asdict(install) | {"script": "", "envs": {}} | dict(frozen) | {"install": made}
+
+
+def _preparation(prepared: Build | None) -> dict[str, Any]:
+    """What was prepared for a run; what a node has is noted when it is known."""
+    if prepared is None:
+        return {"prepare": None, "prepare_node": None}
+    place = BuildPaths(prepared.tree.parent)
+    keys = ("digest", "script", "node", "started", "seconds")
+    made = dict.fromkeys(keys) | {"digest": prepared.digest}
+    with suppress(OSError, DamagedFileError, KeyError):
+        found = read_json(place.manifest, BUILD_VERSION)
+        made = {key: found[key] for key in keys}
+    return {"prepare": {**made, "directory": str(place.tree)}, "prepare_node": None}
 
 
 def _made(file: Path, log: Path, version: int) -> dict[str, Any] | None:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.artifacts.attempts import is_cancelled, stop_if_given_up
 from snakemake_kochi.artifacts.begun import begin
 from snakemake_kochi.errors import PhaseError, ScriptError
-from snakemake_kochi.files import answered, last_lines, make_directory, read_json, to_json
+from snakemake_kochi.files import (
+    is_there,
+    last_lines,
+    make_directory,
+    read_json,
+    to_json,
+)
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
+from snakemake_kochi.phases.ending import Ended
 from snakemake_kochi.phases.facts import Facts
-from snakemake_kochi.phases.node import load_now
+from snakemake_kochi.phases.node import load_now, system
+from snakemake_kochi.phases.noise import Noise
+from snakemake_kochi.phases.printed import write_printed
 from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
 from snakemake_kochi.phases.record import (
     Measured,
@@ -36,17 +43,19 @@ from snakemake_kochi.phases.script import (
     Stopwatch,
     give_repository,
     note_build,
-    own_environment,
+    note_prepared,
     run_script,
     scratch_directory,
     source_variables,
 )
+from snakemake_kochi.phases.tasks import Started, start
 from snakemake_kochi.phases.variables import noted, noting
 from snakemake_kochi.project.grid import Phase, Point
 
-_WIDTH = 80
-# It is in each run's artifact, and the end of a long build is the interesting part.
-MOST_OF_BUILD = 64 * 1024  # bytes
+if TYPE_CHECKING:
+    from snakemake_kochi.phases.isolation import Enclosure
+
+STATUS_OF_TIMEOUT = 124  # as of timeout(1): the signal was not sent by a person
 # What the worker tells a job of itself; under another executor a job sees the same names.
 _STANDALONE = {
     "KOCHI_WORKER_ID": "local",
@@ -59,16 +68,27 @@ _STANDALONE = {
 
 
 class CopyError(PhaseError):
-    """A build could not be copied: the disk is full, or the build was deleted just now."""
+    """A build could not be copied: the disk is full, or it, or what was prepared for the batch, was
+    deleted just now."""
 
 
-def run_identity(phase: Phase, load_environment: str, point: Point, build_file: str) -> str:
+def run_identity(
+    phase: Phase,
+    load_environment: str,
+    point: Point,
+    build_file: str,
+    preparation: Sequence[str] = (),
+    placement: Sequence[str] = (),
+) -> str:
     """A digest of everything that determines a run and its artifacts.
 
     The name of the file that says which build to use contains what determines the build.
+    `preparation`: see `Preparation.determining`. `placement`: see `Placement.determines`.
     """
+    isolated = {} if phase.isolation is None else {"isolation": asdict(phase.isolation)}
     return digest_of(
         {
+            **isolated,
             "script": phase.script,
             "strict": phase.strict,
             "load_environment": load_environment,
@@ -76,6 +96,8 @@ def run_identity(phase: Phase, load_environment: str, point: Point, build_file: 
             "duplicate": point.duplicate,
             "build": build_file,
             "artifacts": [[each.type, each.dest, each.src] for each in point.artifacts],
+            **({"preparation": list(preparation)} if preparation else {}),
+            **({"placement": list(placement)} if placement else {}),
         }
     )
 
@@ -86,35 +108,47 @@ def run_task(
     build: Build,
     installs: Sequence[Install],
     outputs: Sequence[Output],
+    prepared: Build | None = None,
 ) -> dict[str, Any]:
     """Run a point's script in a private copy of its build, write its artifacts, return its record.
 
-    The record is JSON, see `record.py`. Raises PhaseError when the script fails or an artifact is
-    missing, CopyError when the build cannot be copied; nothing is written then, and the error of
-    an attempt that began has its record.
+    `prepared` is what the `prepare` script of its batch has made. The record is JSON, see
+    `record.py`. Raises PhaseError when the script fails or an artifact is missing, CopyError when
+    the build cannot be copied, or `prepared` is gone; nothing is written then, and the error of an
+    attempt that began has its record.
     """
     machine = freeze.paths.machine(freeze.machine_name)
-    variables = _job_variables(freeze, task)
+    variables = _job_variables(freeze, task, prepared)
     around = Environment(freeze.load_environment, installs, variables)
-    # The record of a job of its own is not kept.
-    facts = Facts(freeze.facts if task.batch else {}, around, build.digest)
     with scratch_directory(freeze.workspaces) as scratch:
-        note_build(scratch, build)
-        directory = _copy(build.tree, scratch / "workspace")
-        _renew(freeze, build, directory)
-        give_repository(freeze.git_directory, directory)
+        _note_use(scratch, build, prepared)
+        directory = _workspace(freeze, build, scratch)
         captured = scratch / "stdout"
-        record = make_record(freeze, task, build, installs, variables, load_now())
+        started = start(
+            task.placement, freeze.machine_name, freeze.run.exclusive, scratch / "launcher"
+        )
+        parts = (freeze, task, build, installs, variables, prepared)
+        around, known = _with_node_data(parts, around, scratch)
+        enclosure = _enclosure(freeze, directory, scratch, installs, build, around.variables)
+        # The record of a job of its own is not kept.
+        facts = Facts(freeze.facts if task.batch else {}, around, build.digest, enclosure)
+        isolation = enclosure.record() if enclosure and task.batch else None
+        record = make_record(*parts, load_now(), isolation, started.described) | known
         if task.batch:
             begin(freeze.paths, record)
-        record = complete(record, _run_measured(freeze, task, around, directory, captured))
+        measured = _run_measured(freeze, task, around, directory, captured, started, enclosure)
+        record = complete(record, measured)
         try:
+            started.check(measured.ended.status)
+            _check_end(freeze, task, measured.ended, captured, enclosure)
             files = _products(freeze, task, build, outputs, record, directory, captured)
         except PhaseError as error:
-            if was_stopped(record):  # whoever stops a run waits only some seconds for it
-                record["facts"] = facts.known(machine)
-            else:
-                record["facts"] = facts.find(machine, directory, scratch)
+            # Whoever stops a run waits only some seconds for it.
+            record["facts"] = (
+                facts.known(machine)
+                if was_stopped(record)
+                else facts.find(machine, directory, scratch)
+            )
             reason = f"{'cancelled: ' if is_cancelled(freeze.paths, record) else ''}{error.reason}"
             error.record = failed(record, reason, last_lines(captured, LAST_LINES))
             raise
@@ -135,12 +169,80 @@ def run_task(
     return record
 
 
+def _enclosure(
+    freeze: BatchFreeze,
+    directory: Path,
+    scratch: Path,
+    installs: Sequence[Install],
+    build: Build,
+    variables: Mapping[str, str],
+) -> Enclosure | None:
+    if freeze.run.isolation is None:
+        return None
+    # Imported here: most runs are not isolated.
+    from snakemake_kochi.phases.isolation import Enclosure
+    from snakemake_kochi.phases.isolation_view import Place
+    from snakemake_kochi.project.isolation import MachineIsolation
+
+    of_machine = freeze.machine_isolation
+    machine = None if of_machine is None else MachineIsolation.from_dict(of_machine)
+    place = Place.of(directory, scratch, installs, build.tree)
+    return Enclosure(freeze.run.isolation, machine, place, variables, f"{freeze.file}: run")
+
+
+def _note_use(scratch: Path, build: Build, prepared: Build | None) -> None:
+    note_build(scratch, build)
+    if prepared is not None:
+        note_prepared(scratch, prepared)
+        if not is_there(prepared.tree):
+            raise CopyError(f"{prepared.tree} was deleted just now")
+
+
+def _with_node_data(
+    parts: tuple[BatchFreeze, Task, Build, Sequence[Install], Mapping[str, str], Build | None],
+    around: Environment,
+    scratch: Path,
+) -> tuple[Environment, dict[str, Any]]:
+    """The environment with the data that `prepare_node` leaves on this node, and what its record
+    says of them. Raises PhaseError."""
+    freeze, task, *_, prepared = parts
+    if not freeze.node_code:
+        return around, {}
+    # Imported here: most batches have no such script.
+    from snakemake_kochi.phases.staging import stage
+
+    record = make_record(*parts, load_now())
+    if task.batch:
+        begin(freeze.paths, record)
+    try:
+        data = stage(freeze, task, around, prepared, scratch)
+    except PhaseError as error:
+        reason = f"{'cancelled: ' if is_cancelled(freeze.paths, record) else ''}{error.reason}"
+        error.record = failed(record, reason, error.output)
+        raise
+    variables = {**around.variables, "KOCHI_SCRATCH": str(data.directory)}
+    preparation = {**record["preparation"], "prepare_node": data.record}
+    known = {"identity": record["identity"], "preparation": preparation}
+    return replace(around, variables=variables), known
+
+
 def _run_measured(
-    freeze: BatchFreeze, task: Task, around: Environment, directory: Path, captured: Path
+    freeze: BatchFreeze,
+    task: Task,
+    around: Environment,
+    directory: Path,
+    captured: Path,
+    started: Started,
+    enclosure: Enclosure | None,
 ) -> Measured:
     """Execute the run script in its workspace, with its parameters in the environment."""
-    environment = replace(around, variables={**around.variables, **task.variables})
+    variables = {**around.variables, **started.variables, **task.variables}
+    environment, wrapper = replace(around, variables=variables), started.wrapper
+    if enclosure:
+        environment, inner = enclosure.around(environment)
+        wrapper = (*wrapper, *inner)
     seen = captured.with_name("variables")
+    noise = Noise() if task.batch else None
     with Stopwatch() as watch:
         ended = run_script(
             freeze.run.script,
@@ -151,10 +253,18 @@ def _run_measured(
             captured.parent,
             # A job by hand may print anything, for as long as it likes.
             captured if task.batch else None,
-            noting(freeze.recorded_variables, seen) if task.batch else "",
+            started.before + (noting(freeze.recorded_variables, seen) if task.batch else ""),
+            timeout=task.timeout,
+            wrapper=wrapper,
         )
-    given = own_environment() | dict(environment.variables)
-    return Measured(watch, ended, noted(freeze.recorded_variables, seen, given))
+    if enclosure and not enclosure.counts_usage:
+        ended = replace(ended, usage=None)
+    seen_by_script = noted(freeze.recorded_variables, seen, environment.of_process())
+    disturbed = None
+    if noise is not None:
+        own = started.own_seconds(ended.usage)
+        disturbed = noise.found(own, system(None), freeze.quiet)
+    return Measured(watch, ended, seen_by_script, started.binding(), disturbed)
 
 
 def _products(
@@ -168,9 +278,8 @@ def _products(
 ) -> dict[str, Path]:
     """The file of each artifact except those of type stats, by destination.
 
-    Raises PhaseError if the script failed or left no such file.
+    Raises PhaseError if the script left no such file.
     """
-    _check_end(freeze, task, record["exit_status"], captured)
     printed = captured.with_name("printed")
     if any(output.type == "stdout" for output in outputs):
         build_log = freeze.paths.build(freeze.machine_name, build.digest).log
@@ -182,18 +291,27 @@ def _products(
     }
 
 
-def _check_end(freeze: BatchFreeze, task: Task, status: int, captured: Path) -> None:
-    if status == 0:
+def _check_end(
+    freeze: BatchFreeze, task: Task, ended: Ended, captured: Path, enclosure: Enclosure | None
+) -> None:
+    """Raises PhaseError if the script could not be isolated, ScriptError if it failed."""
+    if enclosure:
+        enclosure.finish(ended, captured)
+    if not ended.has_failed:
         return
-    said = f"ended with exit status {status}"
-    with suppress(ValueError):
-        said += f", as after {signal.Signals(status - 128).name}"
     raise ScriptError(
-        f"{freeze.file}: the run script of {task.name} {said}",
-        status,
-        reason=f"the run script {said}",
+        f"{freeze.file}: the run script of {task.name} {ended.how}",
+        ended.status if ended.timeout is None else STATUS_OF_TIMEOUT,
+        reason=ended.reason("the run script"),
         output=last_lines(captured, LAST_LINES),
     )
+
+
+def _workspace(freeze: BatchFreeze, build: Build, scratch: Path) -> Path:
+    directory = _copy(build.tree, scratch / "workspace")
+    _renew(freeze, build, directory)
+    give_repository(freeze.git_directory, directory)
+    return directory
 
 
 def _copy(tree: Path, directory: Path) -> Path:
@@ -221,10 +339,11 @@ def _renew(freeze: BatchFreeze, build: Build, directory: Path) -> None:
         renew(freeze.paths.store, was, now, directory)
 
 
-def _job_variables(freeze: BatchFreeze, task: Task) -> dict[str, str]:
+def _job_variables(freeze: BatchFreeze, task: Task, prepared: Build | None) -> dict[str, str]:
     told = {name: os.environ.get(name, value) for name, value in _STANDALONE.items()}
     told |= source_variables(freeze.snapshot["base"], freeze.snapshot["dirty"])
-    return told | {"KOCHI_MACHINE": freeze.machine_name, "KOCHI_JOB_NAME": task.name}
+    told |= {"KOCHI_MACHINE": freeze.machine_name, "KOCHI_JOB_NAME": task.name}
+    return told if prepared is None else told | {"KOCHI_PREPARED": str(prepared.tree)}
 
 
 def _file_of(output: Output, directory: Path, printed: Path) -> Path:
@@ -257,85 +376,3 @@ def _is_elsewhere(output: Output, files: Mapping[str, Path], allowed: Sequence[P
         file=sys.stderr,
     )
     return True
-
-
-def write_printed(
-    file: Path, name: str, job: str, build_log: Path, captured: Path
-) -> dict[str, int]:
-    """Write the artifact of type `stdout`, in the form that Kochi gave it.
-
-        Kochi job NAME (ID=7) started.
-        --------------------------------------------------------------------------------
-        what the build printed, when it was built
-        what the run printed
-        --------------------------------------------------------------------------------
-        Saving artifacts...
-
-    Return the range of the run's own output for the record: `start` and `size` in bytes. Metrics
-    are read from that alone. Records of earlier releases have no such key, and their file is the
-    run's output alone.
-    """
-    rule = b"-" * _WIDTH + b"\n"
-    with file.open("wb") as target:
-        target.write(_encoded(f"Kochi job {name} (ID={job}) started.\n"))
-        target.write(rule)
-        _write_build(target, build_log)
-        start = target.tell()
-        with captured.open("rb") as source:
-            shutil.copyfileobj(source, target, 1 << 20)
-        size = target.tell() - start
-        if not _ends_a_line(captured, size):
-            target.write(b"\n")
-        target.write(rule + b"Saving artifacts...\n")
-    return {"start": start, "size": size}
-
-
-def _write_build(target: BinaryIO, log: Path) -> None:
-    try:
-        text = answered(lambda: _end_of_build(log))
-    except FileNotFoundError:
-        return  # a build without a script, or made before logs were kept
-    except OSError as error:
-        # The run has succeeded, maybe after hours: it does not fail for that.
-        text = _encoded(
-            f"[the build's output, {log}, cannot be read now: {error.strerror or error}]\n"
-        )
-    target.write(text)
-    if text and not text.endswith(b"\n"):
-        target.write(b"\n")
-
-
-def _end_of_build(log: Path) -> bytes:
-    with log.open("rb") as source:
-        size = source.seek(0, 2)
-        source.seek(max(0, size - MOST_OF_BUILD))
-        text = source.read(MOST_OF_BUILD)
-    if size > MOST_OF_BUILD:
-        text = text.partition(b"\n")[2]
-        text = _encoded(f"[{size - len(text)} bytes before this are in {log}]\n") + text
-    return text
-
-
-def _encoded(text: str) -> bytes:
-    """Paths and names need not be UTF-8."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _ends_a_line(file: Path, size: int) -> bool:
-    if size == 0:
-        return True
-    with file.open("rb") as stream:
-        stream.seek(-1, 2)
-        return stream.read(1) == b"\n"
-
-
-def own_output(record: Mapping[str, Any], file: Path) -> str:
-    """The run's own output, from the artifact beside its record."""
-    return own_output_in(record, answered(file.read_bytes))
-
-
-def own_output_in(record: Mapping[str, Any], content: bytes) -> str:
-    """The run's own output, from the content of the artifact."""
-    if (place := record.get("output")) is not None:
-        content = content[place["start"] : place["start"] + place["size"]]
-    return content.decode("utf-8", "replace")

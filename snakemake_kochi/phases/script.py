@@ -5,7 +5,6 @@ The directories are below KOCHI_ROOT and are deleted afterwards, whatever happen
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -27,13 +26,16 @@ from pathlib import Path
 from snakemake_kochi.errors import DamagedFileError, PhaseError
 from snakemake_kochi.files import list_names, make_directory, read_json
 from snakemake_kochi.paths import SUBMODULES
+from snakemake_kochi.phases.ending import Ended, TimeLimit, Usage
 from snakemake_kochi.phases.products import Build, Install
-from snakemake_kochi.processes import Node, ProcessIdentity, child_pids, this_node
+from snakemake_kochi.processes import ProcessIdentity, child_pids, is_over, node_words
 from snakemake_kochi.project.values import environment_name
 
 _FOLLOW_SECONDS = 0.05
 _LOOK_SECONDS = 0.005  # where the kernel does not tell the end of a child
 SAVED_THREADS_VARIABLE = "KOCHI_SAVED_THREADS"
+# The number of the main process of Snakemake, for its jobs.
+MAIN_VARIABLE = "KOCHI_MAIN_PROCESS"
 # Snakemake sets them to a rule's `threads` for each shell command: a benchmark with OpenMP would
 # run with one thread.
 _THREADS_VARIABLES = (
@@ -50,6 +52,7 @@ _OWN_VARIABLES = (
     "KOCHI_FREEZE_OWNER",
     "KOCHI_PYTHON",
     SAVED_THREADS_VARIABLE,
+    MAIN_VARIABLE,
 )
 
 
@@ -77,12 +80,18 @@ class Environment:
     """What a script finds when it starts.
 
     `load_environment` is the machine's load_env_script, `installs` the recipes in use, dependencies
-    first, `variables` what is added to the environment of this process.
+    first, `variables` what is added to the environment of this process, or replaces it if that
+    `is_whole`.
     """
 
     load_environment: str
     installs: Sequence[Install]
     variables: Mapping[str, str]
+    is_whole: bool = False
+
+    def of_process(self) -> dict[str, str]:
+        """The environment of the process that executes the preamble."""
+        return ({} if self.is_whole else own_environment()) | dict(self.variables)
 
     def preamble(self) -> str:
         """Bash that loads the machine's modules, exports the prefixes and activates the recipes.
@@ -96,30 +105,6 @@ class Environment:
             lines.append(f"export KOCHI_RECIPE_{suffix}={shlex.quote(install.recipe)}")
         lines += [install.activate_script for install in self.installs]
         return "\n".join(line for line in lines if line) + "\n"
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What the processes of a script took, without those for which no process waited.
-
-    `peak_memory_mb` is the memory of the largest single process, in MiB. The kernel counts at least
-    the memory of the process that started the script.
-    """
-
-    user_seconds: float
-    system_seconds: float
-    peak_memory_mb: int
-    major_faults: int  # page faults that read from a disk
-    voluntary_switches: int
-    involuntary_switches: int
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a script ended. `status`: its exit status, 128 + n after signal n."""
-
-    status: int
-    usage: Usage
 
 
 def source_variables(base: str | None, dirty: bool) -> dict[str, str]:
@@ -139,27 +124,35 @@ def run_script(
     scratch: Path,
     output: Path | None = None,
     before: str = "",
+    timeout: float | None = None,
+    wrapper: Sequence[str] = (),
 ) -> Ended:
     """Run a bash script in a directory.
 
     With `strict` it stops at the first failing command (`set -euo pipefail`). With `output`,
     standard output and error go to that file and from there to our own standard output; without,
-    they are ours. `before` are lines for bash that see the environment of the script. Files are
-    left in `scratch`, a private directory.
+    they are ours. `before` are lines for bash that see the environment of the script, `wrapper`
+    words that come before `bash`. Files are left in `scratch`, a private directory. After `timeout`
+    seconds the script is ended.
     """
     preamble, body = scratch / "environment.sh", scratch / f"{name}.sh"
     preamble.write_text(environment.preamble(), "utf-8", "surrogateescape")
     body.write_text(script + "\n", "utf-8", "surrogateescape")
+    starter = scratch / "start.sh"
+    starter.write_text(starting(preamble, body, strict, before))
+    command = [*wrapper, "bash", str(starter)]
+    variables = environment.of_process()
+    if output is None:
+        return _run(command, directory, variables, timeout)
+    return _run_followed(command, directory, variables, output, timeout)
+
+
+def starting(preamble: Path, body: Path, strict: bool, before: str = "") -> str:
+    """The bash file that a script is started by; see `run_script`."""
     mode = "set -euo pipefail" if strict else "set +e +o pipefail"
     # Sourced, not appended: bash then reports the user's script with its own line numbers.
-    starter = scratch / "start.sh"
     first, then = shlex.quote(str(preamble)), shlex.quote(str(body))
-    starter.write_text(f". {first}\n{before}{mode}\n. {then}\n")
-    command = ["bash", str(starter)]
-    variables = own_environment() | dict(environment.variables)
-    if output is None:
-        return _run(command, directory, variables)
-    return _run_followed(command, directory, variables, output)
+    return f". {first}\n{before}{mode}\n. {then}\n"
 
 
 def saved_threads() -> str:
@@ -179,10 +172,12 @@ def own_environment() -> dict[str, str]:
     return variables
 
 
-def _run(command: Sequence[str], directory: Path, variables: Mapping[str, str]) -> Ended:
+def _run(
+    command: Sequence[str], directory: Path, variables: Mapping[str, str], timeout: float | None
+) -> Ended:
     process = subprocess.Popen(command, cwd=directory, env=variables)
     try:
-        return _wait(process, lambda: None)
+        return _wait(process, lambda: None, timeout)
     except BaseException:  # Ctrl-C
         process.kill()
         process.wait()
@@ -190,7 +185,11 @@ def _run(command: Sequence[str], directory: Path, variables: Mapping[str, str]) 
 
 
 def _run_followed(
-    command: Sequence[str], directory: Path, variables: Mapping[str, str], output: Path
+    command: Sequence[str],
+    directory: Path,
+    variables: Mapping[str, str],
+    output: Path,
+    timeout: float | None,
 ) -> Ended:
     # To a file and not through a pipe: a background child that keeps the pipe open would delay the
     # job as long as it lives.
@@ -198,15 +197,20 @@ def _run_followed(
         process = subprocess.Popen(
             command, cwd=directory, env=variables, stdout=writer, stderr=subprocess.STDOUT
         )
-        return _wait(process, lambda: _copy(reader))
+        return _wait(process, lambda: _copy(reader), timeout)
 
 
-def _wait(process: subprocess.Popen[bytes], follow: Callable[[], None]) -> Ended:
+def _wait(
+    process: subprocess.Popen[bytes], follow: Callable[[], None], timeout: float | None
+) -> Ended:
     """Wait for a process, and call `follow` from time to time and at its end."""
+    limit = TimeLimit(process.pid, timeout)
     # Not Popen.wait: it does not tell the usage, and would notice the end up to 50 ms late.
     with watch_end(process.pid) as is_over:
         while not is_over():
             follow()
+            limit.look()
+    limit.finish()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     follow()
@@ -219,7 +223,8 @@ def _wait(process: subprocess.Popen[bytes], follow: Callable[[], None]) -> Ended
         involuntary_switches=used.ru_nivcsw,
     )
     code = process.returncode
-    return Ended(code if code >= 0 else 128 - code, usage)
+    status = code if code >= 0 else 128 - code
+    return Ended(status, usage, timeout if limit.is_over else None)
 
 
 @contextmanager
@@ -300,7 +305,7 @@ def scratch_directory(workspaces: Path) -> Iterator[Path]:
     _sweep(parent)
     own = ProcessIdentity.of(os.getpid())
     assert own is not None
-    words = (*_here(), str(own.pid), str(own.start), secrets.token_hex(4))
+    words = (*node_words(), str(own.pid), str(own.start), secrets.token_hex(4))
     directory = make_directory(parent / "-".join(words))
     try:
         yield directory
@@ -308,7 +313,8 @@ def scratch_directory(workspaces: Path) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-_BUILD = "build"  # the name of a link in a private directory
+# the names of links in a private directory
+_BUILD, _PREPARED = "build", "prepared"
 
 
 def note_build(scratch: Path, build: Build) -> None:
@@ -320,13 +326,21 @@ def note_build(scratch: Path, build: Build) -> None:
         (scratch / _BUILD).symlink_to(build.tree)
 
 
+def note_prepared(scratch: Path, prepared: Build) -> None:
+    """The same of what a `prepare` script has made."""
+    with suppress(OSError):
+        (scratch / _PREPARED).symlink_to(prepared.tree)
+
+
 def builds_in_use(workspaces: Path) -> set[Path]:
-    """The builds that living processes use. Raises OSError if that is not known now."""
+    """The builds that living processes use, and what `prepare` scripts have made for them. Raises
+    OSError if that is not known now."""
     found = set()
     for entry in list_names(workspaces):
         if not is_forsaken(entry):
-            with suppress(FileNotFoundError):
-                found.add(Path(os.readlink(workspaces / entry / _BUILD)).parent)
+            for link in (_BUILD, _PREPARED):
+                with suppress(FileNotFoundError):
+                    found.add(Path(os.readlink(workspaces / entry / link)).parent)
     return found
 
 
@@ -372,14 +386,6 @@ def _submodules(repository: Path) -> dict[str, str]:
     return {}
 
 
-def _here() -> tuple[str, str, str]:
-    """This host, its boot and the pid namespace, each short: scripts create sockets in there, whose
-    paths may have 107 characters."""
-    node = this_node()
-    boot = node.boot.replace("-", "")[:8].ljust(8, "0")
-    return host_key(node), boot, f"{int(re.sub(r'[^0-9]', '', node.namespace)):x}"
-
-
 def _sweep(parent: Path) -> None:
     # The next phase handles what cannot be read or removed now.
     with suppress(OSError):
@@ -394,24 +400,13 @@ def host_of_scratch(entry: str) -> str | None:
     return None if found is None else found["host"]
 
 
-def host_key(node: Node) -> str:
-    """A short name of a host, as names of private directories begin with it."""
-    return hashlib.sha256(f"{node.host}\0{node.machine}".encode()).hexdigest()[:8]
-
-
 def is_forsaken(entry: str) -> bool:
     """Whether no process can be left to which a directory of that name belongs.
 
     False also where that cannot be known from here.
     """
     found = _SCRATCH_NAME.fullmatch(entry)
-    host, boot, namespace = _here()
-    if found is None or found["host"] != host:
+    if found is None:
         return False
-    if found["boot"] != boot:
-        # As in Node.has_rebooted_since: only ids tell two hosts of one name apart.
-        return this_node().machine != "" and "00000000" not in (found["boot"], boot)
-    if found["namespace"] != namespace:
-        # A container of this host: its process ids mean nothing here.
-        return False
-    return not ProcessIdentity(int(found["pid"]), int(found["start"])).is_alive()
+    process = ProcessIdentity(int(found["pid"]), int(found["start"]))
+    return is_over(found.group("host", "boot", "namespace"), process)

@@ -51,13 +51,13 @@ _NONE: Sources = FrozenDict()
 
 
 def local_sources(
-    project: Project, paths: ProjectPaths, restored: Sources = _NONE
+    recipes: Iterable[Recipe], project: Project, paths: ProjectPaths, restored: Sources = _NONE
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """The sources that are on this computer, by recipe, and what is wrong with the others. A
+    """The sources of recipes that are on this computer, and what is wrong with the others. A
     missing source concerns runs that need the recipe, and not every run of the project. `restored`:
     what is used for a directory that is missing (see `restored_sources`)."""
     sources, without = {}, {}
-    for recipe in (recipe for each in project.dependencies.values() for recipe in each.values()):
+    for recipe in recipes:
         try:
             source = local_source(recipe, project, paths)
         except GitError as error:

@@ -12,28 +12,41 @@ from humanfriendly.text import concatenate
 
 from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.project.destinations import Destinations, dest_problem
+from snakemake_kochi.project.expansion import dependency_order, values_on
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import (
     Batch,
-    ParameterValues,
     Phase,
-    dependency_order,
+)
+from snakemake_kochi.project.machines import LOCAL
+from snakemake_kochi.project.parameters import (
+    Parameters,
+    ParameterValues,
+    Sweep,
     machines_named,
     select,
 )
-from snakemake_kochi.project.machines import LOCAL
+from snakemake_kochi.project.preparation import Preparation
 from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems
+from snakemake_kochi.project.recipes import Project, Requirement
+from snakemake_kochi.project.requests import request_texts
+from snakemake_kochi.project.requirements import names_in, note_recipe_problems
 from snakemake_kochi.project.templates import (
+    FACT,
     Template,
     TemplateError,
     Value,
+    is_fact,
     parse_value,
 )
 from snakemake_kochi.project.values import BATCH_NAME, SUBSTITUTED, environment_name
 
 
-def check_experiments(experiments: Iterable[Experiment], machine: str) -> None:
-    """Make the grids of all batches for a machine.
+def check_experiments(
+    experiments: Iterable[Experiment], machine: str, project: Project | None = None
+) -> None:
+    """Make the grids of all batches for a machine, and find the recipes of their points in the
+    project.
 
     Raises one ConfigError with the problems of all of them, including artifacts of different
     batches or experiments with one dest, and a dest that is a batch's own table or plot.
@@ -44,7 +57,9 @@ def check_experiments(experiments: Iterable[Experiment], machine: str) -> None:
         of_file = Problems(experiment.source_map)
         for batch in experiment.batches.values():
             problems = of_file.fork()
-            experiment.points(batch, machine, destinations, problems)
+            points, _ = experiment.points(batch, machine, destinations, problems)
+            if project is not None:
+                note_recipe_problems(project, experiment, batch, points, machine, problems)
             found.append((problems, ("batches", batch.name)))
     destinations.finish()
     lines = [line for problems, path in found for line in problems.lines(MAXIMUM_LINES, path)]
@@ -111,6 +126,9 @@ def _note_on_machine(experiment: Experiment, machine: str, problems: Problems) -
         chosen = {**experiment.default_parameters, **batch.parameters}
         if not all(select(choices, machine) for choices in chosen.values()):
             continue  # which matters only on a machine that is used
+        given = experiment.given
+        if experiment.needs_more(batch) and (given is None or given.machine != machine):
+            continue
         own = problems.fork()
         try:
             experiment.points(batch, machine, destinations, own)
@@ -135,20 +153,6 @@ def check_references(experiment: Experiment, machines: Iterable[str], problems: 
         problems.add(path, f"the parameter '{name}' has no value in {where}")
 
 
-def note_remarks(experiment: Experiment, remarks: Problems) -> None:
-    """Note what is legal but probably not intended, in an experiment without problems."""
-    defaults = experiment.unused(None)
-    for name, said in defaults.items():
-        remarks.add(("default_params", name), said)
-    for batch in experiment.batches.values():
-        for name, said in experiment.unused(batch).items():
-            if name not in defaults:
-                remarks.add(("batches", batch.name, "params", name), said)
-    runs = [experiment.run, *(batch.run for batch in experiment.batches.values())]
-    if ("run",) in remarks.source_map.lines and not any(run.script.strip() for run in runs):
-        remarks.add(("run",), "there is no script: nothing is run after the build")
-
-
 def _check_variables(known: Iterable[str], path: KeyPath, problems: Problems) -> None:
     variables: dict[str, str] = {}
     for name in known:
@@ -163,24 +167,21 @@ def _check_variables(known: Iterable[str], path: KeyPath, problems: Problems) ->
 
 
 def _check_circles(
-    parameters: Mapping[str, tuple[ParameterValues, ...]],
+    parameters: Parameters,
     machines: Iterable[str],
     path: KeyPath,
     problems: Problems,
 ) -> None:
     """The values that count depend on the machine, so a cycle may exist on some machines only."""
     for machine in sorted({*machines, *machines_named(parameters)}):
-        chosen = {name: select(choices, machine) for name, choices in parameters.items()}
         try:
-            dependency_order(
-                {name: tuple(map(parse_value, c.values if c else ())) for name, c in chosen.items()}
-            )
+            dependency_order(values_on(parameters, machine))
         except TemplateError as error:
             problems.add_once(path, str(error), ("default_params",))
 
 
 def _all_values(choices: Iterable[ParameterValues]) -> tuple[Value, ...]:
-    return tuple(parse_value(text) for choice in choices for text in choice.values)
+    return tuple(value for choice in choices for value in choice.parsed())
 
 
 class _References:
@@ -211,8 +212,20 @@ class _References:
 
     def names(self, names: Iterable[str], known: Collection[str], path: KeyPath) -> None:
         for name in names:
-            if name not in known:
+            if name in known:
+                continue
+            if is_fact(name) or name == FACT.rstrip("."):
+                fact = name if is_fact(name) else f"{FACT}name"
+                said = "a fact of the machine is for values and conditions only; give it a name"
+                self.problems.add(path, f"{said} in default_params: NAME: ${fact}")
+            else:
                 self.missing(name, path)
+
+    def values(self, values: Iterable[Value], known: Collection[str], path: KeyPath) -> None:
+        """The names in values and conditions, which may be facts of the machine."""
+        for value in values:
+            names = (name for name in value.names if not is_fact(name))
+            self.names(names, [*known, BATCH_NAME], path)
 
     def text(self, text: str | None, known: Collection[str], path: KeyPath) -> None:
         try:
@@ -231,25 +244,51 @@ class _References:
         """The path of a key that a batch may override."""
         return keys
 
+    def requirements(
+        self, requirements: Iterable[Requirement], known: Collection[str], path: KeyPath
+    ) -> None:
+        for index, each in enumerate(requirements):
+            self.names(names_in([each]), known, (*path, "depends", index))
+
     def phase(self, phase: Phase, known: Collection[str], key: str) -> None:
         self.names(phase.depend_params, known, self.place(key, "depend_params"))
-        self.names(parse_value(phase.cores).names, known, self.place(key, "cores"))
+        for place, text in request_texts(phase).items():
+            path, value = self.place(key, *map(str, place)), parse_value(text)
+            self.values([value], known, path)
+            for name in value.names:
+                if key == "build" and name in known and name not in phase.depend_params:
+                    said = f"the build does not depend on '{name}'; add it to its depend_params"
+                    self.problems.add(path, said)
+        for name in ("launcher", "bind"):
+            self.names(parse_value(getattr(phase, name)).names, known, self.place(key, name))
+
+    def sweep(self, sweep: Sweep, known: Mapping[str, object]) -> None:
+        for place, entry in sweep.exclude:
+            for name in entry:
+                self.names([name], known, (*place, name))
+        for condition in sweep.conditions:
+            values = [condition.expression, parse_value(condition.reason)]
+            self.values(values, known, condition.place)
+
+    def preparation(self, preparation: Preparation | None, known: Collection[str]) -> None:
+        for key, step in preparation.steps() if preparation else ():
+            self.names(step.depend_params, known, self.place(key, "depend_params"))
 
 
 class _Defaults(_References):
     def check(self, machines: Iterable[str]) -> None:
         experiment = self.experiment
         for name, values in self.defaults.items():
-            for value in values:
-                known = (*self.anywhere, BATCH_NAME)
-                self.names(value.names, known, ("default_params", name))
+            self.values(values, self.anywhere, ("default_params", name))
         place: KeyPath = ("default_params",)
         _check_circles(experiment.default_parameters, machines, place, self.problems)
         _check_variables(self.defaults, ("default_params",), self.problems)
         self.text(experiment.default_name, self.anywhere, ("default_name",))
         self.text(experiment.default_queue, self.anywhere, ("default_queue",))
+        self.requirements(experiment.requirements, self.anywhere, ())
         self.phase(experiment.build, self.anywhere, "build")
         self.phase(experiment.run, self.anywhere, "run")
+        self.preparation(experiment.preparation, self.anywhere)
         if not experiment.batches:
             self.something_to_do(experiment.build, experiment.run, ("run",))
 
@@ -290,20 +329,29 @@ class _InBatch(_References):
         values = dict(self.defaults)
         for name, choices in batch.parameters.items():
             values[name] = _all_values(choices)
+        places = {name: path for each in batch.sweeps for name, path in each.all_places.items()}
         for name, alternatives in values.items():
-            path = self.own("params", name, default=("default_params", name))
-            for value in alternatives:
-                self.names(value.names, (*values, BATCH_NAME), path)
+            path = places.get(name, self.own("params", name, default=("default_params", name)))
+            self.values(alternatives, values, path)
+        for sweep in batch.sweeps:
+            self.sweep(sweep, values)
         _check_variables(values, (*self.path, "params"), self.problems)
-        parameters = {**self.experiment.default_parameters, **batch.parameters}
-        _check_circles(parameters, machines, (*self.path, "params"), self.problems)
+        for sweep in batch.sweeps:
+            parameters = {**self.experiment.default_parameters, **sweep.parameters}
+            _check_circles(parameters, machines, (*sweep.place, "params"), self.problems)
         self.text(batch.job_name, values, self.own("name", default=("default_name",)))
         self.text(batch.queue, values, self.own("queue", default=("default_queue",)))
         for index, artifact in enumerate(batch.artifacts):
             self.text(artifact.dest, values, (*self.path, "artifacts", index, "dest"))
             self.text(artifact.src, values, (*self.path, "artifacts", index, "src"))
+        replaced = {each.dependency for each in batch.requirements if each.machines is None}
+        for index, each in enumerate(self.experiment.requirements):
+            if each.dependency not in replaced:
+                self.names(names_in([each]), values, ("depends", index))
+        self.requirements(batch.requirements, values, self.path)
         for key, phase in (("build", batch.build), ("run", batch.run)):
             self.phase(phase, values, key)
+        self.preparation(batch.preparation, values)
         self.something_to_do(batch.build, batch.run, self.own("run", default=("run",)))
         for clash in values:
             if clash in batch.metrics:

@@ -64,6 +64,7 @@ KINDS: Mapping[str, str] = {
     "workers": "runs",
     "workspaces": "",
     "builds": "builds",
+    "prepared": "builds",
     "installs": "installs",
     "freezes": "snapshots",
     "snapshots": "snapshots",

@@ -26,15 +26,18 @@ from snakemake_kochi.project.document import (
 from snakemake_kochi.project.machine_file import Layers, read_machines
 from snakemake_kochi.project.machines import CommonFile, common_files
 from snakemake_kochi.project.problems import KeyPath, Problems, chain, check_name
-from snakemake_kochi.project.recipes import Project, Recipe, check_recipes, requirements
+from snakemake_kochi.project.quiet import read_quiet
+from snakemake_kochi.project.recipes import Project, Recipe
 from snakemake_kochi.project.recording import DEFAULT_FACTS, Recording, read_recording
+from snakemake_kochi.project.request_keys import plain_request_of
+from snakemake_kochi.project.requirements import check_recipes, requirements
 from snakemake_kochi.project.shape import check_shape
 from snakemake_kochi.project.values import environment_name, path_problem, value_problem
 from snakemake_kochi.quantities import memory_of
 
 FILE_NAME = "kochi.yaml"
 _SCHEMA = "kochi.schema.yaml"
-_OF_PROJECTS = ("dependencies", "large_files", "facts", "recorded_variables")
+_OF_PROJECTS = ("dependencies", "large_files", "facts", "recorded_variables", "quiet")
 # Snakemake goes from rule to rule by recursion, and gives up after some 500.
 _LONGEST_CHAIN = 300
 # MiB. Hosting services refuse larger files in git.
@@ -160,6 +163,7 @@ def load_project(
         ),
         common_files=tuple(each.source_map.file for each in below),
         large_files=_large_files(document),
+        quiet=read_quiet(section(document.data, "quiet"), ("quiet",), document.problems),
     )
     _check_requirements(project, document)
     _check_circles(project, document)
@@ -252,6 +256,7 @@ def _recipe(
         depends=requirements(data, path if "depends" in own else path[:2], p),
         on_machine="on_machine" in data and data["on_machine"].is_true,
         strict="strict" not in data or data["strict"].is_true,
+        request=plain_request_of(parent, own, path, p),
         source_at=FrozenDict(
             (key, p.source_map.position(p.source_map.first((*path, key), (*path[:2], key), path)))
             for key in ("git", "branch", "commit_hash", "mirror_dir")

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from snakemake_kochi.project.grid import Batch, Point, varying_parameters
+from snakemake_kochi.project.plots import default_plots, stems
 from snakemake_kochi.project.problems import KeyPath, Problems
 from snakemake_kochi.project.templates import Template
 from snakemake_kochi.project.values import has_control_character, path_problem
 
-# The table and the plot of a batch, `<experiment>/<batch>.csv` and so on, are beside its artifacts.
-_TABLE_SUFFIXES = (".csv", ".md", ".png")
+# The table and the figures of a batch, `<experiment>/<batch>.csv` and so on, are beside its
+# artifacts.
+_TABLE_SUFFIXES = (".csv", ".md")
+_FIGURE_SUFFIXES = (".png", ".svg")
 # Git refuses to record these, including the spellings of other systems.
 _GIT_DIRECTORY = re.compile(r"(\.git|git~1)[ .]*(:.*)?", re.IGNORECASE)
 
@@ -105,8 +108,11 @@ class Destinations:
         out.
         """
         owner = _Owner(experiment, file, batch, points, problems, unused)
-        for suffix in _TABLE_SUFFIXES:
-            self._tables[f"{experiment}/{batch.name}{suffix}"] = owner
+        figures = stems(batch.name, batch.plots or default_plots(batch.metrics))
+        own = [f"{batch.name}{suffix}" for suffix in _TABLE_SUFFIXES]
+        own += [f"{stem}{suffix}" for stem in figures for suffix in _FIGURE_SUFFIXES]
+        for name in own:
+            self._tables[f"{experiment}/{name}"] = owner
         for point in points:
             for index, artifact in enumerate(point.artifacts):
                 wrong = None if artifact.src is None else src_problem(artifact.src)
@@ -195,11 +201,13 @@ def _collision(dest: str, first: _Artifact, second: _Artifact) -> str:
         advice = f"add {' and '.join(missing)}"
     else:
         advice = "put different texts around and between the ${...}"
-    labels = f"({_label(a, varying)}) and ({_label(b, varying)})"
+    labels = f"{_label(a, one)} and {_label(b, one)}"
     return f"two points would write '{dest}': {labels}; {advice}"
 
 
-def _label(point: Point, varying: tuple[str, ...]) -> str:
-    known = [name for name in varying if name in point.parameters]
+def _label(point: Point, owner: _Owner) -> str:
+    known = [name for name in owner.varying if name in point.parameters]
     parts = [f"{name}={point.parameters[name]}" for name in known]
-    return ", ".join([*parts, f"duplicate {point.duplicate}"])
+    label = f"({', '.join([*parts, f'duplicate {point.duplicate}'])})"
+    sweeps = owner.batch.sweeps
+    return f"{label} of {sweeps[point.sweep].called}" if len(sweeps) > 1 else label

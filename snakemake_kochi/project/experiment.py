@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.destinations import Destinations
+from snakemake_kochi.project.expansion import Expansion, values_on
 from snakemake_kochi.project.grid import (
     Batch,
     Grid,
-    ParameterValues,
     Phase,
     Point,
     PointTexts,
-    cores_of,
-    machines_named,
-    make_points,
     point_problems,
-    resolve_all,
-    select,
     varying_parameters,
 )
+from snakemake_kochi.project.launchers import note_point_problems
+from snakemake_kochi.project.machine_facts import Facts
+from snakemake_kochi.project.metrics import Quantity
+from snakemake_kochi.project.parameters import (
+    CSV,
+    Given,
+    ParameterValues,
+    Skipped,
+    Sweep,
+    machines_named,
+)
+from snakemake_kochi.project.plots import Plot, note_plot_problems
+from snakemake_kochi.project.points import make_points
+from snakemake_kochi.project.preparation import Preparation
 from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems, SourceMap
 from snakemake_kochi.project.recipes import Requirement, override
 from snakemake_kochi.project.recording import NOTHING_MORE, Recording
 from snakemake_kochi.project.repetition import recorded_points
-from snakemake_kochi.project.templates import Literal, Template, TemplateError, Value, parse_value
-from snakemake_kochi.project.values import SUBSTITUTED, name_problem, value_problem
+from snakemake_kochi.project.requests import Request, Requests, request_texts
+from snakemake_kochi.project.requirements import names_in
+from snakemake_kochi.project.templates import Template, Value, is_fact, parse_value
+from snakemake_kochi.project.values import CODE, SUBSTITUTED, name_problem, value_problem
 
 
 @dataclass(frozen=True)
@@ -37,7 +50,7 @@ class Experiment:
     `file` is its path relative to the project, `name` the file's stem as an identifier. `sources`
     are globs of its code, None for the default. Default parameters are unresolved; of their values,
     one per entry, the last entry that matches a machine counts. `remarks` are lines about what is
-    probably not intended.
+    probably not intended. `given`: what else determines the points, where it is known.
     """
 
     name: str
@@ -55,6 +68,10 @@ class Experiment:
     source_map: SourceMap = field(repr=False, compare=False)
     remarks: tuple[str, ...] = field(default=(), compare=False)
     recording: Recording = NOTHING_MORE
+    given: Given | None = field(default=None, repr=False)
+    quantities: Mapping[str, Quantity] = FrozenDict()
+    plots: tuple[Plot, ...] | None = None
+    preparation: Preparation | None = None
 
     def parameters_of(self, batch: Batch) -> tuple[str, ...]:
         """The names of all parameters of a batch's points."""
@@ -85,7 +102,7 @@ class Experiment:
         batch = self.batch(batch_name)
         problems = Problems(self.source_map)
         destinations = Destinations()
-        points = self.points(batch, machine, destinations, problems)
+        points, skipped = self.points(batch, machine, destinations, problems)
         destinations.finish()
         problems.raise_all(MAXIMUM_LINES, ("batches", batch.name))
         return Grid(
@@ -99,22 +116,49 @@ class Experiment:
             run=batch.run,
             varying=varying_parameters(points),
             metrics=batch.metrics,
+            quantities=batch.quantities,
+            plots=batch.plots,
             below=batch.below,
+            skipped=skipped,
+            preparation=batch.preparation,
+            has_code=batch.has_code,
         )
 
     def points(
         self, batch: Batch, machine: str, destinations: Destinations, problems: Problems
-    ) -> tuple[Point, ...]:
-        """The points of a batch on a machine; notes their problems and their files. They are
-        incomplete if something is wrong."""
+    ) -> tuple[tuple[Point, ...], tuple[Skipped, ...]]:
+        """The points of a batch on a machine, and the combinations that it skips; notes their
+        problems and their files. They are incomplete if something is wrong."""
+        skipped: tuple[Skipped, ...] = ()
         if batch.recorded is None:
-            columns = self._columns(batch, machine, problems)
-            place = {name: self._place(batch, name) for name in columns}
-            points = make_points(batch, columns, place, problems)
+            expansions = list(self._expansions(batch, machine, problems))
+            points, skipped = make_points(batch, expansions, self.facts_of(machine), problems)
+            note_plot_problems(batch.plots, points, problems)
+            if batch.run.launcher or batch.run.bind:
+                note_point_problems(batch, points, self.facts_of(machine).values, problems)
         else:
-            points = recorded_points(self.file, batch, self.parameters_of(batch))
+            names = self.parameters_of(batch)
+            points = recorded_points(self.file, batch, names, self.facts_of(machine))
         destinations.add(self.name, self.file, batch, points, problems, self.unused(batch))
-        return points
+        return points, skipped
+
+    def facts_of(self, machine: str) -> Facts:
+        """The facts that values can use: those that are given, if they are of that machine."""
+        return Facts.of(self.given, machine)
+
+    def _expansions(self, batch: Batch, machine: str, problems: Problems) -> Iterator[Expansion]:
+        facts = self.facts_of(machine)
+        tables = self.given.tables if self.given else {}
+        for sweep in batch.sweeps:
+            yield Expansion(
+                self.default_parameters,
+                sweep,
+                facts,
+                tables,
+                problems,
+                batch.name,
+                batch.sometimes,
+            )
 
     def point(self, machine: str, overrides: Mapping[str, str]) -> Point:
         """The default parameters with some overridden or added, by texts in which nothing is
@@ -131,29 +175,43 @@ class Experiment:
         place: dict[str, KeyPath] = {
             name: ("default_params", name) for name in (*self.default_parameters, *overrides)
         }
-        defaults = {n: c for n, c in self.default_parameters.items() if n not in overrides}
-        columns = _choose(defaults, place, machine, problems)
-        problems.raise_all()
+        given = {name: (ParameterValues((t,), literal=True),) for name, t in overrides.items()}
         # in the order of the file
-        given = {name: (Literal(text),) for name, text in overrides.items()}
-        columns = {name: given.get(name) or columns[name] for name in place}
-        self._check_complete(columns)
+        parameters = {name: given.get(name) or self.default_parameters[name] for name in place}
+        facts = self.facts_of(machine)
+        sweep = Sweep(parameters, (), place)
+        expansion = Expansion(self.default_parameters, sweep, facts, {}, problems)
+        problems.raise_all()
+        self._check_complete(values_on(parameters, machine))
         if not (self.run.script.strip() or self.build.script.strip()):
             raise self.source_map.error(("run",), "a key 'script' was expected")
-        (parameters,) = resolve_all(columns, place, problems)
+        ((found, _),) = expansion
         problems.raise_all()
         texts = PointTexts.parse(self.default_name, self.default_queue, ())
-        point = texts.point(parameters, "", 0, {})
-        if self.run.cores:
-            try:
-                cores = cores_of(parse_value(self.run.cores), parameters)
-            except TemplateError as error:
-                raise self.source_map.error(("run", "cores"), str(error)) from error
-            point = replace(point, cores=cores)
+        point = texts.point(found, "", 0, {})
+        request, wrong_keys = Requests(self.run).of({**facts.values, **found})
+        for path, wrong in wrong_keys.items():
+            problems.add(("run", *path), wrong)
+        point = replace(point, request=request)
         for key, wrong in point_problems(point):
             problems.add((f"default_{key}",), wrong)
         problems.raise_all()
         return point
+
+    def build_request(self, batch: str, parameters: Mapping[str, str]) -> Request:
+        """What a build requests. `parameters`: those on which it depends.
+
+        `batch`: the batch that has a build of its own, else "": batches that only request something
+        else for it share one build, which gets the most of each.
+        """
+        phases = [each.build for each in self.batches.values()]
+        shared = [each for each in phases if each.determining == self.build.determining]
+        phases = [self.batch(batch).build] if batch else shared or [self.build]
+        values = (
+            {**self.facts_of(self.given.machine).values, **parameters} if self.given else parameters
+        )
+        found = [Requests(phase).of(values)[0] for phase in dict.fromkeys(phases)]
+        return functools.reduce(Request.or_more, found)
 
     def requirements_on(
         self, machine: str, extra: Iterable[Requirement] = ()
@@ -170,6 +228,14 @@ class Experiment:
             if name not in known:
                 said = f"{self.file}: nothing uses the parameter '{name}', {nearest(name, known)}"
                 yield said
+
+    def needs_more(self, batch: Batch) -> bool:
+        """Whether facts of the machine or other files determine the points of a batch."""
+        parameters = {**self.default_parameters, **batch.parameters}
+        choices = [choice for own in parameters.values() for choice in own]
+        return any(choice.series == CSV for choice in choices) or any(
+            is_fact(name) for name in self._used(batch)
+        )
 
     def unused(self, batch: Batch | None) -> dict[str, str]:
         """A message about each of a batch's own parameters, or of the defaults, that nothing
@@ -196,7 +262,7 @@ class Experiment:
         parameters = {**self.default_parameters, **(batch.parameters if batch else {})}
         for choices in parameters.values():
             for choice in choices:
-                yield from (name for text in choice.values for name in parse_value(text).names)
+                yield from (name for value in choice.parsed() for name in value.names)
 
     def _named(self, batch: Batch | None) -> Iterator[str]:
         """The parameters among these that no value uses for another one."""
@@ -206,55 +272,28 @@ class Experiment:
             texts += [artifact.dest, artifact.src]
         for phase in phases:
             yield from phase.depend_params
-            yield from parse_value(phase.cores).names
+            for requested in (*request_texts(phase).values(), phase.launcher, phase.bind):
+                yield from parse_value(requested).names
+        if preparation := (batch or self).preparation:
+            yield from (name for _, step in preparation.steps() for name in step.depend_params)
         for text in texts:
             yield from Template.parse(text or "").names
+        for sweep in batch.sweeps if batch else ():
+            for condition in sweep.conditions:
+                yield from condition.expression.names
+                yield from parse_value(condition.reason).names
+            for _, entry in sweep.exclude:
+                values = (parse_value(text) for own in entry.values() for text in own)
+                yield from (name for value in values for name in value.names)
+        yield from names_in((*self.requirements, *(batch.requirements if batch else ())))
+        if batch and batch.has_code:
+            yield CODE
 
-    def _check_complete(self, columns: Mapping[str, tuple[Value, ...]]) -> None:
-        referred = (name for (value,) in columns.values() for name in value.names)
+    def _check_complete(self, parameters: Mapping[str, Iterable[Value]]) -> None:
+        referred = (name for values in parameters.values() for v in values for name in v.names)
         for name in (*self._named(None), *referred):
-            if name not in columns and name not in SUBSTITUTED:
+            if name not in parameters and name not in SUBSTITUTED and not is_fact(name):
                 raise ConfigError(
                     f"{self.file}: the parameter '{name}' has no value outside of the batches",
                     f"Give it one: {name}=VALUE, or add it to default_params.",
                 )
-
-    def _place(self, batch: Batch, name: str) -> KeyPath:
-        if name in batch.parameters:
-            return ("batches", batch.name, "params", name)
-        return ("default_params", name)
-
-    def _columns(
-        self, batch: Batch, machine: str, problems: Problems
-    ) -> dict[str, tuple[Value, ...]]:
-        """The values of every parameter: the defaults that are not overridden, then the batch's. A
-        parameter without a value on the machine is noted and left out."""
-        own = batch.parameters
-        parameters = {n: c for n, c in self.default_parameters.items() if n not in own}
-        parameters |= own
-        place = {name: self._place(batch, name) for name in parameters}
-        return _choose(parameters, place, machine, problems)
-
-
-def _choose(
-    parameters: Mapping[str, Iterable[ParameterValues]],
-    place: Mapping[str, KeyPath],
-    machine: str,
-    problems: Problems,
-) -> dict[str, tuple[Value, ...]]:
-    """The values of parameters on a machine. A parameter without any is noted and left out."""
-    columns: dict[str, tuple[Value, ...]] = {}
-    for name, choices in parameters.items():
-        choice = select(choices, machine)
-        if problems.is_unknown(place[name]):
-            continue
-        if choice is None:
-            problems.add(
-                place[name],
-                f"'{name}' has no value on machine '{machine}', only on "
-                f"{', '.join(sorted(machines_named({name: choices})))}; "
-                "add an entry without 'machines'",
-            )
-            continue
-        columns[name] = tuple(map(parse_value, choice.values))
-    return columns

@@ -6,15 +6,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.checks import check_references, note_grid_problems, note_remarks
+from snakemake_kochi.project.checks import check_references, note_grid_problems
 from snakemake_kochi.project.destinations import dest_problem, normalise_dest, src_problem
 from snakemake_kochi.project.document import (
     Document,
     Scalar,
-    names,
     optional_text,
     read_yaml,
     script,
@@ -24,51 +23,77 @@ from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import (
     Artifact,
     Batch,
-    ParameterValues,
     Phase,
     job_name_problem,
     queue_problem,
 )
+from snakemake_kochi.project.launchers import launcher_problem
 from snakemake_kochi.project.machines import LOCAL
+from snakemake_kochi.project.metrics import batch_metrics, batch_quantities, read_metrics
+from snakemake_kochi.project.parameters import Given, entries_of, flattened
+from snakemake_kochi.project.plots import batch_plots, check_plots, read_plots
+from snakemake_kochi.project.preparation import read_preparation
 from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems, check_name
-from snakemake_kochi.project.recipes import Project, check_recipes, requirements
+from snakemake_kochi.project.recipes import Project
 from snakemake_kochi.project.recording import read_recording
+from snakemake_kochi.project.remarks import note_remarks
+from snakemake_kochi.project.request_keys import check_request_keys, merged
+from snakemake_kochi.project.requirements import check_recipes, requirements
 from snakemake_kochi.project.shape import check_shape
+from snakemake_kochi.project.sweep_file import SweepReader
 from snakemake_kochi.project.templates import Template, TemplateError, parse_value
-from snakemake_kochi.project.values import (
-    looks_like_numbers,
-    metric_problem,
-    name_problem,
-    value_problem,
-)
+from snakemake_kochi.project.values import CODE
+
+if TYPE_CHECKING:
+    from snakemake_kochi.project.isolation import Isolation
 
 _DEFAULT_NAME = "ANON"
 _UNKNOWN_TYPE = "unknown"  # of an artifact whose shape is wrong
 
 
-def load_experiment(file: str, text: str, project: Project | None) -> Experiment:
+def load_experiment(
+    file: str, text: str, project: Project | None, given: Given | None = None
+) -> Experiment:
     """Read an experiment; `file` is its path relative to the project.
 
-    With a project its requirements are checked too. Raises ConfigError with a line per problem.
+    With a project its requirements are checked too. Without what is `given` with a freeze, no grid
+    can be made that uses facts or other files. Raises ConfigError with a line per problem.
     """
     document = read_yaml(file, text)
     if not check_shape(document, "experiment.schema.yaml"):
         document.problems.raise_all()
-    experiment = _Reader(document, file).experiment()
+    experiment = replace(_Reader(document, file).experiment(), given=given)
     if project is not None:
         check_recipes(project, document.data, (), document.problems)
         for name, data in section(document.data, "batches").items():
             path: KeyPath = ("batches", name)
             if isinstance(data, dict):
                 check_recipes(project, data, path, document.problems)
+        _check_launchers(experiment, project, document.problems)
     machines = project.machines if project else {LOCAL}
     check_references(experiment, machines, document.problems)
+    check_plots(experiment, document.problems)
     if document.problems:
         # Reported together with the rest, because a person is going to edit the file anyway.
         note_grid_problems(experiment, machines, document.problems)
     document.problems.raise_all()
     note_remarks(experiment, document.remarks)
     return replace(experiment, remarks=tuple(document.remarks.lines(MAXIMUM_LINES)))
+
+
+def _check_launchers(experiment: Experiment, project: Project, problems: Problems) -> None:
+    own = [machine.launchers for machine in project.machines.values()]
+    phases: list[tuple[KeyPath, Phase]] = [((), experiment.run)]
+    phases += [(("batches", name), batch.run) for name, batch in experiment.batches.items()]
+    for place, phase in phases:
+        # One with parameters is known when its points are made.
+        value = parse_value(phase.launcher)
+        if not phase.launcher or value.names:
+            continue
+        if wrong := launcher_problem(value.render({}), own):
+            shared: KeyPath = ("run", "launcher")
+            path = problems.source_map.first((*place, *shared), shared)
+            problems.add_once(path, wrong, shared)
 
 
 def experiment_name(file: str) -> str:
@@ -86,58 +111,62 @@ class _Reader:
         self.problems: Problems = document.problems
         self.remarks: Problems = document.remarks
         self.file = file
+        self._sweeps = SweepReader(document)
 
     def experiment(self) -> Experiment:
         data = self.data
         sources = data.get("sources")
-        defaults = {
-            name: self._default(value, ("default_params", name))
-            for name, value in section(data, "default_params").items()
-        }
-        self._check_parameters(defaults, ("default_params",))
         self._check_rule_names(section(data, "batches"))
         return Experiment(
             name=experiment_name(self.file),
             file=self.file,
-            default_parameters=FrozenDict(defaults),
+            default_parameters=self._sweeps.defaults(),
             default_name=self._default_name,
             default_queue=self._default_queue,
             default_duplicates=self._duplicates(data.get("default_duplicates"), 1),
-            build=self._phase(section(data, "build"), ("build",)),
-            run=self._phase(section(data, "run"), ("run",)),
+            build=self._phase(self._merged({}, "build", ()), ("build",)),
+            run=self._phase(self._merged({}, "run", ()), ("run",)),
             batches=FrozenDict(
                 (name, self._batch(name, value if isinstance(value, dict) else {}))
                 for name, value in section(data, "batches").items()
             ),
             sources=None if sources is None else self._sources(sources),
-            metrics=FrozenDict(self._metrics(section(data, "metrics"), ("metrics",))),
+            metrics=FrozenDict(read_metrics(section(data, "metrics"), ("metrics",), self.problems)),
             requirements=requirements(data, (), self.problems),
             source_map=self.source_map,
             recording=read_recording(data, self.problems),
+            quantities=batch_quantities(data, {}, (), self.problems),
+            plots=read_plots(data.get("plots"), ("plots",), self.problems),
+            preparation=read_preparation(data, {}, (), self.problems),
         )
 
     def _batch(self, name: str, data: dict[str, Any]) -> Batch:
         path: KeyPath = ("batches", name)
         check_name("batch", name, path, self.problems)
-        top = self.data
-        default_duplicates = self._duplicates(top.get("default_duplicates"), 1)
-        parameters = {
-            parameter: self._choices(value, (*path, "params", parameter))
-            for parameter, value in section(data, "params").items()
-        }
-        self._check_parameters(parameters, (*path, "params"))
+        default_duplicates = self._duplicates(self.data.get("default_duplicates"), 1)
+        sweeps = self._sweeps.sweeps(name, data)
+        own = [flattened(sweep.parameters) for sweep in sweeps]
         artifacts = self._artifacts(data.get("artifacts"), (*path, "artifacts"))
+        types = {artifact.type for artifact in artifacts}
+        has_output = "stdout" in types or (None if _UNKNOWN_TYPE in types else False)
+        metrics = batch_metrics(self.data, data, path, has_output, self.problems)
         return Batch(
             name=name,
             job_name=self._job_name(data.get("name"), (*path, "name")) or self._default_name,
             queue=self._queue(data.get("queue"), (*path, "queue")) or self._default_queue,
             duplicates=self._duplicates(data.get("duplicates"), default_duplicates),
-            parameters=FrozenDict(parameters),
+            parameters=FrozenDict(entries_of(own)),
             artifacts=artifacts,
             requirements=requirements(data, path, self.problems),
-            build=self._phase(section(top, "build") | section(data, "build"), (*path, "build")),
-            run=self._phase(section(top, "run") | section(data, "run"), (*path, "run")),
-            metrics=self._batch_metrics(section(data, "metrics"), artifacts, path),
+            build=self._phase(self._merged(data, "build", path), (*path, "build")),
+            run=self._phase(self._merged(data, "run", path), (*path, "run")),
+            metrics=metrics,
+            quantities=batch_quantities(self.data, data, path, self.problems),
+            plots=batch_plots(self.data, data, path, metrics, self.problems),
+            sweeps=sweeps,
+            sometimes=self._sweeps.sometimes(sweeps),
+            preparation=read_preparation(self.data, data, path, self.problems),
+            has_code=data.get(CODE) is not None,
         )
 
     @property
@@ -175,71 +204,6 @@ class _Reader:
                 said = f"'{other}' and '{name}' would share the name of a rule; rename one"
                 self.problems.add(("batches", name), said)
 
-    def _check_parameters(self, names: Iterable[str], path: KeyPath) -> None:
-        for name in names:
-            if wrong := name_problem(name):
-                self.problems.add((*path, name), wrong)
-
-    def _value(self, scalar: Scalar, path: KeyPath) -> str | None:
-        text = scalar.value_text
-        wrong = value_problem(text)
-        try:
-            value = parse_value(text)
-            if not value.names:
-                value.render({})
-        except TemplateError as error:
-            wrong = str(error)
-        if wrong:
-            self.problems.add(path, wrong)
-            self.problems.mark_unknown(path[: 4 if path[0] == "batches" else 2])  # the parameter
-        if scalar.is_plain and looks_like_numbers(text):
-            where = "" if path[0] == "batches" else " in the params of a batch"
-            said = f'several values are written [{text}]{where}, a text "{text}"'
-            self.remarks.add(path, f"'{text}' is one text; {said}")
-        return None if wrong else text
-
-    def _values(self, value: Any, path: KeyPath) -> tuple[str, ...]:
-        if not isinstance(value, list):
-            return (self._value(value, path) or "",)
-        texts: dict[str, None] = {}
-        for index, scalar in enumerate(value):
-            text = self._value(scalar, (*path, index))
-            if text is None:
-                continue
-            if text in texts:
-                self.problems.add(
-                    (*path, index),
-                    f"the value '{text}' is in the list twice; to repeat runs, use 'duplicates'",
-                )
-            texts[text] = None
-        return tuple(texts)
-
-    def _choices(self, value: Any, path: KeyPath) -> tuple[ParameterValues, ...]:
-        if not isinstance(value, list) or not any(isinstance(entry, dict) for entry in value):
-            return (ParameterValues(self._values(value, path)),)
-        choices = []
-        for index, entry in enumerate(value):
-            if not isinstance(entry, dict):
-                self.problems.add(
-                    (*path, index),
-                    "the entries must be either all values or all {value: ..., machines: [...]}",
-                )
-                self.problems.mark_unknown(path)
-                continue
-            values = self._values(entry["value"], (*path, index, "value"))
-            choices.append(ParameterValues(values, names(entry.get("machines"))))
-        return tuple(choices)
-
-    def _default(self, value: Any, path: KeyPath) -> tuple[ParameterValues, ...]:
-        """As `_choices`, with one value in each."""
-        entries = value if isinstance(value, list) else []
-        if any(not isinstance(each, dict) or isinstance(each["value"], list) for each in entries):
-            said = "a single value was expected, not a list; lists go into the params of a batch"
-            self.problems.add(path, said)
-            self.problems.mark_unknown(path)
-            return ()
-        return self._choices(value, path)
-
     def _duplicates(self, value: Scalar | None, default: int) -> int:
         return default if value is None else value.whole_number
 
@@ -251,15 +215,39 @@ class _Reader:
             script=script(data.get("script")),
             strict="strict" not in data or data["strict"].is_true,
             exclusive="exclusive" not in data or data["exclusive"].is_true,
-            cores=self._cores(data.get("cores"), (*path, "cores")),
+            cores=self._requested(optional_text(data.get("cores")) or "", (*path, "cores")),
+            resources=FrozenDict(
+                (name, self._requested(value.value_text, (*path, "resources", name)))
+                for name, value in section(data, "resources").items()
+            ),
+            timeout=self._requested(optional_text(data.get("timeout")) or "", (*path, "timeout")),
+            isolation=self._isolation(data, path),
+            launcher=self._requested(str(data.get("launcher", "")), (*path, "launcher")),
+            bind=self._requested(str(data.get("bind", "")), (*path, "bind")),
+            spread=optional_text(data.get("spread")) or "",
         )
 
-    def _cores(self, value: Scalar | None, path: KeyPath) -> str:
-        text = optional_text(value) or ""
+    def _isolation(self, data: Mapping[str, Any], path: KeyPath) -> Isolation | None:
+        if not any(data.get(key) for key in ("isolate", "visible", "container")):
+            return None
+        # Imported here: few experiments have these keys.
+        from snakemake_kochi.project.isolation import read_isolation
+
+        return read_isolation(data, path, self.problems, self.remarks)
+
+    def _merged(self, batch: Mapping[str, Any], key: str, path: KeyPath) -> dict[str, Any]:
+        """The keys of a phase, and over them those of a batch at a key path."""
+        above, own = section(self.data, key), section(batch, key)
+        check_request_keys(own if path else above, (*path, key), self.problems)
+        return merged(above, own)
+
+    def _requested(self, text: str, path: KeyPath) -> str:
+        """The text of a request's value, or "" if it is no value."""
         try:
             parse_value(text)
         except TemplateError as error:
-            self.problems.add(self.source_map.first(path, ("run", "cores")), str(error))
+            default = path[2:] if path[0] == "batches" else path
+            self.problems.add(self.source_map.first(path, default), str(error))
             return ""
         return text
 
@@ -279,39 +267,6 @@ class _Reader:
             src = self._checked(src, (*path, index, "src"), src_problem)
             artifacts.append(Artifact(str(entry["type"]), dest, src))
         return tuple(artifacts)
-
-    def _batch_metrics(
-        self, own: dict[str, Scalar], artifacts: Iterable[Artifact], path: KeyPath
-    ) -> FrozenDict[str, str]:
-        """The metrics of the file and of one batch; none if no artifact has the output from which
-        they are read, which is a mistake only if the batch itself has metrics."""
-        metrics = self._metrics(own, (*path, "metrics"))
-        types = {artifact.type for artifact in artifacts}
-        if "stdout" in types:
-            return FrozenDict(self._metrics(section(self.data, "metrics"), ("metrics",)) | metrics)
-        if metrics and _UNKNOWN_TYPE not in types:
-            self.problems.add(
-                (*path, "metrics"),
-                "metrics are read from a run's standard output; add an artifact of type stdout",
-            )
-        return FrozenDict()
-
-    def _metrics(self, data: Mapping[str, Scalar], path: KeyPath) -> dict[str, str]:
-        for name, value in data.items():
-            if wrong := metric_problem(name):
-                self.problems.add((*path, name), wrong)
-            try:
-                groups = re.compile(str(value)).groups
-            except (re.error, RecursionError, OverflowError) as error:
-                self.problems.add((*path, name), f"not a Python regular expression: {error}")
-                continue
-            if groups != 1:
-                self.problems.add(
-                    (*path, name),
-                    f"one group (...) around the number was expected, not {groups}; "
-                    "write other groups as (?:...)",
-                )
-        return {name: str(value) for name, value in data.items()}
 
     def _sources(self, values: Iterable[Scalar]) -> tuple[str, ...]:
         for index, value in enumerate(values):

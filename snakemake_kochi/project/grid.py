@@ -1,4 +1,4 @@
-"""Batches, their grids and points: every combination of the parameters, resolved.
+"""Batches, their grids and points: combinations of parameters, resolved.
 
 Every run of a batch loads this module to make its own point, so it imports neither YAML nor
 recipes.
@@ -6,61 +6,65 @@ recipes.
 
 from __future__ import annotations
 
-import itertools
-import logging
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from snakemake_kochi.files import is_name
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.templates import (
-    Template,
-    TemplateError,
-    Value,
-    parse_value,
-)
+from snakemake_kochi.project.requests import NO_REQUEST, Request
+from snakemake_kochi.project.templates import Template
 from snakemake_kochi.project.values import (
-    BATCH_NAME,
     SUBSTITUTED,
-    encode_component,
     environment_name,
     has_control_character,
-    value_problem,
 )
 
 if TYPE_CHECKING:
-    from snakemake_kochi.project.problems import KeyPath, Problems
+    from snakemake_kochi.project.isolation import Isolation
+    from snakemake_kochi.project.metrics import Quantity
+    from snakemake_kochi.project.parameters import ParameterValues, Skipped, Sweep
+    from snakemake_kochi.project.plots import Plot
+    from snakemake_kochi.project.preparation import Preparation
+    from snakemake_kochi.project.problems import KeyPath
     from snakemake_kochi.project.recipes import Requirement
 
 
-_log = logging.getLogger(__name__)
-
-MAXIMUM_POINTS = 1_000_000
 # No benchmark repeats a point so often; the limit finds an extra zero before any point is made.
 MAXIMUM_DUPLICATES = 10_000
-# From here on, planning takes minutes and a gigabyte.
-_MANY_POINTS = 100_000
-_MOST_TOLD = 10**12
 _NOTHING = Template(("",), ())
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A script and the parameters that it sees. `cores`, an unresolved value, is empty if not
-    given."""
+    """A script and the parameters that it sees. `cores`, `timeout`, `launcher`, `bind` and those of
+    `resources` are unresolved values, empty if not given; see `Request` and `launchers.py`.
+    `spread`: one of SPREADS, or empty."""
 
     depend_params: tuple[str, ...]
     script: str
     strict: bool = True
     exclusive: bool = True
     cores: str = ""
+    resources: Mapping[str, str] = FrozenDict()
+    timeout: str = ""
+    isolation: Isolation | None = None
+    launcher: str = ""
+    bind: str = ""
+    spread: str = ""
+
+    @property
+    def determining(self) -> Phase:
+        """The phase without what it requests, which determines no result."""
+        return replace(self, cores="", resources=FrozenDict(), timeout="")
 
     def environment(self, parameters: Mapping[str, str]) -> dict[str, str]:
-        """KOCHI_PARAM_<NAME> for the parameters on which the phase depends."""
+        """KOCHI_PARAM_<NAME> for the parameters on which the phase depends. A sub-parameter that
+        the point does not have is left out."""
         return {
-            f"KOCHI_PARAM_{environment_name(name)}": parameters[name] for name in self.depend_params
+            f"KOCHI_PARAM_{environment_name(name)}": parameters[name]
+            for name in self.depend_params
+            if name in parameters
         }
 
 
@@ -75,47 +79,24 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Point:
-    """One combination of parameters, all resolved; `duplicate` counts repetitions from 0, `cores`
-    is what the run requests, if anything. `rerun_of` is the record that a rerun repeats."""
+    """One combination of parameters, all resolved.
+
+    `duplicate` counts repetitions from 0. `request` is what the run requests. `rerun_of` is the
+    record that a rerun repeats, `sweep` the index in `Batch.sweeps`.
+    """
 
     parameters: Mapping[str, str]
     duplicate: int
     name: str
     queue: str | None
     artifacts: tuple[Artifact, ...]
-    cores: int | None = None
+    request: Request = NO_REQUEST
     rerun_of: str = ""
+    sweep: int = 0
 
     def environment(self, phase: Phase) -> dict[str, str]:
         """KOCHI_PARAM_<NAME> for the parameters on which the phase depends, and no others."""
         return phase.environment(self.parameters)
-
-
-@dataclass(frozen=True)
-class ParameterValues:
-    """Values of a parameter, on all machines (None) or some."""
-
-    values: tuple[str, ...]
-    machines: tuple[str, ...] | None = None
-
-    def on(self, machine: str) -> bool:
-        return self.machines is None or machine in self.machines
-
-
-def select(choices: Iterable[ParameterValues], machine: str) -> ParameterValues | None:
-    """The entry that counts on a machine: the last one that matches."""
-    matching = [choice for choice in choices if choice.on(machine)]
-    return matching[-1] if matching else None
-
-
-def machines_named(parameters: Mapping[str, Iterable[ParameterValues]]) -> set[str]:
-    """The machines for which a parameter has values of its own."""
-    return {
-        machine
-        for choices in parameters.values()
-        for choice in choices
-        for machine in choice.machines or ()
-    }
 
 
 @dataclass(frozen=True)
@@ -131,10 +112,12 @@ class Recorded:
 class Batch:
     """A named grid.
 
-    `parameters` holds the batch's own; of a parameter's entries the last one that matches a machine
-    counts. `job_name`, `queue` and `artifacts` are templates. `metrics` is empty when no artifact
-    keeps the standard output from which they are read. `recorded`: in a rerun, the points that it
-    repeats, instead of the grid; `below`: the directory of its results.
+    `parameters` holds all entries of the batch's own parameters and sub-parameters, `sweeps` what
+    is combined with what. `sometimes` are the parameters that only some points have. `job_name`,
+    `queue` and `artifacts` are templates. `metrics` is empty when no artifact keeps the standard
+    output from which they are read; `quantities` says how they are shown, and `plots` in which
+    figures. `recorded`: in a rerun, the points that it repeats, instead of the grid; `below`: the
+    directory of its results. `has_code`: whether the parameter `code` names the project's own code.
     """
 
     name: str
@@ -147,15 +130,24 @@ class Batch:
     build: Phase
     run: Phase
     metrics: Mapping[str, str]
+    sweeps: tuple[Sweep, ...] = ()
+    sometimes: frozenset[str] = frozenset()
+    quantities: Mapping[str, Quantity] = FrozenDict()
+    plots: tuple[Plot, ...] = ()
     recorded: tuple[Recorded, ...] | None = None
     below: str = ""
+    preparation: Preparation | None = None
+    has_code: bool = False
 
 
 @dataclass(frozen=True)
 class Grid:
-    """All points of a batch on a machine. `artifacts` are templates; `varying` are the parameters
-    with more than one value over the points, in the order of the file. `below`: see
-    `Batch`."""
+    """All points of a batch on a machine, and the combinations that are `skipped` there.
+
+    `artifacts` are templates; `varying` are the parameters with more than one value over the
+    points, in the order of the file. `below` and `has_code`: see
+    `Batch`.
+    """
 
     experiment: str
     batch: str
@@ -167,7 +159,20 @@ class Grid:
     run: Phase
     varying: tuple[str, ...]
     metrics: Mapping[str, str] = FrozenDict()
+    quantities: Mapping[str, Quantity] = FrozenDict()
+    plots: tuple[Plot, ...] = ()
     below: str = ""
+    skipped: tuple[Skipped, ...] = ()
+    preparation: Preparation | None = None
+    has_code: bool = False
+
+    @property
+    def skipped_by_reason(self) -> Mapping[str, int]:
+        """The number of skipped points for each reason; duplicates count once."""
+        found: dict[str, int] = {}
+        for each in self.skipped:
+            found[each.reason] = found.get(each.reason, 0) + 1
+        return found
 
 
 @dataclass(frozen=True)
@@ -205,8 +210,25 @@ class PointTexts:
             ),
         )
 
+    def missing(self, parameters: Collection[str]) -> Iterator[tuple[KeyPath, str]]:
+        """The names that are not among the parameters, and the keys of a batch with them."""
+        keys: list[tuple[KeyPath, Template | None]] = [(("name",), self.name)]
+        keys.append((("queue",), self.queue))
+        for index, (_, dest, src) in enumerate(self.artifacts):
+            keys.append((("artifacts", index, "dest"), dest))
+            keys.append((("artifacts", index, "src"), src))
+        for key, template in keys:
+            for name in template.names if template else ():
+                if name not in parameters and name not in SUBSTITUTED:
+                    yield key, name
+
     def point(
-        self, parameters: FrozenDict[str, str], batch: str, duplicate: int, encoded: dict[str, str]
+        self,
+        parameters: FrozenDict[str, str],
+        batch: str,
+        duplicate: int,
+        encoded: dict[str, str],
+        sweep: int = 0,
     ) -> Point:
         """`encoded` holds the texts of all values for paths, including the batch's name."""
         number = {"duplicate": str(duplicate)}
@@ -221,6 +243,7 @@ class PointTexts:
                 Artifact(type_, dest.render(safe), None if src is None else src.render(raw))
                 for type_, dest, src in self.artifacts
             ),
+            sweep=sweep,
         )
 
 
@@ -251,143 +274,13 @@ def point_problems(point: Point) -> Iterator[tuple[str, str]]:
         yield "queue", f"{point.queue!r}: {wrong}"
 
 
-def cores_of(value: Value, parameters: Mapping[str, str]) -> int:
-    """How many cores a run requests with its parameters. Raises TemplateError."""
-    text = value.render(parameters)
-    if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text, re.ASCII):
-        given = ", ".join(f"{name}={parameters[name]!r}" for name in dict.fromkeys(value.names))
-        where = f" with {given}" if given else ""
-        raise TemplateError(
-            f"a whole number of cores, 1 or more, was expected, not {text!r}{where}"
-        )
-    return int(text)
-
-
-def dependency_order(values: Mapping[str, tuple[Value, ...]]) -> list[str]:
-    """The names in an order in which each comes after the names that its values use.
-
-    Raises TemplateError for a cycle, naming it. Names that are not in `values` are left out.
-    """
-    # Imported here: a run, which makes its own point only, needs neither.
-    from graphlib import CycleError, TopologicalSorter
-
-    from snakemake_kochi.project.problems import chain
-
-    used = {
-        name: [other for value in own for other in value.names if other in values]
-        for name, own in values.items()
-    }
-    try:
-        return list(TopologicalSorter(used).static_order())
-    except CycleError as error:
-        names = chain(error.args[1][::-1])
-        raise TemplateError(f"parameters refer to each other in a circle: {names}") from None
-
-
-def resolve_all(
-    columns: Mapping[str, tuple[Value, ...]],
-    place: Mapping[str, KeyPath],
-    problems: Problems,
-    batch: str = "",
-) -> Iterator[FrozenDict[str, str]]:
-    """Every combination of the values, resolved; the last parameter varies fastest.
-
-    `batch` is the value of `${batch_name}`. A parameter whose value cannot be computed is noted and
-    left out of its combination, together with those that use it. Raises ConfigError for a cycle.
-    """
-    try:
-        order = dependency_order(columns)
-    except TemplateError as error:
-        raise problems.source_map.error((), str(error)) from error
-    names = list(columns)
-    for combination in itertools.product(*columns.values()):
-        templates = dict(zip(names, combination, strict=True))
-        values = {BATCH_NAME: batch}
-        for name in order:
-            try:
-                text = templates[name].render(values)
-            except KeyError:  # of a parameter without a value, which was noted
-                continue
-            except TemplateError as error:
-                problems.add_example(place[name], str(error))
-                continue
-            wrong = value_problem(text)
-            if wrong:
-                problems.add_example(place[name], wrong)
-            else:
-                values[name] = text
-        yield FrozenDict((name, values[name]) for name in names if name in values)
-
-
-def make_points(
-    batch: Batch,
-    columns: Mapping[str, tuple[Value, ...]],
-    place: Mapping[str, KeyPath],
-    problems: Problems,
-) -> tuple[Point, ...]:
-    """The points of a batch, duplicates innermost.
-
-    If a problem is noted, the points are for further checks only: what has no value is missing or
-    empty in them.
-    """
-    path: KeyPath = ("batches", batch.name)
-    if batch.duplicates > MAXIMUM_DUPLICATES:
-        told = f"{batch.duplicates} duplicates; at most {MAXIMUM_DUPLICATES} are possible"
-        problems.add((*path, "duplicates"), told)
-        return ()
-    count = batch.duplicates
-    for values in columns.values():
-        count *= len(values)
-    if count > MAXIMUM_POINTS:
-        told = str(count) if count <= _MOST_TOLD else f"more than {_MOST_TOLD}"
-        problems.add(path, f"{told} points; at most {MAXIMUM_POINTS} are possible")
-        return ()
-    if count >= _MANY_POINTS:
-        _log.warning("batch %s has %d points; planning them takes minutes", batch.name, count)
-    all_texts = PointTexts.parse(batch.job_name, batch.queue, batch.artifacts)
-    encodings: dict[str, str] = {}
-    known: dict[tuple[str, ...], PointTexts] = {}
-    points = []
-    for parameters in resolve_all(columns, place, problems, batch.name):
-        for value in (batch.name, *parameters.values()):
-            if value not in encodings:
-                encodings[value] = encode_component(value)
-        encoded = {name: encodings[value] for name, value in parameters.items()}
-        encoded["batch_name"] = encodings[batch.name]
-        names = tuple(parameters)
-        if names not in known:
-            known[names] = all_texts.knowing(names)
-        for duplicate in range(batch.duplicates):
-            point = known[names].point(parameters, batch.name, duplicate, encoded)
-            for key, wrong in point_problems(point):
-                at = problems.source_map.first((*path, key), (f"default_{key}",), path)
-                problems.add_example(at, wrong)
-            points.append(point)
-    if not batch.run.cores:
-        return tuple(points)
-    return tuple(_with_cores(points, parse_value(batch.run.cores), batch, problems))
-
-
-def _with_cores(
-    points: Iterable[Point], value: Value, batch: Batch, problems: Problems
-) -> Iterator[Point]:
-    for point in points:
-        try:
-            yield replace(point, cores=cores_of(value, point.parameters))
-        except KeyError:  # of a parameter without a value, which was noted
-            yield point
-        except TemplateError as error:
-            place = problems.source_map.first(
-                ("batches", batch.name, "run", "cores"), ("run", "cores")
-            )
-            problems.add(place, str(error))
-            yield point
-
-
-def varying_parameters(points: Iterable[Point]) -> tuple[str, ...]:
-    """The parameters that have more than one value over the points."""
+def varying_parameters(points: Sequence[Point]) -> tuple[str, ...]:
+    """The parameters that have more than one value over the points, or that some do not have."""
     seen: dict[str, set[str]] = {}
     for point in points:
         for name, value in point.parameters.items():
             seen.setdefault(name, set()).add(value)
-    return tuple(name for name, values in seen.items() if len(values) > 1)
+    sometimes: set[str] = set()
+    if any(len(point.parameters) < len(seen) for point in points):
+        sometimes = {name for name in seen if any(name not in p.parameters for p in points)}
+    return tuple(name for name, values in seen.items() if len(values) > 1 or name in sometimes)

@@ -5,20 +5,32 @@ Several files may describe a machine. The nearest file counts, key by key.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.clean_rules import Rules, read_rule
 from snakemake_kochi.project.document import Document, names, optional_text, script, section
+from snakemake_kochi.project.launchers import (
+    Launchers,
+    is_launcher_name,
+    preferred_launcher,
+    template_problem,
+)
 from snakemake_kochi.project.machines import LOCAL, Machine
 from snakemake_kochi.project.problems import KeyPath, check_name
-from snakemake_kochi.project.values import path_problem
+from snakemake_kochi.project.quiet import read_quiet
+from snakemake_kochi.project.values import path_problem, value_problem
 from snakemake_kochi.quantities import memory_of, walltime_of
 from snakemake_kochi.schedulers.interface import AllocationSettings
 from snakemake_kochi.schedulers.native import OPTIONS, Options
 
+if TYPE_CHECKING:
+    from snakemake_kochi.project.isolation import MachineIsolation
+
+_FACT_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
 
 
@@ -47,13 +59,18 @@ def _machine(name: str, data: Mapping[str, Any], path: KeyPath, layers: Layers) 
         kochi_root=optional_text(data.get("kochi_root")),
         lock_dir=optional_text(data.get("lock_dir")),
         lock_kind=optional_text(data.get("lock_kind")),
+        scratch_dir=optional_text(data.get("scratch_dir")),
         alloc_interact_script=script(data.get("alloc_interact_script")),
         alloc_script=script(data.get("alloc_script")),
         scheduler=optional_text(data.get("scheduler")),
         allocation=_allocation(data, (*path, "allocation"), layers),
         load_env_on_login_node=on_login_node,
         load_env_on_machine=on_machine,
+        launchers=_launchers(data, path, layers),
+        facts=_facts(data, (*path, "facts"), layers),
+        quiet=read_quiet(section(data, "quiet"), (*path, "quiet"), layers),
         clean=_clean(data, (*path, "clean"), layers),
+        isolation=_isolation(data, (*path, "isolation"), layers),
         files=layers.files(name),
         root_file=layers.origin((*path, "kochi_root")).source_map.file,
         script_file=layers.origin((*path, "alloc_script")).source_map.file,
@@ -93,6 +110,41 @@ def _allocation(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> 
     return AllocationSettings(**found)
 
 
+def _facts(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> FrozenDict[str, str]:
+    found = {}
+    for name, value in section(machine, "facts").items():
+        if problems.is_unknown((*path, name)) or value is None or value.kind == "null":
+            continue
+        wrong = value_problem(value.value_text)
+        if not _FACT_NAME.fullmatch(name):
+            wrong = "a fact's name has only letters, digits and _, and starts with a letter or _"
+        elif name == "name":
+            wrong = "$machine.name is the machine's own name; give the fact another name"
+        if wrong:
+            problems.add((*path, name), wrong)
+        else:
+            found[name] = value.value_text
+    return FrozenDict(found)
+
+
+def _launchers(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> Launchers:
+    if "launcher" not in machine and "launchers" not in machine:
+        return Launchers()
+    own = {name: optional_text(text) or "" for name, text in section(machine, "launchers").items()}
+    for name, text in own.items():
+        if not is_launcher_name(name):
+            said = "the name of a launcher begins with a letter, and has letters, digits, _ . -"
+            problems.add((*path, "launchers", name), said)
+        if (wrong := template_problem(text, own)) is not None:
+            problems.add((*path, "launchers", name), f"{text!r}: {wrong}")
+    default = optional_text(machine.get("launcher")) or ""
+    if default and (wrong := template_problem(default, own)) is not None:
+        problems.add((*path, "launcher"), f"{default!r}: {wrong}")
+    return Launchers(
+        default, FrozenDict(own), preferred_launcher(optional_text(machine.get("scheduler")))
+    )
+
+
 def _clean(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> Rules | None:
     if "clean" not in machine:
         return None
@@ -110,6 +162,17 @@ def _clean(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> Rules
             shown = text if key != "keep" else list(text or ())
             problems.add((*path, key), f"{shown!r}: {error}")
     return Rules().changed_by(written)
+
+
+def _isolation(
+    machine: Mapping[str, Any], path: KeyPath, problems: Layers
+) -> MachineIsolation | None:
+    if not (data := section(machine, "isolation")):
+        return None
+    # Imported here: few machines have the key.
+    from snakemake_kochi.project.isolation import read_machine_isolation
+
+    return read_machine_isolation(data, path, problems)
 
 
 def _arguments(
@@ -130,7 +193,7 @@ def _arguments(
 
 def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: Layers) -> None:
     settings = machine.allocation
-    for key in ("work_dir", "kochi_root", "lock_dir"):
+    for key in ("work_dir", "kochi_root", "lock_dir", "scratch_dir"):
         if wrong := path_problem(getattr(machine, key) or ""):
             problems.add((*path, key), wrong)
     if machine.name == LOCAL and machine.hosts:
@@ -187,7 +250,7 @@ class Layers:
 
     def data(self, name: str) -> dict[str, Any]:
         """The merged description of a machine: the nearest file counts for each key, also within
-        `allocation`.
+        `allocation` and `facts`.
 
         A nearer `scheduler` or `alloc_script` replaces the other one, with its keys of
         `allocation`.
@@ -199,10 +262,10 @@ class Layers:
                 if way in own and other in merged and other not in own:
                     merged.pop(other)
                     merged.pop("allocation", None)
-            allocation = section(merged, "allocation") | section(own, "allocation")
-            merged |= own
-            if allocation:
-                merged["allocation"] = allocation
+            inner = {
+                key: section(merged, key) | section(own, key) for key in ("allocation", "facts")
+            }
+            merged |= own | {key: value for key, value in inner.items() if value}
         return merged
 
     def origin(self, path: KeyPath) -> Document:

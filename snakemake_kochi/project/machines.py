@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.files import expand_path, expand_user, is_name
@@ -20,7 +21,12 @@ from snakemake_kochi.ownership import OthersError, check_followed
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.project.document import read_text
+from snakemake_kochi.project.launchers import Launchers
+from snakemake_kochi.project.quiet import Thresholds
 from snakemake_kochi.schedulers.interface import AllocationSettings
+
+if TYPE_CHECKING:
+    from snakemake_kochi.project.isolation import MachineIsolation
 
 LOCAL = "local"
 SITE_VARIABLE = "KOCHI_SITE_CONF"
@@ -45,12 +51,17 @@ class Machine:
     kochi_root: str | None = None
     lock_dir: str | None = None  # as written: variables are those of the host that uses it
     lock_kind: str | None = None
+    scratch_dir: str | None = None  # as written: variables are those of the node
     alloc_interact_script: str = ""
     alloc_script: str = ""
     scheduler: str | None = None
     allocation: AllocationSettings = field(default_factory=AllocationSettings)
     load_env_on_login_node: str = ""
     load_env_on_machine: str = ""
+    isolation: MachineIsolation | None = None
+    launchers: Launchers = field(default_factory=Launchers)
+    facts: Mapping[str, str] = field(default_factory=FrozenDict)  # texts, by name
+    quiet: Thresholds = field(default_factory=FrozenDict)
     clean: Rules | None = None  # by which runs clean up by themselves; None if they do not
     files: tuple[str, ...] = field(default=(), compare=False)
     root_file: str = field(default="kochi.yaml", compare=False)

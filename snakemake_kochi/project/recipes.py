@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.files import expand_user, is_name
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.document import names
 from snakemake_kochi.project.machines import Machine
-from snakemake_kochi.project.problems import KeyPath, Problems, chain
+from snakemake_kochi.project.problems import chain
 from snakemake_kochi.project.recording import NOTHING_MORE, Recording
+from snakemake_kochi.project.requests import NO_REQUEST, Request
+from snakemake_kochi.project.revisions import Revision
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A recipe that something depends on, on all machines (None) or some."""
+    """A recipe that something depends on, on all machines (None) or some.
+
+    In an experiment `recipe` may be a value with references to parameters, and so may `branch` or
+    `commit_hash`, at which the recipe is installed instead of its own (see `revisions.py`).
+    """
 
     dependency: str
     recipe: str
     machines: tuple[str, ...] | None = None
+    branch: str = ""
+    commit_hash: str = ""
 
     def __str__(self) -> str:
         return f"{self.dependency}:{self.recipe}"
@@ -57,7 +63,7 @@ class Recipe:
 
     The source is `mirror_dir` if `mirror`, else `branch` of `git`, else `commit_hash` of `git`,
     else the default branch of `git`, else none. Only the one that counts is set. `source_at` has
-    the position of each of these keys, for messages.
+    the position of each of these keys, for messages. `request` is what its installation requests.
     """
 
     dependency: str
@@ -75,6 +81,7 @@ class Recipe:
     depends: tuple[Requirement, ...]
     on_machine: bool
     strict: bool = True
+    request: Request = field(default=NO_REQUEST, compare=False)
     source_at: Mapping[str, str] = field(default=FrozenDict(), compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -105,6 +112,7 @@ class Project:
     dependencies: Mapping[str, Mapping[str, Recipe]]
     common_files: tuple[str, ...] = ()
     large_files: int | None = None
+    quiet: Mapping[str, float | str] = FrozenDict()
     recording: Recording = NOTHING_MORE
 
     def machine(self, name: str) -> Machine:
@@ -118,8 +126,12 @@ class Project:
         )
 
     def requirement(self, text: str) -> Requirement:
-        """From `dependency:recipe`. Raises ConfigError, with the recipes of the dependency, for
-        anything else."""
+        """From `dependency:recipe`, in which a branch may be written as it is. Raises ConfigError,
+        with the recipes of the dependency, for anything else."""
+        dependency, _, recipe = text.partition(":")
+        own, _, branch = recipe.partition("@")
+        if is_name(own) and branch and not is_name(recipe):
+            text = f"{dependency}:{Revision(own, branch).name}"
         try:
             return Requirement.parse(text)
         except ConfigError as error:
@@ -139,7 +151,17 @@ class Project:
             raise NameNotFoundError(
                 f"{requirement}: {problem}", "To list all recipes, type: kochi show installs"
             )
-        return self.dependencies[requirement.dependency][requirement.recipe]
+        recipes = self.dependencies[requirement.dependency]
+        if requirement.recipe in recipes:
+            return recipes[requirement.recipe]
+        revision = Revision.of(requirement.recipe)
+        own = recipes[revision.recipe]
+        return replace(
+            own,
+            name=requirement.recipe,
+            branch=revision.branch or None,
+            commit_hash=revision.commit_hash or None,
+        )
 
     def recipe_problem(self, requirement: Requirement) -> str | None:
         """Why there is no such recipe, or None if there is."""
@@ -147,10 +169,19 @@ class Project:
         if recipes is None:
             said = nearest(requirement.dependency, self.dependencies)
             return f"there is no dependency '{requirement.dependency}' in {self._source}, {said}"
-        if requirement.recipe not in recipes:
-            said = nearest(requirement.recipe, recipes)
-            return f"'{requirement.dependency}' has no recipe '{requirement.recipe}', {said}"
-        return None
+        if requirement.recipe in recipes:
+            return None
+        revision = Revision.of(requirement.recipe)
+        if not revision.is_any or revision.recipe not in recipes:
+            has_such_names = any("@" in name for name in recipes)
+            known = requirement.recipe if has_such_names else revision.recipe
+            said = nearest(known, recipes)
+            return f"'{requirement.dependency}' has no recipe '{known}', {said}"
+        recipe = recipes[revision.recipe]
+        if recipe.git is None or recipe.mirror:
+            has = "mirrors a directory" if recipe.mirror else "has no key 'git'"
+            return f"{recipe} {has}, so there is no branch or commit of it"
+        return revision.problem
 
     def resolve(
         self, requirements: Iterable[Requirement], machine: str, origin: str = "the command line"
@@ -256,55 +287,6 @@ class Project:
     @property
     def _source(self) -> str:
         return "kochi.yaml" if self.file is None else str(self.file)
-
-
-def requirements(
-    data: Mapping[str, Any], path: KeyPath, problems: Problems
-) -> tuple[Requirement, ...]:
-    """The entries of `depends`.
-
-    Two recipes of one dependency for the same machines are a problem; a later entry for other
-    machines replaces an earlier one there.
-    """
-    value = data.get("depends")
-    found: list[Requirement] = []
-    for index, entry in enumerate(value if isinstance(value, list) else []):
-        if entry is None:  # its shape was wrong
-            continue
-        requirement = Requirement(
-            str(entry["name"]), str(entry["recipe"]), names(entry.get("machines"))
-        )
-        for other in found:
-            same = (other.dependency, other.machines) == (
-                requirement.dependency,
-                requirement.machines,
-            )
-            if same and other.recipe != requirement.recipe:
-                problems.add(
-                    (*path, "depends", index),
-                    f"two recipes of one dependency: {other} and {requirement}; remove one",
-                )
-        found.append(requirement)
-    return tuple(found)
-
-
-def check_recipes(
-    project: Project, data: Mapping[str, Any], path: KeyPath, problems: Problems
-) -> None:
-    """Note every entry of `depends` that names no recipe of the project."""
-
-    def is_known(dependency: str) -> bool:
-        path = ("dependencies", dependency)
-        return not (problems.is_unknown(path) or problems.is_unknown((*path, "recipes")))
-
-    value = data.get("depends")
-    for index, entry in enumerate(value if isinstance(value, list) else []):
-        if entry is None:  # its shape was wrong
-            continue
-        requirement = Requirement(str(entry["name"]), str(entry["recipe"]))
-        wrong = project.recipe_problem(requirement)
-        if wrong and is_known(requirement.dependency):
-            problems.add((*path, "depends", index), wrong)
 
 
 def _in_order(

@@ -18,14 +18,14 @@ from snakemake_kochi.project.grid import (
     Point,
     PointTexts,
     Recorded,
-    cores_of,
     point_problems,
 )
-from snakemake_kochi.project.templates import TemplateError, parse_value
+from snakemake_kochi.project.requests import Requests
 from snakemake_kochi.project.values import encode_component
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment
+    from snakemake_kochi.project.machine_facts import Facts
 
 
 def only_recorded(
@@ -46,37 +46,39 @@ def only_recorded(
     return replace(experiment, batches=FrozenDict(batches), remarks=())
 
 
-def recorded_points(file: str, batch: Batch, names: Sequence[str]) -> tuple[Point, ...]:
+def recorded_points(
+    file: str, batch: Batch, names: Sequence[str], facts: Facts
+) -> tuple[Point, ...]:
     """The points of a batch that were recorded.
 
     `names`: the parameters of the batch in the experiment `file`. Raises ConfigError for
     a point with others, or with values that no such point has.
     """
-    return tuple(_points(file, batch, names))
+    return tuple(_points(file, batch, names, facts))
 
 
-def _points(file: str, batch: Batch, names: Sequence[str]) -> Iterator[Point]:
+def _points(file: str, batch: Batch, names: Sequence[str], facts: Facts) -> Iterator[Point]:
     texts = PointTexts.parse(batch.job_name, batch.queue, batch.artifacts)
+    requests = Requests(batch.run)
     for each in batch.recorded or ():
         where = f"{file}: batch '{batch.name}', record {each.identity}"
-        if set(each.parameters) != set(names):
-            differing = sorted({*each.parameters} ^ {*names})
+        differing = sorted(({*each.parameters} ^ {*names}) - batch.sometimes)
+        if differing:
             raise ConfigError(
                 f"{where}: it does not have the parameters of the batch, but differs in "
                 f"{', '.join(differing)}",
                 "Was the record edited? A record describes the code that it names.",
             )
         # In the order of the file, as in the grid.
-        parameters = FrozenDict((name, each.parameters[name]) for name in names)
+        parameters = FrozenDict(
+            (name, each.parameters[name]) for name in names if name in each.parameters
+        )
         encoded = {name: encode_component(value) for name, value in parameters.items()}
         encoded["batch_name"] = encode_component(batch.name)
         point = texts.point(parameters, batch.name, each.duplicate, encoded)
         for _, wrong in point_problems(point):
             raise ConfigError(f"{where}: {wrong}")
-        cores = None
-        if batch.run.cores:
-            try:
-                cores = cores_of(parse_value(batch.run.cores), parameters)
-            except TemplateError as error:
-                raise ConfigError(f"{where}: {error}") from error
-        yield replace(point, cores=cores, rerun_of=each.identity)
+        request, problems = requests.of({**facts.values, **parameters})
+        for key, wrong in problems.items():
+            raise ConfigError(f"{where}: run.{'.'.join(map(str, key))}: {wrong}")
+        yield replace(point, request=request, rerun_of=each.identity)

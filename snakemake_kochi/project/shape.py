@@ -143,6 +143,11 @@ def _stand_in(path: KeyPath) -> tuple[KeyPath, Any]:
             return path, {2: _ABSENT, 4: None}[depth]
         case ("params" | "default_params" | "envs", _, *_):
             return path[: depth + 2], _NO_VALUE
+        case ("grids", int(), *inner) if inner:
+            place, stand_in = _stand_in((*path[:depth], *inner))
+            return (*path[: depth + 2], *place[depth:]), stand_in
+        case ("include", int(), _, *_):
+            return path[: depth + 3], _NO_VALUE
         case ("artifacts", _, "type", *_):
             return path[: depth + 3], Scalar("unknown")
         case ("artifacts", _, "src", *_):
@@ -179,8 +184,9 @@ def _repair_unknown_keys(document: Document, error: Any) -> None:
         for key in mapping
         if key not in known and not any(re.search(pattern, key) for pattern in patterns)
     ]
+    instead = error.schema.get("x-instead", {})  # our own word: other names for keys
     for key in unknown:
-        said = nearest(key, known)
+        said = f"did you mean '{instead[key]}'?" if key in instead else nearest(key, known)
         document.problems.add((*path, key), f"unknown key, {said}")
         value = mapping.pop(key)
         meant = re.fullmatch(r"did you mean '(.*)'\?", said)

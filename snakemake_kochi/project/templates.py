@@ -1,32 +1,37 @@
-"""Texts with `$x` and `${x}` in them, and values with expressions in backticks.
+"""Texts with `$x` and `${x}` in them, values with expressions in backticks, and conditions.
 
-An expression has arithmetic, comparison, conditions, texts and a few functions. It has no names but
-parameters and these functions, and no attributes, subscripts or comprehensions. Numbers, texts and
-lists are bounded, which limits the time and memory of an expression.
+In values and conditions, `$machine.cores` is a fact of the machine.
 """
 
 from __future__ import annotations
 
 import ast
-import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from snakemake_kochi.errors import nearest
-from snakemake_kochi.project.values import MAXIMUM_LENGTH, typed
+from snakemake_kochi.project.evaluation import (
+    Evaluation,
+    refuse_foreign_parts,
+    text_of,
+)
+from snakemake_kochi.project.evaluation import (
+    TemplateError as TemplateError,
+)
 
 # `$` before anything else is itself, so prices and regular expressions need no escaping.
-_REFERENCE = re.compile(
-    r"\$(?:(?P<dollar>\$)|(?P<plain>[A-Za-z_][A-Za-z0-9_]*)|(?P<open>\{)(?:(?P<braced>[^{}]*)\})?)"
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+_REFERENCE, _REFERENCE_OR_FACT = (
+    re.compile(
+        rf"\$(?:(?P<dollar>\$)|(?P<plain>{plain})|(?P<open>\{{)(?:(?P<braced>[^{{}}]*)\}})?)"
+    )
+    for plain in (_NAME, rf"machine\.{_NAME}|{_NAME}")
 )
+# The beginning of the name of a fact; no parameter has a dot in its name.
+FACT = "machine."
 _EXPRESSION = re.compile("`([^`]+)`")
-
-
-class TemplateError(Exception):
-    """A text cannot be parsed or has no value; the message is for people, without file and line."""
 
 
 class Value(Protocol):
@@ -62,9 +67,10 @@ class Template:
     names: tuple[str, ...]
 
     @classmethod
-    def parse(cls, text: str) -> Template:
-        """Raises TemplateError for `${` that is not closed."""
-        literals, names = _split(text)
+    def parse(cls, text: str, facts: bool = False) -> Template:
+        """With `facts`, `$machine.x` refers to `machine.x`. Raises TemplateError for `${` that is
+        not closed."""
+        literals, names = _split(text, facts)
         return cls(tuple(literals), tuple(names))
 
     def render(self, values: Mapping[str, str]) -> str:
@@ -74,12 +80,13 @@ class Template:
         return "".join(parts)
 
 
-def _split(text: str) -> tuple[list[str], list[str]]:
+def _split(text: str, facts: bool) -> tuple[list[str], list[str]]:
     """The literals around the references of a text, one more than there are, and the names."""
+    reference = _REFERENCE_OR_FACT if facts else _REFERENCE
     literals = [""]
     names = []
     end = 0
-    for found in _REFERENCE.finditer(text):
+    for found in reference.finditer(text):
         literals[-1] += text[end : found.start()]
         end = found.end()
         if found["dollar"]:
@@ -120,213 +127,23 @@ def parse_value(text: str) -> Value:
 
 
 def _parse_text(text: str) -> Value:
-    return Template.parse(text) if "$" in text else Literal(text)
+    return Template.parse(text, facts=True) if "$" in text else Literal(text)
 
 
-_MAXIMUM_SOURCE = 2_000  # characters; also bounds the depth of the recursion below
-_MAXIMUM_BITS = 10_000  # of a whole number; Python writes out no more than 4300 digits
-_MAXIMUM_ENTRIES = 10_000  # of a list
-
-_NODES = (
-    ast.Expression,
-    ast.Constant,
-    ast.Name,
-    ast.Load,
-    ast.BinOp,
-    ast.UnaryOp,
-    ast.BoolOp,
-    ast.Compare,
-    ast.IfExp,
-    ast.Tuple,
-    ast.List,
-    ast.Call,
-    ast.operator,
-    ast.unaryop,
-    ast.boolop,
-    ast.cmpop,
-)
-_LITERAL_NAMES = {"true": True, "false": False}
+def parse_expression(text: str) -> Expression:
+    """A text that is an expression as a whole, with or without backticks around it: a condition,
+    or a bound of a series. Raises TemplateError."""
+    inner = _EXPRESSION.fullmatch(text.strip())
+    return Expression.parse(inner[1] if inner else text)
 
 
-def _power(base: Any, exponent: Any) -> Any:
-    if isinstance(base, int) and isinstance(exponent, int) and exponent > 0:
-        _bounded(base.bit_length() * exponent)
-    result = base**exponent
-    if isinstance(result, complex):
-        raise TemplateError(f"{base} ** {exponent} is not a real number")
-    return result
+def is_fact(name: str) -> bool:
+    """Whether a name in a value is that of a fact of the machine."""
+    return name.startswith(FACT)
 
 
-def _multiply(left: Any, right: Any) -> Any:
-    for text, count in ((left, right), (right, left)):
-        if isinstance(text, str) and isinstance(count, int):
-            _bounded(len(text) * count, MAXIMUM_LENGTH)
-    return left * right
-
-
-def _shift_left(value: Any, by: Any) -> Any:
-    if isinstance(by, int):
-        _bounded(by)
-    return value << by
-
-
-def _modulo(left: Any, right: Any) -> Any:
-    # '%999999999d' would write a gigabyte.
-    if isinstance(left, str) and re.search(r"%[^a-zA-Z%]*([0-9]{4}|\*)", left):
-        raise TemplateError("a format cannot have * or a width of more than 3 digits")
-    return left % right
-
-
-_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: _multiply,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: _modulo,
-    ast.Pow: _power,
-    ast.LShift: _shift_left,
-    ast.RShift: operator.rshift,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-    ast.Invert: operator.invert,
-    ast.Not: operator.not_,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda item, container: item in container,
-    ast.NotIn: lambda item, container: item not in container,
-}
-
-
-def _of_single_values(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that takes no lists: the text of a list may be as long as all of its entries'."""
-
-    def call(*values: Any) -> Any:
-        if any(isinstance(value, tuple) for value in values):
-            raise TemplateError("a single value was expected, not a list")
-        return function(*values)
-
-    return call
-
-
-def _range(*bounds: int) -> tuple[int, ...]:
-    found = range(*bounds)
-    # Not len(): it fails for objects that are larger than an index.
-    if found and abs(found[-1] - found[0]) // abs(found.step) >= _MAXIMUM_ENTRIES:
-        raise TemplateError(f"more than {_MAXIMUM_ENTRIES} numbers")
-    return tuple(found)
-
-
-def _round(value: Any, *digits: Any) -> Any:
-    if digits and isinstance(digits[0], int):
-        _bounded(abs(digits[0]))  # Python computes 10 ** digits
-    return round(value, *digits)
-
-
-def _sum(values: Any) -> Any:
-    if not isinstance(values, tuple) or any(isinstance(v, str | tuple) for v in values):
-        raise TemplateError("a list of numbers was expected")
-    return sum(values)
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "all": all,
-    "any": any,
-    "float": float,
-    "int": int,
-    "len": len,
-    "max": max,
-    "min": min,
-    "pow": _power,
-    "range": _range,
-    "round": _round,
-    "sorted": lambda values: tuple(sorted(values)),
-    "str": _of_single_values(lambda value: _text(value)),
-    "sum": _sum,
-}
-
-
-def _text(value: Any) -> str:
-    """The text of a result: true or false for booleans."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
-
-
-def _bounded(size: int, limit: int = _MAXIMUM_BITS) -> None:
-    if size > limit:
-        raise TemplateError("the result is too large")
-
-
-def _checked(result: Any) -> Any:
-    if isinstance(result, int):
-        _bounded(result.bit_length())
-    elif isinstance(result, str):
-        _bounded(len(result), MAXIMUM_LENGTH)
-    return result
-
-
-@dataclass(frozen=True)
-class _Evaluation:
-    """One evaluation with the values of the placeholders."""
-
-    placeholder: re.Pattern[str]
-    texts: Mapping[str, str]
-
-    def value(self, node: ast.expr) -> Any:
-        match node:
-            case ast.Constant(value=str() as text):
-                # Inserted after parsing, so that no value can end the literal around it.
-                return _checked(self.placeholder.sub(lambda m: self.texts.get(m[0], m[0]), text))
-            case ast.Constant(value=constant):
-                return constant
-            case ast.Name(id=name):
-                return typed(self.texts[name]) if name in self.texts else _LITERAL_NAMES[name]
-            case ast.UnaryOp(op=op, operand=operand):
-                return _checked(_OPERATORS[type(op)](self.value(operand)))
-            case ast.BinOp(left=left, op=op, right=right):
-                return self._binary(op, self.value(left), self.value(right))
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                return self.value(body if self.value(test) else orelse)
-            case ast.Call(func=ast.Name(id=name), args=arguments):
-                return _checked(_FUNCTIONS[name](*map(self.value, arguments)))
-            case ast.Tuple(elts=items) | ast.List(elts=items):
-                return tuple(self.value(item) for item in items)
-            case ast.BoolOp(op=op, values=operands):
-                stop = isinstance(op, ast.Or)
-                for operand in operands:
-                    result = self.value(operand)
-                    if bool(result) is stop:
-                        break
-                return result
-            case ast.Compare(left=left, ops=ops, comparators=comparators):
-                return self._compare(left, ops, comparators)
-        raise AssertionError(node)  # refused by the parser
-
-    def _binary(self, op: ast.operator, left: Any, right: Any) -> Any:
-        formatting = isinstance(op, ast.Mod) and isinstance(left, str)
-        if isinstance(left, tuple) or (isinstance(right, tuple) and not formatting):
-            raise TemplateError(
-                "a list is only allowed in a call, and after 'in', 'not in', or a text and %"
-            )
-        return _checked(_OPERATORS[type(op)](left, right))
-
-    def _compare(self, left: ast.expr, ops: list[ast.cmpop], others: list[ast.expr]) -> bool:
-        value = self.value(left)
-        for op, other in zip(ops, others, strict=True):
-            next_value = self.value(other)
-            if not _OPERATORS[type(op)](value, next_value):
-                return False
-            value = next_value
-        return True
+_SINGLE_EQUALS = re.compile(r"[^=<>!]=[^=]")
+_MAXIMUM_SOURCE = 2_000  # characters; also bounds the depth of the recursion
 
 
 @dataclass(frozen=True)
@@ -341,7 +158,7 @@ class Expression:
     @classmethod
     def parse(cls, text: str) -> Expression:
         """From the text between the backticks. Raises TemplateError."""
-        literals, names = _split(text)
+        literals, names = _split(text, facts=True)
         prefix = "parameter_"
         while any(prefix in literal for literal in literals):
             prefix += "_"
@@ -359,15 +176,11 @@ class Expression:
                 )  # in '\\d', for example: these are messages for programmers
                 tree = ast.parse(code.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise TemplateError(f"`{source}` is not an expression") from error
+            hint = "; to compare, write ==" if _SINGLE_EQUALS.search(source) else ""
+            raise TemplateError(f"`{source}` is not an expression{hint}") from error
         known = {f"{prefix}{index}_" for index in range(len(names))}
         try:
-            called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-            for node in ast.walk(tree):
-                if id(node) in called:
-                    _refuse_unknown_function(node, known)
-                else:
-                    _refuse_foreign(node, known)
+            refuse_foreign_parts(tree, known)
         except TemplateError as error:
             raise TemplateError(f"`{source}`: {error}") from error
         return cls(source, tuple(names), tree, placeholder)
@@ -377,36 +190,24 @@ class Expression:
 
         Raises TemplateError when there is none.
         """
+        result = self.result(values)
+        if isinstance(result, tuple):
+            raise self._error("the result is a list, a single value was expected", values)
+        return text_of(result)
+
+    def result(self, values: Mapping[str, str]) -> Any:
+        """The result: a number, a boolean, a text or a tuple. Raises TemplateError."""
         prefix = self._placeholder.pattern.removesuffix(r"\d+_")
         texts = {f"{prefix}{i}_": values[name] for i, name in enumerate(self.names)}
         try:
-            result = _Evaluation(self._placeholder, texts).value(self._tree)
-            if isinstance(result, tuple):
-                raise TemplateError("the result is a list, a single value was expected")
-            return _text(result)
+            return Evaluation(self._placeholder, texts).value(self._tree)
         except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-            given = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(self.names))
-            where = f" with {given}" if given else ""
-            raise TemplateError(f"`{self.source}`{where}: {error}") from error
+            raise self._error(str(error), values) from error
 
+    def with_values(self, values: Mapping[str, str]) -> str:
+        """The expression and the values of its names, for people."""
+        given = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(self.names))
+        return f"`{self.source}` with {given}" if given else f"`{self.source}`"
 
-def _refuse_foreign(node: ast.AST, known: set[str]) -> None:
-    if not isinstance(node, _NODES) or isinstance(node, ast.Is | ast.IsNot):
-        raise TemplateError(
-            f"{type(node).__name__} is not allowed here; use only numbers, texts, $parameters, "
-            "operators and calls"
-        )
-    if isinstance(node, ast.Call) and node.keywords:
-        raise TemplateError("a call cannot have named arguments")
-    if isinstance(node, ast.Name) and node.id not in known | _LITERAL_NAMES.keys():
-        shown = re.sub(r"parameter_+\d+_", "${...}", node.id)
-        raise TemplateError(f"'{shown}' has no meaning here; write a parameter as $name")
-    if isinstance(node, ast.Constant) and not isinstance(node.value, bool | int | float | str):
-        raise TemplateError(f"{node.value!r} is not possible here")
-
-
-def _refuse_unknown_function(node: ast.AST, known: set[str]) -> None:
-    if not isinstance(node, ast.Name) or node.id in known:
-        raise TemplateError(f"only a function can be called; {nearest('', _FUNCTIONS)}")
-    if node.id not in _FUNCTIONS:
-        raise TemplateError(f"there is no function '{node.id}', {nearest(node.id, _FUNCTIONS)}")
+    def _error(self, message: str, values: Mapping[str, str]) -> TemplateError:
+        return TemplateError(f"{self.with_values(values)}: {message}")

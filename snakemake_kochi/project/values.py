@@ -19,7 +19,10 @@ _MAXIMUM_COMPONENT = 255  # of a file name, on every filesystem in use
 BATCH_NAME = "batch_name"
 SUBSTITUTED = (BATCH_NAME, "duplicate")
 # Columns of every batch's table, beside those of its parameters and metrics.
-TABLE_COLUMNS = ("run_seconds", "run_node", "run_started")
+TABLE_COLUMNS = ("run_seconds", "run_node", "run_started", "run_machine", "run_warnings")
+# The parameter that a batch has by its key `code`, and its value for the code as it is here.
+CODE = "code"
+WORKING_TREE = "working-tree"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _SAFE = "._+=,@:-~"
 # YAML 1.1 takes 1e3 for a text; in an expression it is meant as a number.

@@ -13,6 +13,7 @@ from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there, move
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.entries import Entry, QueueRemovedError, queue_lock
+from snakemake_kochi.queue.paused import PausedBatches
 from snakemake_kochi.queue.result import (
     complete,
     end_ticket,
@@ -21,7 +22,9 @@ from snakemake_kochi.queue.result import (
     unexecuted_result,
 )
 from snakemake_kochi.queue.skipped import ClaimSettings, Postponed, PreferredTickets, SkippedTickets
+from snakemake_kochi.queue.spreading import MOST_LEFT, Spreading
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
+from snakemake_kochi.queue.wakeup import subscribers
 
 _log = logging.getLogger(__name__)
 
@@ -74,8 +77,11 @@ class Claimer:
         self._skipped = SkippedTickets(settings)
         self._preferred: PreferredTickets | None = None
         self._postponed = Postponed()
+        self._paused = PausedBatches(machine)
         self._worker: int | None = None
         self._found = False  # whether the last claim found a ticket
+        self._spreading = Spreading()
+        self._is_idle = True
 
     def claim(
         self,
@@ -83,6 +89,7 @@ class Claimer:
         accept: Callable[[Ticket], Answer],
         limit: int = 1,
         is_first: Callable[[Ticket], bool] | None = None,
+        is_idle: bool = True,
     ) -> list[Claim]:
         """Take up to `limit` tickets for a worker, in the order of submission.
 
@@ -93,12 +100,17 @@ class Claimer:
         if there is no room for it yet. Later tickets must not overtake such a ticket, because a
         ticket that needs a whole worker would wait for ever while small ones keep coming. A skipped
         ticket is not offered to this worker again. A ticket whose file cannot be read, or that
-        cannot be ended for lack of space, is tried again after a while. Raises OSError or
-        KochiError when the queue cannot be listed or locked.
+        cannot be ended for lack of space, is tried again after a while.
+
+        Tickets like those that this worker has taken (see `Spreading`) come last. A worker that
+        is not `is_idle`, because it has jobs, leaves them while others serve the queue. Raises
+        OSError or KochiError when the queue cannot be listed or locked.
         """
+        self._is_idle = is_idle
         if worker != self._worker:
-            self._worker, self._preferred = worker, None
-            self._skipped = SkippedTickets(self._settings)
+            self._worker, self._spreading = worker, Spreading()
+            self._forget_skipped()
+        self._look_for_paused()
         if is_first is None:
             return self._claim(worker, accept, limit)
         claims, has_stopped = self._claim_preferred(worker, accept, limit, is_first)
@@ -111,6 +123,15 @@ class Claimer:
                 raise
             _log.warning("queue %s: cannot claim further tickets now: %s", self._paths.name, error)
             return claims
+
+    def _look_for_paused(self) -> None:
+        """Tickets of a paused batch are skipped like others, until any batch is resumed."""
+        if self._paused.has_changed():
+            self._forget_skipped()
+
+    def _forget_skipped(self) -> None:
+        self._preferred = None
+        self._skipped = SkippedTickets(self._settings)
 
     def _claim_preferred(
         self,
@@ -193,27 +214,58 @@ class Claimer:
         limit: int,
         entries: Iterable[Entry],
     ) -> str | None:
-        looks = 0
+        looks, left, after = 0, list[Entry](), None
         for entry in entries:
             if len(claims) == limit:
                 break
             if looks == limit + self._settings.looks_per_lock:
-                return entry.path.parent.name
-            looks += 1
-            ticket = self._readable(entry)
-            if ticket is None:
-                continue
-            answer = accept(ticket) if self._may_have(ticket) else "skip"
-            if answer == "stop":
+                after = entry.path.parent.name
                 break
-            if answer == "skip":
-                self._skipped.add(entry)
+            looks += 1
+            if len(left) < MOST_LEFT and self._spreading.is_left(entry.job):
+                left.append(entry)
+            elif (ticket := self._readable(entry)) is None:
                 continue
+            elif len(left) < MOST_LEFT and self._is_left(ticket):
+                left.append(entry)
+            elif self._offer(entry, ticket, claims, worker, accept):
+                break
+        if claims:
+            self._spreading.overtaken(entry.job for entry in left)
+        elif left and (self._is_idle or not self._has_others(worker)):
+            for entry in left[:limit]:
+                readable = self._readable(entry)
+                if readable and self._offer(entry, readable, claims, worker, accept):
+                    break
+        return after
+
+    def _offer(
+        self,
+        entry: Entry,
+        ticket: Ticket,
+        claims: list[Claim],
+        worker: int,
+        accept: Callable[[Ticket], Answer],
+    ) -> bool:
+        """Take or skip a ticket as `accept` answers; return whether it answers "stop"."""
+        answer = accept(ticket) if self._may_have(ticket) else "skip"
+        if answer == "skip":
+            self._skipped.add(entry)
+        elif answer == "take":
             claims += self._take(entry, ticket, worker)
-        return None
+            self._spreading.took(ticket)
+        return answer == "stop"
+
+    def _is_left(self, ticket: Ticket) -> bool:
+        return self._may_have(ticket) and self._spreading.leaves(ticket)
+
+    def _has_others(self, worker: int) -> bool:
+        """Whether other workers serve the queue."""
+        return any(number != worker for number in subscribers(self._paths))
 
     def _may_have(self, ticket: Ticket) -> bool:
-        return self._controller is None or ticket.controller == self._controller
+        is_own = self._controller is None or ticket.controller == self._controller
+        return is_own and not self._paused.has(ticket)
 
     def _find_claimable(self, limit: int, first_shard: str = "") -> str | None:
         """The shard of the first ticket that may be claimed, or None; searched without the lock.
@@ -290,4 +342,5 @@ class Claimer:
         Some tickets may be running.
         """
         self._found = False
+        self._look_for_paused()
         return self._find_claimable(1) is None

@@ -319,7 +319,7 @@ class OtherControllers:
 
 def _rivals(machine: MachinePaths, directory: str, own: str) -> list[ControllerState]:
     """The controllers that may write the same files as one, and their adopters."""
-    outputs = _outputs_of(machine, own)
+    outputs = outputs_of(machine, own)
     here = {
         state.identity: state
         for state in list_controllers(machine)
@@ -327,7 +327,7 @@ def _rivals(machine: MachinePaths, directory: str, own: str) -> list[ControllerS
     }
     found: set[str] = set()
     for identity in here.keys() - {own}:
-        theirs = _outputs_of(machine, identity)
+        theirs = outputs_of(machine, identity)
         if outputs is None or theirs is None or not outputs.isdisjoint(theirs):
             found.add(identity)
             with contextlib.suppress(DamagedFileError):
@@ -345,11 +345,11 @@ def _rivals(machine: MachinePaths, directory: str, own: str) -> list[ControllerS
 
 def may_make(machine: MachinePaths, controller: str, path: str) -> bool:
     """Whether the run of a controller may make a file, relative to its directory."""
-    outputs = _outputs_of(machine, controller)
+    outputs = outputs_of(machine, controller)
     return outputs is None or path in outputs
 
 
-def _outputs_of(machine: MachinePaths, identity: str) -> frozenset[str] | None:
+def outputs_of(machine: MachinePaths, identity: str) -> frozenset[str] | None:
     """The files that the run of a controller may write; None for any."""
     try:
         return frozenset(read_json(machine.controller(identity).outputs, VERSION)["outputs"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.entries import count_before
 from snakemake_kochi.queue.jobs import JobView, find_job
+from snakemake_kochi.queue.paused import PausedBatch, pause_of
 from snakemake_kochi.queue.result import (
     Attempt,
     Result,
@@ -132,6 +134,10 @@ def _why_waiting(machine: MachinePaths, view: JobView, ticket: Ticket) -> Iterat
     if view.cancelling:
         yield "it is being cancelled"
         return
+    if (paused := pause_of(machine, ticket)) is not None:
+        yield why_paused(paused)
+        yield from _earlier_attempts(machine, view)
+        return
     name = ticket.queue
     serving = [
         worker
@@ -151,6 +157,13 @@ def _why_waiting(machine: MachinePaths, view: JobView, ticket: Ticket) -> Iterat
     else:
         yield from _why_none_takes_it(machine, view, ticket, there)
     yield from _earlier_attempts(machine, view)
+
+
+def why_paused(paused: PausedBatch) -> str:
+    """A sentence about a paused batch, with what to type."""
+    words = shlex.join(["kochi", "batch", paused.experiment, paused.batch, "--resume"])
+    what = f"batch {paused.batch} of {paused.experiment} has been paused{_for(paused.since)}"
+    return f"{what}; to resume it, type in {paused.directory}: {words}"
 
 
 def _why_none_takes_it(

@@ -133,11 +133,12 @@ class Queue:
         accept: Callable[[Ticket], Answer],
         limit: int = 1,
         is_first: Callable[[Ticket], bool] | None = None,
+        is_idle: bool = True,
     ) -> list[Claim]:
         """See `Claimer.claim`; once a second, tickets of dead workers are requeued before."""
         if time.monotonic() - self._recovered >= _RECOVERY_INTERVAL:
             self.recover()
-        return self._claimer.claim(worker, accept, limit, is_first)
+        return self._claimer.claim(worker, accept, limit, is_first, is_idle)
 
     def finish(self, claim: Claim, result: Result) -> bool:
         """Publish how a claimed ticket ended; its controller is notified before this returns.

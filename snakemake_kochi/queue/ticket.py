@@ -53,6 +53,8 @@ def _is_range(value: object, length: int) -> bool:
 class Resources:
     """The needs of a ticket: cores, memory in MiB, GPUs, or a whole worker for itself.
 
+    With several `nodes`, a worker that leads an allocation of so many, or more.
+
     The job is ended after `runtime_seconds`; a worker with less time left does not take it. With
     `pinned`, the job is confined to as many CPUs as it has cores.
     """
@@ -63,9 +65,12 @@ class Resources:
     gpus: int = 0
     runtime_seconds: int | None = None
     pinned: bool = True
+    nodes: int = 1
 
     def __post_init__(self) -> None:
-        _require(_is_number(self.cores, 1), f"cores {self.cores!r}", "a number from 1")
+        for name in ("cores", "nodes"):
+            value = getattr(self, name)
+            _require(_is_number(value, 1), f"{name} {value!r}", "a number from 1")
         for name in ("exclusive", "pinned"):
             value = getattr(self, name)
             _require(isinstance(value, bool), f"{name} {value!r}", "true or false")
@@ -81,6 +86,11 @@ class Resources:
             "a number of seconds from 1",
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object in a ticket."""
+        # Earlier releases have no `nodes`.
+        return {k: v for k, v in vars(self).items() if k != "nodes" or v != 1}
+
     def covers(self, other: Resources) -> bool:
         """Whether it needs at least as much of everything; no run time counts as the shortest."""
         return (
@@ -89,6 +99,7 @@ class Resources:
             and (self.memory_mb or 0) >= (other.memory_mb or 0)
             and self.gpus >= other.gpus
             and (self.runtime_seconds or 0) >= (other.runtime_seconds or 0)
+            and self.nodes >= other.nodes
         )
 
 
@@ -276,7 +287,7 @@ class Ticket:
             "submitted": self.submitted,
             "command": list(self.command),
             "directory": self.directory,
-            "resources": vars(self.resources),
+            "resources": self.resources.to_dict(),
             "identity": self.identity,
             "outputs": list(self.outputs),
             "shell": None if self.shell is None else self.shell.to_dict(),

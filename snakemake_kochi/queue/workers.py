@@ -33,11 +33,13 @@ State = Literal["running", "leaving", "finishing", "draining", "left"]
 
 @dataclass(frozen=True)
 class Capacity:
-    """The capacity of a worker: cores, memory in MiB, and a number of GPUs."""
+    """The capacity of a worker: cores, memory in MiB, and a number of GPUs on its node; and the
+    nodes of the allocation that it leads."""
 
     cores: int
     memory_mb: int
     gpus: int = 0
+    nodes: int = 1
 
     def is_full(self, running: Sequence[Resources]) -> bool:
         """Whether no ticket at all fits, so that a search for one is useless."""
@@ -59,6 +61,8 @@ class Capacity:
 
         `seconds_left` is how long the worker will exist; None when nothing limits it.
         """
+        if wanted.nodes > self.nodes:
+            return f"{wanted.nodes} nodes needed, {self.nodes} available"
         if wanted.cores > self.cores:
             return f"{wanted.cores} cores needed, {self.cores} available"
         if (wanted.memory_mb or 0) > self.memory_mb:
@@ -122,6 +126,8 @@ class WorkerState:
     def to_dict(self) -> dict[str, Any]:
         own = asdict(self)
         del own["presumed_dead"]
+        if self.capacity.nodes == 1:  # which earlier releases do not know
+            del own["capacity"]["nodes"]
         return {"version": VERSION, **own}
 
     @property

@@ -25,6 +25,7 @@ from snakemake_kochi.paths import ProjectPaths, WorkingPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.project.grid import Point
+from snakemake_kochi.project.requirements import requirements_at
 from snakemake_kochi.reproduction.comparison import (
     ComparedOutput,
     Originals,
@@ -125,12 +126,13 @@ class Rerun:
             experiment = self.freeze.experiment(file)
             for batch in experiment.batches:
                 grid = experiment.grid(batch, self.freeze.machine_name)
-                recipes = self.freeze.recipes(grid.requirements, f"{file}: batch {batch}")
                 facts = BatchFreeze.of(self.freeze, experiment, batch).facts
                 here: dict[str, dict[str, Any]] = {}
                 for subject in self.group.subjects:
                     if (subject.experiment, subject.batch) == (file, batch):
                         build = str(subject.record.get("build"))
+                        required = requirements_at(grid.requirements, subject.parameters)
+                        recipes = self.freeze.recipes(required, f"{file}: batch {batch}")
                         if build not in here:
                             here[build] = environment_here(self.freeze, recipes, facts, build)
                         yield differences(subject.record, here[build])

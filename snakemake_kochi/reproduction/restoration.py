@@ -18,7 +18,8 @@ from snakemake_kochi.artifacts.code import CODE
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import ProjectPaths
-from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, Freeze, write_freeze
+from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, Code, Freeze, write_freeze
+from snakemake_kochi.phases.given import given_in
 from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.phases.sources import local_repository, local_source
 from snakemake_kochi.project.configuration import FILE_NAME, configuration_file, load_project
@@ -27,8 +28,10 @@ from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Recorded
 from snakemake_kochi.project.machines import CommonFile, common_files
 from snakemake_kochi.project.recipes import Project, Recipe, Requirement
+from snakemake_kochi.project.requirements import requirements_at
 from snakemake_kochi.project.shape import is_experiment
-from snakemake_kochi.reproduction.subject import Subject
+from snakemake_kochi.project.values import CODE as CODE_PARAMETER
+from snakemake_kochi.reproduction.subject import RecordedCode, Subject
 from snakemake_kochi.snapshot import (
     Entry,
     Snapshot,
@@ -55,8 +58,12 @@ class Group:
     subjects: tuple[Subject, ...]
 
     @property
-    def tree(self) -> str:
-        return self.subjects[0].tree
+    def code(self) -> RecordedCode:
+        return self.subjects[0].code
+
+    @property
+    def configuration(self) -> RecordedCode:
+        return self.subjects[0].configuration
 
     @property
     def sources(self) -> dict[str, Mapping[str, str]]:
@@ -81,7 +88,7 @@ def groups_of(subjects: Iterable[Subject]) -> list[Group]:
     groups: dict[tuple[str, ...], list[Subject]] = {}
     points: dict[tuple[object, ...], int] = {}
     for subject in once.values():
-        code = (subject.tree, str(subject.base), str(subject.dirty))
+        code = (str(subject.code), str(subject.configuration))
         # A recipe that only some of the records used does not keep them apart.
         sources = json.dumps({n: dict(s) for n, s in subject.sources.items()}, sort_keys=True)
         number = points[code, sources, subject.point] = (
@@ -100,44 +107,47 @@ def restore(location: Location, group: Group, below: str) -> Restored:
     project, paths = location.require_project(), location.project_paths
     location.secure(paths.directory)
     first, remarks = group.subjects[0], list[str]()
-    tree = _tree(project.directory, paths, group.tree, f"the code of {first.identity}", remarks)
-    code = _Code(paths.store, tree)
+    own = group.configuration
+    configured = _code(project.directory, paths, own, f"the code of {first.identity}", remarks)
+    code = _Code(paths.store, configured.snapshot.tree)
     text, file, common = _configuration(location, code, group)
     then = load_project(project.directory, text, file, common)
     experiments = code.experiments(each.experiment for each in group.subjects)
     trees = _pinned(project.directory, paths, then, group, remarks)
     sources = {name: dict(source) for name, source in group.sources.items() if source}
-    for recipe in _needed(then, experiments, group, location.machine.name):
+    needed = _needed(then, experiments, group, location.machine.name)
+    for recipe in needed:
         if str(recipe) not in group.sources:
             remarks.append(f"{recipe} is not in the records: its source is that of now")
             if (source := local_source(recipe, then, paths)) is not None:
                 sources[str(recipe)] = source
-    snapshot = Snapshot(tree, keep_tree(paths.store, tree), first.base, first.dirty)
-    git_directory = None
-    if first.base is not None:
-        repository = (project.directory, paths.store, paths.repository, first.base)
-        git_directory = keep_repository_at(*repository)
-        if git_directory is None:
-            remarks.append(
-                f"commit {first.base[:12]} is not in this clone: scripts that ask git get no answer"
-            )
+    codes: dict[str, dict[str, Any]] = {}
+    if group.code != own:
+        what = f"the code of {first.identity} that it ran"
+        made = asdict(_code(project.directory, paths, group.code, what, remarks))
+        codes = {each.parameters.get(CODE_PARAMETER, ""): made for each in group.subjects}
     freeze = write_freeze(
         paths,
         {
             "root": str(location.root.directory),
             "directory": str(project.directory),
             "machine": location.machine.name,
-            "snapshot": asdict(snapshot),
-            "diff": _difference(project.directory, paths, snapshot),
+            "snapshot": asdict(configured.snapshot),
+            "diff": _difference(project.directory, paths, configured.snapshot),
             "config_file": str(file),
             "config": text,
             "common": [asdict(each) for each in common],
             "experiments": experiments,
             "sources": sources,
             "without_source": {},
-            "git_directory": None if git_directory is None else str(git_directory),
+            "git_directory": configured.git_directory,
+            "codes": codes,
             "source_trees": trees,
+            "revisions": [
+                str(each) for each in needed if each.name not in then.dependencies[each.dependency]
+            ],
             "rerun": {"below": below, "recorded": _recorded(group)},
+            **given_in(experiments, then.machine(location.machine.name), paths.store, code.tree),
         },
     )
     return Restored(freeze, tuple(remarks))
@@ -150,6 +160,21 @@ def _recorded(group: Group) -> dict[str, dict[str, list[dict[str, Any]]]]:
         point = Recorded(dict(each.parameters), each.duplicate, each.identity)
         points.append(asdict(point))
     return recorded
+
+
+def _code(
+    repository: Path, paths: ProjectPaths, recorded: RecordedCode, what: str, remarks: list[str]
+) -> Code:
+    """The code of a record, in the store. Raises GitError if it is not in this clone."""
+    tree = _tree(repository, paths, recorded.tree, what, remarks)
+    snapshot = Snapshot(tree, keep_tree(paths.store, tree), recorded.base, recorded.dirty)
+    if recorded.base is None:
+        return Code(snapshot)
+    kept = keep_repository_at(repository, paths.store, paths.repository, recorded.base)
+    if kept is None:
+        commit = recorded.base[:12]
+        remarks.append(f"commit {commit} is not in this clone: scripts that ask git get no answer")
+    return Code(snapshot, None if kept is None else str(kept))
 
 
 def _tree(repository: Path, paths: ProjectPaths, name: str, what: str, remarks: list[str]) -> str:
@@ -224,7 +249,7 @@ def _configuration(
     """
     directory, name = location.require_project().directory, location.machine.name
     common = list(common_files(machines=[name]))
-    shown = directory / f"{FILE_NAME} of {group.tree[:12]}"
+    shown = directory / f"{FILE_NAME} of {group.configuration.tree[:12]}"
     try:
         text = code.text(FILE_NAME)
     except NameNotFoundError:
@@ -251,9 +276,12 @@ def _needed(
     for file, batch in dict.fromkeys((each.experiment, each.batch) for each in group.subjects):
         experiment = load_experiment(file, experiments[file], project)
         extra = experiment.batch(batch).requirements
-        requirements = experiment.requirements_on(machine, extra)
-        for recipe in project.resolve(requirements, machine, f"{file}: batch {batch}"):
-            needed[str(recipe)] = recipe
+        wanted = experiment.requirements_on(machine, extra)
+        subjects = (s for s in group.subjects if (s.experiment, s.batch) == (file, batch))
+        own = (subject.parameters for subject in subjects)
+        for required in dict.fromkeys(requirements_at(wanted, parameters) for parameters in own):
+            for recipe in project.resolve(required, machine, f"{file}: batch {batch}"):
+                needed[str(recipe)] = recipe
     return list(needed.values())
 
 

@@ -22,11 +22,21 @@ _FORMS_OF_SOURCES = ({"git", "commit"}, {"mirror", "tree", "base"}, set[str]())
 
 
 @dataclass(frozen=True)
+class RecordedCode:
+    """A snapshot as a record names it."""
+
+    tree: str
+    base: str | None
+    dirty: bool
+
+
+@dataclass(frozen=True)
 class Subject:
     """A recorded result to run again.
 
     `name`: under which it is published, in `commits` that may have its files. `sources`: that of
-    each recipe, by `dependency:recipe`, as in `Install`.
+    each recipe, by `dependency:recipe`, as in `Install`. `code` is that of the run, and
+    `configuration` that with its experiment: the same, unless the batch has the key `code`.
     """
 
     name: str
@@ -37,9 +47,8 @@ class Subject:
     batch: str
     parameters: Mapping[str, str]
     duplicate: int
-    tree: str
-    base: str | None
-    dirty: bool
+    code: RecordedCode
+    configuration: RecordedCode
     sources: Mapping[str, Mapping[str, str]]
 
     @property
@@ -78,7 +87,6 @@ def _said(error: Exception) -> str:
 
 
 def _subject(record: Mapping[str, Any], name: str, commits: tuple[str, ...]) -> Subject:
-    snapshot = record["snapshot"]
     subject = Subject(
         name=name,
         commits=commits,
@@ -88,9 +96,8 @@ def _subject(record: Mapping[str, Any], name: str, commits: tuple[str, ...]) -> 
         batch=_text("batch", record["batch"]),
         parameters={key: _text(key, value) for key, value in record["parameters"].items()},
         duplicate=record["duplicate"],
-        tree=_id("snapshot.tree", snapshot["tree"]),
-        base=None if snapshot["base"] is None else _id("snapshot.base", snapshot["base"]),
-        dirty=snapshot["dirty"] is not False,
+        code=_code("snapshot", record["snapshot"]),
+        configuration=_code("configuration", record.get("configuration") or record["snapshot"]),
         sources={
             f"{_name(each['dependency'])}:{_name(each['recipe'])}": _source(each["source"])
             for each in record["recipes"]
@@ -111,6 +118,14 @@ def _subject(record: Mapping[str, Any], name: str, commits: tuple[str, ...]) -> 
     if not is_name(record["machine"]):
         raise ValueError(f"machine: {record['machine']!r} is no name")
     return subject
+
+
+def _code(key: str, snapshot: Mapping[str, Any]) -> RecordedCode:
+    return RecordedCode(
+        tree=_id(f"{key}.tree", snapshot["tree"]),
+        base=None if snapshot["base"] is None else _id(f"{key}.base", snapshot["base"]),
+        dirty=snapshot["dirty"] is not False,
+    )
 
 
 def _source(source: Mapping[str, Any]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +14,11 @@ from snakemake_kochi.schedulers.slurm import environment as _slurm
 RECORDED_VARIABLES = (
     *_slurm.RECORDED_VARIABLES,
     *("PBS_JOBID", "PBS_QUEUE", "LSB_JOBID", "LSB_QUEUE", "FLUX_JOB_ID", "COBALT_JOBID"),
+)
+# Variables by which the programs of a scheduler find their allocation; a * as above.
+ALLOCATION_VARIABLES = (
+    *_slurm.ALLOCATION_VARIABLES,
+    *("PBS_*", "LSB_*", "FLUX_*", "COBALT_*"),
 )
 _ON_NODE = "on node "
 # The longest line with the name of a node, in bytes.
@@ -52,6 +57,10 @@ class OwnAllocation(Protocol):
     def memory_mb(self) -> int | None:
         """The MiB that the allocation has on this node, if its memory is limited."""
 
+    @property
+    def nodes(self) -> int | None:
+        """The number of its nodes."""
+
     def seconds_left(self, expected: float | None) -> float | None:
         """The seconds until the allocation ends; None also if it has no limit.
 
@@ -62,6 +71,21 @@ class OwnAllocation(Protocol):
         """The names of its nodes, each with the number of CPUs that it has there.
 
         Raises OSError, ValueError or SubprocessError.
+        """
+
+    @property
+    def tasks(self) -> list[int]:
+        """The number of tasks that it has on each of its nodes, in their order; [] if not known."""
+
+    @property
+    def cpus_per_task(self) -> int | None:
+        """The CPUs that it has for each task."""
+
+    def variables_for(self, tasks: Sequence[int]) -> dict[str, str]:
+        """Variables with which launchers start this number of tasks on each node of a job.
+
+        Without them they would start those of the allocation, or wait for what its other jobs
+        hold.
         """
 
     def is_for_jobs(self, name: str) -> bool:

@@ -292,6 +292,9 @@ class Scheduler(Protocol):
         UnreachableError.
         """
 
+    def text(self, wanted: Wanted, worker: WorkerScript) -> str:
+        """What `submit` would execute, for people, as a text for bash. Nothing is executed."""
+
     def find(self) -> dict[str, Allocation] | None:
         """The allocations by id that have not ended, and those that ended before they began.
 

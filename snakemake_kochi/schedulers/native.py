@@ -78,6 +78,15 @@ class BatchSystem(Protocol):
     def describe_machine(self) -> Description:
         """The machine to which this host belongs."""
 
+    def node_facts(
+        self, settings: AllocationSettings, settings_at: SettingsAt
+    ) -> Mapping[str, int]:
+        """What one node has at most for jobs of these settings, as far as it is known.
+
+        `cores`, `sockets`, `memory_mb` (MiB) and `gpus`, and `nodes`, their number in all. Asks
+        once.
+        """
+
     def submit_controller(
         self,
         name: str,

@@ -17,6 +17,7 @@ from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.queue import Resources
 from snakemake_kochi.schedulers.interface import AllocationRequest
+from snakemake_kochi.schedulers.names import CONSTRAINTS, OTHER_TEXTS, SHAPE
 from snakemake_kochi.schedulers.slurm.options import (
     GPUS,
     is_option,
@@ -24,20 +25,9 @@ from snakemake_kochi.schedulers.slurm.options import (
     refused_to_rule,
 )
 
-# The resources that become constraints, and the names of those.
-_TEXTS = {
-    "slurm_partition": "partition",
-    "slurm_account": "account",
-    "qos": "qos",
-    "reservation": "reservation",
-    "constraint": "constraint",
-}
 _CLUSTERS = ("clusters", "cluster", "slurm_cluster")
-_NUMBERS = ("nodes", "tasks", "tasks_per_node", "tasks_per_gpu", "cpus_per_task", "cpus_per_gpu")
 # All resources that matter for an allocation, or for a job's resources on a worker in one.
-NAMES = frozenset(
-    {*_TEXTS, *_CLUSTERS, *_NUMBERS, "gres", "gpu_model", "mem_mb_per_cpu", "mpi", "slurm_extra"}
-)
+NAMES = frozenset({*CONSTRAINTS, *_CLUSTERS, *SHAPE, *OTHER_TEXTS, "mem_mb_per_cpu"})
 
 
 class Values(Protocol):
@@ -120,7 +110,7 @@ def read_request(
             )
     options = _options(job)
     gres, model, gpus = _generic_resources(job, options, wanted.gpus)
-    texts = {name: job.text(resource) for resource, name in _TEXTS.items()} | {"gres": gres}
+    texts = {name: job.text(resource) for resource, name in CONSTRAINTS.items()} | {"gres": gres}
     for name in ("partition", "account", "reservation"):
         texts[name] = texts[name] or None  # an empty text selects nothing
     if texts["account"]:
@@ -182,7 +172,13 @@ def _shaped(
     # many GPUs. A worker does not confine processes that the job starts on other nodes.
     on_first = cores * (of_node or 1)
     return request, replace(
-        wanted, cores=on_first, exclusive=True, pinned=False, memory_mb=memory_mb, gpus=0
+        wanted,
+        cores=on_first,
+        exclusive=True,
+        pinned=False,
+        memory_mb=memory_mb,
+        gpus=0,
+        nodes=nodes or 1,
     )
 
 

@@ -126,7 +126,7 @@ class AllocScript:
         """
         settings = self._settings
         cores, memory = settings.cores or UNKNOWN, settings.memory_mb or UNKNOWN
-        node = Capacity(cores, memory, settings.gpus or 0)
+        node = Capacity(cores, memory, settings.gpus or 0, settings.nodes)
         return Limits(settings.max_workers, node, settings.time, takes_nodes=True)
 
     def submit(self, wanted: Wanted, worker: WorkerScript, known: Collection[str]) -> list[str]:
@@ -150,8 +150,7 @@ class AllocScript:
         make_directory(log.parent)
         # A file, so that the script can put any text around the command without quoting.
         own = log.with_suffix(".sh")
-        cores = None if self._settings.cores is None else str(self._settings.cores)
-        write_atomically(own, worker.script(name, cores, log, str(number - 1)).encode())
+        write_atomically(own, self._command(name, number, log, worker).encode())
         # Not in the same file as the node's output: two nodes that append to one file lose lines on
         # NFS.
         output = log.with_suffix(".out")
@@ -172,6 +171,24 @@ class AllocScript:
                 raise RefusedError(f"alloc_script cannot be run: {error}") from error
         self._scripts[name] = _Script(process, output)
         return name
+
+    def text(self, wanted: Wanted, worker: WorkerScript) -> str:
+        """See `Scheduler.text`."""
+        name = f"{self._name}-1"
+        log = worker.log(name)
+        own = log.with_suffix(".sh")
+        exports = (f"export {n}={shlex.quote(v)}" for n, v in self._variables(wanted, own).items())
+        lines = ["set -eo pipefail", *exports, self._script]
+        return (
+            f"cat > {shlex.quote(str(own))} << 'END'\n{self._command(name, 1, log, worker)}END\n"
+            + "\n".join(lines)
+            + "\n"
+        )
+
+    def _command(self, name: str, number: int, log: Path, worker: WorkerScript) -> str:
+        """The script that starts a worker."""
+        cores = None if self._settings.cores is None else str(self._settings.cores)
+        return worker.script(name, cores, log, str(number - 1))
 
     def _variables(self, wanted: Wanted, own: Path) -> dict[str, str]:
         variables = {"KOCHI_WORKER_LAUNCH_CMD": f"bash {shlex.quote(str(own))}"}

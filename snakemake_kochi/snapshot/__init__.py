@@ -1,5 +1,6 @@
 """Snapshots: a working tree becomes a git tree in a store, and a tree becomes files again."""
 
+from snakemake_kochi.snapshot.commits import find_commit, freeze_commit
 from snakemake_kochi.snapshot.difference import difference
 from snakemake_kochi.snapshot.listing import deleted_files, matcher, submodules
 from snakemake_kochi.snapshot.publication import (
@@ -32,6 +33,8 @@ __all__ = [
     "deleted_files",
     "digest_sources",
     "fetch_source",
+    "find_commit",
+    "freeze_commit",
     "freeze",
     "has_commit",
     "has_tree",

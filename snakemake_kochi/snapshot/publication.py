@@ -23,6 +23,7 @@ from pathlib import Path
 
 from snakemake_kochi.confidential import is_secret_path
 from snakemake_kochi.errors import GitError
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.git import FETCHING_MISSING, TRANSPORTS, reading_git, run_git, update_ref
 from snakemake_kochi.snapshot.pruning import is_pruned_lately, is_whole
 from snakemake_kochi.snapshot.repository import (
@@ -132,17 +133,21 @@ def restore_code(repository: Path, ref: str, store: Path) -> tuple[str, list[str
     lines = message.splitlines()
     left_out = [line.removeprefix(_LEFT_OUT) for line in lines if line.startswith(_LEFT_OUT)]
     create_store(store)
-    _bring(repository, tree, store)
+    bring(repository, tree, store)
     commit = keep_tree(store, tree)
     if is_pruned_lately(store) and not is_whole(store, commit):
-        _bring(repository, tree, store)
+        bring(repository, tree, store)
         keep_tree(store, tree, anew=True)
     return tree, left_out
 
 
-def _bring(repository: Path, tree: str, store: Path) -> None:
-    """Bring the objects of a tree that a store lacks. Raises GitError."""
-    fetching = partial(run_git, environment=FETCHING_MISSING, transports=TRANSPORTS)
+def bring(
+    repository: Path, tree: str, store: Path, environment: Mapping[str, str] = FrozenDict()
+) -> None:
+    """Bring the objects of a tree that a store lacks; `environment` may add objects of other
+    repositories. Raises GitError."""
+    variables = {**FETCHING_MISSING, **environment}
+    fetching = partial(run_git, environment=variables, transports=TRANSPORTS)
     words = ("rev-list", "--objects", "--no-object-names", tree)
     listed = fetching(repository, *words)
     answers = run_in_store(store, "cat-file", "--batch-check=%(objectname)", stdin=listed)

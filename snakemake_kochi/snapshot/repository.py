@@ -129,7 +129,12 @@ def with_objects_of(repository: Path) -> dict[str, str]:
     Raises GitError.
     """
     found = run_git(repository, "rev-parse", "--git-path", "objects")
-    objects = str((repository / os.fsdecode(found.removesuffix(b"\n"))).resolve())
+    return reading_objects((repository / os.fsdecode(found.removesuffix(b"\n"))).resolve())
+
+
+def reading_objects(directory: Path) -> dict[str, str]:
+    """An environment in which a command also reads the objects of a directory of objects."""
+    objects = str(directory)
     if ":" in objects or objects.startswith('"'):
         # As git reads a list of directories, in which ":" separates them.
         objects = _quoted(objects)

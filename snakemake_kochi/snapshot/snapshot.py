@@ -96,10 +96,10 @@ def freeze(directory: Path, store: Path, exclude: Sequence[str] = ()) -> Snapsho
     def write(anew: bool) -> str:
         return write_tree(store, top, listing.paths, uses_cache=not anew)
 
-    return Snapshot(*_kept(store, write), listing.base, listing.dirty)
+    return Snapshot(*kept_tree(store, write), listing.base, listing.dirty)
 
 
-def _kept(store: Path, write: Callable[[bool], str]) -> tuple[str, str]:
+def kept_tree(store: Path, write: Callable[[bool], str]) -> tuple[str, str]:
     """The tree that a function writes, and the commit that keeps it, with all their objects.
 
     Its argument says that all objects are to be written, because another process has deleted some.
@@ -151,7 +151,7 @@ def overlay(store: Path, below: Iterable[Entry], above: Iterable[Entry]) -> Snap
         run_in_store(
             store, "update-index", "-z", "--index-info", index=index, stdin=os.fsencode(lines)
         )
-        made = _kept(
+        made = kept_tree(
             store, lambda _: run_in_store(store, "write-tree", index=index).decode().strip()
         )
     return Snapshot(*made, None, True)

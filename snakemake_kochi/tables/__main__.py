@@ -49,7 +49,8 @@ def _collect(options: argparse.Namespace) -> None:
         Run(point, Path(top + record), Path(top + captured[index]) if captured else None)
         for index, (point, record) in enumerate(zip(files.points, files.records, strict=True))
     ]
-    target = Target(Path(options.table), Path(options.markdown), Path(options.plot))
+    figures = tuple(tuple(Path(top + each) for each in of_plot) for of_plot in files.figures)
+    target = Target(Path(options.table), Path(options.markdown), figures)
     if not options.left_out:
         collect(grid, experiment.file, runs, target)
         return
@@ -63,7 +64,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", required=True)
     parser.add_argument("--table", required=True)
     parser.add_argument("--markdown", required=True)
-    parser.add_argument("--plot", required=True)
     parser.add_argument(
         "--left-out",
         action="store_true",

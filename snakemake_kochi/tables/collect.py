@@ -1,4 +1,4 @@
-"""The table and the plot of a batch: of all its runs, or of those with a result."""
+"""The table and the figures of a batch: of all its runs, or of those with a result."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.project.grid import Grid, Point
-from snakemake_kochi.tables.measurements import Unmatched, as_markdown, draw, read_runs, summarise
+from snakemake_kochi.tables.figure import draw
+from snakemake_kochi.tables.measurements import (
+    WARNINGS,
+    Unmatched,
+    as_markdown,
+    as_numbers,
+    parameters_in,
+    read_runs,
+    summarise,
+)
 
 # On the terminal; the Markdown has more.
 _MOST_REASONS = 4
@@ -33,26 +43,27 @@ class Run:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Why a run has no result.
+    """Why a run has no result, or why the one that it has is `stale`.
 
     `output`: the last lines that it, or the phase for which it waited, printed.
     """
 
     reason: str
     output: Sequence[str] = ()
+    stale: bool = False
 
 
 @dataclass(frozen=True)
 class Target:
-    """The files of a batch."""
+    """The files of a batch; `figures`: those of each of its plots, in several formats."""
 
     table: Path
     markdown: Path
-    plot: Path
+    figures: tuple[tuple[Path, ...], ...]
 
 
 def collect(grid: Grid, file: str, runs: Sequence[Run], target: Target) -> None:
-    """Write the table and the plot of all runs of a batch; `file` is that of its experiment.
+    """Write the table and the figures of all runs of a batch; `file` is that of its experiment.
 
     Raises PhaseError, and writes nothing, when a metric matches in none of the runs.
     """
@@ -61,8 +72,8 @@ def collect(grid: Grid, file: str, runs: Sequence[Run], target: Target) -> None:
         said = "\n".join(_told(each) for each in nowhere)
         raise PhaseError(f"{file}: batch {grid.batch}: {said}", _hint(file))
     _write(grid, frame, target, list(_remarks(unmatched)))
-    for each in unmatched:
-        print(f"kochi: {file}: batch {grid.batch}: {_told(each)}", file=sys.stderr)
+    for said in (*map(_told, unmatched), *_without_numbers(grid, frame)):
+        print(f"kochi: {file}: batch {grid.batch}: {said}", file=sys.stderr)
 
 
 def collect_what_is_there(
@@ -72,11 +83,11 @@ def collect_what_is_there(
     left_out: Mapping[str, LeftOut],
     target: Target,
 ) -> None:
-    """Write the table and the plot of an incomplete batch, and say so.
+    """Write the table and the figures of an incomplete batch, and say so.
 
-    `left_out`: the runs without a result, by their records. The files get an old date. Snakemake
-    then takes them for out of date, and the next run makes them from all results. Without any
-    result, an older table stays.
+    `left_out`: the runs without a result or with a stale one, by their records. The files get an
+    old date. Snakemake then takes them for out of date, and the next run makes them from all
+    results. Without any result, an older table stays.
     """
     there = [run for run in runs if str(run.record) not in left_out]
     missing = [(run, left_out[str(run.record)]) for run in runs if str(run.record) in left_out]
@@ -84,7 +95,8 @@ def collect_what_is_there(
     also: list[str] = []
     if there:
         frame, unmatched = _read(grid, there)
-        _write(grid, frame, target, [*_remarks(unmatched), *parts])
+        note = f"{_count(missing, len(runs))}." if missing else ""
+        _write(grid, frame, target, list(_remarks(unmatched)), note, parts)
         _date_back(target, there)
         what = f"table and plot of {'the other' if missing else 'all'} {len(there)}"
         made = f"{what}: {target.markdown}"
@@ -93,11 +105,11 @@ def collect_what_is_there(
         made = f"the table of an earlier run stays: {target.markdown}"
     else:
         target.markdown.parent.mkdir(parents=True, exist_ok=True)
-        target.markdown.write_bytes(_text(grid, parts))
+        target.markdown.write_bytes(_text(grid, [*_skipped(grid), *parts]))
         made = f"see {target.markdown}"
-    count = f"{len(missing)} of {len(runs)} runs {'has' if len(missing) == 1 else 'have'} no result"
     begin = f"kochi: {file}: batch {grid.batch}: "
-    print(begin + (f"{count}; {made}" if missing else made), file=sys.stderr)
+    said = f"{_count(missing, len(runs))}; {made}" if missing else made
+    print(begin + said, file=sys.stderr)
     for line in (*_in_few_lines(grid, missing, len(runs)), *also):
         print(line, file=sys.stderr)
 
@@ -110,11 +122,46 @@ def _read(grid: Grid, runs: Sequence[Run]) -> tuple[Any, list[Unmatched]]:
     return read_runs([run.record for run in runs], captured, grid.metrics)
 
 
-def _write(grid: Grid, frame: Any, target: Target, remarks: Sequence[str]) -> None:
+def _write(
+    grid: Grid,
+    frame: Any,
+    target: Target,
+    remarks: Sequence[str],
+    note: str = "",
+    sections: Sequence[str] = (),
+) -> None:
+    # Snakemake makes it only for the rule, and artifacts may be elsewhere.
+    target.table.parent.mkdir(parents=True, exist_ok=True)
     frame.to_csv(target.table, index=False)
-    summary = summarise(frame, grid.varying)
-    target.markdown.write_bytes(_text(grid, [as_markdown(summary), *remarks]))
-    draw(frame, grid.varying, _title(grid), target.plot)
+    summary = summarise(frame, grid.varying, grid.quantities)
+    parts = [as_markdown(summary), *_skipped(grid), *_noise(frame), *remarks, *sections]
+    target.markdown.write_bytes(_text(grid, parts))
+    for plot, files in zip(grid.plots, target.figures, strict=True):
+        title = f"{_title(grid)}: {plot.name}"
+        draw(frame, parameters_in(frame), plot, grid.quantities, title, files, note)
+
+
+def _skipped(grid: Grid) -> Iterator[str]:
+    """The number of skipped points for each reason."""
+    found = list(grid.skipped_by_reason.items())
+    for reason, count in found[:_MOST_IN_MARKDOWN]:
+        yield f"Skipped: {count} {'point' if count == 1 else 'points'}: {reason}"
+    if more := sum(count for _, count in found[_MOST_IN_MARKDOWN:]):
+        yield f"Skipped for other reasons: {more} points"
+
+
+def _noise(frame: Any) -> Iterator[str]:
+    """What disturbed runs: each kind with the number of its runs, and an example."""
+    if WARNINGS not in frame:
+        return
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for text in frame[WARNINGS]:
+        for warning in filter(None, text.split("; ")):
+            kind, _, said = warning.partition(": ")
+            kinds[kind].append(said)
+    found = "; ".join(f"{kind} in {len(each)} ({each[0]})" for kind, each in kinds.items())
+    count = (frame[WARNINGS] != "").sum()
+    yield f"The node was not quiet in {count} of {len(frame)} runs: {found}. See `{WARNINGS}`."
 
 
 def _title(grid: Grid) -> str:
@@ -135,7 +182,7 @@ def _has_table(markdown: Path) -> bool:
 
 def _date_back(target: Target, runs: Sequence[Run]) -> None:
     oldest = min(run.record.stat().st_mtime for run in runs) - 1
-    for file in (target.table, target.markdown, target.plot):
+    for file in (target.table, target.markdown, *chain.from_iterable(target.figures)):
         os.utime(file, (oldest, oldest))
 
 
@@ -157,6 +204,17 @@ def _told(unmatched: Unmatched) -> str:
     )
 
 
+def _without_numbers(grid: Grid, frame: Any) -> Iterator[str]:
+    """About figures that somebody asked for, of metrics that are texts."""
+    for plot in grid.plots:
+        texts = frame[plot.metric].dropna()
+        if plot.path and len(texts) and as_numbers(texts, strict=False).isna().all():
+            yield (
+                f"metric '{plot.metric}' is no number in any run, but for example "
+                f"{texts.iloc[0][:60]!r}, so plot '{plot.name}' is empty"
+            )
+
+
 def _hint(file: str) -> str:
     return (
         f"Correct the expression below metrics: in {file}, or move it to the batches that print "
@@ -173,7 +231,8 @@ def _remarks(unmatched: Sequence[Unmatched]) -> Iterator[str]:
 
 
 def _label(grid: Grid, point: Point) -> str:
-    values = [f"{name}={point.parameters[name]}" for name in grid.varying]
+    known = [name for name in grid.varying if name in point.parameters]
+    values = [f"{name}={point.parameters[name]}" for name in known]
     return ", ".join([*values, f"duplicate {point.duplicate}"])
 
 
@@ -185,23 +244,34 @@ def _names(grid: Grid, runs: Sequence[Run], of: int) -> str:
     return names if len(runs) <= _MOST_NAMED else f"{names} and {len(runs) - _MOST_NAMED} more"
 
 
+def _count(missing: Sequence[tuple[Run, LeftOut]], of: int) -> str:
+    stale = sum(left_out.stale for _, left_out in missing)
+    absent = len(missing) - stale
+    have, also = ("has" if count == 1 else "have" for count in (absent or stale, stale))
+    if not absent:
+        return f"{stale} of {of} runs {have} a stale result"
+    and_stale = f", and {stale} {also} a stale one" if stale else ""
+    return f"{absent} of {of} runs {have} no result{and_stale}"
+
+
 def _without_result(grid: Grid, missing: Sequence[tuple[Run, LeftOut]], of: int) -> Iterator[str]:
-    """Parts of the Markdown."""
-    if not missing:
-        return
-    yield f"## Runs without a result: {len(missing)}"
-    for reason, (runs, output) in list(_by_reason(missing).items())[:_MOST_IN_MARKDOWN]:
-        yield f"**{_names(grid, runs, of)}**: {reason}"
-        if output:
-            # Indented, and not in a fence, because it may contain such a line itself.
-            yield "\n".join(f"    {line}" for line in output)
+    """Parts of the Markdown: a section of each kind."""
+    for stale, title in ((False, "Runs without a result"), (True, "Runs with a stale result")):
+        of_kind = [each for each in missing if each[1].stale == stale]
+        if of_kind:
+            yield f"## {title}: {len(of_kind)}"
+        for (reason, _), (runs, output) in list(_by_reason(of_kind).items())[:_MOST_IN_MARKDOWN]:
+            yield f"**{_names(grid, runs, of)}**: {reason}"
+            if output:
+                # Indented, and not in a fence, because it may contain such a line itself.
+                yield "\n".join(f"    {line}" for line in output)
 
 
 def _in_few_lines(grid: Grid, missing: Sequence[tuple[Run, LeftOut]], of: int) -> Iterator[str]:
     """For the terminal."""
     groups = _by_reason(missing)
-    for reason, (runs, output) in list(groups.items())[:_MOST_REASONS]:
-        yield f"    {_names(grid, runs, of)}: {reason}"
+    for (reason, stale), (runs, output) in list(groups.items())[:_MOST_REASONS]:
+        yield f"    {_names(grid, runs, of)}: {'stale: ' if stale else ''}{reason}"
         yield from (f"        {line[:200]}" for line in list(output)[-_MOST_LINES:])
     if len(groups) > _MOST_REASONS:
         rest = sum(len(runs) for runs, _ in list(groups.values())[_MOST_REASONS:])
@@ -210,11 +280,12 @@ def _in_few_lines(grid: Grid, missing: Sequence[tuple[Run, LeftOut]], of: int) -
 
 def _by_reason(
     missing: Sequence[tuple[Run, LeftOut]],
-) -> Mapping[str, tuple[list[Run], Sequence[str]]]:
-    """The runs that share a reason, with the first one's output."""
-    runs: dict[str, list[Run]] = defaultdict(list)
-    output: dict[str, Sequence[str]] = {}
+) -> Mapping[tuple[str, bool], tuple[list[Run], Sequence[str]]]:
+    """The runs that share a reason, and whether they are stale, with the first one's output."""
+    runs: dict[tuple[str, bool], list[Run]] = defaultdict(list)
+    output: dict[tuple[str, bool], Sequence[str]] = {}
     for run, left_out in missing:
-        runs[left_out.reason].append(run)
-        output.setdefault(left_out.reason, left_out.output)
-    return {reason: (found, output[reason]) for reason, found in runs.items()}
+        key = (left_out.reason, left_out.stale)
+        runs[key].append(run)
+        output.setdefault(key, left_out.output)
+    return {key: (found, output[key]) for key, found in runs.items()}

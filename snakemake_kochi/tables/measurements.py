@@ -1,7 +1,7 @@
-"""The measurements of a batch: a table of its runs, a summary of its points, and a plot.
+"""The measurements of a batch: a table of its runs, and a summary of its points.
 
-The table has one row per run. The summary and the plot have one row or one mark per point: the
-median, the minimum and the maximum over its duplicates.
+The table has one row per run. The summary has one row per point: the median, the minimum and the
+maximum over its duplicates.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import pandas
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from snakemake_kochi.artifacts.record import read_record
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.phases.run import own_output
+from snakemake_kochi.phases.printed import own_output
+from snakemake_kochi.project.metrics import SECONDS, Quantity
+from snakemake_kochi.project.plots import DUPLICATE
 
 # The columns of a run beside its parameters and metrics; reserved names of parameters.
-SECONDS = "run_seconds"
-_FIXED = {"run_node": "node", "run_started": "started", SECONDS: "seconds"}
+_FIXED = {
+    "run_machine": "machine",
+    "run_node": "node",
+    "run_started": "started",
+    SECONDS: "seconds",
+}
+_OTHERS = {DUPLICATE: None, **dict.fromkeys(_FIXED)}
+WARNINGS = "run_warnings"
 _SHOWN = 3  # lines
-# Beyond this number ticks would overlap, and matplotlib chooses them.
-_MOST_TICKS = 12
-# A column of our own; no name of a parameter has a space.
-_POSITION = "position on the axis"
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ def read_runs(
 ) -> tuple[pandas.DataFrame, list[Unmatched]]:
     """One row per run, and the metrics that some runs lack.
 
-    The columns are the parameters as texts, `duplicate`, `run_node`, `run_started`, `run_seconds`,
-    and the metrics.
+    The columns are the parameters as texts, `duplicate`, `run_machine`, `run_node`, `run_started`,
+    `run_seconds`, and the metrics; and `run_warnings`, if a node was not quiet.
 
     `captured` are the artifacts with the runs' standard outputs, in the order of `records`. A
     metric is a regular expression with one group. Its last match in the run's own output counts; a
@@ -68,23 +70,18 @@ def read_runs(
             "Add an artifact of type stdout to the batch.",
         )
     compiled = {name: re.compile(expression, re.MULTILINE) for name, expression in metrics.items()}
-    rows = []
-    without: dict[str, list[int]] = {name: [] for name in metrics}
+    rows, found = [], []
     for index, path in enumerate(records):
         record = read_record(path)
-        row: dict[str, Any] = {**record["parameters"], "duplicate": record["duplicate"]}
-        row |= {column: record[key] for column, key in _FIXED.items()}
-        if compiled:
-            text = own_output(record, captured[index])
-            for name, expression in compiled.items():
-                found = expression.findall(text)
-                row[name] = found[-1] if found else None
-                if not found:
-                    without[name].append(index)
-        rows.append(row)
-    runs = pandas.DataFrame(rows)
-    for name in metrics:
-        runs[name] = as_numbers(runs[name])
+        rows.append(row_of(record))
+        text = own_output(record, captured[index]) if compiled else ""
+        matches = ((name, expression.findall(text)) for name, expression in compiled.items())
+        found.append({name: last[-1] for name, last in matches if last})
+    without = {
+        name: [index for index, matches in enumerate(found) if name not in matches]
+        for name in metrics
+    }
+    runs = table_of(rows, found, list(metrics))
     unmatched = [
         Unmatched(
             metric=name,
@@ -100,13 +97,51 @@ def read_runs(
     return runs, unmatched
 
 
+def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a table has of a record, which may be long: `parameters`, and the columns after them."""
+    row = {column: record[key] for column, key in _FIXED.items()}
+    warnings = (record.get("noise") or {}).get("warnings", ())
+    row |= {DUPLICATE: record["duplicate"], WARNINGS: "; ".join(warnings)}
+    return {"parameters": record["parameters"], **row}
+
+
+def table_of(
+    rows: Sequence[Mapping[str, Any]],
+    found: Sequence[Mapping[str, str]],
+    metrics: Sequence[str],
+) -> pandas.DataFrame:
+    """The table with these rows, as `read_runs` describes it; `found`: what the metrics of each
+    match."""
+    names = list(dict.fromkeys(name for row in rows for name in row["parameters"]))
+    whole = [
+        {**row["parameters"], **{name: row[name] for name in _OTHERS}, **matches}
+        for row, matches in zip(rows, found, strict=True)
+    ]
+    runs = pandas.DataFrame(whole, columns=[*names, *_OTHERS, *metrics])
+    if any(row[WARNINGS] for row in rows):
+        runs[WARNINGS] = [row[WARNINGS] for row in rows]
+    # Of a sub-parameter that only some points have.
+    runs[names] = runs[names].fillna("")
+    for name in metrics:
+        runs[name] = as_numbers(runs[name])
+    return runs
+
+
+def parameters_in(runs: pandas.DataFrame) -> list[str]:
+    """The columns that are parameters."""
+    return list(runs.columns[: runs.columns.get_loc(DUPLICATE)])
+
+
 def _last_lines(record: Path, captured: Path) -> tuple[str, ...]:
     text = own_output(read_record(record), captured)
     return tuple([line for line in text.splitlines() if line.strip()][-_SHOWN:])
 
 
-def as_numbers(column: pandas.Series[Any]) -> pandas.Series[Any]:
-    """A column of texts as numbers if all of them are numbers, else unchanged."""
+def as_numbers(column: pandas.Series[Any], strict: bool = True) -> pandas.Series[Any]:
+    """A column of texts as numbers if all of them are numbers, else unchanged; where not `strict`,
+    as numbers without those that are none."""
+    if not strict:
+        return pandas.to_numeric(column, errors="coerce").astype("float64")
     try:
         return pandas.to_numeric(column)
     except (ValueError, TypeError):
@@ -123,26 +158,32 @@ def measurements(runs: pandas.DataFrame) -> list[str]:
     ]
 
 
-def summarise(runs: pandas.DataFrame, varying: Sequence[str]) -> pandas.DataFrame:
+def summarise(
+    runs: pandas.DataFrame, varying: Sequence[str], quantities: Mapping[str, Quantity]
+) -> pandas.DataFrame:
     """One row per point.
 
     The columns are the varying parameters, the number of runs, and the median, the minimum and the
-    maximum of each measurement over the duplicates.
+    maximum of each measurement over the duplicates, with its unit: `time median (ms)`.
     """
     keys = list(varying)
     grouped = runs.groupby(keys, sort=False, dropna=False) if keys else runs.groupby(lambda _: 0)
     columns: dict[str, Any] = {"(runs)": grouped.size()}
     for name in measurements(runs):
-        columns[f"{name} median"] = grouped[name].median()
-        columns[f"{name} min"] = grouped[name].min()
-        columns[f"{name} max"] = grouped[name].max()
+        # The name of SECONDS says its unit.
+        unit = quantities[name].unit if name in quantities and name != SECONDS else ""
+        after = f" ({unit})" if unit else ""
+        columns[f"{name} median{after}"] = grouped[name].median()
+        columns[f"{name} min{after}"] = grouped[name].min()
+        columns[f"{name} max{after}"] = grouped[name].max()
     return pandas.DataFrame(columns).reset_index(drop=not keys)
 
 
 def as_markdown(summary: pandas.DataFrame) -> str:
     """A summary as a Markdown table."""
     # As texts: numbers would be cut to six digits, also a count of nanoseconds.
-    columns = {name: summary[name].map(_readable) for name in summary}
+    # A bar in a unit would begin another column.
+    columns = {str(name).replace("|", "\\|"): summary[name].map(_readable) for name in summary}
     table: str = pandas.DataFrame(columns).to_markdown(
         index=False, disable_numparse=True, stralign="right"
     )
@@ -153,60 +194,3 @@ def _readable(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.0f}" if abs(value) >= 1e5 else f"{value:.6g}"
     return str(value)
-
-
-def draw(runs: pandas.DataFrame, varying: Sequence[str], title: str, path: Path) -> None:
-    """Draw the first metric of each point, or `run_seconds` if there is no metric.
-
-    A mark is the median, with bars from the minimum to the maximum.
-
-    The axis is the varying parameter with the most values; each combination of the others is a
-    line. PNG, 150 dots per inch.
-    """
-    measured = measurements(runs)
-    metric = measured[1] if len(measured) > 1 else measured[0]
-    # No pyplot: it keeps global state and looks for a display.
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    free = independent_parameters(runs, varying)
-    axis = max(free, key=lambda name: runs[name].nunique(), default="duplicate")
-    others = [name for name in free if name != axis]
-    runs = runs.assign(**{_POSITION: as_numbers(runs[axis])})
-    numeric = pandas.api.types.is_numeric_dtype(runs[_POSITION])
-    for key, part in runs.groupby(others, sort=False) if others else [((), runs)]:
-        spread = part.groupby(_POSITION, sort=numeric)[metric].agg(["median", "min", "max"])
-        label = ", ".join(f"{n}={v}" for n, v in zip(others, key, strict=True))
-        errors = [spread["median"] - spread["min"], spread["max"] - spread["median"]]
-        axes.errorbar(
-            spread.index, spread["median"], yerr=errors, marker="o", capsize=3, label=label
-        )
-    axes.set(title=title, xlabel=axis, ylabel=metric)
-    if numeric and _spans_decades(runs[_POSITION]):
-        axes.set_xscale("log")
-    elif numeric and runs[_POSITION].nunique() <= _MOST_TICKS:
-        axes.set_xticks(runs[_POSITION].dropna().unique())
-    if _spans_decades(runs[metric]):
-        axes.set_yscale("log")
-    elif not runs[metric].min() < 0:
-        axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    if others:
-        axes.legend()
-    figure.savefig(path, dpi=150, format="png")
-
-
-def independent_parameters(runs: pandas.DataFrame, varying: Sequence[str]) -> list[str]:
-    """The parameters that tell the points apart, without those that follow from others."""
-    chosen = list(varying)
-    points = len(runs.drop_duplicates(chosen)) if chosen else 0
-    for name in reversed(varying):
-        rest = [other for other in chosen if other != name]
-        if rest and len(runs.drop_duplicates(rest)) == points:
-            chosen = rest
-    return chosen
-
-
-def _spans_decades(column: pandas.Series[float]) -> bool:
-    """Whether small values would be lost on a linear axis."""
-    return bool(column.min() > 0 and column.max() / column.min() >= 100)

@@ -124,6 +124,7 @@ class Claims:
             accept,
             limit=self._capacity.cores + allowance,
             is_first=self._is_first if self._first else None,
+            is_idle=not running and not self._held,
         )
         self._held.extend(claim for claim in claims if claim.ticket.job not in at_once)
         self.keep()

@@ -60,7 +60,8 @@ class WorkerSettings:
 
     `controller` is the identity of an inbox: the worker claims only the tickets of that controller.
     `first` are the kinds of jobs that it claims before others. `allocation` is the scheduler's name
-    of the worker's allocation. In an allocation the worker also leaves when it has no job and its
+    of the worker's allocation, `allocation_nodes` the number of its nodes, where the scheduler does
+    not tell it. In an allocation the worker also leaves when it has no job and its
     controller is dead. It then runs `cancel_waiting`, a command that cancels the allocations of
     that controller that have not begun. The worker ends when the process `parent` ends; with
     `owns_queues`, it then cancels the jobs of its queues and removes these. With `echo` it shows
@@ -87,6 +88,7 @@ class WorkerSettings:
     controller: str | None = None
     first: tuple[Kind, ...] = ()
     allocation: str | None = None
+    allocation_nodes: int = 1
     cancel_waiting: tuple[str, ...] = ()
     parent: int | None = None
     owns_queues: bool = False

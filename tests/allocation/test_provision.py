@@ -18,13 +18,15 @@ from support import wait_until, worker_state
 from snakemake_kochi.allocation.allocated_workers import AllocatedWorkers
 from snakemake_kochi.allocation.failures import FailedStarts
 from snakemake_kochi.allocation.provision import Provision
+from snakemake_kochi.allocation.request import WorkerCommand
 from snakemake_kochi.allocation.sizing import workers_to_request
-from snakemake_kochi.allocation.submission import Submitter, WorkerCommand, end_allocations
+from snakemake_kochi.allocation.submission import Submitter, end_allocations
 from snakemake_kochi.allocation.tracker import OrphanedAllocations, Tracker
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Capacity, Resources, Ticket, WorkerState
+from snakemake_kochi.queue.paused import PausedBatch, PausedBatches, pause, resume
 from snakemake_kochi.schedulers.commands import Questions
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
@@ -101,7 +103,9 @@ class Run:
             steady=steady,
             clock=lambda: self.now,
             size=self._size,
+            paused=PausedBatches(paths, clock=lambda: self.now),
         )
+        self.paths = paths
         self.pending: dict[str, list[Ticket]] = {}
         self.workers: dict[str, list[WorkerState]] = {"a": [], "b": []}
 
@@ -152,6 +156,21 @@ def test_a_worker_that_stays_and_that_no_job_fits_makes_room_for_one_that_jobs_f
     run.leave("1_0")
     run.look()
     assert run.cores == [1, 4]
+
+
+def test_no_worker_is_requested_for_the_jobs_of_a_paused_batch(tmp_path: Path) -> None:
+    run = Run(tmp_path, workers=2)
+    run.wait("a", SMALL)
+    labels = {"experiment": "fib.yaml", "batch": "scaling"}
+    run.pending["a"] = [replace(each, labels=labels) for each in run.pending["a"]]
+    batch = PausedBatch("/", "fib.yaml", "scaling")
+    pause(run.paths, batch)
+    run.look()
+    assert run.cores == []
+    resume(run.paths, batch)
+    run.now += 3600
+    run.look()
+    assert run.cores == [1]
 
 
 def test_requests_are_not_computed_before_it_is_time(tmp_path: Path) -> None:

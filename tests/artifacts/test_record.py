@@ -119,7 +119,7 @@ def test_what_contradicts_the_schema_is_told_with_its_key() -> None:
 @pytest.mark.parametrize(
     ("version", "said"),
     [
-        (3, "newer snakemake_kochi (records of version 3; this one reads up to 2)"),
+        (4, "newer snakemake_kochi (records of version 4; this one reads up to 3)"),
         (None, "key 'version' is missing or no number"),
         ("2", "key 'version' is missing or no number"),
         (True, "key 'version' is missing or no number"),

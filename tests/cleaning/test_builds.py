@@ -18,7 +18,7 @@ from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.paths import ProjectPaths, WorkingPaths
 from snakemake_kochi.phases.install import Install
 from snakemake_kochi.phases.products import Build, write_build, write_manifest
-from snakemake_kochi.phases.script import note_build, scratch_directory
+from snakemake_kochi.phases.script import note_build, note_prepared, scratch_directory
 
 RECIPE = ("tool", "fast")
 
@@ -99,6 +99,21 @@ def test_a_build_stays_as_long_as_the_workspace_of_a_living_process_names_it(mad
         assert made.builds == {"used"}
     made.stage.clean()
     assert made.builds == set()
+
+
+def test_what_was_prepared_goes_as_builds_do(made: Made) -> None:
+    parent = make_directory(made.project.all_prepared("local"))
+    for digest in ("old", "used", "kept"):
+        os.rename(made.project.build("local", made.build(digest).digest).directory, parent / digest)
+    used = Build("used", made.project.prepared("local", "used").tree)
+    with scratch_directory(made.project.workspaces("local")) as scratch:
+        note_prepared(scratch, used)
+        report = made.stage.clean(keep=("prepared:kept.yaml",))
+        assert set(os.listdir(parent)) == {"used", "kept"}
+    assert {kind: freed.count for kind, freed in report.freed.items()} == {"prepared": 1}
+    note_use(made.project.prepared("local", "kept").manifest)
+    made.stage.clean()
+    assert set(os.listdir(parent)) == {"kept"}
 
 
 def test_a_build_stays_while_it_is_made(made: Made) -> None:

@@ -10,10 +10,11 @@ from cleaning.stage import Stage, make_old
 
 from snakemake_kochi.detached.launches import look_at, make_launch, write_end
 from snakemake_kochi.files import make_directory
-from snakemake_kochi.phases.script import host_key, scratch_directory
-from snakemake_kochi.processes import ProcessIdentity, this_node
+from snakemake_kochi.phases.script import scratch_directory
+from snakemake_kochi.processes import ProcessIdentity, host_key, this_node
 from snakemake_kochi.queue import Queue, RunFile, list_runs
 from snakemake_kochi.queue.heartbeat import time_awake_or_asleep
+from snakemake_kochi.queue.paused import PausedBatch, list_paused, pause
 from snakemake_kochi.queue.queue import private_queue
 from snakemake_kochi.queue.workers import read_worker
 from snakemake_kochi.worker import state
@@ -53,6 +54,14 @@ def test_a_run_is_forgotten_when_it_is_old_and_its_controller_has_ended(stage: S
     assert [run.controller for run in list_runs(stage.machine)] == ["host-1-young"]
     stage.clean(runs=0.0, keep=("runs:*/" + stage.directory.name,))
     assert len(list_runs(stage.machine)) == 1
+
+
+def test_a_pause_goes_with_the_directory_of_the_batch_and_not_before(stage: Stage) -> None:
+    for directory in (stage.directory, stage.directory / "gone"):
+        pause(stage.machine, PausedBatch(str(directory), "fib.yaml", "scaling"))
+    make_old(stage.machine.paused)
+    stage.clean(runs=0.0)
+    assert [each.directory for each in list_paused(stage.machine)] == [str(stage.directory)]
 
 
 def test_old_outputs_of_facts_go(stage: Stage) -> None:

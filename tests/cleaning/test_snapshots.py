@@ -21,6 +21,7 @@ from snakemake_kochi.own_rules.record import OwnJob
 from snakemake_kochi.paths import ProjectPaths, WorkingPaths
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
 from snakemake_kochi.phases.keep import alive
+from snakemake_kochi.phases.variants import with_variants
 from snakemake_kochi.queue import Ticket
 from snakemake_kochi.snapshot import has_tree, materialise, pruning, restore_code
 from snakemake_kochi.snapshot.pruning import is_whole, snapshot_refs
@@ -94,6 +95,27 @@ def test_the_newest_freeze_stays_with_its_snapshot_and_the_objects_of_others_go(
     again = repository.freeze("0\n" * 1000)
     assert is_whole(repository.paths.store, again.snapshot.commit)
     assert repository.is_usable(again, tmp_path / "again")
+
+
+def test_the_code_of_other_commits_stays_as_long_as_the_freeze_that_names_it(
+    repository: Repository, tmp_path: Path
+) -> None:
+    experiment = "batches: {b: {code: [main, working-tree]}}\nrun: {script: x}\n"
+    write(repository.directory / "e.yaml", experiment)
+    first = with_variants(repository.freeze("newest\n"), repository.directory)
+    git(repository.directory, "commit", "-q", "--allow-empty", "-m", "other")
+    write(repository.directory / "kept.txt", "other\n")
+    git(repository.directory, "commit", "-qam", "other")
+    newest = with_variants(repository.freeze("newest\n"), repository.directory)
+    repository.age()
+    make_old(newest.file, 39)
+    repository.stage.clean()
+    refs = snapshot_refs(repository.paths.store)
+    assert newest.at("main").snapshot.tree in refs
+    assert Path(str(newest.at("main").git_directory), "HEAD").exists()
+    assert first.at("main").snapshot.tree not in refs
+    materialise(repository.paths.store, newest.at("main").snapshot.tree, tmp_path / "copy")
+    assert (tmp_path / "copy/kept.txt").read_text() == "other\n"
 
 
 def test_a_freeze_stays_while_a_job_names_it_or_a_run_that_began_with_it_is_alive(

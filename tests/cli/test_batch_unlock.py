@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support import wait_until
 
-from snakemake_kochi.cli.batch import unlock_dead_run
+from snakemake_kochi.cli.unlock import unlock_dead_run
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.paths import MachinePaths, Root

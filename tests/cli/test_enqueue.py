@@ -390,6 +390,8 @@ def test_a_job_has_its_worker_for_itself_unless_it_is_to_be_shared(
 ) -> None:
     text = (installed / "fib.yaml").read_text()
     (installed / "both.yaml").write_text(text + "  exclusive: false\n")
+    asked = "  resources: {nodes: 2, cpus_per_task: 3, mem_mb: 50}\n  timeout: 2m\n"
+    (installed / "asked.yaml").write_text(text + asked)
     enqueue(kochi, "-q test true")
     enqueue(kochi, "-q test --shared -- true")
     enqueue(kochi, "-q test -d tool:release --cores 2 --memory 1G -- true")
@@ -397,8 +399,9 @@ def test_a_job_has_its_worker_for_itself_unless_it_is_to_be_shared(
     enqueue(kochi, "-q test fib.yaml --cores 3")
     enqueue(kochi, "-q test both.yaml")
     enqueue(kochi, "-q test --gpus 2 -- true")
+    enqueue(kochi, "-q test asked.yaml")
     machine = Root.find().machine("local")
-    tickets = [find_job(machine, job).ticket for job in range(7)]
+    tickets = [find_job(machine, job).ticket for job in range(8)]
     assert [ticket.resources if ticket else None for ticket in tickets] == [
         Resources(exclusive=True),
         Resources(),
@@ -407,6 +410,7 @@ def test_a_job_has_its_worker_for_itself_unless_it_is_to_be_shared(
         Resources(cores=3),
         Resources(),
         Resources(gpus=2),
+        Resources(cores=3, exclusive=True, memory_mb=50, runtime_seconds=180, nodes=2),
     ]
     told = [kochi("show", "job", job).out.partition("Takes: ")[2] for job in range(3)]
     assert [each.splitlines()[0] for each in told] == [

@@ -25,9 +25,11 @@ from support import REPOSITORY, run
 from snakemake_kochi.cli.main import kochi
 from snakemake_kochi.executor import ExecutorSettings
 from snakemake_kochi.phases.build import NOT_SOURCES
+from snakemake_kochi.phases.given import given_now
 from snakemake_kochi.phases.variables import VARIABLES
 from snakemake_kochi.project.configuration import load_project
 from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.parameters import Given
 from snakemake_kochi.project.values import SUBSTITUTED, TABLE_COLUMNS
 
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])
@@ -120,7 +122,9 @@ class Terminal:
         if file == "kochi.yaml":
             load_project(self.directory)
         elif block.language == "yaml":
-            experiment = load_experiment(file, block.text, load_project(self.directory))
+            project = load_project(self.directory)
+            given = given_now(file, block.text, project.machine("local"), self.directory)
+            experiment = load_experiment(file, block.text, project, given)
             for batch in experiment.batches:
                 assert experiment.grid(batch, "local").points
 
@@ -175,11 +179,23 @@ def test_the_tutorial_and_the_guides_after_it_can_be_followed_to_the_letter(
     assert run(*doctest, cwd=terminal.directory).returncode == 0
 
 
+def test_the_comparison_can_be_followed_to_the_letter(terminal: Terminal) -> None:
+    terminal.follow(REPOSITORY / "docs" / "comparing.md")
+
+
 def test_further_can_be_followed_to_the_letter(terminal: Terminal) -> None:
     terminal.follow(REPOSITORY / "docs" / "further.md")
 
 
+def test_the_scaling_study_can_be_followed_to_the_letter(terminal: Terminal) -> None:
+    terminal.follow(REPOSITORY / "docs" / "scaling.md")
+
+
 FORMATS = REPOSITORY / "docs" / "formats.md"
+
+
+def test_the_page_about_parts_of_batches_can_be_followed_to_the_letter(terminal: Terminal) -> None:
+    terminal.follow(REPOSITORY / "docs/watching.md")
 
 
 def test_the_formats_can_be_followed_to_the_letter(terminal: Terminal) -> None:
@@ -194,6 +210,18 @@ def test_the_values_in_the_formats_come_out_as_their_remarks_say() -> None:
     for parameter, said in remarks:
         expected = [text.strip().strip('"') for text in said.split(",")]
         assert list(dict.fromkeys(p.parameters[parameter] for p in points)) == expected, parameter
+
+
+def test_the_sweeps_in_the_formats_have_as_many_points_as_their_remarks_say() -> None:
+    (block,) = (b for b in blocks(FORMATS) if b.mark == "tested: sweeps.yaml")
+    (table,) = (b for b in blocks(FORMATS) if b.mark == "tested: points.csv")
+    given = Given("local", {"cores": "4", "nodes": "1"}, tables={"points.csv": table.text})
+    experiment = load_experiment("sweeps.yaml", block.text, None, given)
+    remarks = re.findall(r"^  (\w+): # (\d+) points(?:, (\d+) skipped)?$", block.text, re.M)
+    assert [name for name, _, _ in remarks] == list(experiment.batches)
+    for name, points, skipped in remarks:
+        grid = experiment.grid(name, "local")
+        assert (len(grid.points), len(grid.skipped)) == (int(points), int(skipped or 0)), name
 
 
 def keys(schema: object) -> Iterator[str]:

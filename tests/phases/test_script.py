@@ -16,8 +16,8 @@ from full_disk import mounted
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.phases import __main__ as phases
+from snakemake_kochi.phases.ending import Ended
 from snakemake_kochi.phases.script import (
-    Ended,
     Environment,
     give_repository,
     run_script,

@@ -101,6 +101,7 @@ def test_a_dest_that_is_the_directory_of_another_batch_s_is_an_error() -> None:
     [
         ("e/a.csv", "'e/a.csv' is the table or plot of batch 'a'; rename the artifact"),
         ("e/b.md", "'e/b.md' is the table or plot of batch 'b'; rename the artifact"),
+        ("e/b.svg", "'e/b.svg' is the table or plot of batch 'b'; rename the artifact"),
         ("e/b.png/x", "'e/b.png/x' conflicts with 'e/b.png', the table or plot of batch 'b'"),
         ("e", "'e' conflicts with 'e/a.csv', the table or plot of batch 'a'; rename the artifact"),
     ],

@@ -61,14 +61,17 @@ def test_the_nearest_file_counts_for_each_key(
             scheduler: slurm
             lock_dir: /locks
             allocation: {partition: long, time: 1h, max_workers: 2}
+            facts: {network: omnipath, cores: 96, gpus: 4}
         """,
     )
     write(of_user, "machines: {spica: {allocation: {account: me, time: 2h}, kochi_root: /mine}}\n")
     write(
         repository / "kochi.yaml",
-        "machines: {spica: {lock_dir: null, allocation: {time: 3h}, load_env_script: hello}}\n",
+        "machines: {spica: {lock_dir: null, allocation: {time: 3h}, load_env_script: hello, "
+        "facts: {cores: 007, gpus: null, isolated: yes}}}\n",
     )
     machine = find_location("spica").machine
+    assert machine.facts == {"network": "omnipath", "cores": "007", "isolated": "true"}
     assert (machine.hosts, machine.scheduler) == (("login1", "login2"), "slurm")
     assert (machine.kochi_root, machine.lock_dir) == ("/mine", None)
     assert machine.load_env_on_machine == "hello"

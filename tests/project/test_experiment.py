@@ -585,9 +585,10 @@ batches:
 )
 def test_the_cores_of_a_run_follow_from_its_parameters(cores: str, expected: list[int]) -> None:
     found = load_experiment("e.yaml", CORES.replace("CORES", cores), None)
-    assert [point.cores for point in found.grid("all", "local").points] == expected
-    assert [point.cores for point in found.grid("own", "local").points] == [3]
-    assert found.point("local", {"threads": "8"}).cores == {"$threads": 8, "2": 2}.get(cores, 16)
+    assert [point.request.cores for point in found.grid("all", "local").points] == expected
+    assert [point.request.cores for point in found.grid("own", "local").points] == [3]
+    by_hand = found.point("local", {"threads": "8"})
+    assert by_hand.request.cores == {"$threads": 8, "2": 2}.get(cores, 16)
 
 
 @pytest.mark.parametrize(
@@ -598,7 +599,7 @@ def test_the_cores_of_a_run_follow_from_its_parameters(cores: str, expected: lis
         ("0", "e.yaml:3: run.cores: a whole number of cores, 1 or more, was expected, not '0'"),
         ("$word", "not 'x' with word='x'"),
         ("$half", "not '0.5' with half='0.5'"),
-        ("'`1 / ($threads - 4)`'", "threads='4': "),
+        ("'`1 if $threads < 4 else 1 / ($threads - 4)`'", "threads='4': "),
         ("1.5", "run.cores: a text or a whole number was expected, not the number '1.5'"),
     ],
 )

@@ -173,3 +173,16 @@ def test_times_and_memory_of_options_have_units() -> None:
 def test_a_size_with_an_unknown_unit_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="an amount of memory"):
         memory_of(text)
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ("{name: x}", "facts.name: $machine.name is the machine's own name; give the fact another"),
+        ("{a-b: 1}", "facts.a-b: a fact's name has only letters, digits and _, and starts with"),
+        ("{cores: [1, 2]}", "facts.cores: a single value was expected, not a list"),
+        ("mpirun --version", "facts: a mapping (key: value) was expected"),
+    ],
+)
+def test_what_is_no_fact_of_a_machine_is_refused(facts: str, said: str) -> None:
+    assert said in problem(f"{{facts: {facts}}}")

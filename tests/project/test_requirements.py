@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError
+from snakemake_kochi.project.checks import check_experiments
 from snakemake_kochi.project.configuration import load_project
+from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.recipes import Project, Requirement
+from snakemake_kochi.project.revisions import Revision
 
 PROJECT = """
 dependencies:
@@ -110,3 +113,114 @@ def test_an_unknown_recipe_is_an_error_with_the_nearest_one(
     assert said in str(caught.value)
     with pytest.raises(NameNotFoundError):
         resolved(project, text)
+
+
+SOURCES = """
+dependencies:
+  rng:
+    script: make
+    recipes: [{name: v1}, {name: lcg}, {name: develop, git: ../rng}, {name: "develop@main"}]
+  user:
+    recipes: [{name: x, script: make, depends: [{name: rng, recipe: v1}]}]
+"""
+
+
+def problems_of(text: str) -> str:
+    """What is wrong with an experiment, before anything runs."""
+    project = load_project(Path("/p"), SOURCES)
+    with pytest.raises(ConfigError) as error:
+        experiment = load_experiment("e.yaml", text, project)
+        check_experiments([experiment], "local", project)
+    return str(error.value)
+
+
+def batch_of(depends: str, params: str) -> str:
+    return f"depends: [{depends}]\nbatches: {{b: {{params: {params}}}}}\nrun: {{script: x}}\n"
+
+
+RNG = "{name: rng, recipe: $rng}"
+AT = "{name: rng, recipe: develop, branch: $at}"
+
+
+@pytest.mark.parametrize(
+    ("depends", "params", "said"),
+    [
+        (RNG, "{rng: [v1, lgc]}", "e.yaml:2: batches.b.params.rng[1]: 'rng' has no recipe 'lgc', "),
+        (RNG, "{rng: [v1, lgc]}", "did you mean 'lcg'? (in 'depends' with rng=lgc)"),
+        (RNG, "{rng: '`1 / 0`'}", "division by zero"),
+        ("{name: rng, recipe: $rgn}", "{rng: v1}", "no parameter 'rgn', did you mean 'rng'?"),
+        (
+            f"{RNG}, {{name: user, recipe: x}}",
+            "{rng: [v1, lcg]}",
+            "two recipes of 'rng' on machine 'local': batch b with rng=lcg -> rng:lcg and ",
+        ),
+        (AT, "{at: [-x]}", "e.yaml:2: batches.b.params.at[0]: '-x' is no branch"),
+        (AT, "{at: ['']}", "'branch' is empty"),
+        (AT, "{at: [main]}", "rng:develop@main is also the name of a recipe of its own"),
+        (AT, f"{{at: [{'long' * 40}]}}", "is too long for the name of a branch here"),
+        (AT.replace("develop", "v1"), "{at: [main]}", "rng:v1 has no key 'git', so there is no"),
+        (AT.replace("branch", "commit_hash"), "{at: [main]}", "'main' is not a commit id"),
+        (AT.replace("}", ", commit_hash: abcd}"), "{at: [x]}", "not both"),
+        (AT.replace("$at", "'${at'"), "{at: [x]}", "depends[0].branch: '${' without '}'"),
+        (
+            RNG,
+            "{kind: {plain: {rng: v1}, other: {}}}",
+            "the point (kind=other) has no parameter 'rng'",
+        ),
+    ],
+)
+def test_a_parameter_that_names_no_recipe_is_an_error_at_its_value(
+    depends: str, params: str, said: str
+) -> None:
+    assert said in problems_of(batch_of(depends, params))
+
+
+def test_all_values_that_name_no_recipe_are_told_at_once() -> None:
+    said = problems_of(batch_of(RNG, "{rng: [v1, a, lcg, b], n: [1, 2, 3]}"))
+    assert [line.partition(": '")[0] for line in said.splitlines()] == [
+        "e.yaml:2: batches.b.params.rng[1]",
+        "e.yaml:2: batches.b.params.rng[3]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe", "branch", "commit"),
+    [
+        ("develop@feature", "develop", "feature", ""),
+        ("develop@fix=2Fa=3Db=40c", "develop", "fix/a=b@c", ""),
+        ("gcc@12@main", "gcc@12", "main", ""),
+        ("develop@@1f3c9a2", "develop", "", "1f3c9a2"),
+        ("gr=C3=BCn@gr=C3=BCn", "gr=C3=BCn", "grün", ""),
+        ("develop", "develop", "", ""),
+    ],
+)
+def test_the_name_of_a_recipe_at_a_revision_has_all_of_it(
+    name: str, recipe: str, branch: str, commit: str
+) -> None:
+    revision = Revision(recipe, branch, commit)
+    assert revision.name == name
+    assert Revision.of(name) == revision
+
+
+def test_a_recipe_at_a_branch_is_the_recipe_but_for_its_branch() -> None:
+    project = load_project(Path("/p"), SOURCES)
+    own, there = (project.recipe(Requirement("rng", name)) for name in ("develop", "develop@other"))
+    assert (there.branch, there.git, str(there)) == ("other", own.git, "rng:develop@other")
+    typed = project.requirement("rng:develop@fix/queue")
+    assert (str(typed), project.recipe(typed).branch) == ("rng:develop@fix=2Fqueue", "fix/queue")
+    with pytest.raises(NameNotFoundError, match="has no recipe 'devlop@@abcd'"):
+        project.recipe(Requirement("rng", "devlop@@abcd"))
+    wrong = SOURCES.replace("recipe: v1}", 'recipe: "develop@x"}')
+    with pytest.raises(ConfigError, match="only experiments can use a recipe at another branch"):
+        load_project(Path("/p"), wrong)
+
+
+def test_code_is_a_parameter_of_its_own_and_no_other_parameter_has_its_name() -> None:
+    text = "batches: {b: {code: [main, $at], params: {at: [x, y]}}}\nrun: {script: x}\n"
+    points = load_experiment("e.yaml", text, None).grid("b", "local").points
+    assert [point.parameters["code"] for point in points] == ["main", "main", "x", "y"]
+    plain = text.replace("code: [main, $at], params: {at: [x, y]}", "params: {code: [1, 2]}")
+    assert not load_experiment("e.yaml", plain, None).grid("b", "local").has_code
+    for params in ("params: {code: 1}", "grids: [{params: {code: 1}}]"):
+        wrong = f"batches: {{b: {{code: main, {params}}}}}\nrun: {{script: x}}\n"
+        assert "code: 'code' is also a parameter of this batch" in problems_of(wrong)

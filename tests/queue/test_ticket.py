@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import read_json, to_json
-from snakemake_kochi.queue import Resources, Ticket
+from snakemake_kochi.queue import Capacity, Resources, Ticket
 from snakemake_kochi.queue.ticket import read_ticket
 
 WHERE = Path("x.json")
@@ -101,3 +101,14 @@ def test_a_ticket_is_json_that_a_person_can_read(tmp_path):
     path.write_bytes(to_json(example(name="größe").to_dict()))
     assert '"name": "größe"' in path.read_text()
     assert read_json(path)["command"] == ["true"]
+
+
+def test_a_job_on_several_nodes_waits_for_a_worker_that_leads_so_many() -> None:
+    two = Resources(nodes=2, exclusive=True)
+    assert Capacity(4, 100).obstacle(two) == "2 nodes needed, 1 available"
+    assert Capacity(4, 100, nodes=2).obstacle(two) is None
+    ticket = Ticket(name="x", command=("true",), directory="/", resources=two)
+    assert Ticket.from_dict(ticket.to_dict(), Path("x")).resources == two
+    # Earlier releases can read tickets of one node.
+    one = Ticket(name="x", command=("true",), directory="/")
+    assert "nodes" not in one.to_dict()["resources"]

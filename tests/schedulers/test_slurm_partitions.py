@@ -69,12 +69,22 @@ def test_more_cores_than_any_node_has_are_not_requested():
 def test_more_nodes_than_a_partition_has_are_refused_at_once():
     said = "main*|1:00|4|4000|(null)|big|2\nmain*|1:00|4|4000|(null)|new|3\nlong|1:00|4|4000|||9\n"
     known = read_partitions(said)
-    assert limits_of(known, None, AllocationSettings(nodes=5), OWN).node == Capacity(4, 4000)
+    found = limits_of(known, None, AllocationSettings(nodes=5), OWN)
+    assert found.node == Capacity(4, 4000, nodes=5)
     assert limits_of(known, "main,long", AllocationSettings(nodes=9), OWN)
     with pytest.raises(RefusedError) as caught:
         limits_of(known, None, AllocationSettings(nodes=6), OWN)
     assert "one allocation requests 6 nodes, but partition main has 5" in str(caught.value)
     assert "machines: own: allocation: nodes, partition in kochi.yaml" in str(caught.value)
+
+
+def test_more_tasks_than_a_partition_has_cores_for_are_refused_at_once():
+    known = read_partitions("main*|1:00|4|4000|(null)|big|2\nmain*|1:00|8|4000|(null)|new|3\n")
+    assert limits_of(known, None, AllocationSettings(), OWN, cores_in_all=32)
+    with pytest.raises(RefusedError) as caught:
+        limits_of(known, None, AllocationSettings(), OWN, cores_in_all=33)
+    said = "the tasks of one allocation need 33 cores, but partition main has 32"
+    assert said in str(caught.value)
 
 
 def test_an_unknown_partition_is_refused_with_the_nearest_one():

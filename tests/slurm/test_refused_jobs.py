@@ -46,7 +46,8 @@ def test_all_rules_that_can_never_run_are_refused_before_anything_is_submitted(
         """
         localrules: here
         rule all:
-            input: "large", "long", "asked", "grouped", "here", expand("wide{n}", n=[1, 2, 64, 4])
+            input: "large", "long", "asked", "grouped", "here", expand("wide{n}", n=[1, 2, 64, 4]),
+                expand("heavy{n}", n=[1, 2, 3])
         rule first:
             output: "first"
             shell: "touch {output}"
@@ -82,6 +83,13 @@ def test_all_rules_that_can_never_run_are_refused_before_anything_is_submitted(
             output: "wide{n}"
             threads: lambda wildcards: int(wildcards.n)
             shell: "touch {output}"
+        rule heavy:
+            input: "first"
+            output: "heavy{n}"
+            resources:
+                mem_mb=lambda wildcards: 9000 if wildcards.n == "3" else 100,
+                gpu=lambda wildcards: int(wildcards.n == "2"),
+            shell: "touch {output}"
         """
     )
     assert done.returncode == 1
@@ -90,7 +98,9 @@ def test_all_rules_that_can_never_run_are_refused_before_anything_is_submitted(
     assert f"rule long: {limit}: 5 minutes needed" in done.stdout
     assert "rule asked, resource slurm_extra: --wrap=date cannot be used" in done.stdout
     assert f"rule wide: {limit}: 64 cores needed, 4 available" in done.stdout
-    assert done.stdout.count(limit) == 3
+    assert f"rule heavy: {limit}: 9000 MiB of memory needed, 4096 available" in done.stdout
+    assert f"rule heavy: {limit}: 1 GPU needed, none available" in done.stdout
+    assert done.stdout.count(limit) == 5
     assert "rule first" not in done.stdout.partition(limit)[2]
     assert ".py" not in done.stdout.partition(limit)[2]
     assert not (tmp_path / "first").exists()

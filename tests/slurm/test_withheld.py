@@ -8,6 +8,11 @@ import pytest
 from cluster_project import ClusterProject
 from slurm_cluster import SlurmCluster
 
+from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.project.machines import Machine
+from snakemake_kochi.schedulers.interface import AllocationSettings
+from snakemake_kochi.schedulers.native import system
+
 PARTITIONS = (
     "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE",
     "PartitionName=small Nodes=ALL MaxTime=INFINITE MaxCPUsPerNode=2 MaxMemPerNode=1500",
@@ -86,3 +91,17 @@ def test_an_exclusive_job_does_not_begin_on_a_part_of_a_node(
         given = [(project.directory / name).read_text().strip() for name in ("built", "out/0")]
         assert given == ["1", "3"]
         assert "exclusive node" in project.said
+
+
+def test_the_facts_of_the_machine_are_what_jobs_can_have(
+    cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    for partition, cores, memory in ((None, 3, 3096), ("small", 2, 1500)):
+        wanted = FrozenDict({} if partition is None else {"partition": partition})
+        settings = AllocationSettings(wanted)
+        facts = dict(system("slurm").node_facts(settings, Machine("own").allocation_at))
+        sockets = facts.pop("sockets")  # as the daemon of the node found them, or configured
+        assert sockets >= 1
+        assert facts == {"cores": cores, "memory_mb": memory, "gpus": 0, "nodes": 1}

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from snakemake_kochi.cpu_lists import format_cpus
 from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.queue import Resources, find_worker
 from snakemake_kochi.worker.node.capacity import CUDA, HIP, ROCR, Gpus, find_gpus
@@ -15,7 +16,6 @@ from snakemake_kochi.worker.node.devices import (
     Devices,
     LeasesUnsupportedError,
     choose_cpus,
-    format_cpus,
     layout_of,
 )
 

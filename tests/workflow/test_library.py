@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-import pandas
 import pytest
 from support import REPOSITORY, git, printed, run, start, wait_until, write
 
-from snakemake_kochi.tables.measurements import draw, independent_parameters
-from snakemake_kochi.worker.node.devices import format_cpus
+from snakemake_kochi.cpu_lists import format_cpus
 
 from .conftest import results as results_of
 
@@ -61,7 +60,7 @@ def test_a_batch_runs_through_workers_into_tables_and_a_branch(project: Any) -> 
     assert printed((results / "sum/first/2_0.log").read_text()) == "total 20\n"
     assert (results / "sum/first/2_0.txt").read_text() == "code\nfast\n"
     rows = (results / "sum/first.csv").read_text().splitlines()
-    assert rows[0] == "debug,n,duplicate,run_node,run_started,run_seconds,total"
+    assert rows[0] == "debug,n,duplicate,run_machine,run_node,run_started,run_seconds,total"
     assert [row.split(",")[-1] for row in rows[1:]] == ["10", "20"]
     assert "|   n |   (runs) |" in (results / "sum/first.md").read_text()
     assert (results / "sum/first.png").read_bytes().startswith(b"\x89PNG")
@@ -183,7 +182,10 @@ def test_a_run_script_sees_the_environment_of_a_kochi_job(
         # parameters tell.
         assert seen.pop("KOCHI_CPUS") == format_cpus(os.sched_getaffinity(0))
         assert seen.pop("KOCHI_GPUS") == ""
+    assert seen.pop("KOCHI_HOSTFILE").startswith(f"{root}/projects/")
     assert seen == {
+        "KOCHI_NODELIST": platform.node(),
+        "KOCHI_LAUNCH": "",
         "KOCHI_ROOT": root,
         "KOCHI_SITE_CONF": "",
         "KOCHI_MACHINE": "local",
@@ -548,11 +550,49 @@ def test_rules_can_be_taken_under_other_names(project: Any) -> None:
     assert "k_sum_first" in project.snakemake("--list-target-rules")
 
 
-def test_the_report_holds_table_and_plot(finished_project: Any) -> None:
+@pytest.mark.compatibility
+def test_the_report_holds_table_and_figures_with_captions(finished_project: Any) -> None:
     finished_project.snakemake("--report", "report.html", "sum_first")
     report = (finished_project.directory / "report.html").read_text()
     assert "first.png" in report
     assert "first.md" in report
+    assert "A symbol is the median of the runs of a point" in report
+    assert "the smallest and the largest run of each point" in report
+    assert '"shows": "total"' in report
+
+
+def test_plots_and_units_make_only_the_table_and_the_figures_again(finished_project: Any) -> None:
+    project = finished_project
+    project.edit(
+        "sum.yaml", "{total: 'total", "{total: {unit: $bit, label: Total_x, pattern: 'total"
+    )
+    project.edit("sum.yaml", "([0-9]+)'}", "([0-9]+)'}, half: '([0-9]+)0'}")
+    directory = project.directory / "results/local/sum"
+    assert project.planned_rules("sum_first") == ["collect_sum_first", "sum_first"]
+    project.snakemake("sum_first")
+    assert "Total_x ($bit)" in (directory / "first.svg").read_text()
+    assert (directory / "first,half.png").read_bytes().startswith(b"\x89PNG")
+    plots = "plots: [{metric: half, scale: log}, {metric: word}]"
+    project.edit("sum.yaml", "batches:\n", f"{plots}\nbatches:\n")
+    project.edit("sum.yaml", "half: '", "word: '(tot.l)', half: '")
+    said = project.snakemake("sum_first")
+    assert (
+        "kochi: sum.yaml: batch first: metric 'word' is no number in any run, but for example "
+        "'total', so plot 'word' is empty\n"
+    ) in said
+    assert "half" in (directory / "first.svg").read_text()
+    assert "no run has a number" in (directory / "first,word.svg").read_text()
+    assert project.take_ran() == []
+    assert "Nothing to be done" in project.snakemake("sum_first")
+    # The branch alone has the same table and the same figures, byte for byte.
+    command = (sys.executable, "-m", "snakemake_kochi.cli")
+    again = run(*command, "plot", "sum.yaml", "first", "-o", "again", cwd=project.directory)
+    assert again.returncode == 0
+    for name in ("first.png", "first.svg", "first,word.png", "first,word.svg"):
+        made = (project.directory / "again" / name).read_bytes()
+        assert made == (directory / name).read_bytes()
+    table = run(*command, "table", "sum.yaml", "first", "--csv", cwd=project.directory)
+    assert table.stdout == (directory / "first.csv").read_text()
 
 
 def test_the_rich_logger_shows_a_run(finished_project: Any) -> None:
@@ -608,15 +648,3 @@ def test_the_hand_written_example_runs(tmp_path: Path, snakemake: Any) -> None:
     kochi = directory / "kochi.yaml"
     kochi.write_text(kochi.read_text().replace("-O3", "-O1"))
     assert "install_taskpool_release" in snakemake("-n", cwd=directory).stdout
-
-
-def test_the_plot_leaves_out_parameters_that_follow_from_others(tmp_path: Path) -> None:
-    rows = [
-        {"a": a, "b": b, "total": str(int(a) * int(b)), "label": f"l{a}", "run_seconds": 0.5}
-        for a in ("1", "2")
-        for b in ("3", "5")
-    ]
-    runs = pandas.DataFrame(rows)
-    assert independent_parameters(runs, ["a", "b", "total", "label"]) == ["a", "b"]
-    draw(runs, ["a", "b", "total", "label"], "title", tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").stat().st_size > 1000

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support import git, run, write
 
-from snakemake_kochi.artifacts.record import contradictions, record_schema
+from snakemake_kochi.artifacts.record import RECORD_VERSION, contradictions, record_schema
 
 from .conftest import results
 
@@ -194,9 +194,11 @@ def test_records_of_a_newer_release_get_a_message_and_are_kept(
 ) -> None:
     project, top = finished_project, finished_project.directory
     for file in (top / ".snakemake/kochi").rglob("record.json"):
-        record = {**json.loads(file.read_text()), "version": 3, "unheard": {"of": 1}}
+        newer = {"version": RECORD_VERSION + 1, "unheard": {"of": 1}}
+        record = {**json.loads(file.read_text()), **newer}
         file.write_text(json.dumps(record))
-    said = "newer snakemake_kochi (records of version 3; this one reads up to 2)"
+    versions = f"records of version {RECORD_VERSION + 1}; this one reads up to {RECORD_VERSION}"
+    said = f"newer snakemake_kochi ({versions})"
     for words in (("why", FILE), ("show", "record", FILE)):
         shown = kochi(top, *words, status=1)
         assert said in shown and "Install a newer snakemake_kochi." in shown

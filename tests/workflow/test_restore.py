@@ -47,6 +47,8 @@ SQUARE = """
         params: {n: [1, 2]}
         artifacts:
           - {type: file, src: out.txt, dest: 'square/${n}_${duplicate}.txt'}
+    prepare:
+      script: cp square.txt "$KOCHI_PREPARED/"
     build:
       script: |
         echo "build square" >> "$RAN"
@@ -66,7 +68,7 @@ SECOND = """\
       - {type: file, src: out.txt, dest: 'sum/third/${n}_${duplicate}.txt'}
 build:
 """
-SUM = ("results/local/sum/first.csv", "results/local/sum/first.md", "results/local/sum/first.png")
+SUM = tuple(f"results/local/sum/first.{suffix}" for suffix in ("csv", "md", "png", "svg"))
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,9 @@ def test_files_and_records_are_those_of_the_run_also_if_newer_ones_replaced_them
     square = [Path(f"results/local/square/{n}_0.txt") for n in (1, 2)]
     assert {(top / each).read_text() for each in square} == {"square\nmirrored\nlibrary\n"}
     assert (origin / square[0]).read_text() == "changed\nnewer\nlibrary\n"
-    tables = {Path(f"results/local/square/first.{suffix}") for suffix in ("csv", "md", "png")}
+    tables = {
+        Path(f"results/local/square/first.{suffix}") for suffix in ("csv", "md", "png", "svg")
+    }
     assert there == {*(Path("results/local") / each for each in written), *map(Path, SUM)} | {
         *square,
         *tables,

@@ -110,7 +110,7 @@ def test_runs_whose_build_failed_are_left_out_with_what_the_build_printed(
     done = project.try_snakemake("--keep-going", f"{prefix}sum_first", executor=executor)
     assert done.returncode == 1
     assert values_in_table(project) == ["10"]
-    missing = files_of_table(project, "md").read_text().partition("without a result: 1")[2]
+    missing = files_of_table(project, "md").read_text().partition("with a stale result: 1")[2]
     assert (
         f"**debug=1, duplicate 0**: not run because {prefix}build_sum failed: "
         "the build script ended with exit status 1\n\n    cc\n"
@@ -121,9 +121,9 @@ def test_runs_whose_build_failed_are_left_out_with_what_the_build_printed(
     done = project.try_snakemake("--keep-going", f"{prefix}sum_first", executor=executor)
     assert done.returncode == 1
     assert (
-        "2 of 2 runs have no result; "
+        "2 of 2 runs have a stale result; "
         "the table of an earlier run stays: results/local/sum/first.md\n"
-        "    debug=0, duplicate 0; debug=1, duplicate 0: "
+        "    debug=0, duplicate 0; debug=1, duplicate 0: stale: "
         f"not run because {prefix}build_sum failed: "
         "the build script ended with exit status 5\n"
     ) in done.stdout
@@ -194,3 +194,41 @@ def test_of_many_runs_that_failed_alike_a_few_are_named(
     assert done.returncode == 1
     assert f"    {few}: failed\n" in done.stdout
     assert "the run script ended" not in done.stdout
+
+
+@pytest.mark.compatibility
+def test_a_part_is_run_by_snakemake_itself_with_any_executor(project: Any) -> None:
+    make_failing(project)
+    cause = fails(project, 3)
+    where = ["--config", 'kochi_where=["n>2"]']
+    assert project.try_snakemake("sum_first", *where).returncode == 1
+    text = files_of_table(project, "md").read_text()
+    assert "## Runs without a result: 2" in text
+    assert "**n=3, duplicate 0**: the run script ended with exit status 3" in text
+    assert "**n=1, duplicate 0**: not run yet" in text
+    cause.unlink()
+    project.take_ran()
+    project.snakemake("sum_first", "--config", "kochi_retry=failed")
+    assert project.take_ran() == ["run sum 3"]
+    assert values_in_table(project) == ["30"]
+    # The next run of all makes the missing one, and the table of all.
+    project.snakemake("sum_first")
+    assert project.take_ran() == ["run sum 1"]
+    assert values_in_table(project) == ["10", "30"]
+    # A result of other code is no missing one.
+    project.edit("sum.yaml", '    echo "total', '    true\n    echo "total')
+    said = project.snakemake("sum_first", *where)
+    assert "batch first: 1 of 2 runs has a stale result; table and plot of the other 1: " in said
+    assert "    n=1, duplicate 0: stale: run script changed\n" in said
+    text = files_of_table(project, "md").read_text()
+    assert "## Runs with a stale result: 1\n\n**n=1, duplicate 0**: run script changed\n" in text
+    assert "without a result" not in text
+    for config, said in (
+        ('kochi_where=["m=1"]', "'m=1': batch first of sum has no parameter 'm'"),
+        ("kochi_where=7", 'config kochi_where: a list of conditions such as "n=100" was expected'),
+        ("kochi_retry=all", "config kochi_retry: 'failed' was expected, not 'all'"),
+        ("kochi_retry=failed", "no point of batch first of sum has failed"),
+    ):
+        done = project.try_snakemake("-n", "sum_first", "--config", config)
+        assert done.returncode == 1
+        assert said in done.stdout

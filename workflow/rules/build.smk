@@ -16,6 +16,7 @@ for build in kochi.builds:
             **build.constraints,
         # `make -j$(nproc)` must get all CPUs.
         resources:
+            **build.resources,
             kochi_pinned=0,
             kochi_joins=1,
         params:

@@ -1,4 +1,4 @@
-# The table and the plot of a batch, and its target. They take a second or two and little memory, so
+# The table and the figures of a batch, and its target. They take a second or two and little memory, so
 # they do not wait for a worker in an allocation. The freeze lists the runs, because there may be too many
 # for arguments.
 for batch in kochi.batches:
@@ -7,24 +7,40 @@ for batch in kochi.batches:
         name:
             f"collect_{batch.name}"
         input:
-            records=batch.files.records,
+            records=batch.records,
             captured=batch.files.captured,
         output:
             table=batch.files.table,
+            vectors=[vector for _, vector in batch.files.figures],
             markdown=report(
-                batch.files.markdown, category="Kochi", subcategory=batch.experiment.name
+                batch.files.markdown,
+                caption="../report/table.rst",
+                category="Kochi",
+                subcategory=batch.experiment.name,
+                labels={"batch": batch.grid.batch, "shows": "table"},
             ),
-            plot=report(batch.files.plot, category="Kochi", subcategory=batch.experiment.name),
+            figures=[
+                report(
+                    image,
+                    caption="../report/figure.rst",
+                    category="Kochi",
+                    subcategory=batch.experiment.name,
+                    labels={"batch": batch.grid.batch, "shows": kochi.verbatim(plot.name)},
+                )
+                for (image, _), plot in zip(batch.files.figures, batch.grid.plots)
+            ],
         localrule: True
         params:
+            **batch.skipped,
             experiment=kochi.verbatim(batch.experiment.file),
             batch=kochi.verbatim(batch.grid.batch),
             varying=kochi.verbatim(list(batch.grid.varying)),
             metrics=kochi.verbatim(dict(batch.grid.metrics)),
+            quantities=kochi.verbatim(repr(dict(batch.grid.quantities))),
+            plots=kochi.verbatim(list(map(repr, batch.grid.plots))),
         shell:
             '"$KOCHI_PYTHON" -P -m snakemake_kochi.tables {params.experiment:q}'
             " --batch={params.batch:q} --table={output.table:q} --markdown={output.markdown:q}"
-            " --plot={output.plot:q}"
 
 
 for batch in kochi.batches:
@@ -32,9 +48,7 @@ for batch in kochi.batches:
     rule:
         name:
             batch.name
+        # Of a part of the batch, the end of the run makes the table.
         input:
-            batch.files.markdown,
-            batch.files.table,
-            batch.files.plot,
-            batch.files.artifacts,
+            kochi.wanted(batch),
         localrule: True

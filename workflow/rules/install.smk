@@ -16,6 +16,7 @@ for recipe in kochi.recipes:
         localrule: recipe.on_login_node
         # `make -j$(nproc)` must get all CPUs.
         resources:
+            **recipe.resources,
             kochi_pinned=0,
             kochi_joins=1,
         params:

@@ -8,6 +8,8 @@ from snakemake_kochi.cli.main import Group
 
 _PACKAGE = "snakemake_kochi.cli.show"
 _COMMANDS = {
+    "batch": (f"{_PACKAGE}.batch", "Show the states of a batch's points; --follow: live."),
+    "pipeline": (f"{_PACKAGE}.pipeline", "Show what one run goes through, as exact texts."),
     "queues": (
         f"{_PACKAGE}.workers",
         "List queues: their waiting and running jobs, their workers.",

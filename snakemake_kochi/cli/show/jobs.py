@@ -226,7 +226,8 @@ def what_runs(view: JobView) -> str:
 def what_it_takes(resources: Resources) -> str:
     """The job's resources on its worker, for people: "the whole worker", "2 cores, 1024 MiB"."""
     if resources.exclusive:
-        return "the whole worker"
+        several = f", {resources.nodes} nodes" if resources.nodes > 1 else ""
+        return f"the whole worker{several}"
     said = [pluralize(resources.cores, "core")]
     if resources.memory_mb:
         said.append(f"{resources.memory_mb} MiB")

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 NODE_VARIABLE = "SLURMD_NODENAME"
 # Words for bash in a job. The id is in the form that Slurm's own commands print: 12, or 12_3 for an
@@ -25,9 +25,12 @@ RECORDED_VARIABLES = (
     *("SLURM_MEM_PER_*", "SLURM_MEM_BIND*", "SLURM_GPUS*", "SLURM_THREADS_PER_CORE"),
 )
 
+# Variables by which Slurm's commands and the tasks of a step find their job.
+ALLOCATION_VARIABLES = ("SLURM_*", "SLURMD_*", "PMI_*", "PMI2_*", "PMIX_*")
+
 _PATIENCE = 20.0  # seconds for one answer: a worker does not wait for an unreachable controller
 # SLURM_JOB_CPUS_PER_NODE: 4(x2),8
-_CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 # The binding of the batch step: srun would bind each step of a job in the same way.
 _OF_BATCH_STEP = "SLURM_CPU_BIND"
 
@@ -84,6 +87,11 @@ class SlurmAllocation:
     def began(self) -> float | None:
         return self._number("SLURM_JOB_START_TIME")  # since 23.02
 
+    @property
+    def nodes(self) -> int | None:
+        number = self._number("SLURM_JOB_NUM_NODES")
+        return None if number is None else int(number)
+
     def seconds_left(self, expected: float | None) -> float | None:
         end = self._number("SLURM_JOB_END_TIME")  # since 23.02
         if end is not None:
@@ -118,11 +126,29 @@ class SlurmAllocation:
         hosts = [names] if names else []
         if re.search(r"[\[,]", names):
             hosts = _ask(["scontrol", "show", "hostnames", names]).split()
-        written = self._environment.get("SLURM_JOB_CPUS_PER_NODE", "")
-        cpus = [
-            int(number) for number, times in _CPUS.findall(written) for _ in range(int(times or 1))
-        ]
+        cpus = self._of_each_node("SLURM_JOB_CPUS_PER_NODE")
         return dict(zip(hosts, cpus or [1] * len(hosts), strict=True))
+
+    @property
+    def tasks(self) -> list[int]:
+        return self._of_each_node("SLURM_TASKS_PER_NODE")
+
+    @property
+    def cpus_per_task(self) -> int | None:
+        number = self._number("SLURM_CPUS_PER_TASK")
+        return None if number is None else int(number)
+
+    def variables_for(self, tasks: Sequence[int]) -> dict[str, str]:
+        return {
+            "SLURM_TASKS_PER_NODE": ",".join(map(str, tasks)),
+            # mpirun starts a process on each node by srun, which would wait for other steps.
+            "SLURM_OVERLAP": "1",
+        }
+
+    def _of_each_node(self, name: str) -> list[int]:
+        """The numbers in a text such as 4(x2),8."""
+        found = _REPEATED.findall(self._environment.get(name, ""))
+        return [int(number) for number, times in found for _ in range(int(times or 1))]
 
     def is_for_jobs(self, name: str) -> bool:
         return not name.startswith(_OF_BATCH_STEP)

@@ -8,6 +8,7 @@ request for more is refused, or waits for ever, so scontrol is asked, too.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -85,31 +86,37 @@ def limits_of(
     settings_at: SettingsAt,
     is_other: bool = False,
     gpu_model: str | None = None,
+    cores_in_all: int = 0,
 ) -> Limits:
     """The limits in the partitions of that name, or of the default one.
 
     The name may be several, separated by commas. The settings take precedence, except for cores
     that no node has: such a request would wait for ever. If the partition `is_other` than the
-    settings', their time counts only for jobs that do not say how long they take. Raises
-    RefusedError for a partition that does not exist, or that has fewer nodes than one allocation
-    needs.
+    settings', their time counts only for jobs that do not say how long they take. `cores_in_all`:
+    those of all tasks of one allocation. Raises RefusedError for a partition that does not exist,
+    or that has fewer nodes or cores than one allocation needs.
     """
     chosen = _featured(
         _chosen(partitions, name, settings_at), settings.constraints.get("constraint")
     )
     if gpu_model is not None:
         chosen = _with_model(chosen, gpu_model)
-    _check_number_of_nodes(chosen, settings.nodes, settings_at)
+    _check_size(chosen, settings.nodes, cores_in_all, settings_at)
     nodes = _largest(
         Capacity(
             min(settings.cores or each.node.cores, each.node.cores),
             settings.memory_mb or each.node.memory_mb,
             each.node.gpus if settings.gpus is None else settings.gpus,
+            settings.nodes,
         )
         for each in chosen
     )
     if not nodes:  # Slurm could not be asked
-        nodes = (Capacity(settings.cores or 1, settings.memory_mb or 0, settings.gpus or 0),)
+        nodes = (
+            Capacity(
+                settings.cores or 1, settings.memory_mb or 0, settings.gpus or 0, settings.nodes
+            ),
+        )
     longest = [each.seconds for each in chosen]
     most = None if None in longest else max(filter(None, longest), default=None)
     seconds = settings.time if settings.time is not None and not is_other else most
@@ -122,6 +129,7 @@ def limits_of(
             max(node.cores for node in nodes),
             max(node.memory_mb for node in nodes),
             max(node.gpus for node in nodes),
+            settings.nodes,
         ),
         seconds,
         nodes=nodes,
@@ -129,6 +137,39 @@ def limits_of(
         asks_for_all=settings.time is not None,
         usual=usual,
     )
+
+
+def facts_of(
+    partitions: Sequence[Partition],
+    nodes: str,
+    limits: str,
+    name: str | None,
+    settings: AllocationSettings,
+    settings_at: SettingsAt,
+) -> dict[str, int]:
+    """What one node of the partition has at most for jobs, see `native.BatchSystem.node_facts`.
+
+    `nodes` and `limits` are as for `without_withheld`, the rest as for `limits_of`.
+    """
+    own = _featured(_chosen(partitions, name, settings_at), settings.constraints.get("constraint"))
+    if not own:
+        return {}
+    given = without_withheld(partitions, nodes, limits)
+    node = limits_of(given, name, settings, settings_at).node
+    found = {"cores": node.cores, "memory_mb": node.memory_mb, "gpus": node.gpus}
+    names = {each.name for each in own}
+    lines = [
+        fields
+        for fields in map(_fields, nodes.splitlines())
+        if not names.isdisjoint(fields.get("Partitions", "").split(","))
+    ]
+    sockets = [number for fields in lines if (number := _number(fields, "Sockets"))]
+    if sockets:
+        found["sockets"] = max(sockets)
+    counts = [each.count for each in own]
+    if None not in counts:
+        found["nodes"] = sum(filter(None, counts))
+    return found
 
 
 def _chosen(
@@ -150,20 +191,27 @@ def _chosen(
     return [each for each in partitions if each.name in names]
 
 
-def _check_number_of_nodes(
-    chosen: Sequence[Partition], wanted: int, settings_at: SettingsAt
+def _check_size(
+    chosen: Sequence[Partition], nodes: int, cores: int, settings_at: SettingsAt
 ) -> None:
-    """Require that one partition has all nodes of an allocation."""
-    there: dict[str, int] = {}
+    """Require that one partition has the nodes of an allocation, and the cores of all its tasks."""
+    if any(each.count is None for each in chosen):
+        return
+    most_nodes: Counter[str] = Counter()
+    most_cores: Counter[str] = Counter()
     for each in chosen:
-        if each.count is None:
-            return
-        there[each.name] = there.get(each.name, 0) + each.count
-    if there and wanted > (most := max(there.values())):
-        names = ", ".join(there)
+        most_nodes[each.name] += each.count or 0
+        most_cores[each.name] += (each.count or 0) * each.node.cores
+    names = ", ".join(most_nodes)
+    if chosen and nodes > (most := max(most_nodes.values())):
         raise RefusedError(
-            f"one allocation requests {wanted} nodes, but partition {names} has {most}",
+            f"one allocation requests {nodes} nodes, but partition {names} has {most}",
             f"See {settings_at(['nodes', 'partition'])}, or the rule's resources.",
+        )
+    if chosen and cores > (most := max(most_cores.values())):
+        raise RefusedError(
+            f"the tasks of one allocation need {cores} cores, but partition {names} has {most}",
+            f"See {settings_at(['partition'])}, or the rule's resources.",
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import threading
 import time
 from collections.abc import Collection, Iterable
@@ -106,10 +107,7 @@ class Slurm:
         If an earlier call submitted without getting an answer, this one returns those allocations,
         and submits nothing.
         """
-        log = worker.log("%j" if wanted.count == 1 else "%A_%a")
-        arguments = sbatch_arguments(self._name, self._settings, wanted, worker.grace, log)
-        command = ["sbatch", "--parsable", *arguments]
-        script = worker.script(ID, CORES, index=INDEX)
+        command, script = self._submission(wanted, worker)
         self._clusters.update(
             clusters([*self._settings.arguments, *wanted.request.arguments]) or [""]
         )
@@ -122,6 +120,17 @@ class Slurm:
         now = time.monotonic()
         self._given.update(dict.fromkeys(ids, now))
         return ids
+
+    def text(self, wanted: Wanted, worker: WorkerScript) -> str:
+        """See `Scheduler.text`."""
+        command, script = self._submission(wanted, worker)
+        return f"{shlex.join(command)} << 'END'\n{script}END\n"
+
+    def _submission(self, wanted: Wanted, worker: WorkerScript) -> tuple[list[str], str]:
+        """The command, and the script that it reads."""
+        log = worker.log("%j" if wanted.count == 1 else "%A_%a")
+        arguments = sbatch_arguments(self._name, self._settings, wanted, worker.grace, log)
+        return ["sbatch", "--parsable", *arguments], worker.script(ID, CORES, index=INDEX)
 
     def give_up(self) -> None:
         """See `Scheduler.give_up`."""
@@ -238,7 +247,11 @@ class Slurm:
                 ) from error
         name = self._partition(settings)
         is_other = name != self._partition(self._settings)
-        return limits_of(partitions, name, settings, self._settings_at, is_other, request.gpu_model)
+        tasks = request.tasks or (request.tasks_per_node or 0) * (request.nodes or 1)
+        return limits_of(
+            *(partitions, name, settings, self._settings_at, is_other, request.gpu_model),
+            cores_in_all=tasks * (request.cpus_per_task or 1),
+        )
 
     # ---- state of the allocations
 

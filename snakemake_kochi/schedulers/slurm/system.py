@@ -12,7 +12,7 @@ import re
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -34,8 +34,14 @@ from snakemake_kochi.schedulers.interface import (
     UnreachableError,
 )
 from snakemake_kochi.schedulers.slurm.answers import run
+from snakemake_kochi.schedulers.slurm.environment import default_partition
 from snakemake_kochi.schedulers.slurm.options import controller_arguments
-from snakemake_kochi.schedulers.slurm.partitions import LISTED, Partition, read_partitions
+from snakemake_kochi.schedulers.slurm.partitions import (
+    LISTED,
+    Partition,
+    facts_of,
+    read_partitions,
+)
 from snakemake_kochi.schedulers.slurm.slurm import Slurm
 
 NAME, TITLE = "slurm", "Slurm"
@@ -110,6 +116,19 @@ def describe_machine() -> Description:
         f"    max_workers: {AllocationSettings().max_workers}  # allocations at a time",
     ]
     return Description(name, "".join(f"{line}\n" for line in lines))
+
+
+def node_facts(settings: AllocationSettings, settings_at: SettingsAt) -> Mapping[str, int]:
+    said = run(["sinfo", "--all", "--noheader", "--exact", f"--format={LISTED}"], _PATIENCE)
+    nodes, limits = map(_shown, ("nodes", "partitions"))
+    name = settings.constraints.get("partition") or default_partition()
+    return facts_of(read_partitions(said), nodes, limits, name, settings, settings_at)
+
+
+def _shown(what: str) -> str:
+    with contextlib.suppress(KochiError):
+        return run(["scontrol", "--all", "--oneliner", "show", what], _PATIENCE)
+    return ""  # the answer of sinfo must then suffice
 
 
 def _partition_lines(found: Sequence[Partition]) -> Iterable[str]:

@@ -50,11 +50,13 @@ def capacity_of_this_node(
     gpus: int | None = None,
     environment: Mapping[str, str] | None = None,
     most_memory_mb: int | None = None,
+    nodes: int = 1,
 ) -> Capacity:
     """The given amounts; for the others, the amounts that the calling process may use.
 
     Under a scheduler these are the amounts of its allocation rather than of the node. `environment`
-    defaults to the process's own. Without `memory_mb` the memory is at most `most_memory_mb` (both
+    defaults to the process's own. `nodes`: those of its allocation, if the scheduler does not tell
+    their number. Without `memory_mb` the memory is at most `most_memory_mb` (both
     in MiB).
     """
     own = os.environ if environment is None else environment
@@ -62,6 +64,7 @@ def capacity_of_this_node(
         cores or len(os.sched_getaffinity(0)),
         memory_mb_for_jobs(own, most_memory_mb) if memory_mb is None else memory_mb,
         len(find_gpus(None, own).names) if gpus is None else gpus,
+        (None if (allocation := own_allocation(own)) is None else allocation.nodes) or nodes,
     )
 
 

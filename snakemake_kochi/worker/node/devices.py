@@ -18,6 +18,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
+from snakemake_kochi.cpu_lists import cpu_ranges, format_cpus
 from snakemake_kochi.files import answered, make_directory
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.queue.ticket import Resources
@@ -78,23 +79,6 @@ def _runs(socket: Sequence[int], free: Collection[int]) -> list[tuple[int, ...]]
     return [tuple(run) for is_free, run in groups if is_free]
 
 
-def format_cpus(cpus: Iterable[int]) -> str:
-    """The CPUs in the format of taskset(1): "0-3,8"."""
-    return ",".join(
-        str(first) if first == last else f"{first}-{last}" for first, last in _ranges(cpus)
-    )
-
-
-def _ranges(cpus: Iterable[int]) -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
-    for cpu in sorted(cpus):
-        if ranges and ranges[-1][1] == cpu - 1:
-            ranges[-1] = (ranges[-1][0], cpu)
-        else:
-            ranges.append((cpu, cpu))
-    return ranges
-
-
 class CpuLeases:
     """The CPUs of this node that this process holds.
 
@@ -115,7 +99,7 @@ class CpuLeases:
         possible.
         """
         try:
-            for first, last in _ranges(cpus):
+            for first, last in cpu_ranges(cpus):
                 if self._lock(first, last - first + 1):
                     continue
                 if held := [cpu for cpu in range(first, last + 1) if not self._lock(cpu, 1)]:
@@ -143,7 +127,7 @@ class CpuLeases:
 
         Raises OSError. The process may then still hold some locks, and the caller may try again.
         """
-        for first, last in _ranges(cpus):
+        for first, last in cpu_ranges(cpus):
             fcntl.lockf(self._file, fcntl.LOCK_UN, last - first + 1, first)
 
     def close(self) -> None:

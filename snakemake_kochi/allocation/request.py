@@ -1,0 +1,168 @@
+"""What one submission requests: the allocations, and the start of the worker in each."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from snakemake_kochi.allocation.packing import obstacle
+from snakemake_kochi.allocation.sizing import Shape, workers_to_request
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.location import Location
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.project.machines import Machine
+from snakemake_kochi.queue import Resources
+from snakemake_kochi.schedulers.environment import print_node
+from snakemake_kochi.schedulers.interface import (
+    UNKNOWN,
+    AllocationRequest,
+    Limits,
+    Scheduler,
+    Wanted,
+)
+from snakemake_kochi.worker.node.capacity import OWN_MB
+from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
+
+# Seconds in which jobs may end after the scheduler's signal.
+GRACE = 20.0
+
+
+@dataclass(frozen=True)
+class WorkerCommand:
+    """The start of the workers of alike allocations; see `WorkerScript`.
+
+    `setup` is a text for bash that comes first. `first_worker` is the number of the first worker,
+    if they were given numbers. `saves`: whether the settings are written; not for a text that only
+    people read.
+    """
+
+    settings: WorkerSettings
+    setup: str = ""
+    first_worker: int | None = None
+    saves: bool = True
+
+    def script(
+        self, allocation: str, cores: str | None, output: Path | None = None, index: str = "0"
+    ) -> str:
+        """A script for bash that becomes the worker, which gets the signals for the script's shell.
+
+        The call writes the settings that the script names; raises OSError. `allocation`, the
+        scheduler's name for the allocation, and `cores`, the number of cores in it, are words for
+        bash. Without `cores`, the worker has the cores that it may run on. `index`: which of the
+        workers it is, as arithmetic of bash, from 0. `output`: a file for the script's output, if
+        the scheduler has none.
+        """
+        first = [] if output is None else [f"exec >{shlex.quote(str(output))} 2>&1"]
+        # The first line of the log, and the only one if the worker does not start.
+        first.append(print_node())
+        file = save_settings(self.settings) if self.saves else self.settings.path
+        command = shlex.join(start_command(file))
+        worker = f"exec {command} --allocation {allocation}"
+        if self.first_worker is not None:
+            worker += f" --worker $(({self.first_worker} + {index}))"
+        if cores is not None:
+            worker += f" --cores {cores}"
+        return "\n".join(["#!/bin/bash", *filter(None, [*first, self.setup]), worker, ""])
+
+    @property
+    def grace(self) -> float:
+        return self.settings.grace
+
+    @property
+    def machine(self) -> MachinePaths:
+        return self.settings.paths
+
+    def log(self, allocation: str) -> Path:
+        """The file for an allocation's output other than that of its jobs."""
+        return self.machine.allocation_log(self.settings.controller or "alloc", allocation)
+
+
+def nodes_of(request: AllocationRequest) -> AllocationRequest:
+    """The part of a request that selects nodes, and so their limits."""
+    return AllocationRequest(request.constraints, gpu_model=request.gpu_model, nodes=request.nodes)
+
+
+def wanted_of(
+    shape: Shape,
+    request: AllocationRequest,
+    limits: Limits,
+    count: int,
+    excluded: Collection[str] = (),
+) -> Wanted:
+    """What is requested for workers of a shape; `limits` are those of the request."""
+    # For the jobs, and for the worker beside them.
+    memory = shape.capacity.memory_mb
+    return Wanted(
+        cores=shape.capacity.cores,
+        memory_mb=min(memory + OWN_MB, limits.node.memory_mb) if memory else 0,
+        gpus=shape.capacity.gpus,
+        seconds=shape.seconds,
+        whole_node=shape.whole_node,
+        count=count,
+        excluded=tuple(excluded),
+        request=request.with_room_for_worker(OWN_MB, limits.node),
+    )
+
+
+def settings_of(
+    root: Root,
+    machine: Machine,
+    scheduler: Scheduler,
+    controller: str,
+    queue: str,
+    request: AllocationRequest,
+    shape: Shape,
+    stays: bool,
+) -> WorkerSettings:
+    """The settings of a worker in an allocation. `stays`: it stays although it is idle."""
+    return WorkerSettings(
+        str(root.directory),
+        machine.name,
+        (queue,),
+        most_memory_mb=_memory_for_jobs(shape, request) or None,
+        allocation_seconds=shape.seconds,
+        allocation_nodes=shape.capacity.nodes,
+        grace=GRACE,
+        stay=True,
+        idle_timeout=None if stays else machine.allocation.idle_timeout,
+        # When this run ends, jobs of another run would be requeued and executed twice.
+        controller=controller,
+        first=shape.first,
+        cancel_waiting=scheduler.cancels_waiting,
+    )
+
+
+def _memory_for_jobs(shape: Shape, request: AllocationRequest) -> int | None:
+    """The most MiB that a worker may give to jobs: the rest is for the worker itself.
+
+    None if no memory was requested.
+    """
+    if request.has_shape:
+        return request.memory_mb
+    return shape.capacity.memory_mb if 0 < shape.capacity.memory_mb < UNKNOWN // 2 else None
+
+
+def text_for_one_job(
+    location: Location,
+    scheduler: Scheduler,
+    controller: str,
+    queue: str,
+    request: AllocationRequest,
+    wanted: Resources,
+) -> str:
+    """What would be submitted for a job if no other one waited, as a text for bash.
+
+    `wanted`: its resources on a worker. Nothing is written or submitted. Asks the scheduler for its
+    limits; raises KochiError if it does not answer, or if no allocation can run the job.
+    """
+    limits = scheduler.limits(nodes_of(request))
+    if why := obstacle(wanted, limits):
+        raise KochiError(f"no allocation on machine {location.machine.name} can run it: {why}")
+    ((shape, count), *_) = workers_to_request({wanted: 1}, [], limits)
+    settings = settings_of(
+        *(location.root, location.machine, scheduler, controller, queue, request, shape, False)
+    )
+    worker = WorkerCommand(settings, location.machine.load_env_on_machine, saves=False)
+    return scheduler.text(wanted_of(shape, request, limits, count), worker)

@@ -1,0 +1,316 @@
+"""`kochi table` and `kochi plot`: what a batch shows, made again from an artifact branch."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from snakemake_kochi.cli.options import json_option
+from snakemake_kochi.cli.output import print_json, remark, say
+from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+
+if TYPE_CHECKING:
+    from snakemake_kochi.project.plots import Plot
+    from snakemake_kochi.tables.published_batch import PublishedBatch
+
+_FORMATS = (".png", ".svg", ".pdf")
+_SCALE = click.Choice(["log", "linear"])
+
+_machine = click.option(
+    *("-m", "--machine"),
+    metavar="NAME",
+    help="Only runs on this machine, or published under this name. By default all; several names "
+    "are told apart as a parameter would be.",
+)
+_at = click.option(
+    "--at",
+    "commit",
+    metavar="COMMIT",
+    help="The results in this commit of an artifact branch. By default those of all artifact "
+    "branches of this clone, also fetched ones.",
+)
+
+
+@click.command()
+@_machine
+@_at
+@click.option(
+    *("-o", "--output"),
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write to a file: .csv has a row for each run, .md one for each point.",
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, a row for each run.")
+@json_option
+@click.argument("file", metavar="FILE.yaml")
+@click.argument("batch")
+def table_command(
+    machine: str | None,
+    commit: str | None,
+    output: Path | None,
+    as_csv: bool,
+    as_json: bool,
+    file: str,
+    batch: str,
+) -> None:
+    """Print the table of a batch, made from an artifact branch alone: a row for each point.
+
+    Metrics are those of FILE.yaml in the working tree; if it is not there, those of the code of the
+    results. FILE.yaml may also be the name of the experiment.
+    """
+    if sum([as_csv, as_json, output is not None]) > 1:
+        raise click.UsageError("only one of --output, --csv and --json is possible")
+    if output is not None and output.suffix not in (".csv", ".md"):
+        raise click.UsageError(f"{output}: a file that ends in .csv or .md was expected")
+    found = _read(file, batch, commit, machine)
+    if as_json:
+        print_json({"remarks": list(found.remarks), "runs": _rows(found)})
+        return
+    if as_csv or (output is not None and output.suffix == ".csv"):
+        text = found.runs.to_csv(index=False)
+    else:
+        from snakemake_kochi.tables.measurements import as_markdown, summarise
+
+        summary = summarise(found.runs, found.varying, found.quantities)
+        text = f"# {found.title}\n\n{as_markdown(summary)}\n"
+        if output is not None:
+            text += "".join(f"\n{each[0].upper()}{each[1:]}.\n" for each in found.remarks)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        with _aside(output) as beside:
+            beside.write_bytes(text.encode("utf-8", "surrogateescape"))
+        say(f"Wrote {output}")
+    _say_remarks(found)
+
+
+@click.command()
+@_machine
+@_at
+@click.option(
+    *("-o", "--output"),
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="A directory for PNG and SVG of each figure (by default results/plots/EXPERIMENT), or a "
+    "file that ends in .png, .svg or .pdf for a single figure.",
+)
+@click.option("--metric", metavar="NAME", help="Only figures of this metric, or of run_seconds.")
+@click.option("-x", "--x", metavar="PARAM", help="The parameter on the horizontal axis.")
+@click.option("--lines", metavar="PARAM", help="The parameter with a line for each value.")
+@click.option(
+    "--panels",
+    metavar="PARAM",
+    multiple=True,
+    help="A parameter with a panel for each value. May be given several times.",
+)
+@click.option(
+    *("-w", "--where"),
+    metavar="PARAM=VALUE",
+    multiple=True,
+    help="Only points with this value. May be given several times, also for one parameter.",
+)
+@click.option("--scale", type=_SCALE, help="The scale of the vertical axis.")
+@click.option("--x-scale", type=_SCALE, help="The scale of the horizontal axis.")
+@click.option(
+    "--y-from-zero/--no-y-from-zero",
+    default=None,
+    help="Whether a linear vertical axis begins at zero.",
+)
+@click.argument("file", metavar="FILE.yaml")
+@click.argument("batch")
+def plot_command(
+    machine: str | None,
+    commit: str | None,
+    output: Path | None,
+    metric: str | None,
+    x: str | None,
+    lines: str | None,
+    panels: tuple[str, ...],
+    where: tuple[str, ...],
+    scale: str | None,
+    x_scale: str | None,
+    y_from_zero: bool | None,
+    file: str,
+    batch: str,
+) -> None:
+    """Draw the figures of a batch, made from an artifact branch alone.
+
+    They are those that `plots` of FILE.yaml chooses, changed by the options; with --metric of a
+    metric without a figure, a new one. If FILE.yaml is not in the working tree, metrics and plots
+    are those of the code of the results. FILE.yaml may also be the name of the experiment.
+    """
+    found = _read(file, batch, commit, machine)
+    given = {
+        "x": x,
+        "lines": lines,
+        "panels": panels or None,
+        "scale": scale,
+        "x_scale": x_scale,
+        "y_from_zero": y_from_zero,
+        "where": _conditions(where) or None,
+    }
+    chosen = {key: value for key, value in given.items() if value is not None}
+    plots = _plots(found, metric, chosen)
+    from snakemake_kochi.snapshot import toplevel
+    from snakemake_kochi.tables.figure import draw
+    from snakemake_kochi.tables.measurements import parameters_in
+
+    # Not the current directory: in a project, new files there are code, and all runs are repeated.
+    top = Path(os.path.relpath(toplevel(Path.cwd()))) / "results/plots"
+    places = _places(plots, output or top / found.experiment)
+    note = " ".join(f"{each[0].upper()}{each[1:]}." for each in found.remarks if _MISSING in each)
+    for (_, plot), files in zip(plots, places, strict=True):
+        title = f"{found.title}: {plot.name}"
+        with ExitStack() as stack:
+            # In one call: each format would have a layout of its own.
+            beside = [stack.enter_context(_aside(each)) for each in files]
+            names = parameters_in(found.runs)
+            draw(found.runs, names, plot, found.quantities, title, beside, note)
+        say(f"Wrote {' and '.join(map(str, files))}")
+    _say_remarks(found)
+
+
+_MISSING = "have no result here"
+
+
+def _read(file: str, batch: str, commit: str | None, machine: str | None) -> PublishedBatch:
+    from snakemake_kochi.snapshot import toplevel
+    from snakemake_kochi.tables.published_batch import read_batch
+
+    repository = toplevel(Path.cwd())
+    return read_batch(repository, _in_repository(repository, file), batch, commit, machine)
+
+
+def _in_repository(repository: Path, word: str) -> str:
+    """The path of an experiment in the repository, where it need not be; or a name, as it is."""
+    if not word.endswith((".yaml", ".yml")):
+        return word
+    path = Path(os.path.abspath(word))
+    for candidate, top in ((path, repository), (path.resolve(), repository.resolve())):
+        if candidate.is_relative_to(top):
+            return candidate.relative_to(top).as_posix()
+    raise KochiError(
+        f"{word} is outside of the repository {repository}",
+        "An experiment is a file of its project, such as fib.yaml.",
+    )
+
+
+def _conditions(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for word in words:
+        name, is_given, value = word.partition("=")
+        if not is_given or not name:
+            raise click.UsageError(f"--where {shlex.quote(word)}: PARAM=VALUE was expected")
+        found[name] = (*found.get(name, ()), value)
+    return found
+
+
+def _plots(
+    found: PublishedBatch, metric: str | None, chosen: Mapping[str, Any]
+) -> list[tuple[str, Plot]]:
+    """The plots with what is chosen on the command line, and the names of their files. Raises
+    NameNotFoundError."""
+    from dataclasses import replace
+
+    from snakemake_kochi.frozen import FrozenDict
+    from snakemake_kochi.project.metrics import SECONDS
+    from snakemake_kochi.project.plots import Plot, stems
+
+    plots = list(found.plots)
+    if metric is not None and metric not in {plot.metric for plot in plots}:
+        if metric not in (*found.metrics, SECONDS):
+            known = nearest(metric, [*found.metrics, SECONDS])
+            raise NameNotFoundError(f"{found.title} has no metric '{metric}', {known}")
+        plots.append(Plot(metric, metric))
+    _check(found, chosen)
+    named = zip(stems(found.batch, plots), plots, strict=True)
+    given = {**chosen, "where": FrozenDict(chosen["where"])} if "where" in chosen else chosen
+    used = {chosen.get("x"), chosen.get("lines"), *chosen.get("panels", ())}
+    return [
+        (stem, replace(_without(plot, used), **given))
+        for stem, plot in named
+        if metric in (None, plot.metric)
+    ]
+
+
+def _check(found: PublishedBatch, chosen: Mapping[str, Any]) -> None:
+    from snakemake_kochi.project.plots import DUPLICATE
+    from snakemake_kochi.tables.measurements import parameters_in
+
+    where = chosen.get("where", {})
+    names = parameters_in(found.runs)
+    wanted = [chosen[key] for key in ("x", "lines") if key in chosen]
+    for name in (*wanted, *chosen.get("panels", ()), *where):
+        if name not in names and not name == chosen.get("x") == DUPLICATE:
+            known = nearest(name, names)
+            raise NameNotFoundError(f"{found.title} has no parameter '{name}', {known}")
+    for name, values in where.items():
+        there = dict.fromkeys(map(str, found.runs[name]))
+        for value in values:
+            if value not in there:
+                said = nearest(value, there)
+                raise NameNotFoundError(f"no run has {name} = '{value}', {said}")
+
+
+def _without(plot: Plot, used: Collection[str | None]) -> Plot:
+    """A plot without the parameters that the command line uses for something else."""
+    from dataclasses import replace
+
+    return replace(
+        plot,
+        x="" if plot.x in used else plot.x,
+        lines="" if plot.lines in used else plot.lines,
+        panels=tuple(name for name in plot.panels if name not in used),
+    )
+
+
+def _places(plots: Sequence[tuple[str, Plot]], output: Path) -> list[list[Path]]:
+    """The files of each plot. Raises KochiError."""
+    if output.suffix in _FORMATS and not output.is_dir():
+        if len(plots) > 1:
+            names = ", ".join(dict.fromkeys(plot.metric for _, plot in plots))
+            raise KochiError(
+                f"{output} is one file, and there are {len(plots)} figures",
+                f"Choose one by --metric ({names}), or name a directory.",
+            )
+        return [[output]]
+    if output.suffix and not output.is_dir():
+        raise KochiError(
+            f"{output}: a directory, or a file that ends in {', '.join(_FORMATS)}, was expected",
+            f"For a new directory, type: mkdir {shlex.quote(str(output))}",
+        )
+    return [[output / f"{stem}{suffix}" for suffix in (".png", ".svg")] for stem, _ in plots]
+
+
+@contextmanager
+def _aside(file: Path) -> Iterator[Path]:
+    """A file beside another, which replaces it when it is complete."""
+    beside = file.with_name(f".{secrets.token_hex(4)}{file.suffix}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        yield beside
+        os.replace(beside, file)
+    except OSError as error:
+        raise KochiError(f"{file} cannot be written: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            beside.unlink()
+
+
+def _rows(found: PublishedBatch) -> list[dict[str, object]]:
+    import json
+
+    rows: list[dict[str, object]] = json.loads(found.runs.to_json(orient="records"))
+    return rows
+
+
+def _say_remarks(found: PublishedBatch) -> None:
+    for each in found.remarks:
+        remark(f"kochi: {each}")

@@ -1,0 +1,124 @@
+"""A run of a part of a batch: the points that `config` selects.
+
+`kochi_where` is a list of conditions that must all hold, or a list of such lists, of which one must
+hold. `kochi_retry: failed` selects the points that failed and have no result since. Only the target
+of a batch depends on it, so a job is the same job whichever part asked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.files import is_there
+from snakemake_kochi.library.batch import BatchRules
+from snakemake_kochi.library.restorable import Place, places
+from snakemake_kochi.phases.products import read_failure
+from snakemake_kochi.project.conditions import Where
+from snakemake_kochi.project.grid import Grid
+
+WHERE, RETRY = "kochi_where", "kochi_retry"
+FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is selected. `asked`: the batches of which this process wants the part, by name."""
+
+    where: Where | None
+    failed: bool
+    asked: dict[str, list[Place]] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Part | None:
+        """None for whole batches. Raises ConfigError."""
+        where, retry = config.get(WHERE), config.get(RETRY)
+        if retry not in (None, FAILED):
+            raise ConfigError(f"config {RETRY}: '{FAILED}' was expected, not {retry!r}")
+        if where is None and retry is None:
+            return None
+        return cls(None if where is None else _where(where), retry == FAILED)
+
+    def files(self, batch: BatchRules) -> list[str]:
+        """The files of the selected points, which are then asked for. Raises ConfigError."""
+        chosen = self.places(batch)
+        if not chosen:
+            raise ConfigError(
+                f"no point of {name_of(batch.grid)} has failed"
+                + (" among the selected ones" if self.where else ""),
+                "To see the states of its points, type: kochi show batch "
+                f"{batch.experiment.file} {batch.grid.batch}",
+            )
+        self.asked[batch.name] = chosen
+        return [str(file) for place in chosen for file in (place.record, *place.files.values())]
+
+    def places(self, batch: BatchRules) -> list[Place]:
+        """The selected points; none if none has failed. Raises ConfigError."""
+        if self.where is not None:
+            check_part(self.where, batch.grid)
+        return [
+            place
+            for place in places(batch)
+            if (self.where is None or self.where.has(place.point.parameters, place.point.duplicate))
+            and (not self.failed or has_failed(place.record))
+        ]
+
+
+def has_failed(record: Path) -> bool:
+    """Whether the last attempt of the point with this record failed, and left no result."""
+    failure = None if is_there(record) else read_failure(record)
+    return failure is not None and not failure.stopped
+
+
+def check_part(where: Where, grid: Grid) -> None:
+    """Raise NameNotFoundError or ConfigError if no point of a batch is selected, or only points
+    that the experiment skips."""
+    points = [(point.parameters, point.duplicate) for point in grid.points]
+    duplicates = 1 + max((duplicate for _, duplicate in points), default=0)
+    skipped = [
+        (each, (each.parameters, duplicate))
+        for each in grid.skipped
+        for duplicate in range(duplicates)
+    ]
+    where.check([*points, *(place for _, place in skipped)], name_of(grid))
+    for conditions in where.alternatives:
+        own = Where((conditions,))
+        if any(own.has(*point) for point in points):
+            continue
+        reasons: dict[str, set[int]] = {}  # the combinations that are skipped for each
+        for each, place in skipped:
+            if own.has(*place):
+                reasons.setdefault(each.reason, set()).add(id(each))
+        count = sum(map(len, reasons.values()))
+        what = f"all {count} points" if count > 1 else "the point"
+        first, *others = reasons
+        more = f", and {len(others)} other reasons" if len(others) > 1 else ""
+        more = f"; {others[0]}" if len(others) == 1 else more
+        raise ConfigError(
+            f"{name_of(grid)} skips {what} with {' and '.join(map(str, conditions))}: "
+            f"{first}{more}",
+            "To run what is skipped, change 'when', 'skip_if' or the values in the experiment.",
+        )
+
+
+def name_of(grid: Grid) -> str:
+    """A batch in a message."""
+    return f"batch {grid.batch} of {grid.experiment}"
+
+
+def _where(value: Any) -> Where:
+    texts = [value] if isinstance(value, str) else value
+    if texts and _is_list_of_texts(texts):
+        return Where.parse(texts)
+    if isinstance(texts, list) and texts and all(map(_is_list_of_texts, texts)):
+        return Where.parse(*texts)
+    raise ConfigError(
+        f'config {WHERE}: a list of conditions such as "n=100" was expected, not {value!r}'
+    )
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)

@@ -1,0 +1,281 @@
+"""What one run of a batch goes through on its node, as the texts that would be executed.
+
+Nothing is executed or written, except in a private directory that is deleted. What is known only
+when the job runs is in angle brackets: `<private>` is the job's private directory.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from snakemake_kochi.errors import DamagedFileError, KochiError, PhaseError
+from snakemake_kochi.library.batch import RUN_COMMAND, BatchRules
+from snakemake_kochi.library.restorable import Place
+from snakemake_kochi.library.variants import Variant
+from snakemake_kochi.phases.batch_freeze import BatchFreeze
+from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.phases.launcher import Files, line_of, shape_of
+from snakemake_kochi.phases.products import Install, merge, read_build, read_manifest
+from snakemake_kochi.phases.script import Environment, source_variables, starting
+from snakemake_kochi.project.grid import Phase, Point
+from snakemake_kochi.project.isolation import Isolation, MachineIsolation
+from snakemake_kochi.project.recipes import Recipe
+
+CONTROLLER, NODE = "controller", "node"
+_PRIVATE = Path("<private>")
+_WORKSPACE = _PRIVATE / "workspace"
+# What each task of a launcher runs first: it binds the task, and notes where it is.
+_TASK = _PRIVATE / "launcher" / "task"
+_UNKNOWN = "<known when the job runs>"
+_PLACEHOLDER = re.compile(r"<[a-z :]+>[\w./-]*")
+# Variables that tell a run of its job.
+_OF_JOB = ("WORKER_ID", "QUEUE", "JOB_ID", "ATTEMPT", "ATTEMPT_NONCE", "RUNNER")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step of the way from `snakemake` to the command of a run.
+
+    `where`: CONTROLLER, the host of the process `snakemake`, or NODE. `text` is for bash. `note`:
+    how often it is executed, or what is not known, for people.
+    """
+
+    name: str
+    where: str
+    text: str
+    note: str = ""
+
+
+def stages_on_node(freeze: Freeze, place: Place) -> Iterator[Stage]:
+    """The stages of one point on its node, in the order in which they are executed."""
+    batch, point = place.batch, place.point
+    whole = BatchFreeze.of(freeze, batch.experiment, batch.grid.batch)
+    known = whole.at(point.parameters)
+    variant = place.variant
+    installs, missing = _installs(variant)
+    for recipe in variant.recipes:
+        yield _install(freeze, recipe)
+    yield from _build(known, batch, place, installs)
+    yield Stage("job", NODE, _job(place), "Executed by a worker.")
+    tree = _tree(place)
+    variables = _variables(known, place)
+    launcher = _launcher(batch, point)
+    isolated = _isolated(known.run, known.machine_isolation, installs, tree, variables, launcher)
+    copy = ["cp", "-a", "--reflink=auto", "--", tree, str(_WORKSPACE)]
+    yield Stage("workspace", NODE, f"{_shown(copy)}\ncd {_WORKSPACE}\n")
+    if known.preparation is not None and (step := known.preparation.prepare_node) is not None:
+        note = "Once on each node; the other runs there find its files in $KOCHI_SCRATCH."
+        yield Stage("prepare_node", NODE, _ended(step.script), note)
+    yield _isolation(known.run.isolation, isolated, f"run_{known.experiment}", known.run.strict)
+    yield Stage(
+        "environment",
+        NODE,
+        "".join(f"export {n}={_quoted(v)}\n" for n, v in variables.items())
+        + Environment(known.load_environment, installs, {}).preamble(),
+        missing,
+    )
+    note = "Bound on their nodes by the launcher." if isolated.launcher else "No launcher."
+    if isolated.launcher and batch.placement(point).resources.get("nodes", 1) == 1:
+        note = f"{_TASK} binds each task inside the CPUs of the job."
+    yield Stage("launcher", NODE, f'export KOCHI_LAUNCH="{isolated.launcher}"\n', note)
+    yield Stage("script", NODE, _ended(known.run.script))
+
+
+# ---- before the job
+
+
+def _installs(variant: Variant) -> tuple[tuple[Install, ...], str]:
+    """The installations that a point uses, and a note if one is not there yet."""
+    try:
+        return merge(read_manifest(Path(file)) for file in variant.installs), ""
+    except (FileNotFoundError, DamagedFileError, PhaseError):
+        return (
+            tuple(
+                Install(r.dependency, r.name, "", f"<prefix of {r}>", {}, r.activate_script)
+                for r in variant.recipes
+            ),
+            "Recipes are not installed yet.",
+        )
+
+
+def _install(freeze: Freeze, recipe: Recipe) -> Stage:
+    lines = [f"export {name}={_quoted(value)}" for name, value in recipe.envs.items()]
+    text = "\n".join([*lines, _ended(recipe.install_script)])
+    is_here = freeze.machine.installs_on_login_node(recipe.on_machine)
+    where = CONTROLLER if is_here else NODE
+    return Stage(f"install {recipe}", where, text, "Once, for all that depend on it.")
+
+
+def _build(
+    known: BatchFreeze, batch: BatchRules, place: Place, installs: Sequence[Install]
+) -> Iterator[Stage]:
+    if known.preparation is not None and (step := known.preparation.prepare) is not None:
+        yield Stage("prepare", NODE, _ended(step.script), "Once per batch.")
+    phase = known.build
+    if not phase.script.strip():
+        return
+    parameters = place.point.parameters
+    exports = [f"export {n}={_quoted(v)}" for n, v in phase.environment(parameters).items()]
+    environment = Environment(known.load_environment, installs, {}).preamble()
+    words = _isolated(phase, known.machine_isolation, installs, "", {}).words
+    isolated = f"# {_shown([*words, 'bash', str(_PRIVATE / 'start.sh')])}\n" if words else ""
+    text = isolated + "\n".join([*exports, environment + _mode(phase) + _ended(phase.script)])
+    yield Stage("build", NODE, text, "Once, for all runs with the same sources and parameters.")
+
+
+def _mode(phase: Phase) -> str:
+    return f"{starting(Path(), Path(), phase.strict).splitlines()[1]}\n"
+
+
+def _tree(place: Place) -> str:
+    try:
+        return str(read_build(Path(place.build_file)).tree)
+    except (FileNotFoundError, DamagedFileError, KeyError):
+        return "<build>"
+
+
+# ---- the job
+
+
+class _Words(list[str]):
+    """Words that a command formats as Snakemake does, quoted for bash."""
+
+    def __format__(self, spec: str) -> str:
+        return _shown(self) if spec == "q" else " ".join(self)
+
+
+def _job(place: Place) -> str:
+    """The shell command of the rule, as Snakemake formats it."""
+    batch, point = place.batch, place.point
+    group, values = next(
+        (group, values)
+        for group in batch.files.groups
+        for values, each in group.points.items()
+        if each is point
+    )
+    wildcards = dict(zip(group.keys, values, strict=True))
+    prepared = batch.prepared_for(point)
+    given = SimpleNamespace(prepared=[] if prepared is None else [prepared])
+    words: Any = batch.words(group)
+    arguments = (wildcards, given, None)
+    options = (
+        words(*arguments, point.request.of_rule) if words.reads_resources else words(*arguments)
+    )
+    text = RUN_COMMAND.format(
+        params=SimpleNamespace(
+            experiment=_Words([batch.experiment.file]),
+            batch=_Words([batch.grid.batch]),
+            parameters=_Words(options),
+            duplicate=point.duplicate,
+        ),
+        input=SimpleNamespace(
+            build=_Words([place.build_file]), installs=_Words(place.variant.installs)
+        ),
+        output=SimpleNamespace(
+            record=_Words([str(place.record)]), artifacts=_Words(map(str, place.files.values()))
+        ),
+    )
+    return f"{text}\n"
+
+
+def _variables(known: BatchFreeze, place: Place) -> dict[str, str]:
+    """What Kochi adds to the environment of the script."""
+    point = place.point
+    prepared = place.batch.prepared_for(point)
+    return {
+        "KOCHI_MACHINE": known.machine_name,
+        "KOCHI_JOB_NAME": point.name,
+        **source_variables(known.snapshot["base"], known.snapshot["dirty"]),
+        **{f"KOCHI_{name}": _UNKNOWN for name in _OF_JOB},
+        **({"KOCHI_PREPARED": "<what prepare made>"} if prepared else {}),
+        **({"KOCHI_SCRATCH": "<node's directory>"} if place.batch.prepares_nodes else {}),
+        "KOCHI_NODELIST": "<nodes of the job>",
+        "KOCHI_HOSTFILE": str(_PRIVATE / "launcher" / "hosts"),
+        **point.environment(known.run),
+    }
+
+
+def _launcher(batch: BatchRules, point: Point) -> str:
+    """The line of the launcher, "" without one."""
+    placement = batch.placement(point)
+    shape, _ = shape_of(placement.resources, placement.resources.get("nodes", 1))
+    return line_of(placement.launcher, shape, placement.bind, Files(task=str(_TASK)))
+
+
+# ---- isolation
+
+
+@dataclass(frozen=True)
+class _Isolated:
+    """How a script is isolated: the words before `bash`, the line of its launcher, and why they are
+    not known, for people."""
+
+    words: Sequence[str] = ()
+    launcher: str = ""
+    problem: str = ""
+
+
+def _isolated(
+    phase: Phase,
+    of_machine: Mapping[str, Any] | None,
+    installs: Sequence[Install],
+    tree: str,
+    variables: Mapping[str, str],
+    launcher: str = "",
+) -> _Isolated:
+    if phase.isolation is None:
+        return _Isolated(launcher=launcher)
+    from snakemake_kochi.phases import isolation as isolating
+    from snakemake_kochi.phases.isolation_view import Place as Visible
+
+    machine = None if of_machine is None else MachineIsolation.from_dict(of_machine)
+    with tempfile.TemporaryDirectory(prefix="kochi-pipeline-") as name:
+        private = Path(name)
+        directory = private / "workspace"
+        directory.mkdir()
+        trees = [Path(tree)] if tree.startswith("/") else []
+        place = Visible.of(directory, private, installs, *trees)
+        given = {n: v for n, v in variables.items() if "<" not in v}
+        given |= {"KOCHI_LAUNCH": launcher.replace(str(_PRIVATE), name)} if launcher else {}
+        try:
+            enclosure = isolating.Enclosure(phase.isolation, machine, place, given, "run")
+            inside, words = enclosure.around(Environment("", installs, given))
+        except KochiError as error:
+            return _Isolated((), launcher, f"Not known on this host: {error.message}")
+        return _Isolated(
+            [word.replace(name, str(_PRIVATE)) for word in words],
+            inside.variables.get("KOCHI_LAUNCH", "").replace(name, str(_PRIVATE)),
+        )
+
+
+def _isolation(isolation: Isolation | None, isolated: _Isolated, name: str, strict: bool) -> Stage:
+    """The command that starts the script, within its isolation if it has one."""
+    command = _shown([*isolated.words, "bash", str(_PRIVATE / "start.sh")])
+    file = starting(_PRIVATE / "environment.sh", _PRIVATE / f"{name}.sh", strict)
+    text = f"{command}\n# start.sh:\n{file}"
+    if isolation is None:
+        return Stage("isolation", NODE, text, "Not isolated.")
+    said = ", ".join(isolation.words) or "container"
+    return Stage("isolation", NODE, text, f"Isolated: {said}. {isolated.problem}".rstrip())
+
+
+def _shown(words: Sequence[str]) -> str:
+    """As `shlex.join`, with what is not known yet unquoted."""
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    return (
+        word if word.startswith("<") and word.replace("/", "").isprintable() else shlex.quote(word)
+    )
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith("\n") else f"{text}\n"

@@ -1,0 +1,286 @@
+"""The builds and installations of a batch: of all its points, or of those with the same recipes
+and the same code, if these depend on parameters."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from snakemake_kochi.errors import NameNotFoundError, for_snakemake
+from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.library.outputs import Outputs, identifier
+from snakemake_kochi.library.requested import Resource, Verbatim, rule_resources, verbatim
+from snakemake_kochi.library.run_group import RunGroup, component_of, wildcard_name
+from snakemake_kochi.phases.build import source_files
+from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.phases.products import digest_of
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.grid import Grid, Phase, Point
+from snakemake_kochi.project.recipes import Recipe
+from snakemake_kochi.project.requests import Request
+from snakemake_kochi.project.requirements import names_in, requirements_at
+from snakemake_kochi.project.values import CODE, WORKING_TREE
+
+if TYPE_CHECKING:
+    from snakemake_kochi.project.preparation import Step
+
+_MOST_SOURCE_PARAMS = 20
+_MOST_NAMED_SOURCES = 100
+
+
+@dataclass(frozen=True)
+class BuildRule:
+    """One rule per build script, and per code and recipes that it is used with: the parameters it
+    depends on are its wildcards. `code` is empty for that of the working tree."""
+
+    name: str
+    experiment: Experiment
+    batch: str
+    phase: Phase | Step
+    output: str
+    constraints: Mapping[str, str]
+    installs: tuple[str, ...]
+    values: Mapping[tuple[str, ...], Mapping[str, str]]
+    requests: Mapping[tuple[str, ...], Request] = FrozenDict()
+    code: str = ""
+
+    def file(self, point: Point) -> str:
+        """The output for the build of a point."""
+        return self.output.format(
+            **{
+                wildcard_name(name): component_of(point.parameters, name)
+                for name in self.phase.depend_params
+            }
+        )
+
+    @for_snakemake
+    def assignments(self, wildcards: Mapping[str, str]) -> list[str]:
+        """The parameters of a build as `name=value`, and its code if that is not checked out."""
+        values = self.values[self._key(wildcards)]
+        words = [f"{name}={value}" for name, value in values.items()]
+        # Not a word of its own in the rule: a changed rule would make all finished work stale.
+        return _Words(words, [f"--code={self.code}"]) if self.code else words
+
+    def _key(self, wildcards: Mapping[str, str]) -> tuple[str, ...]:
+        key = tuple(wildcards[wildcard_name(name)] for name in self.phase.depend_params)
+        if key not in self.values:
+            raise NameNotFoundError(f"no batch needs the build with {', '.join(key)}")
+        return key
+
+    @property
+    def resources(self) -> dict[str, Resource]:
+        """What builds request, as resources of the rule."""
+        return rule_resources(
+            self.requests.values(), for_snakemake(lambda w: self.requests[self._key(w)])
+        )
+
+    def serving(self, other: BuildRule) -> BuildRule:
+        """This rule, also for the points of another batch that shares it."""
+        return replace(
+            self,
+            values={**self.values, **other.values},
+            requests={**self.requests, **other.requests},
+        )
+
+
+class _Words(list[str]):
+    """Words of a command, of which Snakemake compares with those of before only the `compared`.
+
+    The files of a build are in its name, whichever branch they were taken from. Snakemake compares
+    params by their `repr`; a build that another branch serves now would repeat all of its runs.
+    """
+
+    def __init__(self, compared: Iterable[str], others: Iterable[str]) -> None:
+        self._compared = list(compared)
+        super().__init__((*self._compared, *others))
+
+    def __repr__(self) -> str:
+        return repr(self._compared)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What points with the same recipes and the same code share.
+
+    `freeze` has that code; `installs` are manifests; `sources` are texts about the files of the
+    code, for `params:`. `missing`: what is not on this computer, a line each.
+    """
+
+    freeze: Freeze
+    recipes: tuple[Recipe, ...]
+    installs: tuple[str, ...]
+    build: BuildRule
+    sources: Mapping[str, str]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Points with the same values of the parameters that choose recipes or code. `words`: these
+    recipes and that code, for the name of a rule."""
+
+    points: tuple[Point, ...]
+    code: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Variants:
+    """All variants of a batch, by the values of the parameters `names`, which choose them."""
+
+    names: tuple[str, ...]
+    by_values: Mapping[tuple[str, ...], Variant]
+
+    @classmethod
+    def of(cls, outputs: Outputs, experiment: Experiment, grid: Grid) -> Variants:
+        """Raises ConfigError if points need recipes that do not fit together."""
+        names = (*names_in(grid.requirements), *([CODE] if grid.has_code else []))
+        members: dict[tuple[str, ...], list[Point]] = defaultdict(list)
+        for point in grid.points:
+            members[tuple(point.parameters[name] for name in names)].append(point)
+        return cls(
+            names,
+            {key: _variant(outputs, experiment, grid, points) for key, points in members.items()},
+        )
+
+    def at(self, point: Point) -> Variant:
+        return self.by_values[tuple(point.parameters[name] for name in self.names)]
+
+    @property
+    def only(self) -> Variant | None:
+        """The variant of all points, None if there are several."""
+        return next(iter(self)) if len(self.by_values) == 1 else None
+
+    def __iter__(self) -> Iterator[Variant]:
+        return iter(self.by_values.values())
+
+    @property
+    def missing(self) -> str | None:
+        """What is not on this computer, a line each; None if nothing is missing."""
+        return "\n".join(dict.fromkeys(line for each in self for line in each.missing)) or None
+
+    def source_params(self, group: RunGroup) -> dict[str, Verbatim]:
+        """The files of the code, as params of the rule for a group."""
+        found = {}
+        for key in dict.fromkeys(key for each in self for key in each.sources):
+            texts = {each.sources.get(key, "") for each in self}
+            found[key] = verbatim(texts.pop()) if len(texts) == 1 else self._text(group, key)
+        return found
+
+    def _text(self, group: RunGroup, key: str) -> Verbatim:
+        return lambda wildcards: self.at(group.point(wildcards)).sources.get(key, "")
+
+
+def _variant(
+    outputs: Outputs, experiment: Experiment, grid: Grid, points: Sequence[Point]
+) -> Variant:
+    code = points[0].parameters[CODE] if grid.has_code else WORKING_TREE
+    freeze = outputs.freeze.at(code)
+    required = requirements_at(grid.requirements, points[0].parameters)
+    recipes = freeze.recipes(required, f"{experiment.file}: batch {grid.batch}")
+    words = [
+        at.recipe
+        for each, at in zip(grid.requirements, required, strict=True)
+        if at.recipe != each.recipe
+    ]
+    is_here = code == WORKING_TREE
+    chosen = _Chosen(
+        tuple(points), "" if is_here else code, tuple(words if is_here else [code, *words])
+    )
+    without = [freeze.without_code.get(code), *(freeze.without_source.get(str(r)) for r in recipes)]
+    return Variant(
+        freeze=freeze,
+        recipes=recipes,
+        installs=tuple(map(outputs.manifest, recipes)),
+        build=_build_rule(outputs, experiment, grid, freeze, recipes, chosen),
+        sources=_source_params(freeze, experiment),
+        missing=tuple(filter(None, without)),
+    )
+
+
+def _build_rule(
+    outputs: Outputs,
+    experiment: Experiment,
+    grid: Grid,
+    freeze: Freeze,
+    recipes: Sequence[Recipe],
+    chosen: _Chosen,
+) -> BuildRule:
+    # What a build requests does not make it another build.
+    is_own = grid.build.determining != experiment.build.determining
+    required = experiment.requirements_on(freeze.machine_name)
+    shared = not is_own and grid.requirements == required
+    label = identifier(experiment.name)
+    name = f"build_{label}" if shared else f"build_{label}_{identifier(grid.batch)}"
+    parameters = grid.build.depend_params
+    parts = [f"{p}~{{{wildcard_name(p)}}}" for p in parameters]
+    sources = [(entry.path, entry.object, entry.mode) for entry in source_files(freeze, experiment)]
+    key = digest_of(
+        {
+            "sources": sources,
+            "script": grid.build.script,
+            "strict": grid.build.strict,
+            **isolation_of(grid.build),
+            "installs": list(map(outputs.key, recipes)),
+            "load_environment": freeze.machine.load_env_on_machine,
+        }
+    )
+    owner = experiment.file if shared else f"batch {grid.batch} of {experiment.file}"
+    own = "" if shared else grid.batch
+    values = values_of(chosen.points, parameters)
+    output = "/".join([outputs.directories.builds(name, key), *parts, "build.json"])
+    words = "".join(f"_{identifier(word)}" for word in chosen.words)
+    return BuildRule(
+        name=outputs.take_for(output, f"{name}{words}", f"the build of {owner}", key),
+        experiment=experiment,
+        batch=own,
+        phase=grid.build,
+        output=output,
+        # Batches share a build rule, each with values of its own: any value is allowed that does
+        # not contain a directory separator.
+        constraints={wildcard_name(p): "[^/]+" for p in parameters},
+        installs=tuple(map(outputs.manifest, recipes)),
+        values=values,
+        requests={key: experiment.build_request(own, given) for key, given in values.items()},
+        code=chosen.code,
+    )
+
+
+def values_of(
+    points: Iterable[Point], parameters: Sequence[str]
+) -> dict[tuple[str, ...], Mapping[str, str]]:
+    """The values that some parameters have together, by their texts in file names."""
+    return {
+        tuple(component_of(point.parameters, name) for name in parameters): {
+            name: point.parameters[name] for name in parameters if name in point.parameters
+        }
+        for point in points
+    }
+
+
+def isolation_of(phase: Phase) -> dict[str, str]:
+    """The isolation of a script among what determines it, if there is one."""
+    if phase.isolation is None:
+        return {}
+    return {"isolation": json.dumps(asdict(phase.isolation))}
+
+
+def _source_params(freeze: Freeze, experiment: Experiment) -> dict[str, str]:
+    """The files of an experiment's code as params: when they change, Snakemake shows the params
+    that differ, and so the names of the files.
+
+    Each run has them, and Snakemake compares each: so several files share one where there are many,
+    and very many share one digest.
+    """
+    texts: dict[int, list[str]] = defaultdict(list)
+    files = source_files(freeze, experiment)
+    for index, entry in enumerate(files):
+        if len(files) > _MOST_SOURCE_PARAMS:
+            index = int(digest_of(entry.path), 16) % _MOST_SOURCE_PARAMS
+        texts[index].append(f"{entry.path} ({entry.object[:12]}, {entry.mode})")
+    if len(files) > _MOST_NAMED_SOURCES:
+        texts = {0: [f"{len(files)} source files ({digest_of(list(texts.values()))})"]}
+    return {f"source_{index}": ", ".join(texts[index]) for index in sorted(texts)}

@@ -1,0 +1,161 @@
+"""What disturbed a run on its node: other processes, the state of the CPUs, too little memory.
+
+The kernel tells it in /proc and /sys; what is not readable there is None. proc_stat(5) counts CPU
+time in ticks of usually 10 ms, so nothing is said about the processes beside a short run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.project.quiet import ANY, DEFAULTS, Thresholds
+
+_SHORTEST = 1.0  # seconds
+# useradd(8) gives numbers below to accounts of the system.
+_FIRST_USER = 1000
+_BUSY = 0.01  # CPUs that a process uses to count
+_CPUS = Path("sys/devices/system/cpu")
+# Of the line "cpu" of /proc/stat: user, nice, system, irq, softirq, steal.
+_BUSY_COLUMNS = (1, 2, 3, 6, 7, 8)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A moment on a node. `busy` and those of `others` are CPU seconds since the boot: of all
+    processes, and of each process of another user. `throttled`: times since the boot. `stalled`:
+    seconds since the boot in which a process waited for memory."""
+
+    moment: float
+    busy: float | None
+    others: Mapping[tuple[int, str], float] | None
+    throttled: int | None
+    stalled: float | None
+
+
+class Noise:
+    """Watches the node of a run from its creation on."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self._before = read(root)
+
+    def found(
+        self, own_seconds: float | None, system: Mapping[str, Any], thresholds: Thresholds
+    ) -> dict[str, Any]:
+        """For the record: what was seen since, and what is beyond the thresholds.
+
+        `own_seconds`: the CPU time of the run, None if not known. `system`: see `node.system`.
+        """
+        seen = _between(self._before, read(self._root), own_seconds)
+        return {"warnings": list(_warnings({**seen, **system}, thresholds)), **seen}
+
+
+def read(root: Path = Path("/")) -> Reading:
+    return Reading(time.monotonic(), _busy(root), _others(root), _throttled(root), _stalled(root))
+
+
+def _between(before: Reading, after: Reading, own: float | None) -> dict[str, Any]:
+    seconds = after.moment - before.moment
+    load = pressure = users = None
+    if seconds >= _SHORTEST:
+        if own is not None and before.busy is not None and after.busy is not None:
+            load = round(max(0.0, after.busy - before.busy - own) / seconds, 2)
+        if before.others is not None and after.others is not None:
+            earlier = before.others
+            used = [total - earlier.get(key, 0.0) for key, total in after.others.items()]
+            users = sum(each / seconds >= _BUSY for each in used)
+        if before.stalled is not None and after.stalled is not None:
+            pressure = round(100 * (after.stalled - before.stalled) / seconds, 1)
+    throttled = None
+    if before.throttled is not None and after.throttled is not None:
+        throttled = after.throttled - before.throttled
+    return {
+        "other_cpus": load,
+        "other_users": users,
+        "memory_pressure": pressure,
+        "throttled": throttled,
+        "throttled_since_boot": after.throttled,
+    }
+
+
+def _warnings(seen: Mapping[str, Any], given: Thresholds) -> Iterator[str]:
+    """Each begins with the key of its threshold."""
+    thresholds = {**DEFAULTS, **given}
+    said = {
+        "load": ("other_cpus", "other processes used {} CPUs"),
+        "users": ("other_users", "{} busy processes of other users"),
+        "memory_pressure": ("memory_pressure", "processes waited for memory for {} % of the time"),
+        "throttled": ("throttled", "CPUs were throttled {} times during the run"),
+        "throttled_since_boot": ("throttled_since_boot", "CPUs were throttled {} times"),
+    }
+    for key, (name, text) in said.items():
+        limit, value = thresholds[key], seen[name]
+        if isinstance(limit, int | float) and value is not None and value > limit:
+            yield f"{key}: {text.format(value)}"
+    governor, turbo = seen["governor"], seen["turbo"]
+    if governor is not None and thresholds["governor"] not in (ANY, governor):
+        yield f"governor: {governor}"
+    if turbo is not None and thresholds["turbo"] not in (ANY, "on" if turbo else "off"):
+        yield f"turbo: {'on' if turbo else 'off'}"
+
+
+def _busy(root: Path) -> float | None:
+    with suppress(OSError, ValueError, IndexError), (root / "proc/stat").open("rb") as stream:
+        words = stream.readline().split()
+        return sum(int(words[column]) for column in _BUSY_COLUMNS) / os.sysconf("SC_CLK_TCK")
+    return None
+
+
+def _others(root: Path) -> dict[tuple[int, str], float] | None:
+    """The CPU time of each process of another user, by its number and start."""
+    found: dict[tuple[int, str], float] = {}
+    own = os.getuid()
+    try:
+        # Where processes of others are hidden (hidepid), the first one is, too.
+        (root / "proc/1").stat()
+        with os.scandir(root / "proc") as entries:
+            for entry in entries:
+                if not entry.name.isdecimal():
+                    continue
+                # A process may end meanwhile.
+                with suppress(OSError, ValueError, IndexError):
+                    user = entry.stat().st_uid
+                    if user != own and user >= _FIRST_USER:
+                        start, seconds = _times(Path(entry.path))
+                        found[int(entry.name), start] = seconds
+    except OSError:
+        return None
+    return found
+
+
+def _times(process: Path) -> tuple[str, float]:
+    """The start of a process in ticks, and the seconds of CPU time that it has used."""
+    # The name, in parentheses, may contain anything.
+    words = (process / "stat").read_bytes().rpartition(b")")[2].split()
+    return words[19].decode(), (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _throttled(root: Path) -> int | None:
+    """How often the cores of this process's CPUs, and the chips, were throttled."""
+    total = None
+    for cpu in os.sched_getaffinity(0):
+        place = root / _CPUS / f"cpu{cpu}" / "thermal_throttle"
+        for name in ("core_throttle_count", "package_throttle_count"):
+            try:
+                total = (total or 0) + int((place / name).read_text())
+            except (OSError, ValueError):
+                return total  # the kernel tells it of all CPUs or of none
+    return total
+
+
+def _stalled(root: Path) -> float | None:
+    with suppress(OSError, ValueError), (root / "proc/pressure/memory").open() as stream:
+        # some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS
+        return int(stream.readline().rpartition("total=")[2]) / 1e6
+    return None

@@ -1,0 +1,159 @@
+"""The scripts once per batch: `prepare` before its runs, `finish` after them.
+
+What a `prepare` script leaves in $KOCHI_PREPARED is named by what determines it, as a build is, so
+that batches with the same preparation share it. Both scripts run in a private copy of the snapshot,
+which is deleted afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.files import last_lines, make_directory
+from snakemake_kochi.paths import WorkingPaths
+from snakemake_kochi.phases.build import make_once, own_variables, source_files
+from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.phases.products import LAST_LINES, Build, Install, digest_of
+from snakemake_kochi.phases.script import (
+    Environment,
+    Stopwatch,
+    give_repository,
+    run_script,
+    scratch_directory,
+)
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.preparation import Step
+from snakemake_kochi.snapshot import Entry, materialise, select_sources
+
+FINISH_VERSION = 1
+PREPARED_VARIABLE = "KOCHI_PREPARED"
+
+
+def sources_of(freeze: Freeze, experiment: Experiment, step: Step) -> tuple[Entry, ...]:
+    """The files of the snapshot that determine a script."""
+    if step.sources is None:
+        return source_files(freeze, experiment)
+    return select_sources(freeze.entries, step.sources) if step.sources else ()
+
+
+def code_digest(freeze: Freeze, experiment: Experiment, step: Step) -> str:
+    """A digest of a script and of the files that determine it."""
+    files = sources_of(freeze, experiment, step)
+    return digest_of(
+        {
+            "script": step.script,
+            "strict": step.strict,
+            "sources": [(entry.path, entry.object, entry.mode) for entry in files],
+        }
+    )
+
+
+def describe_preparation(
+    freeze: Freeze,
+    experiment: Experiment,
+    step: Step,
+    variables: Mapping[str, str],
+    installs: Sequence[Install],
+) -> dict[str, object]:
+    """What determines what a `prepare` script makes; its digest (`digest_of`) names that.
+
+    `variables`: KOCHI_PARAM_<NAME> -> value.
+    """
+    return {
+        "prepare": code_digest(freeze, experiment, step),
+        "variables": dict(variables),
+        "installs": [install.identity for install in installs],
+        "load_environment": freeze.machine.load_env_on_machine,
+    }
+
+
+def prepare_batch(
+    freeze: Freeze,
+    experiment: Experiment,
+    step: Step,
+    variables: Mapping[str, str],
+    installs: Sequence[Install],
+) -> Build:
+    """Run a `prepare` script, unless what it makes exists already.
+
+    The `tree` of what is returned is the directory that scripts find in $KOCHI_PREPARED.
+    `variables`: as in `describe_preparation`. Raises PhaseError when the script fails.
+    """
+    description = describe_preparation(freeze, experiment, step, variables, installs)
+    place = freeze.paths.prepared(freeze.machine_name, digest_of(description))
+
+    def make() -> dict[str, object]:
+        make_directory(place.tree)
+        environment = Environment(
+            freeze.machine.load_env_on_machine,
+            installs,
+            {**own_variables(freeze), **variables, PREPARED_VARIABLE: str(place.tree)},
+        )
+        ran = _run(freeze, experiment, "prepare", step, environment, place.log)
+        return {"experiment": experiment.file, "script": step.script, **ran}
+
+    return make_once(freeze, place, description, make)
+
+
+def finish_batch(
+    freeze: Freeze,
+    experiment: Experiment,
+    batch: str,
+    step: Step,
+    installs: Sequence[Install],
+    log: Path,
+) -> dict[str, object]:
+    """Run the `finish` script of a batch; its output goes to `log`, too.
+
+    Return what is to be noted of it: "script", "node", "started", "seconds". Raises PhaseError when
+    the script fails.
+    """
+    results = WorkingPaths(Path.cwd(), freeze.machine_name).results
+    environment = Environment(
+        freeze.machine.load_env_on_machine,
+        installs,
+        {**own_variables(freeze), "KOCHI_BATCH": batch, "KOCHI_RESULTS": str(results)},
+    )
+    ran = _run(freeze, experiment, "finish", step, environment, log)
+    return {"version": FINISH_VERSION, "script": step.script, **ran}
+
+
+def _run(
+    freeze: Freeze,
+    experiment: Experiment,
+    key: str,
+    step: Step,
+    environment: Environment,
+    log: Path,
+) -> dict[str, str | float]:
+    """Run the script of a key; return "node", "started" and "seconds"."""
+    with workspace_of(freeze) as directory, Stopwatch() as watch:
+        ended = run_script(
+            step.script,
+            f"{key}_{experiment.name}",
+            directory,
+            environment,
+            step.strict,
+            directory.parent,
+            output=log,
+        )
+    if ended.has_failed:
+        raise PhaseError(
+            f"{experiment.file}: the {key} script {ended.how}\nIts output is in {log}",
+            reason=ended.reason(f"the {key} script"),
+            output=last_lines(log, LAST_LINES),
+        )
+    return watch.record
+
+
+@contextmanager
+def workspace_of(freeze: Freeze) -> Iterator[Path]:
+    """A private copy of the snapshot, in a private directory."""
+    with scratch_directory(freeze.workspaces) as scratch:
+        directory = scratch / "workspace"
+        materialise(freeze.paths.store, freeze.snapshot.tree, directory)
+        give_repository(freeze.git_directory, directory)
+        yield directory

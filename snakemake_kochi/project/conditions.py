@@ -1,0 +1,128 @@
+"""Conditions that select points of a batch by their parameters: `n=100`, `n>1000`, `flags!=-O0`."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
+
+_CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(==|!=|<=|>=|=|<|>)\s*(.*)", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,6})?", re.ASCII)
+_ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_DUPLICATE = "duplicate"
+_MOST_VALUES = 10
+_EXPECTED = "n=100, n!=100, n<100, n<=100, n>100 or n>=100"
+
+# The parameters of a point and its duplicate.
+Place = tuple[Mapping[str, str], int]
+
+
+def number_of(text: str) -> Decimal | None:
+    """A text as a number, if it is one: 1.10 and 1.1 are the same number."""
+    stripped = text.strip()
+    return Decimal(stripped) if _NUMBER.fullmatch(stripped) else None
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`name` is a parameter, or "duplicate"; `relation` is one of = != < <= > >=."""
+
+    name: str
+    relation: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> Condition:
+        """Raises ConfigError."""
+        match = _CONDITION.fullmatch(text)
+        if match is None:
+            raise ConfigError(f"'{text}' is no condition: {_EXPECTED} was expected")
+        name, relation, value = match.groups()
+        if relation in _ORDER and number_of(value) is None:
+            raise ConfigError(f"'{text}': a number was expected after '{relation}'")
+        return cls(name, "=" if relation == "==" else relation, value.strip())
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.relation}{self.value}"
+
+    def holds(self, text: str | None) -> bool:
+        """Whether it holds for a value; None: the point does not have the parameter."""
+        if text is None:
+            return self.relation == "!="
+        value, wanted = number_of(text), number_of(self.value)
+        if self.relation in _ORDER:
+            return value is not None and _ORDER[self.relation](value, wanted)
+        is_same = text == self.value or (value is not None and value == wanted)
+        return is_same == (self.relation == "=")
+
+
+@dataclass(frozen=True)
+class Where:
+    """Points for which all conditions of one of the `alternatives` hold."""
+
+    alternatives: tuple[tuple[Condition, ...], ...]
+
+    @classmethod
+    def parse(cls, *alternatives: Sequence[str]) -> Where:
+        """From the texts of conditions. Raises ConfigError."""
+        return cls(tuple(tuple(map(Condition.parse, texts)) for texts in alternatives))
+
+    def has(self, parameters: Mapping[str, str], duplicate: int) -> bool:
+        return any(
+            all(each.holds(_value(parameters, duplicate, each.name)) for each in conditions)
+            for conditions in self.alternatives
+        )
+
+    def check(self, points: Iterable[Place], batch: str) -> None:
+        """Raise an error, with what was expected, unless each alternative selects a point.
+
+        `batch` names it in messages. Raises NameNotFoundError for an unknown parameter and
+        ConfigError for a value, or a combination, that no point has.
+        """
+        known = list(points)
+        values: dict[str, dict[str, None]] = {}
+        for parameters, duplicate in known:
+            for name, value in (*parameters.items(), (_DUPLICATE, str(duplicate))):
+                values.setdefault(name, {})[value] = None
+        for conditions in self.alternatives:
+            for each in conditions:
+                _check(each, values, batch)
+            if not any(Where((conditions,)).has(*point) for point in known):
+                said = " and ".join(map(str, conditions))
+                raise ConfigError(
+                    f"{batch} has no point with {said}, only points with some of them"
+                )
+
+
+def _value(parameters: Mapping[str, str], duplicate: int, name: str) -> str | None:
+    return str(duplicate) if name == _DUPLICATE else parameters.get(name)
+
+
+def _check(condition: Condition, values: Mapping[str, Iterable[str]], batch: str) -> None:
+    name = condition.name
+    if name not in values:
+        raise NameNotFoundError(
+            f"'{condition}': {batch} has no parameter '{name}', {nearest(name, values)}"
+        )
+    own = list(values[name])
+    shown = ", ".join(own[:_MOST_VALUES])
+    shown += f" and {len(own) - _MOST_VALUES} more" if len(own) > _MOST_VALUES else ""
+    if condition.relation in _ORDER and all(number_of(value) is None for value in own):
+        raise ConfigError(
+            f"'{condition}': '{condition.relation}' compares numbers, and the values of {name} "
+            f"are {shown}"
+        )
+    if not any(map(condition.holds, own)):
+        raise ConfigError(
+            f"{batch} has no point with {condition}: its values of {name} are {shown}"
+        )

@@ -1,0 +1,198 @@
+"""Launchers of machines: what starts the tasks of a run, and how they are bound to CPUs.
+
+A launcher is one that Kochi knows, by its name, or a template of a machine. Every run of a batch
+loads this module, so it imports little.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from snakemake_kochi.errors import ConfigError, nearest
+from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.project.templates import TemplateError, parse_value
+
+if TYPE_CHECKING:
+    from snakemake_kochi.project.grid import Batch, Phase, Point
+    from snakemake_kochi.project.problems import Problems
+
+BINDINGS = ("cores", "sockets", "numa", "none")
+SPREADS = ("nodes", "none")
+# Nothing is in front of the command: the script starts one task.
+NONE = "none"
+# That of Open MPI.
+MPIRUN = "mpirun"
+# The one of the machine's scheduler, else MPIRUN.
+AUTO = "auto"
+# What a template may contain.
+FIELDS = ("tasks", "nodes", "tasks_per_node", "cpus_per_task", "bind", "nodelist", "hostfile")
+# Without one of these, a launcher could not know how many tasks it starts.
+_NUMBERS = ("tasks", "tasks_per_node", "hostfile")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_FIELD = re.compile(r"\{([^{}]*)\}")
+# bash splits $KOCHI_LAUNCH at blanks, and does nothing else to it.
+_WITHOUT_EFFECT = re.compile(r"[\"'\\$`;&|<>*?]")
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A launcher on one machine.
+
+    `name`: as the experiment or the machine names it; "" if none is named. `text`: a template, or
+    the name of a launcher that Kochi knows.
+    """
+
+    name: str = ""
+    text: str = NONE
+
+    @property
+    def starts_tasks(self) -> bool:
+        return self.text != NONE
+
+    @property
+    def is_template(self) -> bool:
+        return not is_launcher_name(self.text)
+
+    def filled(self, values: Mapping[str, str]) -> str:
+        """The template with its fields replaced."""
+        return _FIELD.sub(lambda field: values[field[1]], self.text)
+
+
+NO_LAUNCHER = Launcher()
+
+
+@dataclass(frozen=True)
+class Launchers:
+    """The launchers of one machine.
+
+    `default`: the name of the one for experiments that name none; "" for no launcher. `own`: by
+    name, templates or other names. `preferred`: what AUTO stands for.
+    """
+
+    default: str = ""
+    own: Mapping[str, str] = FrozenDict()
+    preferred: str = MPIRUN
+
+    def of(self, name: str, machine: str) -> Launcher:
+        """The launcher of an experiment that names this one, or "" for none.
+
+        Raises ConfigError if there is no launcher of that name.
+        """
+        given = name or self.default
+        if not given:
+            return NO_LAUNCHER
+        text, seen = given, {given}
+        while (own := self.own.get(text)) is not None and own not in seen:
+            text = own
+            seen.add(own)
+        launcher = Launcher(given, self.preferred if text == AUTO else text)
+        if not launcher.is_template and launcher.text not in known_launchers():
+            raise ConfigError(
+                f"machine '{machine}' has no launcher '{text}', "
+                f"{nearest(text, [*self.own, *known_launchers()])}",
+                f"Add it to kochi.yaml: machines: {machine}: launchers: {{{text}: TEMPLATE}}",
+            )
+        return launcher
+
+
+def is_launcher_name(text: str) -> bool:
+    """Whether a text can be the name of a launcher."""
+    return _NAME.fullmatch(text) is not None
+
+
+def known_launchers() -> tuple[str, ...]:
+    """The names of those that Kochi knows."""
+    # Imported here: few runs have a launcher.
+    from snakemake_kochi.schedulers.launchers import LAUNCHERS
+
+    return (*LAUNCHERS, MPIRUN, AUTO, NONE)
+
+
+def preferred_launcher(scheduler: str | None) -> str:
+    """What AUTO stands for on a machine with this scheduler."""
+    from snakemake_kochi.schedulers.launchers import launcher_of
+
+    return launcher_of(scheduler) or MPIRUN
+
+
+def launcher_problem(name: str, machines: Iterable[Launchers]) -> str | None:
+    """Why an experiment cannot have a launcher of this name, or None.
+
+    It has to be one that Kochi knows, or that one of the machines has.
+    """
+    known = [*known_launchers(), *(own for machine in machines for own in machine.own)]
+    if name in known:
+        return None
+    said = nearest(name, list(dict.fromkeys(known)))
+    if not is_launcher_name(name):
+        said = "a template goes into kochi.yaml: machines: MACHINE: launchers: {NAME: TEMPLATE}"
+    return f"there is no launcher '{name}', {said}"
+
+
+def binding_problem(bind: str) -> str | None:
+    """Why a text cannot be a binding, or None."""
+    return None if bind in BINDINGS else f"'{bind}' is no binding, {nearest(bind, BINDINGS)}"
+
+
+def chosen(phase: Phase, parameters: Mapping[str, str]) -> tuple[str, str]:
+    """The launcher and the binding of a point, by name; "" for one that is not given.
+
+    Raises TemplateError, and KeyError for a parameter without a value.
+    """
+    if not phase.launcher and not phase.bind:
+        return "", ""
+    launcher, bind = (parse_value(text).render(parameters) for text in (phase.launcher, phase.bind))
+    return launcher, bind
+
+
+def note_point_problems(
+    batch: Batch, points: Iterable[Point], facts: Mapping[str, str], problems: Problems
+) -> None:
+    """Note what is wrong with the launchers and bindings of points, once each."""
+    seen = set()
+    for point in points:
+        try:
+            bind = chosen(batch.run, {**facts, **point.parameters})[1]
+            wrong = binding_problem(bind) if bind else None
+        except KeyError:  # of a parameter without a value, which was noted
+            continue
+        except TemplateError as error:
+            wrong = str(error)
+        if wrong and wrong not in seen:
+            seen.add(wrong)
+            place = ("batches", batch.name, "run", "bind")
+            problems.add(problems.source_map.first(place, ("run", "bind"), ("run",)), wrong)
+
+
+def template_problem(text: str, names: Iterable[str] = ()) -> str | None:
+    """Why a text cannot be a launcher of a machine, or None.
+
+    It is a template, the name of a launcher that Kochi knows, or one of the `names`.
+    """
+    if is_launcher_name(text):
+        known = [*known_launchers(), *names]
+        if text in known:
+            return None
+        return (
+            f"there is no launcher '{text}', {nearest(text, known)}; a template of your own has "
+            "fields, as in 'mpiexec -n {tasks}'"
+        )
+    for field in _FIELD.findall(text):
+        if field not in FIELDS:
+            return f"unknown field {{{field}}}, {nearest(field, FIELDS)}"
+    rest = _FIELD.sub("", text)
+    if "{" in rest or "}" in rest:
+        return "a { or } that is no field; fields are written {tasks}"
+    if found := _WITHOUT_EFFECT.search(rest):
+        return f"{found[0]} has no effect there: bash only splits $KOCHI_LAUNCH at blanks"
+    if not rest.isprintable():
+        return "one line was expected"
+    if _FIELD.match(text) or not text.split():
+        return "it begins with the program, as in 'mpiexec -n {tasks}'"
+    if not any(f"{{{name}}}" in text for name in _NUMBERS):
+        numbers = " or ".join(f"{{{name}}}" for name in _NUMBERS)
+        return f"it does not say how many tasks it starts: {numbers} was expected"
+    return None

@@ -1,0 +1,69 @@
+"""Duplicates spread over workers: a worker leaves tickets like those that it has taken to others.
+
+It does so for a while and as long as there is something else to do, so that no ticket waits for
+ever and no worker is idle. A worker remembers only what it has taken itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from snakemake_kochi.queue.ticket import Ticket
+
+# The label of a ticket: tickets with the same one should run on different nodes.
+SPREAD = "spread"
+# Tickets that one claim leaves to others: it opens so many more at most.
+MOST_LEFT = 32
+# Claims in which a worker leaves one ticket.
+MOST_TIMES = 100
+# Labels and tickets that a worker remembers.
+_REMEMBERED = 20_000
+
+
+@dataclass
+class _Left:
+    label: str
+    times: int = 0
+
+
+class Spreading:
+    """What one worker has taken of a queue, and what it leaves to others for now."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, None] = {}  # the oldest first
+        self._left: dict[int, _Left] = {}
+
+    def is_left(self, job: int) -> bool:
+        """Whether the worker still leaves a ticket that it has seen before."""
+        left = self._left.get(job)
+        return left is not None and left.times < MOST_TIMES
+
+    def leaves(self, ticket: Ticket) -> bool:
+        """Whether the worker leaves a ticket to others, because it has taken one like it."""
+        label = ticket.labels.get(SPREAD)
+        if label is None or label not in self._taken:
+            return False
+        if ticket.job not in self._left:
+            self._left[ticket.job] = _Left(label)
+            _shorten(self._left)
+        return self.is_left(ticket.job)
+
+    def took(self, ticket: Ticket) -> None:
+        """Note a ticket that the worker has taken."""
+        self._left.pop(ticket.job, None)
+        if (label := ticket.labels.get(SPREAD)) is not None:
+            self._taken.pop(label, None)
+            self._taken[label] = None
+            _shorten(self._taken)
+
+    def overtaken(self, jobs: Iterable[int]) -> None:
+        """Note tickets that were left while another one was taken."""
+        for job in jobs:
+            if (left := self._left.get(job)) is not None:
+                left.times += 1
+
+
+def _shorten(remembered: dict[str, None] | dict[int, _Left]) -> None:
+    while len(remembered) > _REMEMBERED:
+        del remembered[next(iter(remembered))]  # type: ignore[arg-type]

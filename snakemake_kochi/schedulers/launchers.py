@@ -1,0 +1,36 @@
+"""Launchers of schedulers: they start the tasks of a job on the nodes of its allocation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from snakemake_kochi.schedulers.slurm import launcher as _slurm
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a launcher starts.
+
+    `tasks_per_node`: the largest number of tasks on one node. `cpus_per_task`: 0 if not known.
+    """
+
+    nodes: int = 1
+    tasks: int = 1
+    tasks_per_node: int = 1
+    cpus_per_task: int = 0
+
+
+# A shape and a binding (one of `project.launchers.BINDINGS`, None: the launcher's own) as words. On
+# one node the tasks bind themselves, so the launcher has to leave their CPUs alone.
+Words = Callable[[Shape, str | None], list[str]]
+
+# By the name of the launcher: the words, and the scheduler in whose allocations it works.
+LAUNCHERS: Mapping[str, tuple[Words, str]] = {"srun": (_slurm.words, "slurm")}
+# Of one task: variables with its number in all tasks, and with that on its node.
+NUMBER_VARIABLES = (_slurm.NUMBER_VARIABLE, _slurm.NUMBER_ON_NODE_VARIABLE)
+
+
+def launcher_of(scheduler: str | None) -> str | None:
+    """The launcher for allocations of a scheduler, if it has one."""
+    return next((name for name, (_, own) in LAUNCHERS.items() if own == scheduler), None)

@@ -1,0 +1,250 @@
+"""The table and the figures of a batch, made again from an artifact branch alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas
+
+from snakemake_kochi.artifacts.code import read_code
+from snakemake_kochi.artifacts.reading import Published, published
+from snakemake_kochi.artifacts.record import todays_form
+from snakemake_kochi.errors import ConfigError, KochiError, NameNotFoundError
+from snakemake_kochi.project.document import decode_text, read_text
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.grid import Batch
+from snakemake_kochi.project.metrics import QUANTITIES, Quantity
+from snakemake_kochi.project.plots import DUPLICATE, Plot, default_plots
+from snakemake_kochi.tables.measurements import row_of, table_of
+from snakemake_kochi.tables.recorded_runs import (
+    VALUES,
+    Metrics,
+    RecordedRun,
+    Wanted,
+    compiled,
+    measured,
+    read_runs,
+)
+
+# The column with the name under which a result is published, where there are several.
+PUBLISHED_AS = "published_as"
+_MOST_REASONS = 3  # for skipped points
+_STARTED, _RERUN_OF = list(VALUES).index("started"), list(VALUES).index("rerun_of")
+
+
+@dataclass(frozen=True)
+class PublishedBatch:
+    """The runs of a batch in artifact branches: the newest one of each point.
+
+    `runs` is the table, of which the columns `varying` tell the points apart. `remarks`: what it
+    lacks, a sentence each.
+    """
+
+    experiment: str
+    batch: str
+    runs: pandas.DataFrame
+    varying: tuple[str, ...]
+    metrics: Metrics
+    quantities: Mapping[str, Quantity]
+    plots: tuple[Plot, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.experiment} {self.batch}"
+
+
+def read_batch(
+    repository: Path,
+    experiment: str,
+    batch: str,
+    commit: str | None = None,
+    machine: str | None = None,
+) -> PublishedBatch:
+    """Read a batch of an experiment (a name or a file) from the artifact branches, or from a commit
+    of one.
+
+    Metrics and plots are those of the file in the working tree; if that has no such batch, those of
+    the code of the newest run. The points are those that this batch has now; of a `commit`, those
+    that it had in that code. Where the code is not in this clone, they are all that the branch has.
+    `machine`: also the name under which results are published.
+
+    Raises KochiError: NameNotFoundError for an unknown commit and for a batch without results;
+    ConfigError for a wrong file; GitError.
+    """
+    branches = published(repository, commit)
+    found, remarks = read_runs(branches, Wanted(experiment, batch, machine))
+    runs = _newest(run for run in found if run.values[_RERUN_OF] is None)
+    if not runs:
+        raise _no_results(experiment, batch, commit, remarks)
+    if len(files := {run.file for run in runs}) > 1:
+        raise NameNotFoundError(
+            f"several experiments are called '{experiment}': {', '.join(sorted(files))}",
+            "Name the file of one.",
+        )
+    now = _experiment_here(repository, runs[0].file, batch)
+    records = _records(branches, runs)
+    then = _experiment_of(repository, runs, records, batch)
+    defined = now or then
+    if defined is None:
+        remarks.append(
+            f"the table has no metrics: {runs[0].file} is neither in the working tree nor, as the "
+            "code of these results, in this clone. To fetch the code, type: kochi artifact fetch"
+        )
+    bounds = now if commit is None and now is not None else then
+    if bounds is not None:
+        runs, more = _in_grid(runs, bounds, batch)
+        remarks += more
+    shown: Batch | None = None if defined is None else defined.batch(batch)
+    metrics = {} if shown is None else compiled(shown.metrics)
+    values = measured(branches, runs, [metrics] * len(runs), remarks)
+    table = table_of([records[run.identity] for run in runs], values, list(metrics))
+    names = list(dict.fromkeys(run.published_as for run in runs))
+    if len(names) > 1:
+        table.insert(0, _free(PUBLISHED_AS, table), [run.published_as for run in runs])
+    for name in metrics:
+        if lacking := int(table[name].isna().sum()):
+            remarks.append(f"metric '{name}' has no value in {lacking} of {len(table)} runs")
+    return PublishedBatch(
+        experiment=runs[0].experiment,
+        batch=batch,
+        runs=table,
+        varying=_varying(table),
+        metrics=metrics,
+        quantities=QUANTITIES if shown is None else shown.quantities,
+        plots=default_plots(()) if shown is None else shown.plots,
+        remarks=tuple(remarks),
+    )
+
+
+def _newest(runs: Iterator[RecordedRun]) -> list[RecordedRun]:
+    """The newest run of each point and name, in the order in which points first ran."""
+    newest: dict[tuple[Any, ...], RecordedRun] = {}
+    for run in sorted(runs, key=lambda run: (str(run.values[_STARTED]), run.identity)):
+        point = tuple(sorted(run.parameters.items()))
+        newest[run.published_as, run.file, point, run.duplicate] = run
+    return list(newest.values())
+
+
+def _no_results(
+    experiment: str, batch: str, commit: str | None, remarks: Sequence[str]
+) -> NameNotFoundError:
+    where = "the artifact branches have" if commit is None else f"commit '{commit}' has"
+    unread = "".join(f"\n{each}" for each in remarks)
+    return NameNotFoundError(
+        f"{where} no result of batch '{batch}' of {experiment}{unread}",
+        "A commit of an artifact branch was expected. To list them, type: kochi artifact log"
+        if commit is not None
+        else f"To run it, type: kochi batch {experiment} {batch}",
+    )
+
+
+def _experiment_here(repository: Path, file: str, batch: str) -> Experiment | None:
+    """The experiment of the working tree, if it has the batch."""
+    # Anyone may have written the record that names the file.
+    path = (repository / file).resolve()
+    if not path.is_relative_to(repository.resolve()) or not path.is_file():
+        return None
+    experiment = load_experiment(file, read_text(path, file), None)
+    return experiment if batch in experiment.batches else None
+
+
+def _experiment_of(
+    repository: Path,
+    runs: Sequence[RecordedRun],
+    records: Mapping[str, Mapping[str, Any]],
+    batch: str,
+) -> Experiment | None:
+    """The experiment in the code of the newest run, if this clone has it."""
+    newest = max(runs, key=lambda run: (str(run.values[_STARTED]), run.identity))
+    content = read_code(repository, str(records[newest.identity]["tree"]), newest.file)
+    if content is None:
+        return None
+    try:
+        experiment = load_experiment(newest.file, decode_text(content, newest.file), None)
+    except ConfigError:
+        return None  # of another release
+    return experiment if batch in experiment.batches else None
+
+
+def _records(branches: Published, runs: Sequence[RecordedRun]) -> dict[str, dict[str, Any]]:
+    """What the table needs of each record, and the `tree` of its code."""
+    wanted = {(run.published_as, run.identity) for run in runs}
+    files = [file for file in branches.records() if (file.name, file.identity) in wanted]
+    found = {}
+    for file, content in branches.read_records(files):
+        if content is not None:
+            record = json.loads(content.decode("utf-8", "surrogateescape"))
+            # Of a run with the code of another commit, the experiment is in its own snapshot.
+            snapshot = record.get("configuration") or record.get("snapshot") or {}
+            tree = snapshot.get("tree")
+            found[file.identity] = {**row_of(todays_form(record, file.identity)), "tree": tree}
+    return found
+
+
+def _in_grid(
+    runs: Sequence[RecordedRun], experiment: Experiment, batch: str
+) -> tuple[list[RecordedRun], list[str]]:
+    """The runs of points that a batch has, in the order of its grid, and remarks."""
+    chosen: list[RecordedRun] = []
+    remarks: list[str] = []
+    for machine in dict.fromkeys(run.machine for run in runs):
+        own = [run for run in runs if run.machine == machine]
+        try:
+            grid = experiment.grid(batch, machine)
+        except KochiError as error:
+            chosen += own
+            first = error.message.partition("\n")[0]
+            remarks.append(f"all points of machine '{machine}' are in the table: {first}")
+            continue
+        places = {
+            (*(point.parameters.get(name) for name in grid.varying), point.duplicate): index
+            for index, point in enumerate(grid.points)
+        }
+        found = {}
+        for run in own:
+            key = (*(run.parameters.get(name) for name in grid.varying), run.duplicate)
+            index = places.get(key, -1)
+            # A default that was added later is in no record.
+            if index >= 0 and not _differ(run.parameters, grid.points[index].parameters):
+                found[index, run.published_as] = run
+        chosen += [run for _, run in sorted(found.items(), key=lambda each: each[0])]
+        there = len({index for index, _ in found})
+        if there < len(grid.points):
+            lacking = len(grid.points) - there
+            remarks.append(f"{lacking} of {len(grid.points)} runs have no result here")
+        if len(own) > len(found):
+            more = len(own) - len(found)
+            remarks.append(f"{more} results of other points than those of the batch are left out")
+        if grid.skipped:
+            skipped = grid.skipped_by_reason
+            some = "; ".join(list(skipped)[:_MOST_REASONS])
+            others = "; ..." if len(skipped) > _MOST_REASONS else ""
+            remarks.append(f"{sum(skipped.values())} points are skipped: {some}{others}")
+    if not chosen:
+        raise NameNotFoundError(
+            f"no result is of a point that batch '{batch}' of {experiment.file} has",
+            f"To run it, type: kochi batch {experiment.file} {batch}\n"
+            "For the points of a commit of the artifact branch, add: --at COMMIT",
+        )
+    return chosen, remarks
+
+
+def _differ(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    return any(other.get(name, value) != value for name, value in one.items())
+
+
+def _varying(table: pandas.DataFrame) -> tuple[str, ...]:
+    names = table.columns[: table.columns.get_loc(DUPLICATE)]
+    return tuple(name for name in names if table[name].nunique(dropna=False) > 1)
+
+
+def _free(name: str, table: pandas.DataFrame) -> str:
+    while name in table:
+        name = f"{name}_"
+    return name

@@ -1,0 +1,173 @@
+"""`kochi show pipeline`: its texts are those that a real run executes.
+
+The stages correspond to those of the execution pipeline of Garlic, of the Barcelona Supercomputing
+Center.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Outcome, make_repository
+
+Kochi = Callable[..., Outcome]
+
+# The run prints the file by which it was started, its environment, and its launcher.
+EXPERIMENT = """\
+depends: [{name: tool, recipe: plain}]
+default_name: sum_${n}
+batches:
+  all:
+    params: {n: [1, 2], even: ["`$n % 2 == 0`"]}
+    when: $n < 9
+    artifacts: [{type: stdout, dest: "sum/${n}_${duplicate}.log"}]
+  none:
+    params: {n: [9]}
+    when: $n < 9
+prepare: {script: 'echo data > "$KOCHI_PREPARED/data"'}
+build:
+  script: echo built > program
+run:
+  depend_params: [n]
+  launcher: wrap
+  resources: {tasks_per_node: 2, cpus_per_task: 1}
+  isolate: [environment]
+  script: |
+    private=${KOCHI_HOSTFILE%/launcher/hosts}
+    cat "$private/start.sh" "$private/environment.sh" "$private/run_sum.sh"
+    echo "launch=$KOCHI_LAUNCH"
+    env | grep ^KOCHI_ | sort
+"""
+KOCHI_YAML = """\
+machines:
+  local:
+    load_env_script: export LOADED=1
+    launchers: {wrap: "env TASKS={tasks} NODES={nodes}"}
+  away:
+    launchers: {wrap: srun}
+    scheduler: slurm
+    allocation: {cores: 8, memory: 16G, time: 1h}
+dependencies:
+  tool:
+    script: echo tool > "$KOCHI_INSTALL_PREFIX/tool"
+    activate_script: export TOOL=$KOCHI_RECIPE_TOOL
+    recipes: [{name: plain}]
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = make_repository(
+        tmp_path / "proj",
+        {
+            "kochi.yaml": KOCHI_YAML,
+            "sum.yaml": EXPERIMENT,
+            ".gitignore": "/results/\n/.snakemake/\n",
+        },
+    )
+    monkeypatch.chdir(directory)
+    return directory
+
+
+def _stages(kochi: Kochi, *words: str) -> tuple[Any, dict[str, str]]:
+    outcome = kochi("show", "pipeline", "sum.yaml", "all", "--json", *words)
+    assert outcome.status == 0, outcome.err
+    return outcome.data, {each["name"]: each["text"] for each in outcome.data["stages"]}
+
+
+def test_the_texts_are_those_that_a_run_executes(project: Path, kochi: Kochi) -> None:
+    _, before = _stages(kochi, "-w", "n=2")
+    assert not (project / ".snakemake").exists()  # nothing was executed
+    command = [sys.executable, "-m", "snakemake", "--executor", "local", "--cores", "1"]
+    options = ["--printshellcmds", "sum_all"]
+    assert (outcome := kochi("init")).status == 0, outcome.err
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    data, now = _stages(kochi, "-w", "n=2")
+    # The rule's command, as Snakemake itself prints it.
+    assert before["job"] == now["job"]
+    assert now["job"].strip() in done.stderr
+    printed = (project / "results/local/sum/2_0.log").read_text()
+    private = re.search(r"^KOCHI_HOSTFILE=(.*)/launcher/hosts$", printed, re.MULTILINE)
+    assert private is not None
+    printed = printed.replace(private[1], "<private>")
+    # Each line of these files was in the files of the run, in this order.
+    started = now["isolation"].partition("# start.sh:\n")[2].replace("'", "").splitlines()
+    preamble = now["environment"].splitlines()
+    preamble = preamble[preamble.index("export LOADED=1") :]
+    lines = iter(printed.replace("'", "").splitlines())
+    for line in (*started, *preamble, *now["script"].splitlines()):
+        assert line.replace("'", "") in lines, line
+    line = "env TASKS=2 NODES=1 <private>/launcher/task"
+    assert now["launcher"].strip() == f'export KOCHI_LAUNCH="{line}"'
+    assert f"\nlaunch={line}\n" in printed
+    environment = set(printed.splitlines())
+    for line in now["environment"].splitlines():
+        if line.startswith("export KOCHI_") and "<" not in line and "PREFIX" not in line:
+            assert line.removeprefix("export ").replace("'", "") in environment
+    # The identity is that of the record; the index by readable names is results/.
+    assert data["results"] == ["results/local/sum/2_0.log"]
+    shown = kochi("show", "record", "results/local/sum/2_0.log")
+    assert f"\nrun: {data['identity']}\n" in shown.out
+
+
+def test_the_stages_are_those_of_garlic(project: Path, kochi: Kochi) -> None:
+    """Garlic's table 1, and where its stages are here: `runexp`, `experiment` and `unit` are the
+    controller, which also makes the directories of results; `control` repeats, as duplicates do,
+    each a job of its own; `exec` and `program` are the script. `trebuchet` (ssh) is not here."""
+    data, stages = _stages(kochi)
+    assert list(stages) == [
+        "snakemake",  # runexp, experiment, unit
+        "worker",  # on this computer there is no sbatch; see tests/slurm/test_scaling_study.py
+        "install tool:plain",
+        "prepare",
+        "build",
+        "job",  # control
+        "workspace",
+        "isolation",  # isolate
+        "environment",
+        "launcher",  # srun
+        "script",  # exec, program
+    ]
+    assert stages["install tool:plain"] == 'echo tool > "$KOCHI_INSTALL_PREFIX/tool"\n'
+    assert "echo built > program\n" in stages["build"]
+    assert data["parameters"]["n"] == "1"
+    outcome = kochi("show", "pipeline", "sum.yaml", "all")
+    assert "8. isolation (this computer)\nIsolated: environment.\n" in outcome.out
+    assert "the first of 2 runs" in outcome.err
+
+
+def test_a_scheduler_that_does_not_answer_ends_nothing(
+    project: Path, kochi: Kochi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "no-such-file"))
+    outcome = kochi("show", "pipeline", "sum.yaml", "all", "-m", "away", "--json")
+    assert outcome.status == 0, outcome.err
+    found = {each["name"]: each for each in outcome.data["stages"]}
+    assert found["allocation"]["note"].startswith("Not known now: ")
+    assert found["allocation"]["text"] == ""
+    assert found["script"]["text"].startswith("private=")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["sum.yaml", "al"], "did you mean 'all'?"),
+        (["sums.yaml", "all"], "did you mean 'sum.yaml'?"),
+        (["sum.yaml", "none"], "all points are skipped on machine local"),
+        (["sum.yaml", "all", "-w", "n=3"], "n=3"),
+        (["sum.yaml", "all", "-w", "m=1"], "known: duplicate, even, n"),
+    ],
+)
+def test_what_cannot_be_shown(words: list[str], expected: str, project: Path, kochi: Kochi) -> None:
+    outcome = kochi("show", "pipeline", *words)
+    assert outcome.status != 0
+    assert expected in outcome.err
+    assert "Traceback" not in outcome.err

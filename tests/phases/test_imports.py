@@ -1,0 +1,23 @@
+"""What each run loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+# Each takes longer than the module of ours that would have it.
+NOT_FOR_RUNS = {
+    *("difflib", "git", "logging", "yaml"),
+    "snakemake_kochi.phases.isolation",
+    "snakemake_kochi.phases.placement",
+    "snakemake_kochi.phases.staging",
+    "snakemake_kochi.project.expansion",
+}
+
+
+def test_a_run_does_not_load_what_few_runs_need() -> None:
+    code = "import sys, snakemake_kochi.phases.__main__; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(found.stdout.split())
+    assert "snakemake_kochi.phases.run" in loaded
+    assert not loaded & NOT_FOR_RUNS

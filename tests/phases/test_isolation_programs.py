@@ -1,0 +1,306 @@
+"""Isolation and containers by the real Apptainer and the real Podman, and the command lines of
+programs that are not to be had: Shifter, podman-hpc."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from isolated_scripts import Isolated, sleeping, started
+from support import REPOSITORY, wait_until, write
+
+from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.paths import Root
+from snakemake_kochi.phases.ending import Ended
+from snakemake_kochi.phases.facts import Facts
+from snakemake_kochi.phases.isolation_programs import PROGRAMS, Mount, UnsuitableError, View
+from snakemake_kochi.project.isolation import Container, Isolation, MachineIsolation, Shared
+
+APPTAINER = REPOSITORY / "build" / "apptainer"
+PROGRAMS_OF_IMAGE = ("bash", "cat", "ls", "sleep", "touch")
+NAME = "localhost/tiny:1"
+BY_APPTAINER = MachineIsolation(programs=("apptainer",))
+BY_PODMAN = MachineIsolation(programs=("podman",))
+# A container with the tests may lack the capability to set limits, and have both versions of
+# control groups side by side, with which crun does not work.
+PODMAN = """#!/bin/sh
+export CONTAINERS_CONF={top}/containers.conf CONTAINERS_STORAGE_CONF={top}/storage.conf
+exec unshare --mount sh -c 'umount /sys/fs/cgroup/unified 2> /dev/null
+  exec {podman} "$@"' podman "$@"
+"""
+LIMITS = """[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+cgroups = "disabled"
+"""
+FAKE = """#!/bin/bash
+echo "$*" >> {arguments}
+[ "$1" != rm ] || exit 0
+while [ "$1" != bash ]; do shift; done
+"$@"
+"""
+STORAGE = """[storage]
+driver = "vfs"
+graphroot = "{top}/storage"
+runroot = "{top}/run"
+"""
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a root filesystem: bash and some programs of this computer."""
+    root = tmp_path_factory.mktemp("image")
+    for name in ("dev", "etc", "proc", "sys", "tmp", "usr/bin", "var/tmp", "home"):
+        (root / name).mkdir(parents=True)
+    (root / "bin").symlink_to("usr/bin")
+    write(root / "etc" / "passwd", "root:x:0:0::/root:/bin/bash\n")
+    write(root / "etc" / "group", "root:x:0:\n")
+    write(root / "etc" / "tiny", "of the image\n")
+    for name in PROGRAMS_OF_IMAGE:
+        program = shutil.which(name)
+        assert program is not None
+        shutil.copy(program, root / "usr" / "bin" / name)
+        linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=True)
+        for library in re.findall(r"/\S+", linked.stdout):
+            (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(library, root / library[1:])
+    return root
+
+
+@pytest.fixture(scope="module")
+def programs(image: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A $PATH with Apptainer and Podman, which has the image by a name."""
+    subprocess.run([REPOSITORY / "tools" / "apptainer.sh", APPTAINER], check=True)
+    top = tmp_path_factory.mktemp("podman")
+    write(top / "containers.conf", LIMITS)
+    write(top / "storage.conf", STORAGE.format(top=top))
+    podman = write(top / "bin" / "podman", PODMAN.format(top=top, podman=shutil.which("podman")))
+    podman.chmod(0o755)
+    with subprocess.Popen(["tar", "-C", image, "-c", "."], stdout=subprocess.PIPE) as tar:
+        command = [podman, "import", "--quiet", "-", NAME]
+        subprocess.run(command, stdin=tar.stdout, check=True, capture_output=True)
+    return f"{top}/bin:{APPTAINER}/bin:{os.environ['PATH']}"
+
+
+@pytest.fixture
+def isolated(tmp_path: Path, programs: str, monkeypatch: pytest.MonkeyPatch) -> Isolated:
+    monkeypatch.setenv("PATH", programs)
+    return Isolated(tmp_path)
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_apptainer_isolates_as_bubblewrap_does(
+    isolated: Isolated, listener: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_TOKEN", "it's a secret")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/of/the/user")
+    write(Path.home() / "fib.conf", "threads = 3")
+    script = f"""
+        echo "$API_TOKEN $LD_LIBRARY_PATH $TMPDIR"
+        cat ~/fib.conf {isolated.undeclared}/lib/libfib.so && echo seen
+        ls -d /opt /usr/local /run && echo seen
+        echo > /dev/tcp/127.0.0.1/{listener} && echo connected
+        cat {isolated.prefix}/lib/libfib.so && echo done > out.csv
+        touch {isolated.prefix}/new
+        python3 -c 'x = b"x" * (200 << 20)'
+        exit 7
+    """
+    isolation = Isolation(("files", "network"))
+    ended, printed = isolated.run(script, isolation, BY_APPTAINER)
+    assert ended.status == 7
+    assert ended.usage is not None and ended.usage.peak_memory_mb >= 200
+    assert printed.startswith("it's a secret /of/the/user /tmp\n")
+    assert "a library" in printed and "Read-only file system" in printed
+    assert "seen" not in printed and "connected" not in printed
+    assert (isolated.directory / "out.csv").exists()
+    cleared = Isolation(("environment", "files"))
+    _, printed = isolated.run("echo /of/the$LD_LIBRARY_PATH", cleared, BY_APPTAINER)
+    assert printed == "/of/the\n"
+
+
+def test_nothing_of_a_job_killed_in_apptainer_is_left(isolated: Isolated, tmp_path: Path) -> None:
+    marker = f"{time.time_ns()}"
+    script = f"setsid sleep 1{marker} & echo ready; wait"
+    command = isolated.command(script, machine=BY_APPTAINER)
+    process = started(command, tmp_path / "output")
+    wait_until(lambda: sleeping(marker))
+    process.kill()
+    process.wait()
+    wait_until(lambda: not sleeping(marker))
+
+
+@pytest.mark.parametrize(
+    ("machine", "kind"),
+    [(BY_APPTAINER, "directory"), (BY_PODMAN, "name"), (BY_PODMAN, "directory")],
+)
+def test_a_script_runs_in_a_container(
+    isolated: Isolated,
+    tmp_path: Path,
+    image: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    machine: MachineIsolation,
+    kind: str,
+) -> None:
+    monkeypatch.setenv("API_TOKEN", "two\nlines")
+    hidden = write(Path.home() / "fib.conf", "threads = 3")
+    graphs, out = write(tmp_path / "graphs" / "small", "graph").parent, tmp_path / "out"
+    out.mkdir()
+    script = f"""
+        cat /etc/tiny /graphs/small; echo "$API_TOKEN $KOCHI_PARAM_N $OMP_NUM_THREADS"; ls {hidden}
+        type python3 || echo only the image
+        touch /graphs/new || touch {out}/new
+        echo done > out.csv
+        cat {isolated.prefix}/lib/libfib.so
+        exit 7
+    """
+    container = Container(
+        NAME if kind == "name" else str(image),
+        (Shared(str(graphs), "/graphs"), Shared(str(out), writable=True)),
+    )
+    isolation = Isolation(("environment",), (), container)
+    machine = MachineIsolation(programs=machine.programs, environment=("API_*",))
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    ended, printed = isolated.run(script, isolation, machine)
+    assert ended.status == 7
+    assert printed.startswith("of the image\ngraphtwo\nlines 7 \n")
+    assert "only the image" in printed and "cannot access" in printed
+    assert printed.endswith("a library")
+    assert (isolated.directory / "out.csv").exists()
+    assert (out / "new").exists() and os.listdir(graphs) == ["small"]
+    assert not (image / "graphs").exists()
+    recorded = isolated.enclosure(isolation, machine).record()["container"]
+    assert recorded["volumes"] == [f"{graphs}:/graphs:ro", f"{out}:rw"]
+    assert (recorded["digest"] or "").startswith("sha256:") == (kind == "name")
+
+
+def test_a_terminated_script_in_podman_cleans_up_and_a_killed_one_leaves_nothing(
+    isolated: Isolated, tmp_path: Path
+) -> None:
+    marker = f"{time.time_ns()}"
+    script = f"trap 'echo cleaned; exit 3' TERM; sleep 1{marker} & echo ready; wait"
+    isolation = Isolation((), (), Container(NAME))
+    process = started(isolated.command(script, isolation, BY_PODMAN), tmp_path / "output")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 3
+    assert (tmp_path / "output").read_text() == "ready\ncleaned\n"
+    wait_until(lambda: not sleeping(marker))
+    process = started(isolated.command(script, isolation, BY_PODMAN), tmp_path / "output")
+    process.kill()
+    enclosure = isolated.enclosure(isolation, BY_PODMAN)
+    enclosure.around(isolated.environment)
+    enclosure.finish(Ended(-process.wait(), None), tmp_path / "output")
+    wait_until(lambda: not sleeping(marker))
+
+
+def test_an_image_that_cannot_be_used_is_named_with_what_the_program_said(
+    isolated: Isolated, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    container = Container(str(tmp_path / "empty"))
+    with pytest.raises(PhaseError, match=r"run: apptainer could not isolate the script on .*FATAL"):
+        isolated.run("true", Isolation((), (), container), BY_APPTAINER)
+    # Nothing that would need the same image is tried after that.
+    enclosure = isolated.enclosure(Isolation((), (), container), BY_APPTAINER)
+    facts = Facts({"cc": "echo found"}, isolated.environment, "", enclosure)
+    assert facts.find(Root(tmp_path).machine("local"), isolated.directory, isolated.scratch) == {}
+    with pytest.raises(
+        PhaseError, match=r"fib.yaml: run.container.image: /no/x.sif does not exist"
+    ):
+        isolated.enclosure(Isolation((), (), Container("/no/x.sif")))
+    file = write(tmp_path / "tiny.sif", "")
+    with pytest.raises(PhaseError, match="podman: it takes a directory with a root filesystem"):
+        isolated.enclosure(Isolation((), (), Container(str(file))), BY_PODMAN)
+
+
+# Not the real programs: what Shifter's and podman-hpc's manuals say, as a fake program gets it.
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (
+            "shifter",
+            "--image=docker:registry.org/tool:1.5 --clearenv --workdir={directory} "
+            "--module=gpu,mpich --volume={data}:/graphs:ro -- bash {enter} bash",
+        ),
+        (
+            "podman-hpc",
+            "run --rm --name kochi-one --log-driver none --security-opt label=disable "
+            "--network host --workdir {directory} --gpu --mpich ... "
+            "--volume {data}:/graphs:ro ... registry.org/tool:1.5 bash {enter} bash",
+        ),
+    ],
+)
+def test_the_arguments_of_programs_of_sites(
+    isolated: Isolated,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: str,
+    expected: str,
+) -> None:
+    fake = write(
+        tmp_path / "bin" / program,
+        FAKE.format(arguments=tmp_path / "arguments"),
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("API_TOKEN", "hunter2")
+    data = tmp_path / "data"
+    data.mkdir()
+    container = Container(
+        "docker:registry.org/tool:1.5", (Shared(str(data), "/graphs"),), ("gpu", "mpich")
+    )
+    ended, printed = isolated.run(
+        "echo $API_TOKEN $KOCHI_PARAM_N; exit 4",
+        Isolation((), (), container),
+        MachineIsolation(programs=(program,)),
+    )
+    assert (ended.status, printed) == (4, "hunter2 7\n")
+    arguments = (tmp_path / "arguments").read_text().partition("\n")[0]
+    assert "hunter2" not in arguments
+    words = {"directory": isolated.directory, "data": data, "enter": isolated.scratch / "enter.sh"}
+    pattern = ".*".join(re.escape(part) for part in expected.format(**words).split("... "))
+    assert re.match(pattern, arguments)
+
+
+@pytest.mark.parametrize(
+    ("program", "image", "word"),
+    [
+        ("apptainer", "docker:tool:1", "docker://tool:1"),
+        ("apptainer", "docker.io/library/debian:12", "docker://docker.io/library/debian:12"),
+        ("apptainer", "oras://registry.org/tool", "oras://registry.org/tool"),
+        ("apptainer", "/images/tool.sif", "/images/tool.sif"),
+        ("podman", "docker://tool:1", "tool:1"),
+        ("shifter", "tool:1", "--image=docker:tool:1"),
+        ("shifter", "docker://tool:1", "--image=docker:tool:1"),
+    ],
+)
+def test_each_program_gets_the_name_of_an_image_in_its_form(
+    program: str, image: str, word: str
+) -> None:
+    assert word in PROGRAMS[program].words(program, View("/w", True, image=image, name="kochi-1"))
+
+
+def test_what_a_program_cannot_do_is_said() -> None:
+    view = View("/w", False, image="tool:1", modules=("gpu",), volumes=(Mount("/a:b", "/c"),))
+    said = []
+    for program in ("apptainer", "podman", "podman-hpc", "shifter"):
+        with pytest.raises(UnsuitableError) as raised:
+            PROGRAMS[program].words(program, view)
+        said.append(str(raised.value))
+    assert said[1:] == [
+        "it has no modules of images",
+        "it takes no path with :, as in /a:b",
+        "it cannot turn the network off",
+    ]
+    assert said[0] == "it takes no path with :, as in /a:b"

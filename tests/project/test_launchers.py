@@ -1,0 +1,97 @@
+"""Launchers and bindings in kochi.yaml and in experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.project.configuration import load_project
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.launchers import Launcher, Launchers
+
+MACHINES = """machines:
+  vega:
+    scheduler: slurm
+    launcher: auto
+    launchers:
+      hydra: mpiexec -n {tasks} -ppn {tasks_per_node}
+      srun: hydra
+"""
+
+
+def experiment(run: str, machines: str = MACHINES) -> Experiment:
+    project = load_project(Path("/project"), machines)
+    text = f"run:\n  script: x\n{run}batches: {{all: {{params: {{b: [cores, numa]}}}}}}\n"
+    return load_experiment("bench.yaml", text, project)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("", "srun"),  # the machine's, which is that of its scheduler
+        ("mpirun", "mpirun"),
+        ("none", "none"),
+        ("hydra", "mpiexec -n {tasks} -ppn {tasks_per_node}"),
+        ("srun", "mpiexec -n {tasks} -ppn {tasks_per_node}"),  # another meaning of a known name
+    ],
+)
+def test_an_experiment_has_the_launcher_that_it_names_or_that_of_the_machine(
+    name: str, text: str
+) -> None:
+    launchers = load_project(Path("/project"), MACHINES).machine("vega").launchers
+    assert launchers.of(name, "vega").text == text
+
+
+def test_a_machine_without_a_launcher_starts_the_script_alone() -> None:
+    assert Launchers().of("", "local") == Launcher()
+    assert not Launchers().of("", "local").starts_tasks
+    assert Launchers().of("auto", "local").text == "mpirun"
+
+
+def test_a_launcher_of_another_machine_is_refused_with_what_to_add() -> None:
+    with pytest.raises(ConfigError, match="machine 'local' has no launcher 'hydra'") as refused:
+        Launchers().of("hydra", "local")
+    assert "machines: local: launchers: {hydra: TEMPLATE}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ("  launcher: mpiru\n", "bench.yaml:3: run.launcher: there is no launcher 'mpiru', did"),
+        ("  launcher: 'run -n {tasks}'\n", "a template goes into kochi.yaml: machines: MACHINE"),
+        ("  bind: core\n", "bench.yaml:3: run.bind: 'core' is no binding, did you mean 'cores'?"),
+        ("  bind: ${b}x\n", "'coresx' is no binding, did you mean 'cores'?"),
+        ("  bind: $c\n", "bench.yaml:3: run.bind: there is no parameter 'c', known: b"),
+    ],
+)
+def test_a_wrong_word_is_told_with_its_line_and_the_nearest_one(run: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        experiment(run).grid("all", "vega")
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("launchers", "said"),
+    [
+        ("{a: 'run -n {task}'}", "unknown field {task}, did you mean 'tasks'?"),
+        ("{a: 'run -N {nodes}'}", "it does not say how many tasks it starts: {tasks} or"),
+        ("{a: '{tasks} run'}", "it begins with the program"),
+        ("{a: 'run {tasks} \"x y\"'}", '" has no effect there: bash only splits'),
+        ("{a: 'run {tasks} {'}", "a { or } that is no field"),
+        ("{a: sru}", "there is no launcher 'sru', did you mean 'srun'?"),
+        ("{'a b': 'run {tasks}'}", "the name of a launcher begins with a letter"),
+    ],
+)
+def test_a_template_that_cannot_work_is_told_with_its_line(launchers: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_project(Path("/project"), f"machines:\n  local:\n    launchers: {launchers}\n")
+    assert "kochi.yaml:3: machines.local.launchers." in str(refused.value)
+    assert said in str(refused.value)
+
+
+def test_a_binding_may_be_a_parameter() -> None:
+    grid = experiment("  bind: $b\n").grid("all", "vega")
+    assert [point.parameters["b"] for point in grid.points] == ["cores", "numa"]

@@ -1,0 +1,178 @@
+"""What runs, builds and installations request: resources by name, and a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.project.checks import check_experiments
+from snakemake_kochi.project.configuration import load_project
+from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.grid import Point
+from snakemake_kochi.project.requests import Request
+from snakemake_kochi.resources import workflow_directory
+from snakemake_kochi.schedulers.names import NUMBERS, TEXTS
+
+STUDY = """
+default_params: {n_nodes: 1, threads: 2, size: small}
+build: {script: x, depend_params: [n_nodes], resources: {mem_mb: '`100 * $n_nodes`'}, timeout: 1h}
+run:
+  script: x
+  depend_params: [size]
+  resources:
+    nodes: $n_nodes
+    tasks_per_node: 2
+    cpus_per_task: $threads
+    mem_mb: 4000
+    gpu: "`1 if $n_nodes > 1 else 0`"
+    runtime: 10
+    slurm_partition: p_$size
+batches:
+  all: {params: {n_nodes: [1, 2]}}
+  own:
+    run: {resources: {mem_mb: 8000, constraint: avx}, timeout: "`30 * $n_nodes`s"}
+    build: {resources: {runtime: 3}}
+"""
+
+
+def points(text: str, batch: str) -> list[Point]:
+    return list(load_experiment("e.yaml", text, None).grid(batch, "local").points)
+
+
+def error(text: str, old: str = "", new: str = "") -> str:
+    assert old in text
+    with pytest.raises(ConfigError) as caught:
+        points(text.replace(old, new, 1), "all")
+    return str(caught.value)
+
+
+def test_every_resource_of_a_point_follows_from_its_parameters() -> None:
+    one, two = (point.request for point in points(STUDY, "all"))
+    assert dict(one.resources) == {
+        "nodes": 1,
+        "tasks_per_node": 2,
+        "cpus_per_task": 2,
+        "mem_mb": 4000,
+        "gpu": 0,
+        "runtime": 10,
+        "slurm_partition": "p_small",
+    }
+    assert (two.resources["nodes"], two.resources["gpu"]) == (2, 1)
+
+
+def test_a_batch_replaces_resources_by_name_and_one_time_limit_the_other() -> None:
+    (point,) = points(STUDY, "own")
+    run = point.request
+    assert (run.resources["mem_mb"], run.resources["constraint"]) == (8000, "avx")
+    assert (run.resources["nodes"], "runtime" in run.resources, run.timeout) == (1, False, 30)
+
+
+def test_a_build_that_batches_share_gets_the_most_that_one_of_them_requests() -> None:
+    def request(text: str) -> Request:
+        return load_experiment("e.yaml", text, None).build_request("", {"n_nodes": "2"})
+
+    limited = STUDY.replace("build: {resources: {runtime: 3}}", "build: {timeout: 2h}")
+    assert request(limited) == Request(resources={"mem_mb": 200}, timeout=7200)
+    larger = STUDY.replace("{runtime: 3}", "{runtime: 3, mem_mb: 900, constraint: avx}")
+    assert request(larger) == Request(resources={"mem_mb": 900, "runtime": 61, "constraint": "avx"})
+    other = load_experiment("e.yaml", STUDY.replace("build: {res", "build: {script: z, res"), None)
+    assert other.build_request("own", {"n_nodes": "1"}) == Request(
+        resources={"mem_mb": 100, "runtime": 3}
+    )
+
+
+def test_a_timeout_gives_a_runtime_with_a_minute_for_what_is_around_the_script() -> None:
+    assert [Request(timeout=seconds).of_rule for seconds in (0.5, 60, 61, 600)] == [
+        {"runtime": minutes} for minutes in (2, 2, 3, 11)
+    ]
+
+
+def test_points_with_the_same_values_share_a_request() -> None:
+    text = STUDY.replace("[1, 2]}}", "[1, 2]}, duplicates: 2}")
+    first, again, other, _ = points(text, "all")
+    assert first.request is again.request is not other.request
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("nodes: $n_nodes", "node: 2", "e.yaml:8: run.resources.node: unknown key, did you mean"),
+        ("slurm_partition", "partition", "unknown key, did you mean 'slurm_partition'?"),
+        ("cpus_per_task", "threads", "unknown key, did you mean 'cpus_per_task'?"),
+        ("mem_mb: 4000", "mem_mb: 4G", "e.yaml:11: run.resources.mem_mb: a whole number, 1 or"),
+        ("nodes: $n_nodes", "nodes: -1", "a whole number, 1 or more, was expected, not '-1'"),
+        ("nodes: $n_nodes", "nodes: '`$n_nodes / 2`'", "not '0.5' with n_nodes='1'"),
+        ("nodes: $n_nodes", "nodes: $nodes", "no parameter 'nodes', did you mean 'n_nodes'?"),
+        ("nodes: $n_nodes", "nodes: '`1 +`'", "run.resources.nodes: `1 +` is not an expression"),
+        ("nodes: $n_nodes", "nodes: [1, 2]", "a single value was expected, not a list"),
+        ("runtime: 10", "runtime: 10m", "(a time like 90s goes under the key 'timeout'), not '10m"),
+        ("timeout: 1h", "timeout: 5", "e.yaml:3: build.timeout: a time with its unit, like 5s or"),
+        ("timeout: 1h", "timeout: soon", "a time like 90s, 30m, 2h or 1.5d was expected"),
+        ("timeout: 1h", "timeout: 0s", "a time like 90s, 30m, 2h or 1.5d was expected"),
+        (
+            "mem_mb: '`100 * $n_nodes`'",
+            "runtime: 3",
+            "e.yaml:3: build.timeout: there is a 'runtime'",
+        ),
+        ("depend_params: [n_nodes], ", "", "the build does not depend on 'n_nodes'; add it to its"),
+        ("timeout: 1h", "timeot: 1h", "unknown key, did you mean 'timeout'?"),
+    ],
+)
+def test_an_impossible_request_is_reported_with_its_line(old: str, new: str, expected: str) -> None:
+    assert expected in error(STUDY, old, new)
+
+
+def test_a_wrong_value_that_batches_share_is_reported_once() -> None:
+    text = STUDY.replace("gpu: ", "tasks: -2 # ")
+    with pytest.raises(ConfigError) as caught:
+        check_experiments([load_experiment("e.yaml", text, None)], "local")
+    assert str(caught.value).count("1 or more, was expected, not '-2'") == 1
+
+
+def test_a_wrong_value_of_a_batch_is_reported_there() -> None:
+    text = STUDY.replace("all: {params:", "all: {run: {resources: {gpu: many}}, params:")
+    assert "e.yaml:16: batches.all.run.resources.gpu: a whole number, 0 or more" in error(text)
+
+
+RECIPES = """
+dependencies:
+  blas:
+    script: make
+    resources: {mem_mb: 1000, gpu: 1, runtime: 30}
+    recipes:
+      - {name: plain}
+      - {name: big, resources: {mem_mb: 4000}, timeout: 90s}
+"""
+
+
+def test_a_recipe_replaces_what_its_dependency_requests() -> None:
+    recipes = load_project(Path("/p"), RECIPES).dependencies["blas"]
+    assert recipes["plain"].request == Request(resources={"mem_mb": 1000, "gpu": 1, "runtime": 30})
+    assert recipes["big"].request == Request(resources={"mem_mb": 4000, "gpu": 1}, timeout=90)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("gpu: 1", "gpu: $gpus", "kochi.yaml:5: dependencies.blas.resources.gpu: a whole number"),
+        ("mem_mb: 4000", "memory_mb: 1", "unknown key, did you mean 'mem_mb'?"),
+        ("90s", "90", "kochi.yaml:8: dependencies.blas.recipes[1].timeout: a time with its unit"),
+    ],
+)
+def test_an_impossible_request_of_a_recipe_is_reported(old: str, new: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_project(Path("/p"), RECIPES.replace(old, new))
+    assert expected in str(caught.value)
+
+
+def test_the_schemas_list_the_names_that_rules_may_have() -> None:
+    def definitions(file: str) -> Any:
+        return yaml.safe_load((workflow_directory() / "schemas" / file).read_text())["definitions"]
+
+    of_phase = definitions("experiment.schema.yaml")["resources"]
+    of_recipe = definitions("kochi.schema.yaml")["dependency"]["properties"]["resources"]
+    assert set(of_phase["properties"]) == {*NUMBERS, *TEXTS} == set(of_recipe["properties"])

@@ -1,0 +1,55 @@
+"""The Markdown and the message of a batch: what is missing, stale or skipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas
+import pytest
+
+from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.metrics import QUANTITIES, Quantity
+from snakemake_kochi.tables.collect import LeftOut, Run, Target, collect_what_is_there
+from snakemake_kochi.tables.measurements import as_markdown, summarise
+
+SUMS = """
+batches:
+  grid:
+    duplicates: 2
+    params: {n: [1, 2], threads: [1, 2]}
+    skip_if: {condition: $threads > $n, reason: more threads than items}
+    artifacts: [{type: stdout, dest: "${n}_${threads}_${duplicate}.log"}]
+run: {depend_params: [n, threads], script: "true"}
+"""
+
+
+def test_missing_and_stale_results_are_told_apart_and_skipped_points_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = load_experiment("sums.yaml", SUMS, None).grid("grid", "local")
+    runs = [Run(point, Path(str(index)), None) for index, point in enumerate(grid.points)]
+    left_out = {str(index): LeftOut("script changed", stale=True) for index in range(5)}
+    left_out["5"] = LeftOut("exit status 3", ["no more beans"])
+    markdown = tmp_path / "grid.md"
+    target = Target(tmp_path / "grid.csv", markdown, ())
+    collect_what_is_there(grid, "sums.yaml", runs, left_out, target)
+    said = capsys.readouterr().err
+    assert "batch grid: 1 of 6 runs has no result, and 5 have a stale one; see " in said
+    assert " and 2 more: stale: script changed\n" in said
+    assert markdown.read_text() == (
+        "# sums grid\n\n"
+        "Skipped: 1 point: more threads than items\n\n"
+        "## Runs without a result: 1\n\n"
+        "**n=2, threads=2, duplicate 1**: exit status 3\n\n    no more beans\n\n"
+        "## Runs with a stale result: 5\n\n"
+        "**n=1, threads=1, duplicate 0; n=1, threads=1, duplicate 1; "
+        "n=2, threads=1, duplicate 0 and 2 more**: script changed\n"
+    )
+
+
+def test_the_unit_of_a_metric_is_in_the_head_of_the_table() -> None:
+    columns = {"n": ["1"], "duplicate": [0], "run_seconds": [1.5], "t": [2.0], "u": [3.0]}
+    quantities = {**QUANTITIES, "t": Quantity("ms"), "u": Quantity("a|b")}
+    head = as_markdown(summarise(pandas.DataFrame(columns), ["n"], quantities)).splitlines()[0]
+    for name in ("run_seconds median |", "t median (ms) |", "t max (ms) |", "u min (a\\|b) |"):
+        assert f" {name}" in head

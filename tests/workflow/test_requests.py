@@ -1,0 +1,128 @@
+"""What the files request for runs, builds and installations, in real runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import write
+
+from .conftest import results
+from .test_cores import tickets
+from .test_records import records_of
+
+RESOURCES = """run:
+  resources: {cpus_per_task: $n, mem_mb: '`100 * $n`', runtime: 7, slurm_partition: 'p{$n}'}
+  exclusive: false
+"""
+OF_BUILD = "build:\n  resources: {mem_mb: '`50 + $debug`'}\n  timeout: 1h\n"
+OF_RECIPE = "  base:\n    resources: {mem_mb: 40}\n    timeout: 10m\n"
+
+
+def request(project: Any) -> None:
+    """Let all phases of the project request something."""
+    project.edit("sum.yaml", "default_name: sum", "default_name: sum_$n")
+    project.edit("sum.yaml", "run:\n", RESOURCES)
+    project.edit("sum.yaml", "build:\n", OF_BUILD)
+    project.edit("kochi.yaml", "  base:\n", OF_RECIPE)
+
+
+@pytest.mark.compatibility
+def test_jobs_have_the_resources_that_the_files_say_and_options_override_them(
+    project: Any,
+) -> None:
+    request(project)
+    override = ("--set-resources", "run_sum_first:mem_mb=333", "--kochi-cores", "4")
+    override = (*override, "--default-resources", "mem_mb=44")
+    project.snakemake(*results(1, 2), *override, executor="kochi")
+    asked = tickets()
+    seen = {name: (of["cores"], of["memory_mb"]) for name, of in asked.items()}
+    expected = {"sum_1": (1, 333), "sum_2": (2, 333), "build_sum": (1, 50)}
+    assert {name: seen[name] for name in expected} == expected
+    # A default is for what the files do not say.
+    assert (seen["install_base_one"], seen["install_tool_fast"]) == ((1, 40), (1, 44))
+    times = {name: of["runtime_seconds"] for name, of in asked.items()}
+    # With a timeout a minute more, for what is around the script.
+    assert (times["sum_1"], times["build_sum"], times["install_base_one"]) == (420, 3660, 660)
+
+    (shell,) = {
+        each["shell"] is not None
+        for file in Path(os.environ["KOCHI_ROOT"]).glob("machines/local/jobs/*/*/ticket.json")
+        for each in [json.loads(file.read_text())]
+    }
+    assert shell  # not one of the slower runners, because options depend on resources
+
+
+@pytest.mark.compatibility
+def test_a_request_makes_nothing_stale(finished_project: Any) -> None:
+    request(finished_project)
+    assert finished_project.planned_rules(*results(1, 2)) == []
+    finished_project.edit("sum.yaml", "runtime: 7", "runtime: 8")
+    assert finished_project.planned_rules(*results(1, 2)) == []
+
+
+@pytest.mark.compatibility
+def test_a_run_is_ended_at_its_exact_time_under_any_executor(finished_project: Any) -> None:
+    project = finished_project
+    project.edit("sum.yaml", "run:\n", "run:\n  timeout: '`0.3 * $n`s'\n")
+    project.edit(
+        "sum.yaml", 'echo "total', '[ "$KOCHI_PARAM_N" -lt 5 ] || sleep 2.5\n    echo "total'
+    )
+    project.edit("sum.yaml", "n: [1, 2]", "n: [3, 5]")
+    done = project.try_snakemake(*results(3, 5), "--keep-going")
+    assert done.returncode == 1
+    assert "sum.yaml: the run script of sum ran for longer than its timeout of 1.5 s" in done.stdout
+    (record,) = records_of(project, "failed")
+    assert (record["parameters"]["n"], record["outcome"]) == ("5", "failed")
+    assert record["reason"] == "timeout: the run script ran for longer than its timeout of 1.5 s"
+    assert 1.5 <= record["seconds"] < 2.5 and record["usage"] is not None
+    # Its runtime as the user wants it now replaces the timeout.
+    project.snakemake(*results(5), "--set-resources", "run_sum_first:runtime=1")
+
+
+def test_builds_and_installations_are_ended_after_their_time(project: Any) -> None:
+    project.edit("kochi.yaml", "  base:\n", "  base:\n    timeout: 0.5s\n")
+    project.edit("kochi.yaml", "script: mkdir", "script: sleep 60; mkdir")
+    build = "{timeout: '`$n / 2`s', depend_params: [n], script: sleep 60}"
+    only = f"default_params: {{n: 1}}\nbuild: {build}\nbatches: {{all: {{}}}}\n"
+    write(project.directory / "only.yaml", only)
+    done = project.try_snakemake("install_base_one", "only_all", "--keep-going")
+    assert "base:one: the install script ran for longer than its timeout of 0.5 s" in done.stdout
+    assert "only.yaml: the build script ran for longer than its timeout of 0.5 s" in done.stdout
+
+
+@pytest.mark.compatibility
+def test_a_point_on_two_nodes_is_refused_on_this_computer(project: Any) -> None:
+    project.edit("sum.yaml", "run:\n", "run:\n  resources: {nodes: '`2 if $n == 2 else 1`'}\n")
+    done = project.try_snakemake("sum_first", executor="kochi")
+    assert done.returncode == 1
+    said = "sum.yaml: batch first, n=2: rule run_sum_first: 2 nodes needed, and on this computer"
+    assert said in done.stdout
+    assert "n=1" not in done.stdout.partition("nodes needed")[2]
+    assert not project.ran.exists()  # nothing was submitted
+    # Other executors do not look at it: the run itself does.
+    done = project.try_snakemake(*results(1, 2), "--keep-going")
+    assert "kochi: 2 nodes were requested, and the job has 1: " in done.stdout
+    assert project.take_ran()[-1] == "run sum 1"
+
+
+def test_with_spread_the_first_run_of_each_point_comes_before_the_second_ones(
+    project: Any,
+) -> None:
+    project.edit("sum.yaml", "default_name: sum", "default_duplicates: 2\ndefault_name: sum_$n")
+    project.edit("sum.yaml", "run:\n", "run:\n  spread: nodes\n")
+    project.snakemake("sum_first", executor="kochi")
+    files = Path(os.environ["KOCHI_ROOT"]).glob("machines/local/jobs/*/*/ticket.json")
+    found = sorted((json.loads(file.read_text()) for file in files), key=lambda each: each["job"])
+    runs = [each for each in found if each["name"].startswith("sum_")]
+    assert [each["name"] for each in runs[:2]] != [each["name"] for each in runs[1:3]]
+    assert sorted(each["name"] for each in runs[:2]) == ["sum_1", "sum_2"]
+    labels = {(each["name"], each["labels"]["spread"]) for each in runs}
+    assert len(runs) == 4
+    assert len(labels) == len({label for _, label in labels}) == 2
+    # How duplicates are spread determines no result.
+    project.edit("sum.yaml", "  spread: nodes\n", "")
+    assert project.planned_rules("sum_first") == []
