@@ -31,6 +31,8 @@ SPREAD := --dist loadscope --no-loadscope-reorder
 PROGRAMS := strace numactl openmpi-bin:mpirun munge slurmctld slurmd
 # Programs that isolate jobs. Apptainer comes from Debian unstable, into build/.
 ISOLATION := bubblewrap:bwrap podman patchelf
+# Login nodes, and the networks between them and their users.
+LOGIN := openssh-server:sshd openssh-client:ssh iproute2:ip
 # Users have it, and it has to understand what we keep in its format.
 LARGE_FILES := git-lfs
 DATABASE := slurmdbd mariadb-server-core:mariadbd
@@ -64,7 +66,8 @@ lint: environment
 
 # Four processes on two cores, because many tests only wait.
 test: environment environment-slurm
-	@tools/programs.sh $(PROGRAMS) $(DATABASE) $(FILESYSTEMS) $(LARGE_FILES) $(ISOLATION)
+	@tools/programs.sh $(PROGRAMS) $(DATABASE) $(FILESYSTEMS) $(LARGE_FILES) $(ISOLATION) \
+		$(LOGIN)
 	@tools/apptainer.sh build/apptainer
 	$(APART) $(VENV)/bin/python -m pytest -n 4 $(SPREAD) --durations 10 $(PYTEST_OPTIONS)
 	$(MAKE) --no-print-directory test-oldest

@@ -58,6 +58,8 @@ TESTS = [
     "pytest>=8.0",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.7",
+    # Tests type at a terminal: job control and window sizes need a real one.
+    "pexpect>=4.8",
     # They execute rules with `notebook:` in the conformance tests.
     "ipykernel>=6.0",
     "nbconvert>=7.0",
