@@ -8,41 +8,18 @@ import os
 import shutil
 import sys
 import tempfile
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from faulty_filesystem import FaultyFilesystem
+from strangers import GROUP, ORDINARY, STRANGER, as_user
 from support import worker_command, write
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Queue, Ticket, find_job
-
-# Users that need no entry in /etc/passwd.
-STRANGER, ORDINARY = 54321, 54322
-GROUP = 54323
-
-
-def as_user(user: int, action: Callable[[], object], groups: Sequence[int] = ()) -> None:
-    """Do something in a process of another user, with imports that are done: it may not read the
-    interpreter's files."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            os.setgroups(groups)
-            os.setresgid(user, user, user)
-            os.setresuid(user, user, user)
-            action()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
 
 
 @pytest.fixture
