@@ -106,12 +106,9 @@ class ProcessEntry:
 def process_entry(pid: int) -> ProcessEntry | None:
     """What the kernel shows of a process, or None if there is none with that number."""
     try:
-        text = (PROC / str(pid) / "stat").read_bytes()
+        fields = stat_fields(PROC / str(pid))
     except OSError:
         return None
-    # proc(5): the command's name is in parentheses and may itself contain any character.
-    fields = text[text.rindex(b")") + 2 :].split()
-    # proc_pid_stat(5) counts from 1 and the name is 2, so its field n is here at n - 3.
     return ProcessEntry(
         pid=pid,
         state=fields[0].decode(),
@@ -122,6 +119,16 @@ def process_entry(pid: int) -> ProcessEntry | None:
         environment_size=int(fields[48]) - int(fields[47]),
         environment_end=int(fields[48]),
     )
+
+
+def stat_fields(directory: Path) -> list[bytes]:
+    """What the kernel says of the process with this directory in /proc, from its state on.
+
+    proc_pid_stat(5) counts from 1, and the state is 3, so its field n is here at n - 3. Raises
+    OSError if there is no such process.
+    """
+    # The name before the state is in parentheses and may itself contain any character.
+    return (directory / "stat").read_bytes().rpartition(b")")[2].split()
 
 
 def node_words() -> tuple[str, str, str]:

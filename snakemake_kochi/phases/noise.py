@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from snakemake_kochi.processes import stat_fields
 from snakemake_kochi.project.quiet import ANY, DEFAULTS, Thresholds
 
 _SHORTEST = 1.0  # seconds
@@ -136,9 +137,8 @@ def _others(root: Path) -> dict[tuple[int, str], float] | None:
 
 def _times(process: Path) -> tuple[str, float]:
     """The start of a process in ticks, and the seconds of CPU time that it has used."""
-    # The name, in parentheses, may contain anything.
-    words = (process / "stat").read_bytes().rpartition(b")")[2].split()
-    return words[19].decode(), (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    fields = stat_fields(process)
+    return fields[19].decode(), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _throttled(root: Path) -> int | None:
