@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import Any
 
 from snakemake_kochi.cpu_lists import format_cpus
 from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.files import list_names
 from snakemake_kochi.phases.ending import Usage
 from snakemake_kochi.phases.launcher import Files, Placement, line_of, shape_of
 from snakemake_kochi.project.launchers import MPIRUN, Launcher
@@ -27,6 +29,7 @@ _NUMBERS_ON_NODE = (
     *("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID", NUMBER_VARIABLES[1]),
 )
 _MOST_NOTED = 64  # tasks
+_TASK = re.compile(r"task-(\d+)")  # a file with what a task has noted
 _NOT_FOUND = 127
 # In bash and in sh. /proc/self is the shell's process.
 _NOTE = """\
@@ -101,11 +104,20 @@ class Started:
         the kernel had it."""
         found = _read(self.directory / "script") if self.before else self.inherited
         found.pop("node", None)
-        tasks = []
-        for number in range(_MOST_NOTED):
+        return {"asked": self.asked or None, **(found or _UNKNOWN), "tasks": self._tasks()}
+
+    def _tasks(self) -> list[dict[str, Any]]:
+        if self.described is None:
+            return []  # without a launcher no task notes anything
+        # Listed, because each attempt to open a file that is not there asks a shared disk.
+        names: list[str] = []
+        with suppress(OSError):  # it must not fail a run that has ended
+            names = list_names(self.directory)
+        found = []
+        for number in sorted(int(match[1]) for match in map(_TASK.fullmatch, names) if match):
             if own := _read(self.directory / f"task-{number}"):
-                tasks.append({"task": number, "node": None, **own})
-        return {"asked": self.asked or None, **(found or _UNKNOWN), "tasks": tasks}
+                found.append({"task": number, "node": None, **own})
+        return found
 
 
 def start(placement: Placement, machine: str, exclusive: bool, directory: Path) -> Started:
