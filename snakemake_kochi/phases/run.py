@@ -24,7 +24,7 @@ from snakemake_kochi.files import (
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.ending import Ended
 from snakemake_kochi.phases.facts import Facts
-from snakemake_kochi.phases.node import load_now, system
+from snakemake_kochi.phases.node import load_now
 from snakemake_kochi.phases.noise import Noise
 from snakemake_kochi.phases.printed import write_printed
 from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
@@ -136,7 +136,9 @@ def run_task(
         record = make_record(*parts, load_now(), isolation, started.described) | known
         if task.batch:
             begin(freeze.paths, record)
-        measured = _run_measured(freeze, task, around, directory, captured, started, enclosure)
+        measured = _run_measured(
+            freeze, task, around, directory, captured, started, enclosure, record["system"]
+        )
         record = complete(record, measured)
         try:
             started.check(measured.ended.status)
@@ -149,7 +151,7 @@ def run_task(
                 if was_stopped(record)
                 else facts.find(machine, directory, scratch)
             )
-            reason = f"{'cancelled: ' if is_cancelled(freeze.paths, record) else ''}{error.reason}"
+            reason = _reason(freeze, record, error)
             error.record = failed(record, reason, last_lines(captured, LAST_LINES))
             raise
         stop_if_given_up(freeze.paths, record)
@@ -217,13 +219,17 @@ def _with_node_data(
     try:
         data = stage(freeze, task, around, prepared, scratch)
     except PhaseError as error:
-        reason = f"{'cancelled: ' if is_cancelled(freeze.paths, record) else ''}{error.reason}"
-        error.record = failed(record, reason, error.output)
+        error.record = failed(record, _reason(freeze, record, error), error.output)
         raise
     variables = {**around.variables, "KOCHI_SCRATCH": str(data.directory)}
     preparation = {**record["preparation"], "prepare_node": data.record}
     known = {"identity": record["identity"], "preparation": preparation}
     return replace(around, variables=variables), known
+
+
+def _reason(freeze: BatchFreeze, record: Mapping[str, Any], error: PhaseError) -> str:
+    """Why an attempt failed, for its record."""
+    return f"cancelled: {error.reason}" if is_cancelled(freeze.paths, record) else error.reason
 
 
 def _run_measured(
@@ -234,8 +240,12 @@ def _run_measured(
     captured: Path,
     started: Started,
     enclosure: Enclosure | None,
+    system: Mapping[str, Any],
 ) -> Measured:
-    """Execute the run script in its workspace, with its parameters in the environment."""
+    """Execute the run script in its workspace, with its parameters in the environment.
+
+    `system`: that of the node, see `node.system`.
+    """
     variables = {**around.variables, **started.variables, **task.variables}
     environment, wrapper = replace(around, variables=variables), started.wrapper
     if enclosure:
@@ -263,7 +273,7 @@ def _run_measured(
     disturbed = None
     if noise is not None:
         own = started.own_seconds(ended.usage)
-        disturbed = noise.found(own, system(None), freeze.quiet)
+        disturbed = noise.found(own, system, freeze.quiet)
     return Measured(watch, ended, seen_by_script, started.binding(), disturbed)
 
 
