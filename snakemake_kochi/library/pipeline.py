@@ -20,6 +20,7 @@ from snakemake_kochi.library.batch import RUN_COMMAND, BatchRules
 from snakemake_kochi.library.restorable import Place
 from snakemake_kochi.library.variants import Variant
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
+from snakemake_kochi.phases.enclosing import enclosure_of
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.launcher import Files, line_of, shape_of
 from snakemake_kochi.phases.products import Install, merge, read_build, read_manifest
@@ -224,28 +225,25 @@ class _Isolated:
 
 def _isolated(
     phase: Phase,
-    of_machine: Mapping[str, Any] | None,
+    machine: MachineIsolation | None,
     installs: Sequence[Install],
     tree: str,
     variables: Mapping[str, str],
     launcher: str = "",
 ) -> _Isolated:
-    if phase.isolation is None:
-        return _Isolated(launcher=launcher)
-    from snakemake_kochi.phases import isolation as isolating
-    from snakemake_kochi.phases.isolation_view import Place as Visible
-
-    machine = None if of_machine is None else MachineIsolation.from_dict(of_machine)
     with tempfile.TemporaryDirectory(prefix="kochi-pipeline-") as name:
         private = Path(name)
         directory = private / "workspace"
         directory.mkdir()
         trees = [Path(tree)] if tree.startswith("/") else []
-        place = Visible.of(directory, private, installs, *trees)
         given = {n: v for n, v in variables.items() if "<" not in v}
         given |= {"KOCHI_LAUNCH": launcher.replace(str(_PRIVATE), name)} if launcher else {}
         try:
-            enclosure = isolating.Enclosure(phase.isolation, machine, place, given, "run")
+            enclosure = enclosure_of(
+                *(phase.isolation, machine, directory, private, installs, trees, given, "run")
+            )
+            if enclosure is None:
+                return _Isolated(launcher=launcher)
             inside, words = enclosure.around(Environment("", installs, given))
         except KochiError as error:
             return _Isolated((), launcher, f"Not known on this host: {error.message}")

@@ -25,6 +25,7 @@ from snakemake_kochi.project.values import CODE, encode_component
 if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
     from snakemake_kochi.project.experiment import Experiment
+    from snakemake_kochi.project.isolation import MachineIsolation
     from snakemake_kochi.project.preparation import Preparation
     from snakemake_kochi.project.recipes import Recipe
 
@@ -38,10 +39,10 @@ class BatchFreeze:
     with the `diff` of the freeze. `recipes` has for each recipe, at least for those in use, what
     made its installation, by `dependency:recipe`: "script" and "envs". `facts` are commands by
     name, and `recorded_variables` names, see `project/recording.py`. `large_files`: see `Project`.
-    `machine_isolation`: JSON of a `MachineIsolation`. `preparation` are the scripts before and
-    after the runs, if there are any, `node_code` is the digest of the code of `prepare_node`, and
-    `scratch_dir` that of the machine, as written. `launchers` are those of the machine,
-    `quiet` are thresholds, see `project/quiet.py`.
+    `preparation` are the scripts before and after the runs, if there are any, `node_code` is the
+    digest of the code of `prepare_node`, and `scratch_dir` that of the machine, as written.
+    `machine_isolation` and `launchers` are those of the machine, `quiet` are thresholds, see
+    `project/quiet.py`.
 
     `codes` has what replaces `snapshot` and `git_directory` for each value of `code:` other than
     the working tree. Where it does, `configuration` is the snapshot with the experiment.
@@ -64,7 +65,7 @@ class BatchFreeze:
     recorded_variables: tuple[str, ...]
     git_directory: str | None = None
     large_files: int | None = None
-    machine_isolation: Mapping[str, Any] | None = None
+    machine_isolation: MachineIsolation | None = None
     preparation: Preparation | None = None
     node_code: str = ""
     scratch_dir: str | None = None
@@ -108,9 +109,7 @@ class BatchFreeze:
             recorded_variables=recording.variables,
             git_directory=freeze.git_directory,
             large_files=freeze.project.large_files,
-            machine_isolation=None
-            if freeze.machine.isolation is None
-            else asdict(freeze.machine.isolation),
+            machine_isolation=freeze.machine.isolation,
             preparation=preparation,
             node_code=node_code,
             scratch_dir=freeze.machine.scratch_dir,
@@ -181,12 +180,22 @@ def _from_json(file: Path, data: dict[str, Any]) -> BatchFreeze:
             run=_phase(fields.pop("run")),
             artifacts=tuple(Artifact(**artifact) for artifact in fields.pop("artifacts")),
             recorded_variables=tuple(fields.pop("recorded_variables")),
+            machine_isolation=_machine_isolation(fields.pop("machine_isolation")),
             preparation=_preparation(fields.pop("preparation")),
             launchers=Launchers(**fields.pop("launchers")),
             **fields,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{file}: not what a batch was frozen to ({error})") from error
+
+
+def _machine_isolation(data: Mapping[str, Any] | None) -> MachineIsolation | None:
+    if data is None:
+        return None
+    # Imported here: most machines say nothing about it.
+    from snakemake_kochi.project.isolation import MachineIsolation
+
+    return MachineIsolation.from_dict(data)
 
 
 def _preparation(data: Mapping[str, Any] | None) -> Preparation | None:

@@ -10,6 +10,7 @@ from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import last_lines, make_directory, note_use, to_json, write_last
 from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.paths import BuildPaths
+from snakemake_kochi.phases.enclosing import enclosure_of
 from snakemake_kochi.phases.freeze import Freeze, pattern_of
 from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
 from snakemake_kochi.phases.script import (
@@ -109,15 +110,14 @@ def build_experiment(
             freeze.machine.load_env_on_machine, installs, {**variables, **own_variables(freeze)}
         )
         with scratch_directory(freeze.workspaces) as scratch, Stopwatch() as watch:
-            enclosure, wrapper = None, tuple[str, ...]()
-            if phase.isolation is not None:
-                # Imported here: most builds are not isolated.
-                from snakemake_kochi.phases.isolation import Enclosure
-                from snakemake_kochi.phases.isolation_view import Place
-
-                at = Place.of(place.tree, scratch, installs)
-                key = f"{experiment.file}: build"
-                enclosure = Enclosure(phase.isolation, freeze.machine.isolation, at, {}, key)
+            enclosure = enclosure_of(
+                phase.isolation,
+                freeze.machine.isolation,
+                *(place.tree, scratch, installs, [], {}),
+                f"{experiment.file}: build",
+            )
+            wrapper: tuple[str, ...] = ()
+            if enclosure is not None:
                 environment, wrapper = enclosure.around(environment)
             ended = run_script(
                 phase.script,

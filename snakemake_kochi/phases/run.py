@@ -22,6 +22,7 @@ from snakemake_kochi.files import (
     to_json,
 )
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
+from snakemake_kochi.phases.enclosing import enclosure_of
 from snakemake_kochi.phases.ending import Ended
 from snakemake_kochi.phases.facts import Facts
 from snakemake_kochi.phases.node import load_now
@@ -129,7 +130,12 @@ def run_task(
         )
         parts = (freeze, task, build, installs, variables, prepared)
         around, known = _with_node_data(parts, around, scratch)
-        enclosure = _enclosure(freeze, directory, scratch, installs, build, around.variables)
+        enclosure = enclosure_of(
+            freeze.run.isolation,
+            freeze.machine_isolation,
+            *(directory, scratch, installs, [build.tree], around.variables),
+            f"{freeze.file}: run",
+        )
         # The record of a job of its own is not kept.
         facts = Facts(freeze.facts if task.batch else {}, around, build.digest, enclosure)
         isolation = enclosure.record() if enclosure and task.batch else None
@@ -169,27 +175,6 @@ def run_task(
             if output.type == "stats":
                 output.file.write_bytes(to_json(record))
     return record
-
-
-def _enclosure(
-    freeze: BatchFreeze,
-    directory: Path,
-    scratch: Path,
-    installs: Sequence[Install],
-    build: Build,
-    variables: Mapping[str, str],
-) -> Enclosure | None:
-    if freeze.run.isolation is None:
-        return None
-    # Imported here: most runs are not isolated.
-    from snakemake_kochi.phases.isolation import Enclosure
-    from snakemake_kochi.phases.isolation_view import Place
-    from snakemake_kochi.project.isolation import MachineIsolation
-
-    of_machine = freeze.machine_isolation
-    machine = None if of_machine is None else MachineIsolation.from_dict(of_machine)
-    place = Place.of(directory, scratch, installs, build.tree)
-    return Enclosure(freeze.run.isolation, machine, place, variables, f"{freeze.file}: run")
 
 
 def _note_use(scratch: Path, build: Build, prepared: Build | None) -> None:
