@@ -133,10 +133,10 @@ class Changes:
                 yield f"recipe {recipe} instead of {dependency}:{used[dependency]['recipe']}"
             else:
                 yield from (
-                    f"recipe {recipe}: {what}" for what in self._of(recipe, used[dependency])
+                    f"recipe {recipe}: {what}" for what in self._in_recipe(recipe, used[dependency])
                 )
 
-    def _of(self, recipe: Recipe, recorded: Mapping[str, Any]) -> Iterator[str]:
+    def _in_recipe(self, recipe: Recipe, recorded: Mapping[str, Any]) -> Iterator[str]:
         if recorded.get("script") not in (None, recipe.install_script):
             yield "its script changed"
         if recorded.get("envs") not in (None, shown_variables(recipe.envs)):

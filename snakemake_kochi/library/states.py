@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from snakemake_kochi.artifacts.record import read_record
 from snakemake_kochi.errors import DamagedFileError
@@ -24,7 +24,7 @@ from snakemake_kochi.phases.products import read_failure
 from snakemake_kochi.project.experiment import Experiment
 
 State = Literal["skipped", "waiting", "running", "done", "failed", "stale"]
-STATES: tuple[State, ...] = ("skipped", "waiting", "running", "done", "failed", "stale")
+STATES: tuple[State, ...] = get_args(State)
 NOT_RUN = "not run yet"
 INTERRUPTED = "interrupted"
 

@@ -81,6 +81,18 @@ def describe_build(
         "sources": digest_sources(freeze.entries, *_source_patterns(freeze, experiment)),
         "script": phase.script,
         "strict": phase.strict,
+        **describe_surroundings(freeze, variables, installs),
+    }
+
+
+def describe_surroundings(
+    freeze: Freeze, variables: Mapping[str, str], installs: Sequence[Install]
+) -> dict[str, object]:
+    """What determines what a script makes, beside the script and the files that it reads.
+
+    `variables`: KOCHI_PARAM_<NAME> -> value.
+    """
+    return {
         "variables": dict(variables),
         "installs": [install.identity for install in installs],
         "load_environment": freeze.machine.load_env_on_machine,

@@ -33,7 +33,7 @@ from snakemake_kochi.files import (
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import ProjectPaths, Root, WorkingPaths
-from snakemake_kochi.phases.given import given_in
+from snakemake_kochi.phases.given import given_in, given_of
 from snakemake_kochi.phases.sources import SNAKEMAKE_STATE, local_sources, restored_sources
 from snakemake_kochi.project.configuration import configuration_file, find_project, load_project
 from snakemake_kochi.project.document import read_text
@@ -155,8 +155,7 @@ class Freeze:
     @cached_property
     def given(self) -> Given:
         """What determines points besides the texts of the experiments."""
-        facts = {**self.facts, **self.machine.facts}
-        return Given(self.machine_name, facts, self.without_facts, self.tables)
+        return given_of(self.machine, self.facts, self.without_facts, self.tables)
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:

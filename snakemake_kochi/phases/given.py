@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from snakemake_kochi.errors import ConfigError, KochiError, NameNotFoundError
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.document import decode_text, read_yaml, section
 from snakemake_kochi.project.machine_facts import STANDARD_FACTS
 from snakemake_kochi.project.machines import Machine
@@ -37,8 +38,18 @@ def given_now(file: str, text: str, machine: Machine, directory: Path) -> Given:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
     found = _given({file: text}, machine, read)
-    facts = {**found.get("facts", {}), **machine.facts}
-    return Given(machine.name, facts, found.get("without_facts", ""), found.get("tables", {}))
+    return given_of(machine, **found)
+
+
+def given_of(
+    machine: Machine,
+    facts: Mapping[str, str] = FrozenDict(),
+    without_facts: str = "",
+    tables: Mapping[str, str] = FrozenDict(),
+) -> Given:
+    """What determines points, from what `given_in` has found; facts that the machine's definition
+    tells come first."""
+    return Given(machine.name, {**facts, **machine.facts}, without_facts, tables)
 
 
 def given_in(

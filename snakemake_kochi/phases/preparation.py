@@ -14,7 +14,12 @@ from pathlib import Path
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import last_lines, make_directory
 from snakemake_kochi.paths import WorkingPaths
-from snakemake_kochi.phases.build import make_once, own_variables, source_files
+from snakemake_kochi.phases.build import (
+    describe_surroundings,
+    make_once,
+    own_variables,
+    source_files,
+)
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.products import LAST_LINES, Build, Install, digest_of
 from snakemake_kochi.phases.script import (
@@ -64,9 +69,7 @@ def describe_preparation(
     """
     return {
         "prepare": code_digest(freeze, experiment, step),
-        "variables": dict(variables),
-        "installs": [install.identity for install in installs],
-        "load_environment": freeze.machine.load_env_on_machine,
+        **describe_surroundings(freeze, variables, installs),
     }
 
 

@@ -16,8 +16,8 @@ from snakemake_kochi.project.requests import NO_REQUEST, Request
 from snakemake_kochi.project.templates import Template
 from snakemake_kochi.project.values import (
     SUBSTITUTED,
-    environment_name,
     has_control_character,
+    parameter_variables,
 )
 
 if TYPE_CHECKING:
@@ -59,13 +59,8 @@ class Phase:
         return replace(self, cores="", resources=FrozenDict(), timeout="")
 
     def environment(self, parameters: Mapping[str, str]) -> dict[str, str]:
-        """KOCHI_PARAM_<NAME> for the parameters on which the phase depends. A sub-parameter that
-        the point does not have is left out."""
-        return {
-            f"KOCHI_PARAM_{environment_name(name)}": parameters[name]
-            for name in self.depend_params
-            if name in parameters
-        }
+        """KOCHI_PARAM_<NAME> for the parameters on which the phase depends."""
+        return parameter_variables(self.depend_params, parameters)
 
 
 @dataclass(frozen=True)

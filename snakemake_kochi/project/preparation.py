@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from snakemake_kochi.project.values import environment_name
+from snakemake_kochi.project.values import parameter_variables
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.problems import KeyPath, Problems
@@ -41,12 +41,8 @@ class Step:
         )
 
     def environment(self, parameters: Mapping[str, str]) -> dict[str, str]:
-        """KOCHI_PARAM_<NAME> for the parameters that the script sees and the point has."""
-        return {
-            f"KOCHI_PARAM_{environment_name(name)}": parameters[name]
-            for name in self.depend_params
-            if name in parameters
-        }
+        """KOCHI_PARAM_<NAME> for the parameters that the script sees."""
+        return parameter_variables(self.depend_params, parameters)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import urllib.parse
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from snakemake_kochi.errors import ConfigError
@@ -33,6 +34,16 @@ def environment_name(name: str) -> str:
     """The form of a parameter's or a dependency's name in an environment variable: upper case, with
     _ for every character that a shell does not accept there."""
     return re.sub(r"[^A-Z0-9_]", "_", name.upper())
+
+
+def parameter_variables(names: Iterable[str], parameters: Mapping[str, str]) -> dict[str, str]:
+    """KOCHI_PARAM_<NAME> for the named ones of some parameters. A sub-parameter that a point does
+    not have is left out."""
+    return {
+        f"KOCHI_PARAM_{environment_name(name)}": parameters[name]
+        for name in names
+        if name in parameters
+    }
 
 
 def name_problem(name: str) -> str | None:

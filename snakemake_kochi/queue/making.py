@@ -29,8 +29,7 @@ from snakemake_kochi.queue.ticket import read_ticket
 class LiveRun:
     """A run that goes on, as far as this host can see.
 
-    `outputs`: the files that it was to make when it began, None for any. `silent` says for how many
-    seconds it has given no sign of life on another host, if that is longer than it should be.
+    `outputs`: the files that it was to make when it began, None for any.
     """
 
     controller: str
@@ -38,7 +37,6 @@ class LiveRun:
     process: int
     started: str
     outputs: frozenset[str] | None
-    silent: float | None = None
 
     def makes(self, file: str) -> bool:
         return self.outputs is None or file in self.outputs
@@ -80,7 +78,6 @@ class MakingWatch:
             for each in list_controllers(self.machine)
             if each.directory is not None and self._is_here(each.directory)
         ]
-        runs = [self._run(each) for each in controllers if not each.is_dead]
         queues: set[str] = set()
         for each in controllers:
             queues.update(queue_names(self.machine) if each.queues is None else each.queues)
@@ -94,7 +91,8 @@ class MakingWatch:
                 if outputs:
                     jobs |= dict.fromkeys(outputs, self._live(entry, name))
         self._tickets = present
-        return Making([run for run in runs if run.silent is None], jobs)
+        live = (each for each in controllers if not each.is_dead and not self._is_silent(each))
+        return Making([self._run(each) for each in live], jobs)
 
     def _is_here(self, directory: str) -> bool:
         if directory not in self._same:
@@ -110,15 +108,16 @@ class MakingWatch:
             process=state.process.pid,
             started=state.started,
             outputs=self._outputs[state.identity],
-            silent=self._silent(state),
         )
 
-    def _silent(self, state: ControllerState) -> float | None:
+    def _is_silent(self, state: ControllerState) -> bool:
+        """Whether a run, perhaps on another host, has given no sign of life for too long."""
+        if state.heartbeat is None:
+            return False
         with contextlib.suppress(OSError):
             age = time.time() - self.machine.controller(state.identity).state.stat().st_mtime
-            if state.heartbeat is not None and age > 2 * LOST_AFTER * state.heartbeat_interval:
-                return age
-        return None
+            return age > 2 * LOST_AFTER * state.heartbeat_interval
+        return False
 
     def _outputs_of(self, entry: Entry) -> tuple[str, ...]:
         """The outputs of a ticket, none if it is of another directory or cannot be read."""

@@ -7,7 +7,6 @@ ever and no worker is idle. A worker remembers only what it has taken itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from snakemake_kochi.queue.ticket import Ticket
 
@@ -21,23 +20,16 @@ MOST_TIMES = 100
 _REMEMBERED = 20_000
 
 
-@dataclass
-class _Left:
-    label: str
-    times: int = 0
-
-
 class Spreading:
     """What one worker has taken of a queue, and what it leaves to others for now."""
 
     def __init__(self) -> None:
         self._taken: dict[str, None] = {}  # the oldest first
-        self._left: dict[int, _Left] = {}
+        self._left: dict[int, int] = {}  # in how many claims, by job; the oldest first
 
     def is_left(self, job: int) -> bool:
         """Whether the worker still leaves a ticket that it has seen before."""
-        left = self._left.get(job)
-        return left is not None and left.times < MOST_TIMES
+        return self._left.get(job, MOST_TIMES) < MOST_TIMES
 
     def leaves(self, ticket: Ticket) -> bool:
         """Whether the worker leaves a ticket to others, because it has taken one like it."""
@@ -45,7 +37,7 @@ class Spreading:
         if label is None or label not in self._taken:
             return False
         if ticket.job not in self._left:
-            self._left[ticket.job] = _Left(label)
+            self._left[ticket.job] = 0
             _shorten(self._left)
         return self.is_left(ticket.job)
 
@@ -60,10 +52,10 @@ class Spreading:
     def overtaken(self, jobs: Iterable[int]) -> None:
         """Note tickets that were left while another one was taken."""
         for job in jobs:
-            if (left := self._left.get(job)) is not None:
-                left.times += 1
+            if job in self._left:
+                self._left[job] += 1
 
 
-def _shorten(remembered: dict[str, None] | dict[int, _Left]) -> None:
+def _shorten(remembered: dict[str, None] | dict[int, int]) -> None:
     while len(remembered) > _REMEMBERED:
         del remembered[next(iter(remembered))]  # type: ignore[arg-type]
