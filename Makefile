@@ -33,6 +33,8 @@ PROGRAMS := strace numactl openmpi-bin:mpirun munge slurmctld slurmd
 ISOLATION := bubblewrap:bwrap podman patchelf
 # Login nodes, and the networks between them and their users.
 LOGIN := openssh-server:sshd openssh-client:ssh iproute2:ip
+# Login shells that read a command in their own way.
+SHELLS := tcsh fish
 # Users have it, and it has to understand what we keep in its format.
 LARGE_FILES := git-lfs
 DATABASE := slurmdbd mariadb-server-core:mariadbd
@@ -67,7 +69,7 @@ lint: environment
 # Four processes on two cores, because many tests only wait.
 test: environment environment-slurm
 	@tools/programs.sh $(PROGRAMS) $(DATABASE) $(FILESYSTEMS) $(LARGE_FILES) $(ISOLATION) \
-		$(LOGIN)
+		$(LOGIN) $(SHELLS)
 	@tools/apptainer.sh build/apptainer
 	$(APART) $(VENV)/bin/python -m pytest -n 4 $(SPREAD) --durations 10 $(PYTEST_OPTIONS)
 	$(MAKE) --no-print-directory test-oldest

@@ -1,0 +1,82 @@
+"""What ssh says when it cannot log in, as an error with what to do."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from snakemake_kochi.errors import KochiError
+
+
+class RemoteError(KochiError):
+    """A login host cannot be reached, the connection was lost, or something there is missing."""
+
+
+# Words of OpenSSH (sshconnect.c, sshconnect2.c, packet.c, kex.c), what they mean, and what to do.
+# The first that is found counts: after a changed key, ssh also says that it cannot verify the host.
+_MEANINGS = (
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "its host key is not the one that is known here: another computer may answer in its place",
+        "Ask the people of the machine whether the key has changed. If it has, type: "
+        "ssh-keygen -R {name}\nThen: {ssh}",
+    ),
+    (
+        r"Host key verification failed|No \S+ host key is known",
+        "its host key is not known here yet",
+        "Compare the key with what the people of the machine say, and accept it: {ssh}",
+    ),
+    (
+        r"Permission denied|Too many authentication failures",
+        "the login was refused",
+        "This must work without a question, or with questions that you answer in a terminal: "
+        "{ssh}\nA key with a passphrase: ssh-add",
+    ),
+    (
+        r"Could not resolve hostname",
+        "there is no host of this name",
+        "Correct login_host, or name the host in ~/.ssh/config. If no name can be found, look at "
+        "your network.",
+    ),
+    (
+        r"Bad configuration option|Bad owner or permissions|configuration options|"
+        r"no argument after keyword|missing argument|Missing argument",
+        "ssh does not accept its configuration",
+        "Correct the file, and try: {ssh}",
+    ),
+    (
+        r"timed out|Timeout, server",
+        "it does not answer",
+        "Is it up, and this computer in the right network? Try: {ssh}",
+    ),
+    (r"Network is unreachable|No route to host", "there is no way to it", "Look at your network."),
+    (
+        r"Connection refused",
+        "no ssh server answers there",
+        "Correct login_host, or the port in ~/.ssh/config. Try: {ssh}",
+    ),
+    (
+        r"Connection (closed|reset)|kex_exchange_identification|Broken pipe",
+        "the connection was closed before the login",
+        "The host may be overloaded, or refuse this computer. Try again later, or: {ssh}",
+    ),
+)
+_MOST_LINES = 4
+
+
+def refusal(host: str, said: str, asks: bool, via: str = "") -> RemoteError:
+    """The error for what ssh has said. `asks`: whether ssh could ask a person; `via`: what it goes
+    through (ProxyJump or ProxyCommand), whose words look like those of the host."""
+    lines = [line.strip() for line in said.splitlines() if line.strip().strip("@")]
+    names = {"ssh": f"ssh {shlex.quote(host)}", "name": shlex.quote(host.rpartition("@")[2])}
+    meaning, hint = "ssh failed", "Try: {ssh}"
+    for pattern, found, advice in _MEANINGS:
+        if re.search(pattern, said):
+            meaning, hint = found, advice
+            break
+    if via:
+        hint = f"The way leads over {via}, which may be what fails. {hint}"
+    if not asks and "Permission denied" in said:
+        hint += "\nWithout a terminal, nobody can be asked for a password."
+    told = "".join(f"\n  ssh: {line}" for line in lines[-_MOST_LINES:])
+    return RemoteError(f"no connection to {host}: {meaning}{told}", hint.format(**names))
