@@ -26,6 +26,7 @@ _COMMANDS = {
     "work": ("snakemake_kochi.cli.workers", "Run the jobs of queues in this terminal."),
     "alloc": ("snakemake_kochi.cli.workers", "Request workers for a queue from the scheduler."),
     "release": ("snakemake_kochi.cli.ending", "Release workers and their allocations."),
+    "inspect": ("snakemake_kochi.cli.inspection", "Log in beside a job, on a worker's node."),
     "launch": ("snakemake_kochi.cli.launch", "Start a run that goes on after logout."),
     "enqueue": ("snakemake_kochi.cli.enqueue", "Submit one job to a queue."),
     "batch": ("snakemake_kochi.cli.batch", "Run a batch of an experiment."),

@@ -10,6 +10,7 @@ KOCHI_ROOT/                              0700
     queues/<queue>/                      waiting/<shard>/, running/, damaged/, subscribers/
     jobs/<shard>/<job>/                  ticket.json, attempt-<n>.json, log, result.json, cancel
     workers/<worker>/                    worker.json, queues.json, wakeup, log
+    workers/<worker>/login/              keys and configuration of an ssh server, asked, answer.json
     controllers/<controller>/            controller.json, outputs.json, wakeup, inbox/, delivered/,
                                          adopter-<n>.json, gone
     runs/<controller>.json               the jobs and workers of its run
@@ -51,6 +52,7 @@ from snakemake_kochi.paths.queue import (
     ControllerPaths,
     JobPaths,
     LaunchPaths,
+    LoginPaths,
     QueuePaths,
     WorkerPaths,
 )
@@ -69,6 +71,7 @@ __all__ = [
     "JobPaths",
     "LaunchPaths",
     "LockPaths",
+    "LoginPaths",
     "MachinePaths",
     "ProjectLockPaths",
     "ProjectPaths",

@@ -120,6 +120,57 @@ class JobPaths:
 
 
 @dataclass(frozen=True)
+class LoginPaths:
+    """An ssh server of one worker: its keys, its configuration, and who asks for it."""
+
+    directory: Path
+
+    @property
+    def asked(self) -> Path:
+        """Exists until the worker has seen that a person wants to log in."""
+        return self.directory / "asked"
+
+    @property
+    def answer(self) -> Path:
+        """Where the server listens, or why there is none; the server writes it."""
+        return self.directory / "answer.json"
+
+    @property
+    def user_key(self) -> Path:
+        return self.directory / "user_key"
+
+    @property
+    def public_key(self) -> Path:
+        """The only key that the server accepts."""
+        return self.directory / "user_key.pub"
+
+    @property
+    def host_key(self) -> Path:
+        return self.directory / "host_key"
+
+    @property
+    def public_host_key(self) -> Path:
+        return self.directory / "host_key.pub"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The only host key that the client accepts."""
+        return self.directory / "known_hosts"
+
+    @property
+    def server_configuration(self) -> Path:
+        return self.directory / "sshd_config"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log"
+
+    def new(self, nonce: str) -> LoginPaths:
+        """Where the keys are made, before they are renamed to this directory."""
+        return LoginPaths(self.directory.with_name(f".{self.directory.name}-{nonce}"))
+
+
+@dataclass(frozen=True)
 class WorkerPaths:
     directory: Path
 
@@ -171,6 +222,11 @@ class WorkerPaths:
     def requested(self) -> Path:
         """Exists when a person has requested the worker; names its allocation."""
         return self.directory / "asked.json"
+
+    @property
+    def login(self) -> LoginPaths:
+        """Exists when a person wanted to log in on the worker's node."""
+        return LoginPaths(self.directory / "login")
 
     @property
     def hosts(self) -> Path:

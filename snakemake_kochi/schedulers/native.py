@@ -6,7 +6,7 @@ All readers of kochi.yaml load its module `options`; `system` contains all the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Description,
         Scheduler,
         SettingsAt,
+        Wanted,
     )
 
 
@@ -108,6 +109,35 @@ class BatchSystem(Protocol):
 
     def interrupt_controller(self, job: ControllerJob) -> None:
         """Interrupt the controller as Ctrl-C does; cancel it if it waits."""
+
+    ALLOCATION: str
+    """In a process of an allocation, a word for bash: the allocation's id."""
+    CORES_OF_ALLOCATION: str
+    """Likewise: the number of the allocation's cores on the node."""
+
+    def can_enter(self) -> bool:
+        """Whether a program can be started in a running allocation from this host."""
+
+    def words_inside(self, allocation: str, words: Sequence[str], has_terminal: bool) -> list[str]:
+        """A command of this host that runs a program on the first node of a running allocation.
+
+        It is beside all that runs there, and waits for nothing. With `has_terminal`, the program
+        has a terminal of its own, joined to that of the command. The exit status is that of the
+        program.
+        """
+
+    def words_in_new(
+        self,
+        name: str,
+        settings: AllocationSettings,
+        wanted: Wanted,
+        words: Sequence[str],
+        has_terminal: bool,
+    ) -> list[str]:
+        """A command of this host that requests an allocation, waits for it and runs a program.
+
+        The program is on its first node, as for `words_inside`; the allocation ends with it.
+        """
 
 
 def system(name: str) -> BatchSystem:

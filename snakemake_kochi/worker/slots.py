@@ -31,6 +31,7 @@ from snakemake_kochi.queue.entries import QueueRemovedError
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.result import Attempt, Result, UncountedReason
 from snakemake_kochi.queue.ticket import Resources, Ticket, now
+from snakemake_kochi.worker.logins import Logins
 from snakemake_kochi.worker.node.capacity import OomWatch
 from snakemake_kochi.worker.node.devices import Allotment, Devices
 from snakemake_kochi.worker.node.health import Health
@@ -62,6 +63,7 @@ class Slots:
         state: StateFile,
         ends: Ends,
         echo: Echo,
+        logins: Logins,
     ) -> None:
         self._machine = machine
         self._environment = environment
@@ -71,6 +73,7 @@ class Slots:
         self._state = state
         self._ends = ends
         self._echo = echo
+        self._logins = logins
         self._oom = OomWatch()
         self._slots: list[Slot] = []
 
@@ -209,14 +212,16 @@ class Slots:
         return [slot for slot, _ in published]
 
     def _reap_orphans(self) -> list[ProcessIdentity]:
-        return reap_orphans({slot.pid for slot in self._slots}, self._runners.helpers)
+        helpers = self._runners.helpers | self._logins.helpers
+        return reap_orphans({slot.pid for slot in self._slots}, helpers)
 
     def kill_orphans(self) -> None:
         """Kill leftover processes that could not be assigned to a job.
 
-        They belong to jobs that ended while other jobs ran. Ends the runners first.
+        They belong to jobs that ended while other jobs ran. Ends the runners and logins first.
         """
         self._runners.close()
+        self._logins.close()
         send_signal(self._reap_orphans(), signal.SIGKILL)
 
 

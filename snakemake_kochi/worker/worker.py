@@ -15,6 +15,7 @@ from snakemake_kochi.queue.claiming import Claim
 from snakemake_kochi.queue.wakeup import SILENT_WAIT
 from snakemake_kochi.queue.workers import WorkerState
 from snakemake_kochi.worker.claims import Claims
+from snakemake_kochi.worker.logins import Logins
 from snakemake_kochi.worker.node.devices import Devices
 from snakemake_kochi.worker.node.health import Health
 from snakemake_kochi.worker.orders import (
@@ -69,9 +70,10 @@ class Worker:
             *(machine, state.worker, state.capacity, self._walltime, queue_of, settings.first)
         )
         self._ends = Ends(self._state, self._health, self._walltime, queue_of)
+        self._logins = Logins(machine, state.worker)
         self._slots = Slots(
             *(machine, surroundings.environment, settings.grace, runners, devices),
-            *(self._state, self._ends, echo),
+            *(self._state, self._ends, echo, self._logins),
         )
         self._orders = Orders(machine, state.worker, surroundings)
         self._controller = ControllerWatch(machine, state)
@@ -176,6 +178,7 @@ class Worker:
         if self._orders.reason is None and self._controller.is_run_over():
             self._orders.stop("the run that started it is over")
         self._obey_cancels()
+        self._logins.obey()
         if self._claims.take_unknown_due():
             self._requeue_unknown()
         self._controller.look()

@@ -22,6 +22,7 @@ COMMANDS = (
         "work",
         "alloc",
         "release",
+        "inspect",
         "launch",
         "enqueue",
         "batch",

@@ -61,6 +61,13 @@ def without_outer_job() -> dict[str, str]:
     }
 
 
+def without_outer_job_words() -> list[str]:
+    """Words in front of a command that has to run in the environment of `without_outer_job`."""
+    kept = without_outer_job()
+    names = [name for name in os.environ if name not in kept]
+    return ["env", *(word for name in names for word in ("-u", name))] if names else []
+
+
 def default_partition() -> str | None:
     """The partition in which the user's jobs run if nothing else names one."""
     return os.environ.get("SBATCH_PARTITION")

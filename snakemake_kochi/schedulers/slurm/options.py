@@ -196,15 +196,28 @@ def sbatch_arguments(
         "--requeue",
         "--open-mode=append",
     ]
-    if gres := generic_resources(request, settings, wanted.gpus):
+    if wanted.count > 1:
+        arguments.append(f"--array=1-{wanted.count}")
+    arguments += _place_and_time(settings, wanted)
+    return [*arguments, *_exclude(arguments, wanted.excluded)]
+
+
+def shell_arguments(name: str, settings: AllocationSettings, wanted: Wanted) -> list[str]:
+    """The arguments of salloc for an allocation with this job name. `settings`: the machine's."""
+    settings = with_node_spec(settings)
+    shape = _worker_shape(wanted, settings)
+    return [f"--job-name={name}", *shape, *_place_and_time(settings, wanted)]
+
+
+def _place_and_time(settings: AllocationSettings, wanted: Wanted) -> list[str]:
+    arguments = []
+    if gres := generic_resources(wanted.request, settings, wanted.gpus):
         arguments.append(f"--gres={gres}")
     if wanted.seconds is not None:
         arguments.append(f"--time={time_limit(wanted.seconds)}")
-    if wanted.count > 1:
-        arguments.append(f"--array=1-{wanted.count}")
     others = [each for each in CONSTRAINTS if each != "gres"]
-    arguments += [*_options(settings.constraints, others), *settings.arguments, *request.arguments]
-    return [*arguments, *_exclude(arguments, wanted.excluded)]
+    arguments += _options(settings.constraints, others)
+    return [*arguments, *settings.arguments, *wanted.request.arguments]
 
 
 def controller_arguments(

@@ -32,10 +32,16 @@ from snakemake_kochi.schedulers.interface import (
     Scheduler,
     SettingsAt,
     UnreachableError,
+    Wanted,
 )
 from snakemake_kochi.schedulers.slurm.answers import run
-from snakemake_kochi.schedulers.slurm.environment import default_partition
-from snakemake_kochi.schedulers.slurm.options import controller_arguments
+from snakemake_kochi.schedulers.slurm.environment import (
+    CORES,
+    ID,
+    default_partition,
+    without_outer_job_words,
+)
+from snakemake_kochi.schedulers.slurm.options import controller_arguments, shell_arguments
 from snakemake_kochi.schedulers.slurm.partitions import (
     LISTED,
     Partition,
@@ -222,3 +228,44 @@ def has_ended(id: str) -> bool:
 def interrupt_controller(job: ControllerJob) -> None:
     how = [] if job.is_waiting else ["--signal=INT", "--batch"]
     run(["scancel", *how, job.id], _CONTROLLER_PATIENCE)
+
+
+# ---- a program in an allocation
+
+ALLOCATION, CORES_OF_ALLOCATION = ID, CORES
+# A step beside the others, on the first node: it waits for nothing that they hold, and has all that
+# the allocation has there.
+_BESIDE = ("--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--relative=0", "--cpu-bind=none")
+
+
+def can_enter() -> bool:
+    return shutil.which("srun") is not None
+
+
+def words_inside(allocation: str, words: Sequence[str], has_terminal: bool) -> list[str]:
+    if "_" in allocation:  # srun knows the jobs of an array by their own numbers only
+        question = ["squeue", "--noheader", "--format=%A", f"--jobs={allocation}"]
+        allocation = run(question, _PATIENCE) or allocation
+    # The current directory may not exist there.
+    return [*_step(has_terminal), f"--jobid={allocation}", "--chdir=/", *words]
+
+
+def words_in_new(
+    name: str,
+    settings: AllocationSettings,
+    wanted: Wanted,
+    words: Sequence[str],
+    has_terminal: bool,
+) -> list[str]:
+    arguments = shell_arguments(name, settings, wanted)
+    # Not srun alone: steps that a person starts in the shell would wait for the shell's own.
+    salloc = [*without_outer_job_words(), "salloc", *arguments]
+    return [*salloc, "srun", *_BESIDE, *_terminal(has_terminal), *words]
+
+
+def _step(has_terminal: bool) -> list[str]:
+    return [*without_outer_job_words(), "srun", "--quiet", *_BESIDE, *_terminal(has_terminal)]
+
+
+def _terminal(has_terminal: bool) -> list[str]:
+    return ["--pty"] if has_terminal else []

@@ -1,0 +1,85 @@
+"""`kochi inspect` and `kochi alloc_interact`: a person on a compute node."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from snakemake_kochi.cli.options import JOB, WORKER, machine_option
+from snakemake_kochi.errors import KochiError, NameNotFoundError
+
+if TYPE_CHECKING:
+    from snakemake_kochi.location import Location
+    from snakemake_kochi.queue import WorkerState
+
+_KINDS = ("worker", "job")
+
+
+@click.command()
+@machine_option
+@click.option("--ssh", "by_ssh", is_flag=True, help="Not through the scheduler, but by ssh.")
+@click.argument("words", nargs=-1, required=True, metavar="[worker|job] NUMBER [-- COMMAND...]")
+def inspect_command(machine: str | None, by_ssh: bool, words: Sequence[str]) -> int:
+    """Log in on the node of a worker, or beside a running job.
+
+    Beside a job the shell, or the command, has the job's environment, directory and CPUs. It is no
+    part of the job, which goes on. A number alone is that of a worker. Without a terminal it works
+    as a pipe.
+    """
+    from snakemake_kochi.location import find_location
+    from snakemake_kochi.terminal.become import become
+    from snakemake_kochi.terminal.beside import beside_words
+    from snakemake_kochi.terminal.reach import program_on_node
+
+    kind, number, command = _parsed(words)
+    location = find_location(machine)
+    location.require_here()
+    location.secure(location.machine_paths.directory)
+    worker = _worker_of_job(location, number) if kind == "job" else _worker(location, number)
+    inner = beside_words(location.machine_paths, location.root, kind, number, command)
+    return become(program_on_node(location, worker, inner, sys.stdin.isatty(), by_ssh))
+
+
+def _parsed(words: Sequence[str]) -> tuple[str, int, list[str]]:
+    """What the words name, its number, and the command after it."""
+    kind, rest = (words[0], words[1:]) if words[0] in _KINDS else ("worker", words)
+    if not rest:
+        raise click.UsageError(f"the number of the {kind} was expected")
+    number = (JOB if kind == "job" else WORKER).convert(rest[0], None, None)
+    return kind, number, list(rest[1:])
+
+
+def _worker(location: Location, number: int) -> WorkerState:
+    from snakemake_kochi.queue import find_job, find_worker
+
+    try:
+        return find_worker(location.machine_paths, number)
+    except NameNotFoundError as error:
+        try:
+            find_job(location.machine_paths, number)
+        except KochiError:
+            raise error from None
+        raise NameNotFoundError(
+            error.message, f"If it is the number of a job, type: kochi inspect job {number}"
+        ) from error
+
+
+def _worker_of_job(location: Location, number: int) -> WorkerState:
+    """The worker that runs a job. Raises KochiError if none does now."""
+    from snakemake_kochi.queue import find_job, find_worker
+
+    view = find_job(location.machine_paths, number)
+    if view.state == "waiting":
+        raise KochiError(
+            f"job {number} waits: it is on no node yet",
+            f"To see why it waits, type: kochi show job {number}",
+        )
+    if view.state == "ended" or view.worker is None:
+        raise KochiError(
+            f"job {number} has ended: nothing of it is on a node any more",
+            f"To see how, type: kochi show job {number}; kochi show log job {number}",
+        )
+    return find_worker(location.machine_paths, view.worker)

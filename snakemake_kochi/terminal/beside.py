@@ -1,0 +1,251 @@
+"""A program beside a running job: `python -m snakemake_kochi.terminal.beside ...` on its node.
+
+    ROOT MACHINE worker|job NUMBER [--] [COMMAND...]
+
+It takes from a process of the job its environment, its directory, its CPUs and its cgroup, as far
+as this user may enter that, and becomes the command, by default a shell. It does not belong to the
+job: it is not ended with it, and the job does not wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from snakemake_kochi.cpu_lists import format_cpus
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.processes import (
+    NONCE_VARIABLE,
+    PROC,
+    ProcessEntry,
+    ProcessIdentity,
+    find_job_processes,
+    process_entry,
+)
+from snakemake_kochi.queue import WorkerState, find_job, find_worker
+from snakemake_kochi.queue.result import read_attempt
+from snakemake_kochi.terminal.become import become
+
+# What belongs to the terminal and not to the job.
+_OF_TERMINAL = ("TERM", "COLORTERM", "LINES", "COLUMNS", "SSH_TTY", "NO_COLOR")
+_SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "fish", "csh", "tcsh")
+_OURS = "snakemake"
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a program takes over from a process. `what`: whose process it is, for people."""
+
+    what: str
+    pid: int
+    environment: Mapping[str, str]
+    directory: str
+    cpus: frozenset[int]
+
+
+def beside_words(
+    machine: MachinePaths, root: Root, kind: str, number: int, command: Sequence[str]
+) -> list[str]:
+    """The command that does all this on the node."""
+    module = [sys.executable, "-P", "-m", "snakemake_kochi.terminal.beside"]
+    return [*module, str(root.directory), machine.name, kind, str(number), "--", *command]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Become the command; returns an exit status only when that is not possible."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    directory, name, kind, number, _, *command = given
+    machine = Root(Path(directory)).machine(name)
+    try:
+        found = _beside_job(machine, int(number)) if kind == "job" else _beside(machine, number)
+        _enter(found)
+        return _run(found, command)
+    except KochiError as error:
+        print(f"kochi: {error}", file=sys.stderr)
+        return 1
+
+
+def _beside(machine: MachinePaths, number: str) -> Beside:
+    worker = find_worker(machine, int(number))
+    _check_node(worker)
+    found = _read(f"worker {worker.worker}", worker.process)
+    own = {"KOCHI_MACHINE": machine.name, "KOCHI_WORKER_ID": number}
+    return replace(found, environment={**found.environment, **own})
+
+
+def _beside_job(machine: MachinePaths, job: int) -> Beside:
+    view = find_job(machine, job)
+    with contextlib.suppress(FileNotFoundError, DamagedFileError):
+        attempt = read_attempt(machine.job(job).attempt(view.attempt))
+        if view.state == "running":
+            _check_node(find_worker(machine, attempt.worker))
+            processes = find_job_processes(attempt.process, attempt.nonce)
+            if processes:
+                chosen = choose_process(attempt.process, processes)
+                return _read(f"job {job}", chosen)
+    raise KochiError(
+        f"job {job} has no process on this node: it has just begun, or just ended",
+        f"To see its state, type: kochi show job {job}",
+    )
+
+
+def _check_node(worker: WorkerState) -> None:
+    if not worker.is_on_this_node:
+        raise KochiError(
+            f"this is node {os.uname().nodename}, but worker {worker.worker} is on "
+            f"{worker.node.host}"
+        )
+
+
+# ---- the process
+
+
+def choose_process(
+    leader: ProcessIdentity, processes: Sequence[ProcessIdentity]
+) -> ProcessIdentity:
+    """The process that a person means by a job: the program that runs, or the script around it.
+
+    Above it are processes of Snakemake and of Kochi, whose environment is another one. A shell has
+    set variables that only its children have, so the first of these stands for it.
+    """
+    entries = {each.pid: entry for each in processes if (entry := process_entry(each.pid))}
+    children: dict[int, list[ProcessEntry]] = {}
+    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.pid)):
+        children.setdefault(entry.parent, []).append(entry)
+    top = leader.pid
+    ours = [pid for pid in _below(leader.pid, children) if _is_ours(pid)]
+    if ours:
+        top = ours[-1]
+        if below := [each for each in children.get(top, ()) if not _is_ours(each.pid)]:
+            top = below[0].pid
+    if _is_shell(top) and (below := children.get(top, [])):
+        top = below[0].pid
+    found = entries.get(top)
+    return processes[0] if found is None else ProcessIdentity(top, found.start)
+
+
+def _below(top: int, children: Mapping[int, Sequence[ProcessEntry]]) -> Iterator[int]:
+    """A process and its descendants, each after its parent."""
+    waiting = [top]
+    while waiting:
+        pid = waiting.pop(0)
+        yield pid
+        waiting += [each.pid for each in children.get(pid, ())]
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a process is Snakemake, or Kochi's, and not a program of the user."""
+    with contextlib.suppress(OSError):
+        words = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        modules = [after for before, after in pairwise(words) if before == "-m"]
+        names = [*modules[:1], *(os.path.basename(word) for word in words[:2])]
+        return any(name.startswith(_OURS) for name in names)
+    return False
+
+
+def _is_shell(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return (PROC / str(pid) / "comm").read_text().strip() in _SHELLS
+    return False
+
+
+def _read(what: str, process: ProcessIdentity) -> Beside:
+    """What a process has. Raises KochiError when it has ended."""
+    entry = PROC / str(process.pid)
+    try:
+        # Before the rest: then all of it is of this process, which is alive afterwards.
+        variables = (entry / "environ").read_bytes().split(b"\0")
+        directory = os.readlink(entry / "cwd")
+        cpus = os.sched_getaffinity(process.pid)
+    except OSError as error:
+        raise KochiError(f"{what} has just ended, or cannot be looked at: {error}") from error
+    if not process.is_alive():
+        raise KochiError(f"{what} has just ended")
+    pairs = (each.partition(b"=") for each in variables if b"=" in each)
+    environment = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    return Beside(what, process.pid, environment, directory, frozenset(cpus))
+
+
+# ---- taking over
+
+
+def _enter(found: Beside) -> None:
+    lacks = []
+    try:
+        os.chdir(found.directory)
+    except OSError:
+        # In a container, or deleted.
+        lacks.append(f"its directory {found.directory}")
+        os.chdir("/")
+    if not _enter_cgroups(found.pid):
+        lacks.append("its cgroup")
+    try:
+        os.sched_setaffinity(0, found.cpus)
+    except OSError:
+        lacks.append(f"its CPUs {format_cpus(found.cpus)}")
+    if sys.stdin.isatty():
+        where = f"{os.uname().nodename}, CPUs {format_cpus(os.sched_getaffinity(0))}"
+        print(f"kochi: beside {found.what} on {where}, in {os.getcwd()}", file=sys.stderr)
+        if lacks:
+            print(f"kochi: this user may not enter {', '.join(lacks)}", file=sys.stderr)
+
+
+def _enter_cgroups(pid: int) -> bool:
+    """Enter the cgroups of a process as far as that is permitted; whether all are entered.
+
+    The limits and counts of the job then include this process.
+    """
+    own = _cgroups("self")
+    entered = True
+    for controllers, path in _cgroups(str(pid)).items():
+        if own.get(controllers) == path:
+            continue
+        # The hierarchy of version 2 has no name; those of version 1 are named by controllers.
+        name = controllers.removeprefix("name=")
+        procs = _CGROUPS / name / path.lstrip("/") / "cgroup.procs"
+        try:
+            procs.write_text(str(os.getpid()))
+        except OSError:
+            entered = False
+    return entered
+
+
+def _cgroups(process: str) -> dict[str, str]:
+    found = {}
+    with contextlib.suppress(OSError):
+        for line in (PROC / process / "cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            found[controllers] = path
+    return found
+
+
+def _run(found: Beside, command: Sequence[str]) -> int:
+    environment = dict(found.environment)
+    # With it, the program would be taken for a process of the job, and be ended with it.
+    environment.pop(NONCE_VARIABLE, None)
+    for name in _OF_TERMINAL:
+        environment.pop(name, None)
+        if (value := os.environ.get(name)) is not None:
+            environment[name] = value
+    environment["PWD"] = os.getcwd()
+    return become(list(command) or [_shell(environment)], environment, "there")
+
+
+def _shell(environment: Mapping[str, str]) -> str:
+    path = environment.get("PATH", os.defpath)
+    for each in (environment.get("SHELL"), os.environ.get("SHELL"), "bash"):
+        if each and shutil.which(each, path=path):
+            return each
+    return "/bin/sh"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""A worker starts an ssh server for its user, when a file tells it to."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import subprocess
+import sys
+
+from snakemake_kochi.backoff import Backoff
+from snakemake_kochi.files import is_there
+from snakemake_kochi.paths import MachinePaths
+
+_log = logging.getLogger(__name__)
+# Seconds between two looks for the file: a worker with many short jobs looks around all the time.
+_BETWEEN = 1.0
+_MODULE = "snakemake_kochi.terminal.login_server"
+
+
+class Logins:
+    """The ssh server of one worker; no method raises OSError.
+
+    It is a process beside the worker, so that logins cost the worker's loop nothing.
+    """
+
+    def __init__(self, machine: MachinePaths, worker: int) -> None:
+        self._paths = machine.worker(worker).login
+        self._worker = worker
+        self._look = Backoff()
+        self._server: subprocess.Popen[bytes] | None = None
+
+    @property
+    def helpers(self) -> frozenset[int]:
+        """The server's process, which belongs to no job; see `Runner.helpers`."""
+        if self._server is not None and self._server.poll() is not None:
+            self._server = None
+        return frozenset() if self._server is None else frozenset({self._server.pid})
+
+    def obey(self) -> None:
+        """Start the server if a person asks for it and there is none."""
+        if not self._look.is_due:
+            return
+        self._look.hold(_BETWEEN)
+        try:
+            if not is_there(self._paths.asked):
+                return
+            if not self.helpers:
+                self._paths.answer.unlink(missing_ok=True)  # that of an earlier server
+                self._start()
+            self._paths.asked.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("no ssh server for its user can be started now: %s", error)
+
+    def _start(self) -> None:
+        words = [sys.executable, "-P", "-m", _MODULE, str(self._paths.directory)]
+        with self._paths.log.open("ab") as log:
+            self._server = subprocess.Popen(
+                [*words, str(self._worker)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C in the worker's terminal is for the worker.
+                start_new_session=True,
+            )
+        _log.info("an ssh server for its user was started: process %d", self._server.pid)
+
+    def close(self) -> None:
+        """End the server; the worker's supervisor ends what is left of it."""
+        if self.helpers and self._server is not None:
+            with contextlib.suppress(OSError):
+                self._server.terminate()

@@ -1,0 +1,144 @@
+"""`kochi inspect` on nodes of a real Slurm, and shells that it allocates."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+from slurm_cluster import SlurmCluster
+from support import git, wait_until, write
+
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import find_job, list_workers
+
+SLURM = {"nodes": 2, "cpus": 2, "apart": True, "settings": ("TaskPlugin=task/affinity",)}
+COMMAND = [sys.executable, "-P", "-m", "snakemake_kochi.cli"]
+MACHINES = """
+    machines:
+      own:
+        scheduler: slurm
+"""
+
+
+class Login:
+    """A person on the login node of a cluster, in a project."""
+
+    def __init__(self, directory: Path, root: Path, cluster: SlurmCluster) -> None:
+        self.directory = directory
+        self.cluster = cluster
+        self.machine: MachinePaths = Root(root).machine("own")
+        self.environment = {
+            **os.environ,
+            **cluster.environment,
+            "KOCHI_DEFAULT_MACHINE": "own",
+            "TERM": "xterm",
+            "PS1": "$ ",
+            "SHELL": "/bin/sh",
+        }
+        directory.mkdir()
+        git(directory, "init", "--quiet")
+        write(directory / "kochi.yaml", MACHINES)
+
+    def type(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*COMMAND, *words],
+            input=stdin,
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
+        print(f"$ kochi {words}\n{done.stdout}{done.stderr}[{done.returncode}]")
+        return done
+
+    def open(self, *words: str) -> pexpect.spawn[str]:
+        return pexpect.spawn(
+            COMMAND[0],
+            [*COMMAND[1:], *words],
+            encoding="utf-8",
+            timeout=60,
+            dimensions=(33, 99),
+            env=self.environment,  # type: ignore[arg-type]  # any mapping
+            cwd=str(self.directory),
+        )
+
+    def wait_for_worker(self, number: int = 0) -> None:
+        def is_there() -> bool:
+            return any(each.worker == number for each in list_workers(self.machine))
+
+        wait_until(is_there, f"worker {number}")
+
+
+@pytest.fixture
+def login(tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster) -> Iterator[Login]:
+    yield Login(tmp_path / "project", isolated_environment, cluster)
+    cluster.cancel_jobs()
+
+
+def test_a_login_beside_a_job_goes_through_its_allocation(login: Login) -> None:
+    assert login.type("alloc", "-q", "q", "-n", "node2", "-b").returncode == 0
+    script = "export FOUND=it; cd /usr; taskset -cp 1 $$; sleep 300; true"
+    login.type("enqueue", "-q", "q", "--shared", "--", "bash", "-c", script)
+    wait_until(lambda: find_job(login.machine, 0).state == "running", "the job runs")
+    wait_until(lambda: login.type("inspect", "job", "0", "--", "pwd").stdout == "/usr\n")
+    show = 'hostname; echo "$FOUND $KOCHI_JOB_ID $SLURM_STEP_ID"; taskset -cp $$; exit 7'
+    done = login.type("inspect", "job", "0", "--", "bash", "-c", show)
+    assert done.returncode == 7
+    # srun's own remark, among its errors, which must be seen.
+    assert done.stderr == "srun: error: node2: task 0: Exited with exit code 7\n"
+    *said, cpus = done.stdout.splitlines()
+    assert said == ["node2", "it 0 "]
+    assert cpus.endswith("list: 1")
+    # As a pipe.
+    odd = "a  b\n'c' \"$d\" `e` \\ %f"
+    assert login.type("inspect", "0", "--", "printf", "%s", odd).stdout == odd
+    assert login.type("inspect", "0", stdin="hostname; exit 3").stdout == "node2\n"
+    # Through the allocation, and nothing else.
+    assert not login.machine.worker(0).login.directory.exists()
+    assert "--jobid=" in login.cluster.calls("srun")[-1]
+    # By ssh, if somebody wants that.
+    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    assert login.type("inspect", "--ssh", "0", "--", "hostname").stdout == "node2\n"
+    assert login.machine.worker(0).login.directory.exists()
+
+
+def test_a_terminal_in_an_allocation_is_a_real_one(login: Login) -> None:
+    assert login.type("alloc", "-q", "q", "-n", "node2", "-b").returncode == 0
+    login.type("enqueue", "-q", "q", "--shared", "--", "sleep", "300")
+    wait_until(lambda: find_job(login.machine, 0).state == "running", "the job runs")
+    shell = login.open("inspect", "job", "0")
+    shell.expect("kochi: beside job 0 on node2, CPUs ")
+    shell.sendline("stty size")
+    shell.expect("33 99\r\n")
+    shell.setwinsize(44, 111)
+    shell.sendline("sleep 0.5; stty size")
+    shell.expect("44 111\r\n")
+    shell.sendline("sleep 100")
+    shell.sendintr()
+    shell.sendline("echo still $((1+1)) here")
+    shell.expect("still 2 here")
+    # The job ends beside it, and the worker goes on.
+    login.type("cancel", "0")
+    wait_until(lambda: find_job(login.machine, 0).state == "ended", seconds=15)
+    shell.sendline("echo still $((2+1)) here; exit 4")
+    shell.expect("still 3 here")
+    shell.expect(pexpect.EOF)
+    shell.close()
+    assert shell.exitstatus == 4
+
+    assert "which ends allocation" in login.type("release", "0").stdout
+    wait_until(lambda: not login.cluster.jobs(), "the allocation is given back")
+    said = login.type("inspect", "0").stderr
+    assert said.startswith("kochi: worker 0 has left: nothing of it is on node2 any more\n")
+
+
+def test_a_worker_of_an_array_is_reached(login: Login) -> None:
+    assert login.type("alloc", "-q", "q", "-d", "2", "-b").returncode == 0
+    login.wait_for_worker(1)
+    said = {login.type("inspect", str(each), "--", "hostname").stdout for each in (0, 1)}
+    assert said == {"node1\n", "node2\n"}

@@ -1,0 +1,387 @@
+"""`kochi inspect`: on this computer, and on another node through a worker's ssh server."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import psutil
+import pytest
+from hosts import Host
+from support import wait_until
+
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import find_job, list_workers
+from snakemake_kochi.terminal.login import packed, quoted
+
+COMMAND = [sys.executable, "-P", "-m", "snakemake_kochi.cli"]
+# A user who needs no entry in /etc/passwd.
+STRANGER = 54321
+
+
+class Node:
+    """A worker for queue q on a node of its own, and what a person types on this one."""
+
+    def __init__(self, host: Host, directory: Path, root: Path) -> None:
+        self.host = host
+        self.directory = directory
+        self.machine: MachinePaths = Root(root).machine("local")
+        self.work = host.start(*COMMAND, "work", "-q", "q", "-b", cwd=directory)
+        wait_until(lambda: list_workers(self.machine), "the worker")
+
+    def type(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*COMMAND, *words], input=stdin, cwd=self.directory, capture_output=True, text=True
+        )
+        print(f"$ kochi {shlex.join(words)}\n{done.stdout}{done.stderr}[{done.returncode}]")
+        return done
+
+    def submit(self, script: str) -> int:
+        said = self.type("enqueue", "-q", "q", "--shared", "--", "bash", "-c", script).stdout
+        return int(said.split()[1])
+
+    def begin(self, script: str) -> int:
+        job = self.submit(script)
+        wait_until(lambda: find_job(self.machine, job).state == "running", "the job runs")
+        return job
+
+    def open(self, *words: str) -> pexpect.spawn[str]:
+        environment = {**os.environ, "TERM": "xterm", "PS1": "$ ", "SHELL": "/bin/sh"}
+        return pexpect.spawn(
+            *(COMMAND[0], [*COMMAND[1:], *words]),
+            encoding="utf-8",
+            timeout=60,
+            dimensions=(33, 99),
+            env=environment,
+            cwd=str(self.directory),
+        )
+
+    @property
+    def login(self) -> Path:
+        return self.machine.worker(0).login.directory
+
+
+@pytest.fixture(autouse=True)
+def separation() -> None:
+    """For an sshd of root, which Debian's service makes when it starts."""
+    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+
+
+@pytest.fixture
+def there(tmp_path: Path, isolated_environment: Path) -> Iterator[Node]:
+    """A node to which only ssh leads."""
+    (tmp_path / "home").mkdir()
+    with Host("node7", tmp_path) as host:
+        yield Node(host, tmp_path / "home", isolated_environment)
+
+
+class Here:
+    """No host of its own."""
+
+    def __init__(self) -> None:
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *command: str, cwd: Path) -> None:
+        self.started.append(subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL))
+
+
+@pytest.fixture
+def here(tmp_path: Path, isolated_environment: Path) -> Iterator[Node]:
+    host = Here()
+    yield Node(host, tmp_path, isolated_environment)  # type: ignore[arg-type]
+    for each in host.started:
+        each.terminate()
+        each.wait()
+
+
+SCRIPT = "export FOUND=it; cd /usr; taskset -cp 0 $$; sleep 300; true"
+SHOW = 'echo "$FOUND $KOCHI_JOB_ID"; pwd; taskset -cp $$; exit 7'
+
+
+def test_a_command_beside_a_job_has_its_environment_directory_and_cpus(here: Node) -> None:
+    job = here.begin(SCRIPT)
+    # The job is the script until its program runs.
+    wait_until(lambda: here.type("inspect", "job", str(job), "--", "pwd").stdout == "/usr\n")
+    done = here.type("inspect", "job", str(job), "--", "bash", "-c", SHOW)
+    assert done.returncode == 7
+    *said, cpus = done.stdout.splitlines()
+    assert said == [f"it {job}", "/usr"]
+    assert cpus.endswith("list: 0")
+    assert done.stderr == ""
+    # As a pipe, for a shell.
+    assert here.type("inspect", "job", str(job), stdin="echo $FOUND; exit 3").returncode == 3
+    # A worker stands for its jobs' common environment.
+    said = here.type("inspect", "0", "--", "env").stdout.splitlines()
+    assert {"KOCHI_WORKER_ID=0", "KOCHI_MACHINE=local"} <= {*said}
+    # On this node, nothing else is needed.
+    assert not here.login.exists()
+
+
+def test_a_login_is_no_part_of_the_job(here: Node) -> None:
+    job = here.begin("sleep 300")
+    login = here.open("inspect", "job", str(job))
+    login.sendline("echo pid=$$ [$KOCHI_ATTEMPT_NONCE]")
+    login.expect(r"pid=(\d+) \[\]")
+    pid = int(login.match[1])
+    assert here.type("cancel", str(job)).returncode == 0
+    wait_until(lambda: find_job(here.machine, job).state == "ended", seconds=10)
+    assert psutil.pid_exists(pid)
+    login.sendline("exit 5")
+    login.expect(pexpect.EOF)
+    login.close()
+    assert login.exitstatus == 5
+
+
+def test_wrong_numbers_and_ended_jobs_are_told_in_one_message(here: Node) -> None:
+    job = here.submit("true")
+    wait_until(lambda: find_job(here.machine, job).state == "ended")
+    here.begin("sleep 300")
+    waiting = here.type("enqueue", "-q", "other", "--", "true")
+    assert waiting.returncode == 0
+
+    def said(*words: str, status: int = 1) -> str:
+        done = here.type("inspect", *words)
+        assert (done.returncode, done.stdout) == (status, "")
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+    assert said("job", "0") == (
+        "kochi: job 0 has ended: nothing of it is on a node any more\n"
+        "To see how, type: kochi show job 0; kochi show log job 0\n"
+    )
+    assert said("job", "2") == (
+        "kochi: job 2 waits: it is on no node yet\nTo see why it waits, type: kochi show job 2\n"
+    )
+    assert "there is no job 99 on machine local; jobs 0 to 2 are known\n" in said("job", "99")
+    assert "there is no worker 99 on machine local; known: 0\n" in said("99")
+    assert "If it is the number of a job, type: kochi inspect job 2\n" in said("2")
+    assert "'x' is not the number of a job" in said("job", "x", status=2)
+    assert "the number of the worker was expected" in said("worker", status=2)
+    missing = said("0", "--", "no-such", status=127)
+    assert missing == "kochi: there is no program no-such there\n"
+    here.type("release", "0", "--now")
+    wait_until(lambda: list_workers(here.machine)[0].is_gone)
+    assert said("0") == (
+        f"kochi: worker 0 has left: nothing of it is on {socket.gethostname()} any more\n"
+        "To list the workers that are there, type: kochi show workers\n"
+    )
+
+
+# ---- by ssh
+
+
+def test_a_login_by_ssh_is_beside_the_job(there: Node) -> None:
+    job = there.begin(SCRIPT)
+    assert not there.login.exists()  # never unless a person asks
+    words = ("inspect", "job", str(job))
+    wait_until(lambda: there.type(*words, "--", "pwd").stdout == "/usr\n")
+    done = there.type(*words, "--", "bash", "-c", f"hostname; {SHOW}")
+    assert done.returncode == 7
+    *said, cpus = done.stdout.splitlines()
+    assert said == ["node7", f"it {job}", "/usr"]
+    assert cpus.endswith("list: 0")
+    # As a pipe, unchanged.
+    data = "".join(chr(each) for each in range(1, 128) if each != 13) * 1000
+    assert there.type(*words, "--", "cat", stdin=data).stdout == data
+    # A word stays a word.
+    odd = "a  b\n'c' \"$d\" `e` \\ %f"
+    assert there.type(*words, "--", "printf", "%s", odd).stdout == odd
+
+
+def test_a_terminal_by_ssh_is_a_real_one(there: Node) -> None:
+    job = there.begin("sleep 300")
+    login = there.open("inspect", "job", str(job))
+    login.expect("kochi: beside job 0 on node7, CPUs ")
+    login.sendline("stty size; echo $TERM")
+    login.expect("33 99\r\nxterm\r\n")
+    login.setwinsize(44, 111)
+    login.sendline("sleep 0.5; stty size")
+    login.expect("44 111\r\n")
+    # Ctrl-C is for the program there.
+    login.sendline("sleep 100; echo status $?")
+    login.expect("echo status")
+    login.sendintr()
+    login.sendline("echo still $((1+1)) here; exit 6")
+    login.expect("still 2 here")
+    login.expect(pexpect.EOF)
+    login.close()
+    assert login.exitstatus == 6
+
+
+def test_jobs_end_while_somebody_is_logged_in_and_start_as_well(there: Node) -> None:
+    job = there.begin("while [ ! -e go ]; do sleep 0.1; done")
+    login = there.open("inspect", "job", str(job))
+    # It leaves a process in another session.
+    login.sendline("setsid sleep 1000 & echo begun $((3+4))")
+    login.expect("begun 7")
+    (there.directory / "go").touch()
+    wait_until(lambda: find_job(there.machine, job).state == "ended", seconds=10)
+    result = find_job(there.machine, job).result
+    assert result is not None and result.reason == "success"
+    second = there.submit("true")
+    wait_until(lambda: find_job(there.machine, second).state == "ended", seconds=10)
+    login.sendline("echo still $((4+4)) here")
+    login.expect("still 8 here")
+
+    # All ends with the worker.
+    there.type("release", "0")
+    login.expect(pexpect.EOF)
+    assert there.work.wait() == 0
+    wait_until(lambda: commands_on(there) == ["sleep", "bash"], "all is gone")
+    assert not (there.login / "answer.json").exists()
+
+
+@pytest.mark.parametrize("who", ["the worker", "all"])
+def test_logins_end_when_the_worker_is_killed(there: Node, who: str) -> None:
+    there.begin("sleep 300")
+    login = there.open("inspect", "0")
+    login.sendline("setsid sleep 1000 & echo begun $((3+4))")
+    login.expect("begun 7")
+    supervisor = there.work.process
+    (worker,) = [each for each in supervisor.children() if "work" in each.cmdline()]
+    if who == "all":
+        supervisor.kill()  # which is what ends the worker, too
+    worker.kill()
+    login.expect(pexpect.EOF)
+    wait_until(lambda: commands_on(there) == ["sleep", "bash"], "all is gone")
+
+
+def commands_on(node: Node) -> list[str]:
+    """The names of the processes on a node."""
+    first = node.host._first
+    own = os.readlink(f"/proc/{first.pid}/ns/pid")
+    found = []
+    for each in psutil.process_iter(["name", "status"]):
+        try:
+            if os.readlink(f"/proc/{each.pid}/ns/pid") == own and each.info["status"] != "zombie":
+                found.append(each.info["name"])
+        except OSError:
+            continue
+    return sorted(found, reverse=True)
+
+
+def test_a_second_login_uses_the_same_server_and_a_dead_one_is_replaced(there: Node) -> None:
+    there.begin("sleep 300")
+    assert there.type("inspect", "0", "--", "true").returncode == 0
+    first = (there.login / "answer.json").read_text()
+    assert there.type("inspect", "0", "--", "true").returncode == 0
+    assert (there.login / "answer.json").read_text() == first
+    for each in psutil.process_iter(["cmdline"]):
+        if "snakemake_kochi.terminal.login_server" in (each.info["cmdline"] or ()):
+            each.kill()
+    assert there.type("inspect", "0", "--", "true").returncode == 0
+    assert (there.login / "answer.json").read_text() != first
+
+
+def test_a_node_without_sshd_says_so(there: Node) -> None:
+    for program in ("/usr/sbin/sshd", "/usr/bin/sshd", "/sbin/sshd", "/usr/local/sbin/sshd"):
+        if Path(program).exists():
+            hidden = ("mount", "--bind", "/dev/null", program)
+            assert there.host.start(*hidden, cwd=there.directory).wait() == 0
+    done = there.type("inspect", "0", "--", "true")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "kochi: no ssh server can be started for worker 0 on node7: there is no program sshd on "
+        "that node\nIts administrators can install OpenSSH's server there. For a shell on the node "
+        "as a job of the worker, type: kochi interact -q QUEUE\n"
+    )
+    # The jobs go on.
+    job = there.submit("true")
+    wait_until(lambda: find_job(there.machine, job).state == "ended")
+
+
+# ---- others
+
+
+def ssh(
+    node: Node, key: Path, *options: str, user: str = "", word: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Somebody tries to log in."""
+    answer = json.loads((node.login / "answer.json").read_text())
+    command = [
+        *("ssh", "-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no"),
+        *("-o", "UserKnownHostsFile=/dev/null", "-o", "IdentitiesOnly=yes"),
+        *("-o", f"IdentityFile={quoted(key)}", "-p", str(answer["port"]), *options),
+        *("-l", user or answer["user"], "127.0.0.1", word or packed(["id", "-u"])),
+    ]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+
+def test_only_the_worker_s_user_can_log_in_or_read_the_keys(there: Node, tmp_path: Path) -> None:
+    there.begin("sleep 300")
+    assert there.type("inspect", "0", "--", "true").returncode == 0
+    own = ssh(there, there.login / "user_key")
+    assert own.stdout == f"{os.getuid()}\n"
+
+    other = tmp_path / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True)
+    refused = ssh(there, other)
+    assert (refused.returncode, refused.stdout) == (255, "")
+    assert "Permission denied (publickey)." in refused.stderr
+    refused = ssh(there, other, "-o", "PreferredAuthentications=password,keyboard-interactive")
+    assert "Permission denied (publickey)." in refused.stderr
+    # Another account, with the right key.
+    refused = ssh(there, there.login / "user_key", user="daemon")
+    assert "Permission denied (publickey)." in refused.stderr
+    # Nothing but what kochi sends, and no forwarding.
+    shell = ssh(there, there.login / "user_key", word="id")
+    assert shell.returncode == 126
+    assert shell.stderr.endswith("kochi: this server only executes what kochi sends\n")
+    forward = ssh(there, there.login / "user_key", "-W", "127.0.0.1:22")
+    assert "administratively prohibited" in forward.stderr
+
+    modes = {path.name: path.stat().st_mode & 0o777 for path in there.login.iterdir()}
+    private = {"user_key", "host_key", "sshd_config", "answer.json", "known_hosts"}
+    assert {modes[name] for name in private} == {0o600}
+    assert there.login.stat().st_mode & 0o777 == 0o700
+    as_stranger = ["setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"]
+    for name in private:
+        done = subprocess.run([*as_stranger, "cat", there.login / name], capture_output=True)
+        assert done.returncode != 0 and not done.stdout
+    # The keys are in no process list.
+    words = " ".join(
+        " ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])
+    )
+    assert "PRIVATE KEY" not in words
+
+
+def test_another_host_key_is_refused(there: Node) -> None:
+    there.begin("sleep 300")
+    assert there.type("inspect", "0", "--", "true").returncode == 0
+    known = there.login / "known_hosts"
+    other = there.directory / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True)
+    known.write_text(f"kochi-worker-0 {other.with_suffix('.pub').read_text()}")
+    done = there.type("inspect", "0", "--", "echo", "reached")
+    assert (done.returncode, done.stdout) == (255, "")
+    assert "Host key verification failed" in done.stderr
+
+
+def test_a_root_with_blanks_and_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "a root 100% & more"
+    monkeypatch.setenv("KOCHI_ROOT", str(root))
+    with Host("node8", tmp_path) as host:
+        node = Node(host, tmp_path, root)
+        done = node.type("inspect", "0", "--", "hostname")
+        assert (done.returncode, done.stdout) == (0, "node8\n")
+
+
+def test_what_start_up_files_print_is_not_in_a_pipe(there: Node) -> None:
+    home = there.directory / "with-banner"
+    home.mkdir()
+    (home / ".bashrc").write_text("echo welcome\n")
+    own = pwd.getpwuid(os.getuid())
+    passwd = there.directory / "passwd"
+    line = f"{own.pw_name}:x:{own.pw_uid}:{own.pw_gid}::{home}:/bin/bash\n"
+    passwd.write_text(line + Path("/etc/passwd").read_text())
+    bind = ("mount", "--bind", str(passwd), "/etc/passwd")
+    assert there.host.start(*bind, cwd=there.directory).wait() == 0
+    assert there.type("inspect", "0", "--", "echo", "it").stdout == "it\n"
