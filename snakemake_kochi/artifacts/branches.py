@@ -121,6 +121,12 @@ def _how_to_go_on(existing: Path, directory: Path) -> str:
     return f"{sync}\nTo move that checkout: {move}"
 
 
+def is_collected(repository: Path) -> bool:
+    """Whether the branch kochi_artifacts has a worktree, into which results are merged."""
+    directory = _worktrees(repository).get(MERGED)
+    return directory is not None and directory.is_dir()
+
+
 def synchronise(
     repository: Path,
     paths: ProjectPaths,

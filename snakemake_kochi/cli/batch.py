@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -28,6 +29,9 @@ from snakemake_kochi.files import is_there
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.resources import workflow_directory
+
+if TYPE_CHECKING:
+    from snakemake_kochi.project.experiment import Experiment
 
 _USES_OUR_RULES = re.compile(r"^\s*use\s+rule\s+\*\s+from\s+\w+\s*(#.*)?$", re.MULTILINE)
 
@@ -63,77 +67,151 @@ _STATE = ("incomplete", "iocache", "locks", "log", "metadata")  # directories in
     is_flag=True,
     help="Remove the lock of a killed run, once it is certain that the run is dead.",
 )
+@click.option(
+    "--launch",
+    is_flag=True,
+    help="Run it as `kochi launch` does, so that it goes on after logout. If it runs already, join "
+    "it.",
+)
+@click.option("-f", "--follow", is_flag=True, help="With --launch: show the output until its end.")
+@click.option("--json", "as_json", is_flag=True, hidden=True)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE OPTIONS]")
-def command(
-    machine: str | None,
-    file: str,
-    name: str | None,
-    git_remote: str | None,
-    conditions: tuple[str, ...],
-    retry: str | None,
-    again: tuple[str, ...],
-    pause: bool,
-    resume: bool,
-    dry_run: bool,
-    unlock: bool,
-    options: tuple[str, ...],
-) -> None:
+def command(machine: str | None, file: str, name: str | None, **given: Any) -> int:
     """Run batch NAME of an experiment: all its runs that are missing or out of date.
 
     The same as `snakemake EXPERIMENT_NAME --executor kochi`, in the project's directory. With -w,
     --retry or --again it runs a part of the batch; `kochi show batch` shows the states of its
     points.
+
+    If the batch has `machines` and none is named, it is run on each of them, by a launched run for
+    each: Ctrl-C ends only what is shown here, and the same line shows it again.
     """
-    from snakemake_kochi.cli.part import asked_part, order_pause, order_resume
+    location = find_location(machine)
+    project = location.require_project()
+    path = path_in_project(project, file)
+    asked = _Asked(machine, file, path, name, **given)
+    asked.check()
+    if name and not location.is_named:
+        experiment = load(project, path)
+        if machines := experiment.batch(name).machines:
+            from snakemake_kochi.cli.machines_of_batch import run_on_machines
+
+            wanted = [(each, asked.words(each)) for each in machines]
+            return run_on_machines(location, experiment, name, wanted, asked.runs)
+    location.require_here()
+    name = name or missing_batch("NAME", load(project, path))
+    if asked.pause or asked.resume:
+        from snakemake_kochi.cli.part import order_pause, order_resume
+
+        (order_pause if asked.pause else order_resume)(location, path, name)
+        return 0
+    return _run(location, load(project, path, location.machine), name, asked)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What was typed; `path` is that of the file in the project."""
+
+    machine: str | None
+    file: str
+    path: str
+    name: str | None
+    git_remote: str | None
+    conditions: tuple[str, ...]
+    retry: str | None
+    again: tuple[str, ...]
+    pause: bool
+    resume: bool
+    dry_run: bool
+    unlock: bool
+    launch: bool
+    follow: bool
+    as_json: bool
+    options: tuple[str, ...]
+
+    def check(self) -> None:
+        """Raises click.UsageError for options that exclude each other."""
+        others = (self.conditions, self.retry, self.again, self.dry_run, self.unlock, self.options)
+        if (self.pause or self.resume) and (
+            (self.pause and self.resume) or any(others) or self.launch
+        ):
+            raise click.UsageError("--pause and --resume cannot be combined with other options")
+        if self.launch and self.dry_run:
+            raise click.UsageError("--launch and --dry-run exclude each other")
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is to run the batch, and not only to order or to show something."""
+        return not (self.pause or self.resume or self.dry_run)
+
+    def words(self, machine: str | None, unlock: bool = False) -> list[str]:
+        """The words after `kochi` for a machine, without how the run is followed."""
+        flags = {
+            "--pause": self.pause,
+            "--resume": self.resume,
+            "--dry-run": self.dry_run,
+            "--unlock": self.unlock or unlock,
+        }
+        pairs = [("-m", machine), ("-g", self.git_remote), ("--retry", self.retry)]
+        pairs += [("-w", each) for each in self.conditions]
+        pairs += [("--again", each) for each in self.again]
+        typed = [word for pair in pairs if pair[1] is not None for word in pair]
+        rest = ["--", *self.options] if self.options else []
+        names = [self.file, *([self.name] if self.name else [])]
+        set_flags = [flag for flag, is_set in flags.items() if is_set]
+        return ["batch", *set_flags, *filter(None, typed), *names, *rest]
+
+
+def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -> int:
+    """Run a batch, or a part of it, here."""
+    from snakemake_kochi.cli.part import asked_part
     from snakemake_kochi.cli.unlock import unlock_dead_run
     from snakemake_kochi.library.outputs import Directories, batch_rule
     from snakemake_kochi.phases.sources import check_sources, restored_sources
     from snakemake_kochi.phases.variants import check_codes, recipes_of
     from snakemake_kochi.project.checks import check_experiments
 
-    location = find_location(machine)
-    location.require_here()
-    project = location.require_project()
-    path = path_in_project(project, file)
-    name = name or missing_batch("NAME", load(project, path))
-    if pause or resume:
-        if (pause and resume) or conditions or retry or again or dry_run or unlock or options:
-            raise click.UsageError("--pause and --resume cannot be combined with other options")
-        (order_pause if pause else order_resume)(location, path, name)
-        return
-    experiment = load(project, path, location.machine)
+    project, machine = location.require_project(), location.machine.name
     # All errors of the experiment are reported before Snakemake starts.
     batch = experiment.batch(name)
-    check_experiments([experiment], location.machine.name, project)
+    check_experiments([experiment], machine, project)
     check_sources(
         project,
-        recipes_of(project, experiment, batch, location.machine.name),
-        restored_sources(WorkingPaths(project.directory, location.machine.name)),
+        recipes_of(project, experiment, batch, machine),
+        restored_sources(WorkingPaths(project.directory, machine)),
     )
-    check_codes(project.directory, experiment, batch, location.machine.name)
-    grid = experiment.grid(name, location.machine.name)
-    part = asked_part(experiment, grid, conditions, retry, again)
+    check_codes(project.directory, experiment, batch, machine)
+    grid = experiment.grid(name, machine)
+    part = asked_part(experiment, grid, asked.conditions, asked.retry, asked.again)
     if not part.has_points(project.directory):
-        say(f"No {'selected ' * bool(conditions)}point of batch {name} of {path} has failed.")
-        return
+        selected = "selected " * bool(asked.conditions)
+        say(f"No {selected}point of batch {name} of {asked.path} has failed.")
+        return 0
     config = {
-        "kochi_experiments": globs_with(project, path),
-        "kochi_git_remote": git_remote,
+        "kochi_experiments": globs_with(project, asked.path),
+        "kochi_git_remote": asked.git_remote,
         **part.config,
     }
     words = _options(location, config)
     if part.is_again:
         words += ["--forcerun", *part.run_rules(experiment.name)]
-    if dry_run:
-        words.append("--dry-run")
-    else:
-        table = f"{Directories(location.machine.name).collected(experiment.name, name)}.csv"
-        said = [("-m", machine), ("-g", git_remote), ("--retry", retry)]
-        said += [("-w", each) for each in conditions] + [("--again", each) for each in again]
-        same = _same_command(said, [file, name], options)
-        unlock_dead_run(location.machine_paths, project.directory, table, unlock, same)
     target = batch_rule(experiment.name, name)
-    call_snakemake(location, [target], [*words, *options])
+    if asked.dry_run:
+        call_snakemake(location, [target], [*words, "--dry-run", *asked.options])
+
+    def prepare() -> None:
+        table = f"{Directories(machine).collected(experiment.name, name)}.csv"
+        same = shlex.join(["kochi", *asked.words(asked.machine, unlock=True)])
+        unlock_dead_run(location.machine_paths, project.directory, table, asked.unlock, same)
+
+    if asked.launch:
+        from snakemake_kochi.cli.launched_batch import launch_batch
+
+        snakemake = snakemake_command(location, [target], [*words, *asked.options])
+        called = f"{asked.path} {name}"
+        return launch_batch(location, called, snakemake, prepare, asked.follow, asked.as_json)
+    prepare()
+    call_snakemake(location, [target], [*words, *asked.options])
 
 
 def _options(location: Location, config: Mapping[str, Any]) -> list[str]:
@@ -151,15 +229,6 @@ def _options(location: Location, config: Mapping[str, Any]) -> list[str]:
     return [*words, *(["--config", *given] if given else [])]
 
 
-def _same_command(
-    given: Sequence[tuple[str, str | None]], words: Sequence[str], options: Sequence[str]
-) -> str:
-    """The same command line, with the option that unlocks the directory."""
-    said = [word for pair in given if pair[1] is not None for word in pair]
-    rest = ["--", *options] if options else []
-    return shlex.join(["kochi", "batch", "--unlock", *filter(None, said), *words, *rest])
-
-
 def call_snakemake(
     location: Location,
     targets: Sequence[str],
@@ -171,15 +240,24 @@ def call_snakemake(
     The project's Snakefile is used if it has all rules of the library under their own names, else
     the library's.
     """
+    command = snakemake_command(location, targets, options)
+    _, environment = _command(location, [], variables or {})
+    os.chdir(location.require_project().directory)
+    os.execve(sys.executable, command, environment)
+
+
+def snakemake_command(
+    location: Location, targets: Sequence[str], options: Sequence[str]
+) -> list[str]:
+    """The command that `call_snakemake` becomes, which is printed. Raises KochiError when it could
+    not write its state."""
     directory = location.require_project().directory
     words = [*targets, *_snakefile_options(directory), *options]
     given = {word.partition("=")[0] for word in words}
     if not given & _ELSEWHERE:
         require_writable(location, dry_run=bool(given & _DRY_RUN))
     remark(f"$ cd {shlex.quote(str(directory))} && {shlex.join(['snakemake', *words])}")
-    command, environment = _command(location, words, variables or {})
-    os.chdir(directory)
-    os.execve(sys.executable, command, environment)
+    return _command(location, words, {})[0]
 
 
 def require_writable(location: Location, dry_run: bool = False) -> None:

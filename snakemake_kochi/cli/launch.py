@@ -56,6 +56,8 @@ _SAYS_HOW = ("--profile", "--executor", "-e", "--workflow-profile")
     help="The time limit of that job, as for sbatch --time; by default the partition's. Jobs in "
     "other allocations go on after it.",
 )
+@click.option("--run", "identity", hidden=True, help="Not the last run here, but this one.")
+@click.option("--from", "position", type=int, default=0, hidden=True, help="Skip output.")
 @json_option
 @click.argument(
     "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE ARGUMENTS...]"
@@ -68,6 +70,8 @@ def command(
     name: str,
     in_allocation: bool,
     limit: str | None,
+    identity: str | None,
+    position: int,
     as_json: bool,
     arguments: tuple[str, ...],
 ) -> int:
@@ -90,14 +94,14 @@ def command(
     if arguments or in_allocation or not (asks or follow):
         location.require_here()
         location.prepare_machine()
-        return _launch(location, name, arguments, in_allocation, limit, follow)
-    found = _last(location)
+        return _launch(location, name, arguments, in_allocation, limit, follow, as_json)
+    found = _last(location, identity)
     if status:
         _tell(location, found, as_json)
         return 0
     if stop:
         return _stop(found)
-    return _follow(found)
+    return follow_run(found, position)
 
 
 def _launch(
@@ -107,6 +111,7 @@ def _launch(
     in_allocation: bool,
     limit: str | None,
     follow: bool,
+    as_json: bool,
 ) -> int:
     from snakemake_kochi.detached.control import launch
 
@@ -118,9 +123,12 @@ def _launch(
     # -P: as for the command `snakemake`, the project's own modules do not hide ours.
     words = [sys.executable, "-P", "-m", "snakemake", *_profile(location, arguments), *arguments]
     found = launch(location, name, words, in_allocation, limit, remark)
+    if as_json and not follow:
+        print_json(found.describe())
+        return 0
     say(f"Launched {found.launch.identity}, output: {found.paths.output}")
     if follow:
-        return _follow(found)
+        return follow_run(found)
     remark("To follow it, type: kochi launch --follow; to stop it: kochi launch --stop")
     return 0
 
@@ -179,10 +187,10 @@ def _paused(location: Location, found: Found) -> list[str]:
     ]
 
 
-def _last(location: Location) -> Found:
+def _last(location: Location, identity: str | None) -> Found:
     from snakemake_kochi.detached.control import find
 
-    found = find(location.machine_paths)
+    found = find(location.machine_paths, identity)
     if found is None:
         raise KochiError(
             f"nothing was launched in this directory on machine {location.machine.name}",
@@ -208,8 +216,9 @@ def _stop(found: Found) -> int:
     return 0
 
 
-def _follow(found: Found) -> int:
-    ended = _show(found, 0)
+def follow_run(found: Found, position: int = 0) -> int:
+    """Show the output of a launched run from a position on; return its exit status."""
+    ended = _show(found, position)
     if ended.is_time_up:
         remark(f"kochi: {ended.launch.identity}: {_TIME_UP}")
     if ended.status is not None and (ended.status <= 128 or ended.status == _INTERRUPTED):

@@ -73,22 +73,35 @@ def table_command(
     if as_json:
         print_json({"remarks": list(found.remarks), "runs": _rows(found)})
         return
-    if as_csv or (output is not None and output.suffix == ".csv"):
-        text = found.runs.to_csv(index=False)
-    else:
-        from snakemake_kochi.tables.measurements import as_markdown, summarise
-
-        summary = summarise(found.runs, found.varying, found.quantities)
-        text = f"# {found.title}\n\n{as_markdown(summary)}\n"
-        if output is not None:
-            text += "".join(f"\n{each[0].upper()}{each[1:]}.\n" for each in found.remarks)
     if output is None:
-        click.echo(text, nl=False)
+        click.echo(_as_csv(found) if as_csv else _as_markdown(found), nl=False)
     else:
-        with _aside(output) as beside:
-            beside.write_bytes(text.encode("utf-8", "surrogateescape"))
+        write_table(found, output)
         say(f"Wrote {output}")
-    _say_remarks(found)
+    say_remarks(found)
+
+
+def write_table(found: PublishedBatch, output: Path) -> None:
+    """Write a table: as CSV, or with the remarks for people, as the file's name says."""
+    if output.suffix == ".csv":
+        text = _as_csv(found)
+    else:
+        text = _as_markdown(found)
+        text += "".join(f"\n{each[0].upper()}{each[1:]}.\n" for each in found.remarks)
+    with _aside(output) as beside:
+        beside.write_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+def _as_csv(found: PublishedBatch) -> str:
+    text: str = found.runs.to_csv(index=False)
+    return text
+
+
+def _as_markdown(found: PublishedBatch) -> str:
+    from snakemake_kochi.tables.measurements import as_markdown, summarise
+
+    summary = summarise(found.runs, found.varying, found.quantities)
+    return f"# {found.title}\n\n{as_markdown(summary)}\n"
 
 
 @click.command()
@@ -158,13 +171,31 @@ def plot_command(
     }
     chosen = {key: value for key, value in given.items() if value is not None}
     plots = _plots(found, metric, chosen)
-    from snakemake_kochi.snapshot import toplevel
+    if output is None:
+        from snakemake_kochi.snapshot import toplevel
+
+        output = own_place(toplevel(Path.cwd()), found)
+    for files in draw_figures(found, plots, output):
+        say(f"Wrote {' and '.join(map(str, files))}")
+    say_remarks(found)
+
+
+def own_place(repository: Path, found: PublishedBatch) -> Path:
+    """The directory for tables and figures of a batch of which the user has named none."""
+    # Not the current directory: in a project, new files there are code, and all runs are repeated.
+    return Path(os.path.relpath(repository)) / "results/plots" / found.experiment
+
+
+def draw_figures(
+    found: PublishedBatch, plots: Sequence[tuple[str, Plot]] | None, output: Path
+) -> Iterator[list[Path]]:
+    """Draw figures, by default those of the batch, each with the name of its files; yields their
+    files."""
     from snakemake_kochi.tables.figure import draw
     from snakemake_kochi.tables.measurements import parameters_in
 
-    # Not the current directory: in a project, new files there are code, and all runs are repeated.
-    top = Path(os.path.relpath(toplevel(Path.cwd()))) / "results/plots"
-    places = _places(plots, output or top / found.experiment)
+    plots = _plots(found, None, {}) if plots is None else plots
+    places = _places(plots, output)
     note = " ".join(f"{each[0].upper()}{each[1:]}." for each in found.remarks if _MISSING in each)
     for (_, plot), files in zip(plots, places, strict=True):
         title = f"{found.title}: {plot.name}"
@@ -173,8 +204,7 @@ def plot_command(
             beside = [stack.enter_context(_aside(each)) for each in files]
             names = parameters_in(found.runs)
             draw(found.runs, names, plot, found.quantities, title, beside, note)
-        say(f"Wrote {' and '.join(map(str, files))}")
-    _say_remarks(found)
+        yield files
 
 
 _MISSING = "have no result here"
@@ -311,6 +341,7 @@ def _rows(found: PublishedBatch) -> list[dict[str, object]]:
     return rows
 
 
-def _say_remarks(found: PublishedBatch) -> None:
+def say_remarks(found: PublishedBatch) -> None:
+    """Say what a table lacks."""
     for each in found.remarks:
         remark(f"kochi: {each}")

@@ -230,9 +230,14 @@ def _submit(location: Location, launched: Launch, paths: LaunchPaths, limit: str
         raise
 
 
-def find(machine: MachinePaths) -> Found | None:
-    """The last launch of the current directory, in its present state."""
-    found = last_launch(machine, os.getcwd())
+def find(machine: MachinePaths, identity: str | None = None) -> Found | None:
+    """The last launch of the current directory, or the one with an identity, in its present
+    state."""
+    if identity is None:
+        found = last_launch(machine, os.getcwd())
+    else:
+        is_there = identity in machine.launch_names()
+        found = look_at(machine.launch(identity)) if is_there else None
     return None if found is None else settled(found)
 
 

@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from snakemake_kochi.errors import nearest
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.checks import check_references, note_grid_problems
 from snakemake_kochi.project.destinations import dest_problem, normalise_dest, src_problem
 from snakemake_kochi.project.document import (
     Document,
     Scalar,
+    names,
     optional_text,
     read_yaml,
     script,
@@ -70,6 +72,7 @@ def load_experiment(
             if isinstance(data, dict):
                 check_recipes(project, data, path, document.problems)
         _check_launchers(experiment, project, document.problems)
+        _check_machines(experiment, project, document.problems)
     machines = project.machines if project else {LOCAL}
     check_references(experiment, machines, document.problems)
     check_plots(experiment, document.problems)
@@ -79,6 +82,15 @@ def load_experiment(
     document.problems.raise_all()
     note_remarks(experiment, document.remarks)
     return replace(experiment, remarks=tuple(document.remarks.lines(MAXIMUM_LINES)))
+
+
+def _check_machines(experiment: Experiment, project: Project, problems: Problems) -> None:
+    for batch in experiment.batches.values():
+        path: KeyPath = ("batches", batch.name, "machines")
+        for name in batch.machines:
+            if name not in project.machines and not problems.is_unknown(path):
+                said = nearest(name, project.machines)
+                problems.add(path, f"there is no machine '{name}', {said}")
 
 
 def _check_launchers(experiment: Experiment, project: Project, problems: Problems) -> None:
@@ -167,7 +179,16 @@ class _Reader:
             sometimes=self._sweeps.sometimes(sweeps),
             preparation=read_preparation(self.data, data, path, self.problems),
             has_code=data.get(CODE) is not None,
+            machines=self._machines(data.get("machines"), (*path, "machines")),
         )
+
+    def _machines(self, value: Any, path: KeyPath) -> tuple[str, ...]:
+        found = names(value) or ()
+        for index, name in enumerate(found):
+            if name in found[:index]:
+                place = (*path, index) if isinstance(value, list) else path
+                self.problems.add(place, f"machine '{name}' is there twice; remove one")
+        return tuple(dict.fromkeys(found))
 
     @property
     def _default_name(self) -> str:

@@ -113,6 +113,7 @@ class Batch:
     output from which they are read; `quantities` says how they are shown, and `plots` in which
     figures. `recorded`: in a rerun, the points that it repeats, instead of the grid; `below`: the
     directory of its results. `has_code`: whether the parameter `code` names the project's own code.
+    `machines`: those on which the whole batch is run, empty for the one that is named or chosen.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Batch:
     below: str = ""
     preparation: Preparation | None = None
     has_code: bool = False
+    machines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

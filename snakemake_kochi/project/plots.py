@@ -16,9 +16,10 @@ from snakemake_kochi.project.values import encode_component, has_control_charact
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment
-    from snakemake_kochi.project.grid import Point
+    from snakemake_kochi.project.grid import Batch, Point
 
 DUPLICATE = "duplicate"
+MACHINE = "machine"  # the column of a table with the results of several machines
 # So many can be told apart by colour, marker and line style together.
 MOST_LINES = 12
 _LONGEST_STEM = 100  # of the part of a file's name that a metric gives
@@ -29,9 +30,9 @@ class Plot:
     """A figure of one measurement.
 
     `name` tells it from the other figures of its batch. `x`, `lines` and `panels` are parameters
-    (`x` also the duplicate), empty where the figure chooses. `where`: only points with one of these
-    values. The scales are log, linear or empty, for one that fits the values. `path` is its place
-    in the file.
+    (`x` also the duplicate) or MACHINE, empty where the figure chooses. `where`: only points with
+    one of these values. The scales are log, linear or empty, for one that fits the values. `path`
+    is its place in the file.
     """
 
     name: str
@@ -161,13 +162,19 @@ def batch_plots(
 def check_plots(experiment: Experiment, problems: Problems) -> None:
     """Note each name in plots that is neither a metric nor a parameter."""
     batches = experiment.batches.values()
-    everywhere = [(batch.metrics, experiment.parameters_of(batch)) for batch in batches]
+    everywhere = [(batch.metrics, _names_for_plots(experiment, batch)) for batch in batches]
     metrics = {name for known, _ in everywhere for name in known} | experiment.metrics.keys()
     parameters = {name for _, known in everywhere for name in known}
     _check(experiment.plots or (), metrics, parameters | {*experiment.default_parameters}, problems)
     for batch, (metrics_of_it, parameters_of_it) in zip(batches, everywhere, strict=True):
         own = [plot for plot in batch.plots if plot.is_of_batch]
         _check(own, metrics_of_it, parameters_of_it, problems)
+
+
+def _names_for_plots(experiment: Experiment, batch: Batch) -> tuple[str, ...]:
+    """The parameters of a batch, and MACHINE if its table has several."""
+    own = experiment.parameters_of(batch)
+    return (*own, MACHINE) if len(batch.machines) > 1 else own
 
 
 def _check(

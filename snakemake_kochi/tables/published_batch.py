@@ -19,7 +19,7 @@ from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Batch
 from snakemake_kochi.project.metrics import QUANTITIES, Quantity
-from snakemake_kochi.project.plots import DUPLICATE, Plot, default_plots
+from snakemake_kochi.project.plots import DUPLICATE, MACHINE, Plot, default_plots
 from snakemake_kochi.tables.measurements import row_of, table_of
 from snakemake_kochi.tables.recorded_runs import (
     VALUES,
@@ -72,7 +72,8 @@ def read_batch(
     Metrics and plots are those of the file in the working tree; if that has no such batch, those of
     the code of the newest run. The points are those that this batch has now; of a `commit`, those
     that it had in that code. Where the code is not in this clone, they are all that the branch has.
-    `machine`: also the name under which results are published.
+    `machine`: also the name under which results are published. Of a batch with `machines`, results
+    of others are left out unless one of those is asked for.
 
     Raises KochiError: NameNotFoundError for an unknown commit and for a batch without results;
     ConfigError for a wrong file; GitError.
@@ -98,15 +99,15 @@ def read_batch(
         )
     bounds = now if commit is None and now is not None else then
     if bounds is not None:
-        runs, more = _in_grid(runs, bounds, batch)
+        machines = bounds.batch(batch).machines if machine is None else ()
+        runs = _of_machines(runs, machines, remarks)
+        runs, more = _in_grid(runs, bounds, batch, machines)
         remarks += more
     shown: Batch | None = None if defined is None else defined.batch(batch)
     metrics = {} if shown is None else compiled(shown.metrics)
     values = measured(branches, runs, [metrics] * len(runs), remarks)
     table = table_of([records[run.identity] for run in runs], values, list(metrics))
-    names = list(dict.fromkeys(run.published_as for run in runs))
-    if len(names) > 1:
-        table.insert(0, _free(PUBLISHED_AS, table), [run.published_as for run in runs])
+    _insert_origins(table, runs)
     for name in metrics:
         if lacking := int(table[name].isna().sum()):
             remarks.append(f"metric '{name}' has no value in {lacking} of {len(table)} runs")
@@ -123,11 +124,11 @@ def read_batch(
 
 
 def _newest(runs: Iterator[RecordedRun]) -> list[RecordedRun]:
-    """The newest run of each point and name, in the order in which points first ran."""
+    """The newest run of each point, machine and name, in the order in which points first ran."""
     newest: dict[tuple[Any, ...], RecordedRun] = {}
     for run in sorted(runs, key=lambda run: (str(run.values[_STARTED]), run.identity)):
         point = tuple(sorted(run.parameters.items()))
-        newest[run.published_as, run.file, point, run.duplicate] = run
+        newest[run.published_as, run.machine, run.file, point, run.duplicate] = run
     return list(newest.values())
 
 
@@ -187,20 +188,54 @@ def _records(branches: Published, runs: Sequence[RecordedRun]) -> dict[str, dict
     return found
 
 
+def _insert_origins(table: pandas.DataFrame, runs: Sequence[RecordedRun]) -> None:
+    """Put before the parameters what tells equal points apart: their machines, if there are
+    several, and the names under which results of one machine are published."""
+    machines = {run.machine for run in runs}
+    if len({(run.machine, run.published_as) for run in runs}) > len(machines):
+        table.insert(0, _free(PUBLISHED_AS, table), [run.published_as for run in runs])
+    if len(machines) > 1:
+        table.insert(0, _free(MACHINE, table), [run.machine for run in runs])
+
+
+def _of_machines(
+    runs: Sequence[RecordedRun], machines: Sequence[str], remarks: list[str]
+) -> list[RecordedRun]:
+    """The runs on some machines, or all if none is named."""
+    if not machines:
+        return list(runs)
+    others = sorted({run.machine for run in runs} - {*machines})
+    for name in others:
+        count = sum(run.machine == name for run in runs)
+        remarks.append(
+            f"{count} results of machine '{name}', which the batch does not name, are left out; to "
+            f"see them, add: -m {name}"
+        )
+    return [run for run in runs if run.machine in machines]
+
+
 def _in_grid(
-    runs: Sequence[RecordedRun], experiment: Experiment, batch: str
+    runs: Sequence[RecordedRun], experiment: Experiment, batch: str, machines: Sequence[str]
 ) -> tuple[list[RecordedRun], list[str]]:
-    """The runs of points that a batch has, in the order of its grid, and remarks."""
+    """The runs of points that a batch has, in the order of its grid, and remarks.
+
+    `machines` are those that should have results.
+    """
     chosen: list[RecordedRun] = []
     remarks: list[str] = []
-    for machine in dict.fromkeys(run.machine for run in runs):
+    there_are = dict.fromkeys([*machines, *(run.machine for run in runs)])
+    for machine in there_are:
+        of_it = f" of machine '{machine}'" if len(there_are) > 1 else ""
         own = [run for run in runs if run.machine == machine]
         try:
             grid = experiment.grid(batch, machine)
         except KochiError as error:
             chosen += own
             first = error.message.partition("\n")[0]
-            remarks.append(f"all points of machine '{machine}' are in the table: {first}")
+            if own:
+                remarks.append(f"all points of machine '{machine}' are in the table: {first}")
+            else:
+                remarks.append(f"all runs{of_it} have no result here")
             continue
         places = {
             (*(point.parameters.get(name) for name in grid.varying), point.duplicate): index
@@ -217,15 +252,16 @@ def _in_grid(
         there = len({index for index, _ in found})
         if there < len(grid.points):
             lacking = len(grid.points) - there
-            remarks.append(f"{lacking} of {len(grid.points)} runs have no result here")
+            remarks.append(f"{lacking} of {len(grid.points)} runs{of_it} have no result here")
         if len(own) > len(found):
             more = len(own) - len(found)
-            remarks.append(f"{more} results of other points than those of the batch are left out")
+            said = f"{more} results{of_it} of other points than those of the batch are left out"
+            remarks.append(said)
         if grid.skipped:
             skipped = grid.skipped_by_reason
             some = "; ".join(list(skipped)[:_MOST_REASONS])
             others = "; ..." if len(skipped) > _MOST_REASONS else ""
-            remarks.append(f"{sum(skipped.values())} points are skipped: {some}{others}")
+            remarks.append(f"{sum(skipped.values())} points{of_it} are skipped: {some}{others}")
     if not chosen:
         raise NameNotFoundError(
             f"no result is of a point that batch '{batch}' of {experiment.file} has",

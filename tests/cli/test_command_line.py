@@ -45,6 +45,7 @@ COMMANDS = (
     ["show", "pipeline"],
     ["show", "queues"],
     ["show", "workers"],
+    ["show", "runs"],
     ["show", "jobs"],
     ["show", "job"],
     ["show", "installs"],

@@ -229,3 +229,65 @@ def test_a_record_that_names_a_file_elsewhere_reads_nothing_there(
     monkeypatch.chdir(project.top)
     assert run(["table", "evil", "first"]) == 0
     assert "the table has no metrics: ../evil.yaml is neither" in capsys.readouterr().err
+
+
+def of_two_machines(scale: Project, *spica: tuple[int, int, int]) -> None:
+    """Results of `spica`, which are published under its name."""
+    for n, threads, time in spica:
+        parameters = {"n": str(n), "threads": str(threads)}
+        scale.run(f"time {time}\n", "scale.yaml", parameters=parameters, machine="spica")
+    scale.commit()
+    scale_yaml = scale.top / "scale.yaml"
+    named = "      first:\n        machines: [spica, local]\n"
+    scale_yaml.write_text(SCALE.replace("      first:\n", named))
+
+
+def test_the_results_of_several_machines_are_one_table_with_the_machine_as_a_column(
+    scale: Project, capsys: Any
+) -> None:
+    of_two_machines(scale, (1, 1, 7), (1, 2, 3), (2, 1, 9))
+    assert run(["table", "scale", "first", "--csv"]) == 0
+    said = capsys.readouterr()
+    rows = list(csv.DictReader(io.StringIO(said.out)))
+    assert list(rows[0])[:4] == ["machine", "n", "threads", "duplicate"]
+    assert [(row["machine"], row["time"]) for row in rows] == [
+        *(("spica", "7"), ("spica", "3"), ("spica", "9")),
+        *(("local", "10"), ("local", "5"), ("local", "20"), ("local", "11")),
+    ]
+    assert "1 of 4 runs of machine 'spica' have no result here" in said.err
+    assert run(["table", "scale", "first"]) == 0
+    assert "|   machine |" in capsys.readouterr().out
+    assert run(["table", "scale", "first", "--csv", "-m", "spica"]) == 0
+    assert "machine,n," not in capsys.readouterr().out
+
+
+def test_machines_are_lines_of_the_plot_unless_it_says_otherwise(
+    scale: Project, capsys: Any
+) -> None:
+    of_two_machines(scale, (1, 1, 7), (1, 2, 3), (2, 1, 9), (2, 2, 5))
+    assert run(["plot", "scale", "first", "--metric", "time", "-o", "f.svg"]) == 0
+    text = (scale.top / "f.svg").read_text()
+    assert "machine" in text
+    assert "spica" in text
+    scale_yaml = scale.top / "scale.yaml"
+    scale_yaml.write_text(scale_yaml.read_text().replace("x: threads}", "x: n, panels: machine}"))
+    assert run(["plot", "scale", "first", "--metric", "time", "-o", "g.svg"]) == 0
+    assert "machine=spica" not in text
+    assert "machine=spica" in (scale.top / "g.svg").read_text()
+    scale_yaml.write_text(scale_yaml.read_text().replace("machines: [spica, local]", "queue: q"))
+    failed = fails(capsys, "plot", "scale", "first")
+    assert "there is no parameter 'machine'" in failed
+
+
+def test_a_machine_of_the_batch_without_a_result_is_said_and_others_are_left_out(
+    scale: Project, capsys: Any
+) -> None:
+    of_two_machines(scale, (1, 1, 7))
+    scale_yaml = scale.top / "scale.yaml"
+    text = scale_yaml.read_text()
+    scale_yaml.write_text(text.replace("[spica, local]", "[spica, vega]"))
+    rows, said = table(capsys, "scale", "first")
+    assert rows == [["1", "1", "7"]]
+    assert "5 results of machine 'local', which the batch does not name, are left out" in said
+    assert "4 of 4 runs of machine 'vega' have no result here" in said
+    assert len(table(capsys, "scale", "first", "-m", "local")[0]) == 4

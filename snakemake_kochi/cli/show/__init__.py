@@ -15,6 +15,7 @@ _COMMANDS = {
         "List queues: their waiting and running jobs, their workers.",
     ),
     "workers": (f"{_PACKAGE}.workers", "List workers; -a: also those that are gone."),
+    "runs": (f"{_PACKAGE}.runs", "List launched runs, their states and how far they are."),
     "jobs": (f"{_PACKAGE}.jobs", "List waiting and running jobs; -t: also those that ended."),
     "job": (f"{_PACKAGE}.jobs", "Show all about one job."),
     "installs": (f"{_PACKAGE}.installs", "List recipes, and whether they are installed."),

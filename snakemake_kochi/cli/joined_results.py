@@ -1,0 +1,65 @@
+"""The results of a batch on several machines: one branch, one table, one set of figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from snakemake_kochi.artifacts.branches import is_collected, synchronise
+from snakemake_kochi.cli.output import remark, say
+from snakemake_kochi.cli.tables import draw_figures, own_place, say_remarks, write_table
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.location import Location, find_location
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.plots import stems
+
+
+def join_results(
+    location: Location,
+    experiment: Experiment,
+    batch: str,
+    machines: Sequence[str],
+    away: Sequence[str],
+) -> None:
+    """Bring home the results of all machines but those that are away, and make the table and the
+    figures of all that is here.
+
+    What cannot be done is said.
+    """
+    for machine in machines:
+        if machine not in away:
+            try:
+                _collect(find_location(machine))
+            except KochiError as error:
+                remark(f"kochi: the results of {machine}: {error.sentences}")
+    repository = location.require_project().directory
+    if not is_collected(repository):
+        remark("To collect results in one branch, type: kochi artifact init DIR")
+    try:
+        _tabulate(location, experiment, batch)
+    except KochiError as error:
+        remark(f"kochi: no table: {error.sentences}")
+
+
+def _collect(location: Location) -> None:
+    """Merge the results of a machine into the branch for all."""
+    repository = location.require_project().directory
+    if not is_collected(repository):
+        return
+    location.prepare_machine()
+    synchronise(repository, location.project_paths, location.machine.name)
+
+
+def _tabulate(location: Location, experiment: Experiment, batch: str) -> None:
+    from snakemake_kochi.tables.published_batch import read_batch
+
+    repository = location.require_project().directory
+    found = read_batch(repository, experiment.file, batch)
+    place = own_place(repository, found)
+    stem = stems(batch, found.plots)[0]
+    written = [place / f"{stem}.csv", place / f"{stem}.md"]
+    for file in written:
+        write_table(found, file)
+    for files in draw_figures(found, None, place):
+        written += files
+    say(f"Wrote {', '.join(map(str, written))}")
+    say_remarks(found)
