@@ -42,6 +42,8 @@ RUNS_ON = [
     "fastjsonschema>=2.15",
     "tabulate>=0.9",
     "platformdirs>=4.0",
+    # Which distributions and wheels a Python on another host needs. Snakemake uses it, too.
+    "packaging>=24.0",
     # Durations for people. Snakemake parses its resources with it, too.
     "humanfriendly>=10.0",
     # `kochi export` writes the metadata of a research object crate with it.

@@ -44,6 +44,7 @@ _COMMANDS = {
     "rerun": ("snakemake_kochi.cli.reproduce", "Run recorded results again, beside the old ones."),
     "reproduce": ("snakemake_kochi.cli.reproduce", "Run recorded results again, and compare."),
     "artifact": ("snakemake_kochi.cli.artifact", "Collect results in a git branch."),
+    "machine": ("snakemake_kochi.cli.machine", "Put kochi on a machine behind a login host."),
 }
 
 # The objects that have a number, and that a command of that name shows.

@@ -31,8 +31,13 @@ KOCHI_ROOT/                              0700
                                          agreed.json, disagreed, discarded.json,
                                          replaced/
     workspaces/<machine>/                private copies in which runs happen
+  remote/                                of a machine to which people come by ssh
+    wheels/                              from which this package was installed
+    pythons/<version>-<nonce>/           an environment with this package
+    python-<version>                     link to the one that is used
 """
 
+from snakemake_kochi.paths.installed import InstalledPaths
 from snakemake_kochi.paths.machine import (
     QUEUE_LOCKS,
     LockPaths,
@@ -68,6 +73,7 @@ __all__ = [
     "BuildPaths",
     "ControllerPaths",
     "InstallPaths",
+    "InstalledPaths",
     "JobPaths",
     "LaunchPaths",
     "LockPaths",

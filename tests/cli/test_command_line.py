@@ -40,6 +40,7 @@ COMMANDS = (
         "rerun",
         "reproduce",
         "artifact",
+        "machine",
     ],
     ["show", "batch"],
     ["show", "pipeline"],
@@ -63,6 +64,8 @@ COMMANDS = (
     ["artifact", "restore"],
     ["artifact", "discard"],
     ["artifact", "log"],
+    ["machine", "setup"],
+    ["machine", "show"],
     ["profile", "install"],
     ["profile", "list"],
 )

@@ -1,0 +1,34 @@
+"""The paths of this package on a machine behind a login host, where `kochi machine setup` puts it.
+
+KOCHI_ROOT there is often known to a shell there only. Then `root` is empty, and the paths are
+relative to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+
+@dataclass(frozen=True)
+class InstalledPaths:
+    """remote/ below a KOCHI_ROOT: the environments of this package, and the wheels for them."""
+
+    root: PurePosixPath = field(default_factory=PurePosixPath)
+
+    @property
+    def directory(self) -> PurePosixPath:
+        return self.root / "remote"
+
+    def current(self, identity: str) -> PurePosixPath:
+        """A symbolic link to the environment of one version of this package."""
+        return self.directory / f"python-{identity}"
+
+    @property
+    def environments(self) -> PurePosixPath:
+        """The environments; each stays at its path as long as it exists."""
+        return self.directory / "pythons"
+
+    @property
+    def wheels(self) -> PurePosixPath:
+        return self.directory / "wheels"

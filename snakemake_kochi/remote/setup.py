@@ -1,0 +1,338 @@
+"""Puts this package on a machine behind a login host: its own version, and all that it needs.
+
+One session looks at the host, one asks its own index if it has one, and one takes the wheels that
+are still missing there, as one stream, and installs them. All of them use one login.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shlex
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from humanfriendly import format_size
+from humanfriendly.text import pluralize
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.paths import InstalledPaths
+from snakemake_kochi.remote.collection import Collection, Wanted
+from snakemake_kochi.remote.connection import Connection
+from snakemake_kochi.remote.pythons import (
+    DESCRIBE,
+    NEWEST,
+    OLDEST,
+    Python,
+    described,
+    names_to_try,
+)
+from snakemake_kochi.remote.refusal import RemoteError
+from snakemake_kochi.remote.script import Script
+from snakemake_kochi.remote.wheels import identity
+
+_INSTALL = (Path(__file__).parent / "install_package.py").read_text(encoding="utf-8")
+# These load compiled code of the most important libraries, and leave the bytecode of what is used:
+# to compile everything takes longer than the rest.
+_TRIAL = "import matplotlib.pyplot, numpy, pandas, psutil, snakemake.cli, snakemake_kochi.cli, yaml"
+_PATHS = InstalledPaths()
+# Bytes; a larger wheel comes faster from an index there than over the line of a laptop.
+_LARGE = 1_000_000
+_MEGABYTES_NEEDED = 500
+Remark = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Host:
+    """What is on a login host. `root` is KOCHI_ROOT there; `installed` are the identities of the
+    versions that are there, `own` is the one of the package that runs here. `is_executable`:
+    whether programs in KOCHI_ROOT are executed; None if that was not tried."""
+
+    root: str
+    git: str
+    pythons: tuple[Python, ...]
+    not_pythons: tuple[str, ...]
+    wheels: tuple[str, ...]
+    installed: tuple[str, ...]
+    own: str
+    free_megabytes: int | None
+    is_executable: bool | None
+
+    @property
+    def is_set_up(self) -> bool:
+        return self.own in self.installed
+
+    @property
+    def lacking(self) -> list[str]:
+        """What is missing or too little there, with what to do, for people."""
+        found = []
+        if not self.git:
+            found.append("git: it is not on PATH. Install it, or load it in load_env_script")
+        if self.python is None and not self.is_set_up:
+            found.append(no_python(self))
+        free = self.free_megabytes
+        if not self.is_set_up and free is not None and free < _MEGABYTES_NEEDED:
+            found.append(
+                f"disk space: {free} MB are free in {self.root}, and some {_MEGABYTES_NEEDED} MB "
+                "are needed. Free some, or choose another kochi_root"
+            )
+        return found
+
+    @property
+    def python(self) -> Python | None:
+        """The Python to use."""
+        return next((each for each in self.pythons if each.problem is None), None)
+
+
+def no_python(host: Host) -> str:
+    """That there is no Python to use, and what to do, for people."""
+    seen = "".join(f"\n  {each.executable}: {each.problem}" for each in host.pythons)
+    seen += "".join(f"\n  {each}: not a Python that starts" for each in host.not_pythons)
+    return (
+        f"Python: none from {_dotted(OLDEST)} to {_dotted(NEWEST)} was found there{seen}\n"
+        "Load one in load_env_script, or install one there, for example by "
+        f"'uv python install {_dotted(OLDEST)}', and name its path with --python"
+    )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+# ---- what is there
+
+
+def look(connection: Connection, prologue: str, python: str | None, tries: bool = False) -> Host:
+    """What is on the host; with `python`, only that Python is looked at.
+
+    `prologue` is the text of `there.prologue`. `tries`:
+    make a directory in KOCHI_ROOT, and try whether programs in it are executed. Raises RemoteError.
+    """
+    answer = connection.run(Script(f"{prologue}\n{_looking(python, tries)}"), what="a look")
+    said: dict[str, list[str]] = {}
+    for line in answer.stdout.decode(errors="surrogateescape").splitlines():
+        key, _, value = line.partition("\t")
+        said.setdefault(key, []).append(value)
+    [root] = said["root"]
+    pythons = tuple(described(said.get("python", ())))
+    free = next(iter(said.get("free", ())), "")
+    return Host(
+        root=root,
+        git=next(iter(said.get("git", ())), "").removeprefix("git version "),
+        pythons=pythons,
+        not_pythons=tuple(said.get("not python", ())),
+        wheels=tuple(said.get("wheel", ())),
+        installed=tuple(said.get("installed", ())),
+        own=identity(),
+        free_megabytes=int(free) // 1024 if free.isdecimal() else None,
+        is_executable=None if not tries else said.get("executes") == ["yes"],
+    )
+
+
+def _looking(python: str | None, tries: bool) -> str:
+    names = [python] if python else names_to_try()
+    own, environments, wheels = (
+        shlex.quote(str(path)) for path in (_PATHS.directory, _PATHS.environments, _PATHS.wheels)
+    )
+    link = shlex.quote(str(_PATHS.current(""))) + "*"
+    return f"""\
+printf 'root\\t%s\\n' "$KOCHI_ROOT"
+printf 'git\\t%s\\n' "$(git --version 2>/dev/null)"
+kochi_try() {{
+  [ -x "$1" ] || return
+  if kochi_said=$("$1" -I -c {shlex.quote(DESCRIBE)} "$1" 2>/dev/null </dev/null); then
+    printf 'python\\t%s\\n' "$kochi_said"
+  else
+    printf 'not python\\t%s\\n' "$1"
+  fi
+}}
+for kochi_name in {shlex.join(names)}; do
+  if kochi_found=$(command -v -- "$kochi_name"); then
+    kochi_try "$kochi_found"
+  elif [ {int(python is not None)} = 1 ]; then
+    printf 'not python\\t%s\\n' "$kochi_name"
+  fi
+done
+if [ {int(python is None)} = 1 ]; then
+  # Where uv puts those that it brings.
+  for kochi_found in "${{UV_PYTHON_INSTALL_DIR:-${{XDG_DATA_HOME:-$HOME/.local/share}}/uv/python}}\
+"/cpython-*/bin/python3; do
+    kochi_try "$kochi_found"
+  done
+fi
+for kochi_wheel in "$KOCHI_ROOT"/{wheels}/*.whl; do
+  [ -f "$kochi_wheel" ] && printf 'wheel\\t%s\\n' "${{kochi_wheel##*/}}"
+done
+for kochi_link in "$KOCHI_ROOT"/{link}; do
+  [ -x "$kochi_link/bin/python" ] && printf 'installed\\t%s\\n' "${{kochi_link##*/python-}}"
+done
+if [ {int(tries)} = 1 ]; then
+  umask 077
+  kochi_trial="$KOCHI_ROOT"/{own}/.trial-$$.tmp
+  if mkdir -p "$KOCHI_ROOT"/{environments} "$KOCHI_ROOT"/{wheels} &&
+      printf '#!/bin/sh\\nexit 0\\n' >"$kochi_trial"; then
+    chmod 700 "$kochi_trial"
+    "$kochi_trial" 2>/dev/null && printf 'executes\\tyes\\n' || printf 'executes\\tno\\n'
+    rm -f "$kochi_trial"
+  else
+    exit 1
+  fi
+fi
+kochi_place=$KOCHI_ROOT
+while [ ! -d "$kochi_place" ] && [ "$kochi_place" != / ] && [ "$kochi_place" != . ]; do
+  kochi_place=$(dirname -- "$kochi_place")
+done
+printf 'free\\t%s\\n' "$(df -Pk -- "$kochi_place" 2>/dev/null | awk 'NR == 2 {{ print $4 }}')"
+"""
+
+
+# ---- putting it there
+
+
+def set_up(
+    connection: Connection, prologue: str, named: str | None, again: bool, remark: Remark
+) -> Host:
+    """Put this package on the host, if it is not there or `again` is true.
+
+    `named` is the Python to use. `remark` prints what is done. Returns what was there before. An
+    interrupted call changes nothing that works; the next one goes on. Raises KochiError.
+    """
+    host = look(connection, prologue, named, tries=True)
+    if host.is_set_up and not again:
+        return host
+    if not host.is_executable:
+        raise RemoteError(
+            f"programs in {host.root} there are not executed",
+            "Its filesystem may be mounted with noexec. Choose another kochi_root for the machine.",
+        )
+    if (python := host.python) is None:
+        raise RemoteError(f"{connection.host}: {no_python(host)}")
+    remark(f"Using Python {python.text}: {python.executable}")
+    collection = Collection(python)
+    wheels = list(host.wheels)
+    if collection.missing(wheels):
+        wheels += _fetch_there(connection, prologue, collection, wheels, python, remark)
+    with tempfile.TemporaryDirectory(prefix="kochi-") as place:
+        made = collection.collect(wheels, Path(place), remark)
+        size = sum(path.stat().st_size for path in made)
+        is_sent = f"sending {pluralize(len(made), 'wheel')}, {format_size(size)}"
+        remark(f"{_used(collection, wheels, python)} there already; {is_sent}.")
+        _install(connection, prologue, python, collection, [*wheels, *_names(made)], made)
+    return host
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    return [path.name for path in paths]
+
+
+def _used(collection: Collection, wheels: Sequence[str], python: Python) -> str:
+    count = len(collection.wanted) - len(collection.missing(wheels))
+    return f"{pluralize(count, 'wheel')} for it {'is' if count == 1 else 'are'}"
+
+
+def _fetch_there(
+    connection: Connection,
+    prologue: str,
+    collection: Collection,
+    wheels: Sequence[str],
+    python: Python,
+    remark: Remark,
+) -> list[str]:
+    """Let the host fetch what it can from an index of its own; return the names of these wheels."""
+    wanted = [each for each in collection.missing(wheels) if _is_worth(each)]
+    if not python.has_pip or not wanted:
+        return []
+    remark(f"Asking whether {connection.host} reaches an index of its own ...")
+    requirements = shlex.join(each.requirement for each in wanted)
+    directory = shlex.quote(str(_PATHS.wheels))
+    answer = connection.run(
+        Script(
+            f"""{prologue}
+umask 077
+cd -- "$KOCHI_ROOT"/{directory} || exit 1
+kochi_aside=.fetched-$$.tmp
+mkdir "$kochi_aside" || exit 1
+trap 'rm -rf "$kochi_aside"' EXIT
+trap 'exit 1' HUP INT TERM
+{shlex.quote(python.path)} -I -m pip --disable-pip-version-check --no-input download --retries 1 \\
+  --timeout 10 --no-deps --only-binary=:all: --dest "$kochi_aside" {requirements} >&2 || exit 1
+for kochi_wheel in "$kochi_aside"/*.whl; do
+  mv -f -- "$kochi_wheel" . && printf '%s\\n' "${{kochi_wheel##*/}}"
+done
+"""
+        )
+    )
+    if answer.returncode != 0:
+        remark("It does not, or it lacks something: the wheels travel from here.")
+        return []
+    fetched = answer.stdout.decode(errors="replace").split()
+    remark(f"It does: {pluralize(len(fetched), 'large wheel')} came from there.")
+    return fetched
+
+
+def _is_worth(wanted: Wanted) -> bool:
+    if wanted.wheel is None:
+        return True
+    if wanted.wheel.build:  # this package as it is here
+        return False
+    return sum(path.stat().st_size for path, _ in wanted.wheel.files) > _LARGE
+
+
+def _install(
+    connection: Connection,
+    prologue: str,
+    python: Python,
+    collection: Collection,
+    wheels: Sequence[str],
+    made: Sequence[Path],
+) -> None:
+    files: dict[str, str] = {
+        name: next(file for file in wheels if each.is_met_by(file, python))
+        for name, each in collection.wanted.items()
+    }
+    own = identity()
+    plan = {
+        "identity": own,
+        "link": _PATHS.current(own).name,
+        "environments": _PATHS.environments.name,
+        "wheels": _PATHS.wheels.name,
+        "files": sorted(files.values()),
+        "sent": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made},
+        "pip": files.get("pip") if not python.has_ensurepip else None,
+        "trial": _TRIAL,
+    }
+    directory = f'"$KOCHI_ROOT"/{shlex.quote(str(_PATHS.directory))}'
+    program = f"exec {shlex.quote(python.path)} -I -c {shlex.quote(_INSTALL)} {directory}"
+    process = connection.start(
+        Script(f"{prologue}\n{program}"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    try:
+        _send(process, json.dumps(plan).encode(), made)
+        status = process.wait()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    if status != 0:
+        raise KochiError(
+            f"this package was not installed on {connection.host}; what worked there still does",
+            "When the cause is removed, type the same line again: it goes on where it was.",
+        )
+
+
+def _send(process: subprocess.Popen[bytes], plan: bytes, wheels: Sequence[Path]) -> None:
+    assert process.stdin is not None
+    try:
+        with process.stdin, tarfile.open(fileobj=process.stdin, mode="w|") as stream:
+            entry = tarfile.TarInfo("plan.json")
+            entry.size = len(plan)
+            stream.addfile(entry, io.BytesIO(plan))
+            for path in wheels:
+                stream.add(path, path.name)
+    except BrokenPipeError:
+        pass  # it has ended early, and says why

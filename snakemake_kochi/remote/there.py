@@ -1,0 +1,53 @@
+"""What a login host has of a machine: its KOCHI_ROOT and its `kochi`, as texts for bash there.
+
+KOCHI_ROOT is that of a command that is typed there: variables and `~` in `kochi_root` are those of
+the login host.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from snakemake_kochi.project.machines import Machine
+from snakemake_kochi.remote.version import NOT_SET_UP
+
+_PARTS = re.compile(r"(\A~[A-Za-z0-9_.-]*(?:/|\Z)|\$\{[A-Za-z_]\w*\}|\$[A-Za-z_]\w*)", re.ASCII)
+
+
+def prologue(machine: Machine) -> str:
+    """Bash that loads the machine's environment, then sets and exports KOCHI_ROOT.
+
+    What load_env_script prints goes to standard error. If a variable is not set there, or the path
+    is not absolute, the text says so and exits with NOT_SET_UP.
+    """
+    lines = []
+    if load := machine.load_env_on_login_node:
+        # A shell's options that it sets would end what follows.
+        lines.append(f"{{ {load}\n:; }} >&2 < /dev/null\nset +eu +o pipefail")
+    if not machine.kochi_root:
+        lines.append('KOCHI_ROOT="${KOCHI_ROOT:-$HOME/.kochi}"')
+    for name in _variables(machine.kochi_root or ""):
+        said = f"kochi: {machine.root_said_at} has ${name}, which is not set on the login host"
+        lines.append(f'[ -n "${{{name}+set}}" ] || {_complain(said)}')
+    if machine.kochi_root:
+        lines.append(f"KOCHI_ROOT={_expanded(machine.kochi_root)}")
+    said = f"kochi: KOCHI_ROOT of machine '{machine.name}' is no absolute path on the login host:"
+    lines.append(f"case $KOCHI_ROOT in /*) ;; *) {_complain(said, ' $KOCHI_ROOT')} ;; esac")
+    return "\n".join([*lines, "export KOCHI_ROOT"])
+
+
+def _variables(text: str) -> list[str]:
+    return [part.strip("${}") for part in _PARTS.split(text)[1::2] if part.startswith("$")]
+
+
+def _expanded(text: str) -> str:
+    """A path as a word of bash that expands `~` and variables, and nothing else."""
+    texts = _PARTS.split(text)
+    parts = [shlex.quote(part) if part else "" for part in texts]
+    parts[1::2] = [part if part.startswith("~") else f'"{part}"' for part in texts[1::2]]
+    return "".join(parts)
+
+
+def _complain(said: str, rest: str = "") -> str:
+    return f"{{ printf '%s\\n' {shlex.quote(said)}\"{rest}\" >&2; exit {NOT_SET_UP}; }}"

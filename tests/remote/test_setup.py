@@ -1,0 +1,416 @@
+"""`kochi machine setup` against a real sshd: nothing of the package is there before."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from full_disk import mounted
+from ssh_host import SshHost
+from support import git, wait_until
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.remote import collection, setup, wheels
+from snakemake_kochi.remote.collection import Collection
+from snakemake_kochi.remote.connection import Connection
+from snakemake_kochi.remote.pythons import Python, described
+from snakemake_kochi.remote.script import Script
+from snakemake_kochi.remote.version import NOT_SET_UP, find_kochi
+from snakemake_kochi.remote.wheels import InstalledWheel, identity, installed_wheel, own_wheel
+
+KOCHI = [sys.executable, "-P", "-m", "snakemake_kochi.cli"]
+# The Python of this environment, which its wheels fit: the network is not needed.
+PYTHON = os.path.realpath(sys.executable)
+NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
+PROLOGUE = 'export KOCHI_ROOT="${KOCHI_ROOT:-$HOME/.kochi}"'
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshHost]:
+    for name, value in NO_INDEX.items():
+        monkeypatch.setenv(name, value)
+    with SshHost("spica", tmp_path, with_kochi=False, variables=NO_INDEX) as made:
+        made.use(monkeypatch)
+        yield made
+
+
+def make_project(directory: Path, text: str) -> Path:
+    directory.mkdir()
+    git(directory, "init", "--quiet", "--initial-branch", "main")
+    (directory / "kochi.yaml").write_text(f"{text}dependencies: {{}}\n")
+    return directory
+
+
+def there(host: SshHost, text: str, prologue: str = PROLOGUE) -> subprocess.CompletedProcess[str]:
+    """Run a text for sh there; what tests set so that the checkout is found is not set."""
+    with Connection(host.name) as connection:
+        done = connection.run(Script(f"unset PYTHONPATH\n{prologue}\n{text}"))
+    return subprocess.CompletedProcess(
+        (), done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
+
+
+def test_a_machine_without_an_index_gets_the_package_and_all_that_it_needs(
+    host: SshHost, tmp_path: Path
+) -> None:
+    """The laptop is killed while the wheels travel; the next call goes on. Then the real thing."""
+    project = make_project(tmp_path / "project", host.machine(kochi_root='"~/my $WHERE"'))
+    host.program("git", 'exec /usr/bin/git "$@"')
+    root = host.home / "my root"
+    prologue = 'export KOCHI_ROOT="$HOME/my root"'
+    host.banner("echo Welcome; export WHERE=root")
+    line = [*KOCHI, "machine", "setup", "spica", "--python", PYTHON]
+
+    first = subprocess.Popen(line, cwd=project, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: len(list(root.glob("remote/wheels/*.whl"))) > 20, "wheels arrive", 120)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert not list(root.glob("remote/python-*"))
+
+    again = subprocess.run(line, cwd=project, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    counts = re.search(r"(\d+) wheels for it are there already; sending (\d+) wheels", again.stderr)
+    assert counts is not None, again.stderr
+    assert int(counts[1]) > 20
+    assert int(counts[1]) + int(counts[2]) > 60
+    assert f"kochi {identity()} is now in {root} of spica" in again.stdout
+    assert not list(root.glob("remote/pythons/.*"))
+
+    # As other commands find it, in a KOCHI_ROOT that is a symbolic link, of a Python of its own.
+    (host.home / "link").symlink_to(root)
+    for where in ("my root", "link"):
+        found = there(
+            host,
+            f'{find_kochi("spica")}\necho "$kochi"\n"$kochi" --version\n'
+            '"${kochi%/*}/python" -c "import snakemake_kochi; print(snakemake_kochi.__file__)"\n'
+            '"${kochi%/*}/snakemake" --help | grep -c -e --kochi-queue',
+            f'export KOCHI_ROOT="$HOME/{where}"',
+        )
+        kochi, version, module, count = found.stdout.splitlines()
+        assert Path(kochi).is_relative_to(host.home / where / "remote" / "pythons")
+        assert version == "kochi, version 0.1.0"
+        assert Path(module).is_relative_to(host.home / where / "remote" / "pythons")
+        assert int(count) > 0
+    run = there(host, f'{find_kochi("spica")}\n"$kochi" run -- echo "it runs"', prologue)
+    assert (run.returncode, run.stdout) == (0, "it runs\n"), run.stderr
+
+    twice = subprocess.run(line, cwd=project, capture_output=True, text=True)
+    assert (twice.returncode, "already" in twice.stdout) == (0, True)
+    shown = subprocess.run(
+        [*KOCHI, "machine", "show", "spica", "--json"], cwd=project, capture_output=True, text=True
+    )
+    data = json.loads(shown.stdout)
+    assert data["kochi"] == [identity()]
+    assert (data["kochi_root"], data["missing"]) == (str(root), [])
+    assert host.logins == 1
+
+
+# ---- a small package in its place: what else may happen
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstalledWheel:
+    """A package that is called like ours, and needs nothing."""
+    source = tmp_path / "small"
+    source.mkdir()
+    (source / "module.py").write_text("def main():\n    print('kochi, version 0.1.0')\n")
+    (source / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {wheels.OWN_NAME}\nVersion: 0.1.0\n"
+    )
+    (source / "entry_points.txt").write_text("[console_scripts]\nkochi = kochi_small:main\n")
+    metadata = "snakemake_executor_plugin_kochi-0.1.0.dist-info"
+    wheel = InstalledWheel(
+        wheels.OWN_NAME,
+        "0.1.0",
+        ("py3-none-any",),
+        (
+            (source / "module.py", "kochi_small.py"),
+            (source / "METADATA", f"{metadata}/METADATA"),
+            (source / "entry_points.txt", f"{metadata}/entry_points.txt"),
+        ),
+        metadata,
+        is_pure=True,
+        build="0abc",
+    )
+    monkeypatch.setattr(collection, "own_wheel", lambda: wheel)
+    monkeypatch.setattr(setup, "_TRIAL", "import kochi_small")
+
+    class Needy:
+        requires: tuple[str, ...] = ()
+
+    monkeypatch.setattr(
+        collection,
+        "distribution",
+        lambda name: Needy if name == wheels.OWN_NAME else distribution(name),
+    )
+    return wheel
+
+
+def set_up(host: SshHost, prologue: str = PROLOGUE, **options: object) -> list[str]:
+    said: list[str] = []
+    with Connection(host.name) as connection:
+        setup.set_up(
+            connection,
+            prologue,
+            str(options.get("python", PYTHON)),
+            bool(options.get("again", False)),
+            said.append,
+        )
+    return said
+
+
+def test_a_failed_installation_leaves_the_good_one(
+    host: SshHost,
+    small: InstalledWheel,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    set_up(host)
+    link = host.root / "remote" / f"python-{identity()}"
+    good = os.readlink(link)
+    monkeypatch.setattr(setup, "_TRIAL", "import missing_here")
+
+    with pytest.raises(
+        KochiError, match="was not installed on spica; what worked there still does"
+    ):
+        set_up(host, again=True)
+    assert "No module named 'missing_here'" in capfd.readouterr().err
+    assert os.readlink(link) == good
+    assert [path.name for path in (host.root / "remote" / "pythons").iterdir()] == [Path(good).name]
+    assert there(host, f'{find_kochi("spica")}\n"$kochi"').stdout == "kochi, version 0.1.0\n"
+
+    monkeypatch.setattr(setup, "_TRIAL", "import kochi_small")
+    set_up(host, again=True)
+    assert os.readlink(link) != good
+
+
+def test_what_a_killed_installation_has_made_is_deleted_by_the_next(
+    host: SshHost, small: InstalledWheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pythons = host.root / "remote" / "pythons"
+    monkeypatch.setattr(setup, "_TRIAL", "import os, time; os.kill(os.getppid(), 9)")
+    with pytest.raises(KochiError, match="was not installed"):
+        set_up(host)
+    [left] = pythons.iterdir()
+    assert left.name.startswith(".")
+    monkeypatch.setattr(setup, "_TRIAL", "import kochi_small")
+    set_up(host)
+    [made] = pythons.iterdir()
+    assert not made.name.startswith(".")
+
+
+def test_a_full_disk_is_said_and_nothing_is_left_half_done(
+    host: SshHost, small: InstalledWheel, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with mounted(tmp_path / "disk"):
+        prologue = f"export KOCHI_ROOT={shlex.quote(str(tmp_path / 'disk'))}"
+        with pytest.raises(KochiError, match="was not installed"):
+            set_up(host, prologue)
+        said = capfd.readouterr().err
+        assert "No space left on device" in said
+        assert "choose another kochi_root" in said
+        assert list((tmp_path / "disk" / "remote" / "pythons").iterdir()) == []
+
+
+def test_a_filesystem_that_executes_nothing_is_refused(
+    host: SshHost, small: InstalledWheel, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    with mounted(disk):
+        subprocess.run(["mount", "-o", "remount,noexec", str(disk)], check=True)
+        with pytest.raises(KochiError, match="are not executed") as raised:
+            set_up(host, f"export KOCHI_ROOT={shlex.quote(str(disk))}")
+        assert "noexec" in str(raised.value.hint)
+
+
+def test_a_python_without_ensurepip_gets_pip_from_a_wheel(
+    host: SshHost, small: InstalledWheel
+) -> None:
+    """As Debian's, whose ensurepip is a package of its own."""
+    host.program(
+        "python-of-debian",
+        f'{shlex.quote(PYTHON)} "$@" | sed \'s/"has_ensurepip": true/"has_ensurepip": false/\'',
+    )
+    with Connection(host.name) as connection:
+        found = setup.look(connection, PROLOGUE, "python-of-debian")
+    assert [each.has_ensurepip for each in found.pythons] == [False]
+    set_up(host, python="python-of-debian")
+    pip = there(host, f'{find_kochi("spica")}\n"${{kochi%/*}}/pip" --version').stdout
+    assert str(host.root / "remote") in pip
+
+
+def test_an_index_of_the_host_is_used_where_it_has_one(
+    host: SshHost, small: InstalledWheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Needy:
+        requires = ("kochi-test-leaf>=1",)
+
+    def installed(name: str) -> object:
+        return Needy if name == wheels.OWN_NAME else distribution(name)
+
+    monkeypatch.setattr(collection, "distribution", installed)
+    monkeypatch.setattr(setup, "_TRIAL", "import kochi_leaf")
+    (tmp_path / "index").mkdir()
+    metadata = "kochi_test_leaf-2.dist-info"
+    text = tmp_path / "METADATA"
+    text.write_text("Metadata-Version: 2.1\nName: kochi-test-leaf\nVersion: 2\n")
+    (tmp_path / "leaf.py").write_text("")
+    files = ((tmp_path / "leaf.py", "kochi_leaf.py"), (text, f"{metadata}/METADATA"))
+    leaf = InstalledWheel("kochi-test-leaf", "2", ("py3-none-any",), files, metadata, is_pure=True)
+    leaf.write(tmp_path / "index")
+
+    with pytest.raises(KochiError, match="no wheel of kochi-test-leaf>=1 for Python"):
+        set_up(host)
+    prologue = f"{PROLOGUE}\nexport PIP_FIND_LINKS={shlex.quote(str(tmp_path / 'index'))}"
+    said = set_up(host, prologue)
+    assert "It does: 1 large wheel came from there." in said
+    assert (host.root / "remote" / "wheels" / leaf.file_name).is_file()
+
+
+def test_a_host_without_a_python_of_use_says_what_it_has_and_what_to_do(
+    host: SshHost, small: InstalledWheel, tmp_path: Path
+) -> None:
+    host.program(
+        "python3",
+        f'{shlex.quote(PYTHON)} "$@" | sed \'s/"version": \\[3, [0-9]*/"version": [3, 6/\'',
+    )
+    tools = ("sh", "git", "df", "awk", "dirname", "mkdir", "chmod", "rm", "sed", "base64")
+    for tool in tools:
+        (host.bin / tool).symlink_to(str(shutil.which(tool)))
+    prologue = f"{PROLOGUE}\nPATH={shlex.quote(str(host.bin))}"
+    with Connection(host.name) as connection:
+        with pytest.raises(KochiError) as old:
+            setup.set_up(connection, prologue, None, False, print)
+        with pytest.raises(KochiError) as named:
+            setup.set_up(connection, prologue, "/no/such/python3", False, print)
+        (host.bin / "python3").unlink()
+        with pytest.raises(KochiError) as none:
+            setup.set_up(connection, prologue, None, False, print)
+    assert re.search(
+        r"none from 3\.11 to 3\.14 was found there\n  \S+: Python 3\.6\.", old.value.message
+    )
+    assert "/no/such/python3: not a Python that starts" in named.value.message
+    for error in (old, named, none):
+        assert "name its path with --python" in error.value.message
+
+
+# ---- which kochi other commands use
+
+
+def test_other_commands_refuse_another_version_with_the_line_to_type(host: SshHost) -> None:
+    check = f'{find_kochi("spica")}\necho "$kochi"'
+    line = "type: kochi machine setup spica"
+
+    none = there(host, f"PATH=/usr/bin:/bin\n{check}")
+    assert (none.returncode, none.stdout) == (NOT_SET_UP, "")
+    assert "does not have this package" in none.stderr
+    assert line in none.stderr
+
+    host.program("kochi", "echo 'kochi, version 0.0.1'")
+    old = there(host, check)
+    assert old.returncode == NOT_SET_UP
+    assert (
+        f"another version of this package, there: 0.0.1 ({host.bin}/kochi), here: 0.1.0"
+        in old.stderr
+    )
+    assert line in old.stderr
+
+    host.program("kochi", "echo 'kochi, version 0.1.0'")
+    assert there(host, check).stdout == f"{host.bin}/kochi\n"
+
+    # Of the versions in KOCHI_ROOT, none is the one from here.
+    other = host.root / "remote" / "python-0.1.0-0123456789" / "bin"
+    other.mkdir(parents=True)
+    (other / "kochi").write_text("#!/bin/sh\n")
+    (other / "kochi").chmod(0o700)
+    found = there(host, check)
+    assert found.returncode == NOT_SET_UP
+    assert f"there: 0.1.0-0123456789, here: {identity()}" in found.stderr
+
+
+# ---- wheels
+
+
+def test_a_wheel_of_an_installed_distribution_has_its_name_and_its_files(tmp_path: Path) -> None:
+    wheel = installed_wheel(distribution("psutil"))
+    assert wheel.file_name.startswith(
+        f"psutil-{distribution('psutil').version}-cp36-abi3-manylinux"
+    )
+    path = wheel.write(tmp_path)
+    target = tmp_path / "target"
+    pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--target", target]
+    subprocess.run([*pip, path], check=True, capture_output=True)
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", "import psutil; print(psutil.__file__, psutil.cpu_count())"],
+        env={"PYTHONPATH": str(target)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.startswith(str(target / "psutil"))
+
+
+def python_here() -> Python:
+    out = subprocess.run(
+        [PYTHON, "-I", "-", PYTHON],
+        input=setup.DESCRIBE,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    [found] = described(out.stdout.splitlines())
+    return found
+
+
+def test_wheels_that_were_made_for_another_python_or_platform_are_not_taken() -> None:
+    here = python_here()
+    assert here.problem is None
+    machine = here.markers["platform_machine"]
+    version = f"cp{here.version[0]}{here.version[1]}"
+    assert here.takes(f"a-1-{version}-{version}-manylinux_2_17_{machine}.whl")
+    assert here.takes(f"a-1-{version}-{version}-manylinux2014_{machine}.whl")
+    assert here.takes(f"a-1-cp38-abi3-manylinux_2_17_{machine}.whl")
+    assert here.takes("a-1-py2.py3-none-any.whl")
+    assert not here.takes(f"a-1-cp310-cp310-manylinux_2_17_{machine}.whl")
+    assert not here.takes(f"a-1-{version}-{version}-manylinux_2_99_{machine}.whl")
+    assert not here.takes(f"a-1-{version}-{version}-manylinux_2_17_sparc.whl")
+    assert not here.takes(f"a-1-{version}-{version}-musllinux_1_2_{machine}.whl")
+    assert not here.takes("nonsense.whl")
+
+
+def test_what_is_required_by_another_python_or_platform_only_is_not_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Needy:
+        requires = ("of-windows; sys_platform == 'win32'", "of-3-13; python_version >= '3.13'")
+
+    def installed(name: str) -> object:
+        return Needy if name == wheels.OWN_NAME else distribution(name)
+
+    here = python_here()
+    assert {"snakemake", "pandas", "matplotlib", "numpy"} <= set(Collection(here).wanted)
+    monkeypatch.setattr(collection, "distribution", installed)
+    old = replace(here, markers={**here.markers, "python_version": "3.12"})
+    assert set(Collection(old).wanted) == {wheels.OWN_NAME}
+    new = replace(here, markers={**here.markers, "python_version": "3.13"})
+    assert set(Collection(new).wanted) == {wheels.OWN_NAME, "of-3-13"}
+
+
+def test_each_change_of_the_package_is_another_version(tmp_path: Path) -> None:
+    wheel = own_wheel()
+    path, name = wheel.files[0]
+    changed = tmp_path / path.name
+    changed.write_bytes(path.read_bytes() + b"\n")
+    assert replace(wheel, files=((changed, name), *wheel.files[1:])).digest != wheel.digest
+    assert replace(wheel, files=wheel.files).digest == wheel.digest
