@@ -29,6 +29,8 @@ _COMMANDS = {
     "inspect": ("snakemake_kochi.cli.inspection", "Log in beside a job, on a worker's node."),
     "launch": ("snakemake_kochi.cli.launch", "Start a run that goes on after logout."),
     "enqueue": ("snakemake_kochi.cli.enqueue", "Submit one job to a queue."),
+    "interact": ("snakemake_kochi.cli.interactive", "Run a shell or a command as a job, here."),
+    "attach": ("snakemake_kochi.cli.interactive", "Attach to a job of kochi interact --keep."),
     "batch": ("snakemake_kochi.cli.batch", "Run a batch of an experiment."),
     "install": ("snakemake_kochi.cli.install", "Install recipes of dependencies."),
     "run": ("snakemake_kochi.cli.install", "Run a command with installed recipes."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from snakemake_kochi.enqueue.experiment_files import (
     path_in_project,
 )
 from snakemake_kochi.errors import ConfigError, KochiError
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.location import Location
 from snakemake_kochi.project.machines import chosen_machine
 from snakemake_kochi.queue import Resources, Ticket
@@ -25,8 +26,22 @@ if TYPE_CHECKING:
     from snakemake_kochi.phases.products import Install
     from snakemake_kochi.project.recipes import Requirement
     from snakemake_kochi.project.requests import Request as PhaseRequest
+    from snakemake_kochi.terminal.protocol import Size
 
 _ANONYMOUS = "ANON"
+_INTERACTIVE = "interactive"
+# What a person reads as the command of a job without one.
+_SHELL = "an interactive shell"
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """The terminal of a job, of this size at first; `keep`: the job goes on without it.
+    `environment` is what programs learn of it from variables."""
+
+    size: Size
+    keep: bool = False
+    environment: Mapping[str, str] = FrozenDict()
 
 
 @dataclass(frozen=True)
@@ -36,6 +51,8 @@ class Request:
     `words` are a command, which is executed as it is, or FILE.yaml NAME=VALUE... for a single run
     of an experiment. `copy`: in a copy of the repository as it is now; `git_remote`: in one whose
     commit comes from there; `dependencies`: recipes as DEPENDENCY:RECIPE. `memory` in MiB.
+    With a `terminal`, there may be no words: an interactive shell; of an experiment, such a shell
+    in the place of its run script.
     """
 
     words: tuple[str, ...]
@@ -48,10 +65,23 @@ class Request:
     cores: int | None = None
     memory: int | None = None
     gpus: int | None = None
+    terminal: Terminal | None = None
 
     @property
     def is_experiment(self) -> bool:
-        return is_experiment_file(self.words[0])
+        return bool(self.words) and is_experiment_file(self.words[0])
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The words, or those of the interactive shell."""
+        from snakemake_kochi.phases.interactive import shell_command
+
+        return self.words or shell_command()
+
+    @property
+    def label(self) -> str:
+        """The command for people."""
+        return shlex.join(self.words) or _SHELL
 
     @property
     def is_shared(self) -> bool:
@@ -70,7 +100,10 @@ class Request:
             exclusive=not is_shared,
             memory_mb=numbers.get("mem_mb") if self.memory is None else self.memory,
             gpus=numbers.get("gpu", 0) if self.gpus is None else self.gpus,
-            runtime_seconds=60 * numbers["runtime"] if "runtime" in numbers else None,
+            # A person has no time limit: that of the worker counts.
+            runtime_seconds=60 * numbers["runtime"]
+            if "runtime" in numbers and self.terminal is None
+            else None,
             nodes=numbers.get("nodes", 1),
         )
 
@@ -97,14 +130,15 @@ def prepare(location: Location, request: Request) -> Prepared:
         return _experiment(location, request)
     if request.copy or request.git_remote or request.dependencies:
         return Prepared(request.queue, _prepared_ticket(location, request))
-    labels = {"command": shlex.join(request.words)}
+    labels = {"command": request.label}
     resources = request.resources(request.is_shared)
-    ticket = _ticket(location, request.name, request.words, labels, resources)
+    ticket = _ticket(location, request, request.name, request.command, labels, resources)
     return Prepared(request.queue, ticket)
 
 
 def _ticket(
     location: Location,
+    request: Request,
     name: str | None,
     command: Sequence[str],
     labels: dict[str, str],
@@ -113,11 +147,21 @@ def _ticket(
     directory: Path | None = None,
 ) -> Ticket:
     project = {"project": str(location.project.directory)} if location.project else {}
+    environment = {"KOCHI_FREEZE": str(freeze.file)} if freeze else {}
+    anonymous = _ANONYMOUS
+    if (terminal := request.terminal) is not None:
+        # Imported here: most jobs have no terminal.
+        from snakemake_kochi.terminal.host import host_command
+
+        command = host_command(location.root.directory, command, terminal.keep, terminal.size)
+        environment |= terminal.environment
+        labels = {**labels, "terminal": "kept" if terminal.keep else "ends with its client"}
+        anonymous = _INTERACTIVE
     return Ticket(
-        name=_ANONYMOUS if name is None else name,
+        name=anonymous if name is None else name,
         command=tuple(command),
         directory=str(directory or Path.cwd()),
-        environment={"KOCHI_FREEZE": str(freeze.file)} if freeze else {},
+        environment=environment,
         resources=resources,
         labels={**project, **labels},
     )
@@ -134,11 +178,11 @@ def _prepared_ticket(location: Location, request: Request) -> Ticket:
     if request.git_remote:
         freeze = _from_git(freeze, request.git_remote)
     copy = _directory_in_copy(freeze) if request.copy or request.git_remote else None
-    words = job_command(installs, copy=copy, command=request.words)
-    labels = {"command": shlex.join(request.words)} | _labels(request, freeze, installs)
+    words = job_command(installs, copy=copy, command=request.command)
+    labels = {"command": request.label} | _labels(request, freeze, installs)
     directory = None if copy is None else project.directory
     resources = request.resources(request.is_shared)
-    return _ticket(location, request.name, words, labels, resources, freeze, directory)
+    return _ticket(location, request, request.name, words, labels, resources, freeze, directory)
 
 
 def _experiment(location: Location, request: Request) -> Prepared:
@@ -162,12 +206,18 @@ def _experiment(location: Location, request: Request) -> Prepared:
     if request.git_remote:
         freeze = _from_git(freeze, request.git_remote)
     name = request.name or point.name
-    words = job_command(installs, experiment=file, name=name, parameters=request.words[1:])
+    words = job_command(
+        installs,
+        experiment=file,
+        name=name,
+        parameters=request.words[1:],
+        interactive=request.terminal is not None,
+    )
     parameters = {"parameters": ", ".join(f"{k}={v}" for k, v in point.parameters.items())}
     labels = {"experiment": file} | parameters | _labels(request, freeze, installs)
     is_shared = request.is_shared or not experiment.run.exclusive
     resources = request.resources(is_shared, point.request)
-    ticket = _ticket(location, name, words, labels, resources, freeze, project.directory)
+    ticket = _ticket(location, request, name, words, labels, resources, freeze, project.directory)
     remarks = (*experiment.remarks, *experiment.without_effect(given))
     return Prepared(request.queue or point.queue, ticket, remarks)
 

@@ -105,6 +105,11 @@ class JobPaths:
     def cancel(self) -> Path:
         return self.directory / "cancel"
 
+    @property
+    def terminal(self) -> Path:
+        """Where the terminal of a job of `kochi interact` is."""
+        return self.directory / "terminal.json"
+
     def attempt(self, number: int) -> Path:
         return self.directory / f"attempt-{number}.json"
 

@@ -2,6 +2,7 @@
 
     [--install DEP:RECIPE:DIGEST]... [--copy [DIRECTORY]] -- COMMAND...
     [--install DEP:RECIPE:DIGEST]... --experiment FILE [--name NAME] [--parameter NAME=VALUE]...
+        [--interactive]
 
 $KOCHI_FREEZE names the freeze. A command runs in the environment of the installations, and, with
 --copy, in a private copy of the frozen sources, below DIRECTORY. An experiment is built, unless it
@@ -13,10 +14,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +28,7 @@ from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.build import build_experiment
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
 from snakemake_kochi.phases.install import read_install
+from snakemake_kochi.phases.interactive import commands_of, shell_script
 from snakemake_kochi.phases.launcher import placement_of
 from snakemake_kochi.phases.products import Install
 from snakemake_kochi.phases.record import Task
@@ -66,6 +70,7 @@ def job_command(
     name: str = "",
     parameters: Sequence[str] = (),
     command: Sequence[str] = (),
+    interactive: bool = False,
 ) -> tuple[str, ...]:
     """The argument list that runs such a job with this Python; see the module.
 
@@ -77,6 +82,7 @@ def job_command(
         words += ["--install", f"{install.dependency}:{install.recipe}:{install.digest}"]
     if experiment:
         words += ["--experiment", experiment, "--name", name]
+        words += ["--interactive"] if interactive else []
         return (*words, *(word for text in parameters for word in ("--parameter", text)))
     if copy is not None:
         words += ["--copy", copy]
@@ -106,7 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     options = _parser().parse_args(words[:end])
-    clean_up_on_sigterm()
+    # A terminal that is closed ends its programs by SIGHUP.
+    clean_up_on_sigterm(*([signal.SIGHUP] if os.isatty(0) else []))
     try:
         # Not for the command: a Snakemake started by it has a freeze of its own.
         freeze = load_freeze(Path(os.environ.pop("KOCHI_FREEZE")))
@@ -117,6 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ScriptError as error:
         print(f"kochi: {error}", file=sys.stderr)
         return error.status
+    except KeyboardInterrupt:  # in a terminal, before the command has it
+        return 128 + signal.SIGINT
     except KochiError as error:
         print(f"kochi: {error}", file=sys.stderr)
         return 1
@@ -137,12 +146,14 @@ def _run_command(
     variables = own_environment() | own
     with _copy_of(freeze) as directory:
         try:
-            status = subprocess.run(
-                words, cwd=directory / copy, env=variables, check=False
-            ).returncode
+            process = subprocess.Popen(words, cwd=directory / copy, env=variables)
         except OSError as error:
             print(f"kochi: {error.filename}: {error.strerror}", file=sys.stderr)
             return _CANNOT_EXECUTE
+        # In a terminal, the command says what these keys do.
+        for number in (signal.SIGINT, signal.SIGQUIT) if os.isatty(0) else ():
+            signal.signal(number, lambda *_: None)
+        status = process.wait()
     return status if status >= 0 else 128 - status
 
 
@@ -153,13 +164,14 @@ def _run_experiment(
     overrides = dict(map(parse_assignment, options.parameter))
     point = experiment.point(freeze.machine_name, overrides)
     facts = experiment.facts_of(freeze.machine_name)
+    interactive = options.interactive
     task = Task(
         name=options.name or point.name,
         batch="",
         parameters=point.parameters,
         duplicate=point.duplicate,
         variables=point.environment(experiment.run),
-        timeout=point.request.timeout,
+        timeout=None if interactive else point.request.timeout,
         placement=placement_of(
             *chosen(experiment.run, {**facts.values, **point.parameters}),
             freeze.machine.launchers,
@@ -183,7 +195,18 @@ def _run_experiment(
         prepared = prepare_batch(
             freeze, experiment, step, step.environment(point.parameters), installs
         )
-    run_task(BatchFreeze.of(freeze, experiment), task, build, installs, (), prepared)
+    batch = BatchFreeze.of(freeze, experiment)
+    if interactive:
+        history = commands_of(experiment.run.script)
+        script = shell_script(history, experiment.file)
+        batch = replace(batch, run=replace(batch.run, script=script, strict=False))
+    try:
+        run_task(batch, task, build, installs, (), prepared)
+    except ScriptError as error:
+        if not interactive:
+            raise
+        # The status of the last command that somebody typed is no failure.
+        return error.status
     return 0
 
 
@@ -212,6 +235,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--copy", metavar="DIRECTORY", help="in the copy; '.' is its top")
     parser.add_argument("--experiment", default="", metavar="FILE")
     parser.add_argument("--name", default="")
+    parser.add_argument("--interactive", action="store_true")
     parser.add_argument("--parameter", action="append", default=[], metavar="NAME=VALUE")
     return parser
 

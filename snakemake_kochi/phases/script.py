@@ -255,8 +255,9 @@ def _copy(reader: object) -> None:
     sys.stdout.buffer.flush()
 
 
-def clean_up_on_sigterm() -> None:
-    """Let a cancelled phase end through the blocks that delete its workspace.
+def clean_up_on_sigterm(*others: signal.Signals) -> None:
+    """Let a cancelled phase end through the blocks that delete its workspace; `others`: also at
+    these signals.
 
     The whole process group gets the signal, so a running script ends by itself, and needs the time
     to do so.
@@ -266,7 +267,8 @@ def clean_up_on_sigterm() -> None:
         if not child_pids():
             sys.exit(128 + number)
 
-    signal.signal(signal.SIGTERM, leave)
+    for each in (signal.SIGTERM, *others):
+        signal.signal(each, leave)
 
 
 @dataclass

@@ -25,6 +25,8 @@ COMMANDS = (
         "inspect",
         "launch",
         "enqueue",
+        "interact",
+        "attach",
         "batch",
         "install",
         "run",

@@ -37,7 +37,7 @@ PACKAGE = REPOSITORY / "snakemake_kochi"
 SITE = "https://snakemake-kochi.readthedocs.io/en/latest/"
 SOURCES = "https://github.com/snakemake-kochi/snakemake_kochi/blob/main/"
 # Said to be missing: when one comes, the pages that say so must change.
-NOT_YET = {"alloc_interact", "interact"}
+NOT_YET = {"alloc_interact"}
 
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]+?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
@@ -189,6 +189,10 @@ def test_further_can_be_followed_to_the_letter(terminal: Terminal) -> None:
 
 def test_the_scaling_study_can_be_followed_to_the_letter(terminal: Terminal) -> None:
     terminal.follow(REPOSITORY / "docs" / "scaling.md")
+
+
+def test_the_page_about_interactive_jobs_can_be_followed_to_the_letter(terminal: Terminal) -> None:
+    terminal.follow(REPOSITORY / "docs" / "interactive.md")
 
 
 FORMATS = REPOSITORY / "docs" / "formats.md"

@@ -124,7 +124,7 @@ def test_what_a_row_says_is_so(row: Row) -> None:
     command = here(row.command)
     if row.verdict == "not there yet":
         # When it comes, the row must change.
-        assert command is None
+        assert command is None or (row.options and not set(row.options) & set(spellings(command)))
         return
     assert command is not None
     known = spellings(command)
@@ -151,6 +151,8 @@ def _takes_what_the_original_takes(command: click.Command, row: Row) -> None:
         typed: list[str] = []
         for text in original.values:
             option = tuple(text.removesuffix(" *").split())
+            if option[0] not in row.options:
+                continue
             value = _value(row.command, option)
             typed += [option[position], value] * (2 if text.endswith("*") else 1)
         for text in original.flags:
@@ -172,7 +174,7 @@ def test_a_row_that_says_what_is_not_so_would_be_found() -> None:
     for row in (
         Row("show jobs", ("-m",), "not there yet"),
         Row("show jobs", ("-t",), "never"),
-        Row("interact", ("-m",), "the same"),
+        Row("alloc_interact", ("-m",), "the same"),
     ):
         with pytest.raises(AssertionError):
             test_what_a_row_says_is_so(row)

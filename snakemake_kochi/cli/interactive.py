@@ -1,0 +1,76 @@
+"""`kochi interact` and `kochi attach`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from snakemake_kochi.cli.enqueue import submit
+from snakemake_kochi.cli.job_options import CommandOrFile, surroundings_options
+from snakemake_kochi.cli.options import JOB, machine_option
+from snakemake_kochi.cli.output import remark
+from snakemake_kochi.enqueue.request import Request, Terminal
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.location import find_location
+
+# What programs learn from a terminal's own host about it.
+_OF_A_TERMINAL = ("TERM", "COLORTERM")
+
+
+@click.command(cls=CommandOrFile, context_settings={"allow_interspersed_args": False})
+@machine_option
+@surroundings_options
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Let the job go on without its terminal; kochi attach JOB comes back to it.",
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND...]")
+def interact_command(machine: str | None, keep: bool, **typed: object) -> int:
+    """Run a job in this terminal: a shell, a command, or a shell for FILE.yaml NAME=VALUE...
+
+    The job waits in the queue as any other; Ctrl-C cancels it while it waits. With FILE.yaml, the
+    experiment is built, and its run commands are in the history of the shell. The exit status is
+    that of the shell or command.
+
+    The job ends with this terminal, unless --keep is given. Ctrl-] pressed three times in a second
+    leaves it.
+    """
+    words = typed["words"]
+    assert isinstance(words, tuple)
+    _require_terminal("kochi enqueue -q QUEUE -- COMMAND")
+    # Imported here: a command line that is wrong does not wait for them.
+    from snakemake_kochi.terminal.screen import size_of_terminal
+    from snakemake_kochi.terminal.session import Session
+
+    environment = {name: os.environ[name] for name in _OF_A_TERMINAL if os.environ.get(name)}
+    terminal = Terminal(size_of_terminal(0, 1), keep, environment)
+    location, ticket = submit(machine, Request(**typed, terminal=terminal))  # type: ignore[arg-type]
+    return Session(location, ticket.job, remark, ends_it=not keep).run()
+
+
+@click.command()
+@machine_option
+@click.argument("job", type=JOB, metavar="JOB")
+def attach_command(machine: str | None, job: int) -> int:
+    """Attach this terminal to a job of kochi interact --keep.
+
+    Its recent output is shown again. A terminal that it has is detached. Ctrl-] pressed three
+    times in a second detaches this one; the job goes on.
+    """
+    _require_terminal("kochi show log job JOB -f")
+    from snakemake_kochi.terminal.session import attach
+
+    location = find_location(machine)
+    location.require_here()
+    return attach(location, job, remark)
+
+
+def _require_terminal(instead: str) -> None:
+    if not sys.stdin.isatty():
+        raise KochiError(
+            "standard input is not a terminal, and this command joins a terminal with a job",
+            f"Without a terminal, type: {instead}",
+        )

@@ -1,0 +1,99 @@
+"""Where the terminal of a job is: a small file of the job, which its terminal host writes.
+
+The host listens on a Unix domain socket in a directory of the node's own storage that only this
+user can enter, and answers no process of another user.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import read_json, to_json, write_atomically
+from snakemake_kochi.paths import JobPaths
+from snakemake_kochi.processes import Node
+
+_VERSION = 1
+_UCRED = struct.Struct("3i")  # struct ucred, see unix(7): pid, uid, gid
+
+
+@dataclass(frozen=True)
+class Address:
+    """The terminal of one attempt of a job. `keep`: it outlives its clients."""
+
+    attempt: int
+    worker: int
+    node: Node
+    socket: str
+    keep: bool
+
+    def save(self, job: JobPaths) -> None:
+        data = {"version": _VERSION, **asdict(self)}
+        write_atomically(job.terminal, to_json(data))
+
+
+def read_address(job: JobPaths) -> Address | None:
+    """The terminal of a job; None if it has none yet. Raises DamagedFileError and OSError."""
+    try:
+        data = read_json(job.terminal, _VERSION, is_ours=True)
+    except FileNotFoundError:
+        return None
+    try:
+        return Address(
+            attempt=int(data["attempt"]),
+            worker=int(data["worker"]),
+            node=Node.from_dict(data["node"]),
+            socket=str(data["socket"]),
+            keep=bool(data["keep"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"{job.terminal}: {error}") from error
+
+
+def listen_at(path: Path) -> socket.socket:
+    """A socket that listens at a path. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with _reachable(path) as short:
+        listener.bind(short)
+    os.chmod(path, 0o600)
+    listener.listen()
+    return listener
+
+
+def connect_to(path: Path) -> socket.socket:
+    """A connection to the socket at a path. Raises OSError, also if another user listens there."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _reachable(path) as short:
+            connection.connect(short)
+        if peer_user(connection) != os.geteuid():
+            raise PermissionError(f"{path}: another user listens there")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def peer_user(connection: socket.socket) -> int:
+    """The user at the other end of a Unix domain socket."""
+    _, user, _ = _UCRED.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    )
+    return int(user)
+
+
+@contextmanager
+def _reachable(path: Path) -> Iterator[str]:
+    """A short name of a path: that of a socket may have 107 characters, and $TMPDIR is longer in
+    some allocations."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)

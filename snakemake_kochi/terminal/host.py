@@ -1,0 +1,432 @@
+"""The terminal host, the process of a job of `kochi interact`.
+
+    python -m snakemake_kochi.terminal.host --root ROOT [--keep] [--size R,C,W,H]
+        [--client PROCESS] -- COMMAND...
+
+It runs the command in a pseudo-terminal, and listens on a Unix domain socket for the client that
+has the terminal of a person; `address.py` says where, `protocol.py` what they say. The command
+begins when the first client comes. If none comes, or the process that was to be the client is dead,
+or its connection is lost, the command ends as when a terminal is closed.
+
+With --keep the command begins at once, and goes on without a client. A client that comes later is
+sent the recent output.
+
+The exit status is that of the command, 128 + n after signal n. The log of the job gets a line about
+each client, and with --keep the last output that nobody has seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import secrets
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from snakemake_kochi.errors import KochiError, told
+from snakemake_kochi.node_storage import default_directory, hold
+from snakemake_kochi.paths import Root
+from snakemake_kochi.processes import ProcessIdentity, is_over, node_words, this_node
+from snakemake_kochi.terminal.address import Address, listen_at, peer_user, read_address
+from snakemake_kochi.terminal.program import Program
+from snakemake_kochi.terminal.protocol import (
+    VERSION,
+    FrameReader,
+    Kind,
+    ProtocolError,
+    Size,
+    frame,
+    json_frame,
+    read_json_payload,
+)
+
+# Seconds in which the first client must come: it looks for the job's terminal twice a second, and
+# a network filesystem may show it late.
+_PATIENCE = 60.0
+# Seconds between two looks whether the process that is to be the client is dead.
+_LOOK = 1.0
+# Seconds for a program to end after its terminal was closed, within the 5 s that a worker gives.
+_GRACE = 3.0
+# Seconds in which the output of an ended program must have come, if another process still has its
+# terminal; and in which a client must take it.
+_LAST_OUTPUT = 0.2
+_LAST_CLIENT = 10.0
+_CHUNK = 1 << 16
+# Bytes of recent output that --keep replays.
+_REPLAYED = 1 << 18
+_HUNG_UP = 128 + signal.SIGHUP
+
+
+class _Client:
+    """A connection; `is_attached` once it has said what it wants."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.frames = FrameReader()
+        self.unsent = bytearray()
+        self.is_attached = False
+
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
+    def send(self, data: bytes) -> bool:
+        """Send as much as it takes now; returns False if it is gone."""
+        self.unsent += data
+        try:
+            while self.unsent:
+                del self.unsent[: self.connection.send(self.unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            return False
+        return True
+
+
+class Host:
+    """Serves one program until it ends."""
+
+    def __init__(
+        self, words: Sequence[str], size: Size, keep: bool, job: str, expected: str = ""
+    ) -> None:
+        self._expected = expected
+        self._words = words
+        self._keep = keep
+        self._job = job
+        self._program: Program | None = None
+        self._clients: list[_Client] = []
+        self._recent = bytearray()
+        self._unseen = 0  # bytes at the end of `_recent` that no client got
+        self._status: int | None = None
+        self._ended_at = 0.0
+        self._why = ""
+        self._give_up = 0.0  # when to stop waiting for a program that was told to end
+        self._is_lost = self._is_told = False
+        self._deadline = time.monotonic() + _PATIENCE
+        self._wakeup, notifier = os.pipe()
+        for descriptor in (self._wakeup, notifier):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(notifier, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._note_order)
+        if keep:
+            self._program = Program(words, size)
+
+    def serve(self, listener: socket.socket) -> int:
+        """Serve until the program has ended; returns its exit status."""
+        listener.setblocking(False)
+        while not self._is_over():
+            for ready, events in self._wait(listener):
+                if ready is listener:
+                    self._accept(listener)
+                elif isinstance(ready, _Client):
+                    self._look_at(ready, events)
+                elif isinstance(ready, Program):
+                    self._pass_on(ready, events)
+                else:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wakeup, 512)
+            self._look_at_program()
+        return self._finish()
+
+    def _note_order(self, *_: object) -> None:
+        self._is_told = True
+
+    @property
+    def _attached(self) -> _Client | None:
+        return next((client for client in self._clients if client.is_attached), None)
+
+    def _wait(self, listener: socket.socket) -> list[tuple[object, int]]:
+        with selectors.PollSelector() as selector:
+            selector.register(self._wakeup, selectors.EVENT_READ)
+            selector.register(listener, selectors.EVENT_READ, listener)
+            program, attached = self._program, self._attached
+            for client in self._clients:
+                wanted = selectors.EVENT_WRITE if client.unsent else 0
+                selector.register(client, wanted | selectors.EVENT_READ, client)
+            if program is not None and program.is_open:
+                wanted = selectors.EVENT_WRITE if program.has_input else 0
+                # A program waits for a client that is slow, as for a terminal.
+                if attached is None or len(attached.unsent) < _CHUNK:
+                    wanted |= selectors.EVENT_READ
+                if wanted:
+                    selector.register(program, wanted, program)
+            found = selector.select(self._pause())
+        return [(key.data, events) for key, events in found]
+
+    def _pause(self) -> float | None:
+        """Seconds after which something is due without an event."""
+        moments = []
+        if self._program is None:
+            moments.append(min(self._deadline, time.monotonic() + _LOOK))
+        if self._give_up:
+            moments.append(self._give_up)
+        if self._status is not None:
+            moments.append(self._ended_at + _LAST_OUTPUT)
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
+
+    # ---- clients
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        # The directory keeps others out; the kernel's word is asked all the same.
+        if peer_user(connection) != os.geteuid():
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._clients.append(_Client(connection))
+
+    def _look_at(self, client: _Client, events: int) -> None:
+        if client not in self._clients:
+            return
+        if events & selectors.EVENT_WRITE and not client.send(b""):
+            self._lose(client)
+        elif events & selectors.EVENT_READ:
+            try:
+                data = client.connection.recv(_CHUNK)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._lose(client)
+                return
+            try:
+                for kind, payload in client.frames.feed(data):
+                    self._take(client, kind, payload)
+            except ProtocolError as error:
+                client.send(frame(Kind.REFUSED, str(error).encode()))
+                self._lose(client)
+
+    def _take(self, client: _Client, kind: bytes, payload: bytes) -> None:
+        program = self._program
+        if kind == Kind.HELLO and not client.is_attached:
+            self._greet(client, payload)
+        elif not client.is_attached:
+            raise ProtocolError("a client must say first what it wants")
+        elif kind == Kind.DATA and program is not None and program.is_open:
+            program.give(payload)
+        elif kind == Kind.SIZE and program is not None and program.is_open:
+            program.resize(Size.unpack(payload))
+        elif kind == Kind.DETACH:
+            if self._keep:
+                self._detach(client, f"job {self._job} goes on")
+            else:
+                self._end("its terminal was closed")
+        elif kind == Kind.HANG_UP:
+            self._end("its terminal was closed")
+
+    def _greet(self, client: _Client, payload: bytes) -> None:
+        said = read_json_payload(payload)
+        size = Size.from_list(said.get("size"))
+        if said.get("version") != VERSION:
+            raise ProtocolError(
+                f"the terminal of job {self._job} belongs to another version of snakemake_kochi"
+            )
+        if (other := self._attached) is not None:
+            if not self._keep:
+                client.send(
+                    frame(
+                        Kind.REFUSED,
+                        f"job {self._job} has a terminal, and ends with it: only a job of "
+                        "`kochi interact --keep` can change it".encode(),
+                    )
+                )
+                self._lose(client)
+                return
+            self._detach(other, f"job {self._job} goes on in another terminal")
+        client.is_attached = True
+        client.send(json_frame(Kind.WELCOME, {"keep": self._keep}))
+        if self._program is None:
+            self._program = Program(self._words, size)
+        elif self._program.is_open:
+            self._program.resize(size)
+            client.send(b"".join(self._replay()))
+            self._program.redraw()
+        self._unseen = 0
+        self._note("a terminal is attached")
+
+    def _replay(self) -> list[bytes]:
+        recent = bytes(self._recent)
+        if len(recent) >= _REPLAYED:
+            # Not from the middle of a character, or of a sequence for the terminal.
+            recent = recent[recent.find(b"\n") + 1 :]
+        return [frame(Kind.DATA, recent[at : at + _CHUNK]) for at in range(0, len(recent), _CHUNK)]
+
+    def _detach(self, client: _Client, why: str) -> None:
+        client.send(frame(Kind.DETACHED, why.encode()))
+        self._lose(client)
+
+    def _lose(self, client: _Client) -> None:
+        if client not in self._clients:
+            return
+        self._clients.remove(client)
+        client.connection.close()
+        if not client.is_attached or self._status is not None:
+            return
+        self._note("the terminal was detached")
+        if not self._keep:
+            self._is_lost = True
+            self._end("the connection to its terminal was lost")
+            if self._program is not None:
+                self._program.close()
+
+    # ---- the program
+
+    def _pass_on(self, program: Program, events: int) -> None:
+        if not program.is_open:
+            return
+        if events & selectors.EVENT_WRITE and program.has_input:
+            program.push()
+        # Anything else means that it can be read, or that its end is to be read.
+        if not events & selectors.EVENT_READ or (data := program.read()) is None:
+            return
+        if self._keep:
+            self._recent += data
+            del self._recent[:-_REPLAYED]
+        if (client := self._attached) is None:
+            self._unseen = min(self._unseen + len(data), len(self._recent))
+        elif not client.send(frame(Kind.DATA, data)):
+            self._lose(client)
+
+    def _look_at_program(self) -> None:
+        if self._is_told:
+            self._end("its worker ended it")
+        if self._program is None:
+            is_late = time.monotonic() >= self._deadline
+            if is_late or _is_dead(self._expected):
+                self._end("no terminal was attached to it")
+        elif self._status is None and (status := self._program.poll()) is not None:
+            self._status = status
+            self._ended_at = time.monotonic()
+
+    def _end(self, why: str) -> None:
+        """Tell the program to end, for a reason that is not its own."""
+        if self._status is not None or self._why:
+            return
+        self._why = why
+        self._give_up = time.monotonic() + _GRACE
+        if self._program is None:
+            self._status = -signal.SIGHUP
+        else:
+            self._program.hang_up()
+
+    def _is_over(self) -> bool:
+        now = time.monotonic()
+        if self._status is not None:
+            # Somebody else may have the terminal, as a program in the background has.
+            is_quiet = now >= self._ended_at + _LAST_OUTPUT
+            return self._program is None or not self._program.is_open or is_quiet
+        return bool(self._give_up) and now >= self._give_up
+
+    def _finish(self) -> int:
+        """Tell the client how the program ended; returns the exit status."""
+        ended = -signal.SIGHUP if self._status is None else self._status
+        status = ended if ended >= 0 else 128 - ended
+        number = -ended if ended < 0 else None
+        if (client := self._attached) is not None:
+            client.connection.settimeout(_LAST_CLIENT)
+            client.send(
+                json_frame(Kind.EXIT, {"status": status, "signal": number, "why": self._why})
+            )
+            client.connection.close()
+        if self._program is not None:
+            self._program.close()
+        if self._unseen:
+            sys.stdout.buffer.write(self._recent[-self._unseen :] + b"\n")
+            sys.stdout.flush()
+        if self._why:
+            self._note(f"the program was told to end: {self._why}")
+        return status or (_HUNG_UP if self._is_lost else 0)
+
+    def _note(self, text: str) -> None:
+        """Write a line into the log of the job."""
+        with contextlib.suppress(OSError):
+            print(f"kochi: {text}", flush=True)
+
+
+def _is_dead(process: str) -> bool:
+    """Whether a process, as `this_process` names it, has certainly ended."""
+    *node, pid, start = process.split("-") if process else ("", "0", "0")
+    return len(node) == 3 and is_over(node, ProcessIdentity(int(pid), int(start)))
+
+
+def this_process() -> str:
+    """The calling process and its node, in one word."""
+    own = ProcessIdentity.of(os.getpid())
+    assert own is not None
+    return "-".join((*node_words(), str(own.pid), str(own.start)))
+
+
+def host_command(root: Path, command: Sequence[str], keep: bool, size: Size) -> tuple[str, ...]:
+    """The argument list that runs a command in a terminal of its job, with this Python. The calling
+    process is to be its client."""
+    # -P: a module of that name in the user's directory must not replace a library.
+    words = [sys.executable, "-P", "-m", "snakemake_kochi.terminal.host", "--root", str(root)]
+    words += ["--keep"] if keep else ["--client", this_process()]
+    return (*words, "--size", ",".join(map(str, size.numbers)), "--", *command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve the terminal of the job whose process this is; returns the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    end = words.index("--")
+    options = _parser().parse_args(words[:end])
+    number = os.environ["KOCHI_JOB_ID"]
+    job = Root(options.root).machine(os.environ["KOCHI_MACHINE"]).job(int(number))
+    attempt = int(os.environ["KOCHI_ATTEMPT"])
+    own = ProcessIdentity.of(os.getpid())
+    assert own is not None
+    try:
+        if read_address(job) is not None:
+            # What ran there is lost, and nobody waits for the same again.
+            raise KochiError(f"the terminal of job {number} was lost in an earlier attempt")
+        storage = default_directory()
+        if not os.access(storage, os.W_OK | os.X_OK):
+            storage = Path("/tmp")
+        place = hold(storage, "terminal", secrets.token_hex(8), own)
+        try:
+            with listen_at(place.directory / "socket") as listener:
+                size = Size.from_list(options.size)
+                host = Host(words[end + 1 :], size, options.keep, number, options.client)
+                worker = int(os.environ["KOCHI_WORKER_ID"])
+                path = str(place.directory / "socket")
+                Address(attempt, worker, this_node(), path, options.keep).save(job)
+                return host.serve(listener)
+        finally:
+            shutil.rmtree(place.directory, ignore_errors=True)
+    except KochiError as error:
+        print(f"kochi: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"kochi: {told(error)}", file=sys.stderr)
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m snakemake_kochi.terminal.host", description=__doc__, allow_abbrev=False
+    )
+    parser.add_argument("--root", type=Path, required=True, metavar="DIRECTORY")
+    parser.add_argument("--keep", action="store_true", help="go on without a client")
+    parser.add_argument("--client", default="", metavar="PROCESS", help="the first client")
+    parser.add_argument(
+        "--size",
+        type=lambda text: [int(each) for each in text.split(",")],
+        default=[24, 80, 0, 0],
+        metavar="R,C,W,H",
+        help="the size of the terminal at first",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

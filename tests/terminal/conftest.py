@@ -1,0 +1,130 @@
+"""Terminals of persons, driven by pexpect: the project and the workers are those of the commands'
+tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+from support import wait_until
+
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import find_job, list_jobs
+from snakemake_kochi.terminal.address import read_address
+from tests.cli.conftest import (  # noqa: F401  fixtures
+    COMMAND,
+    installed,
+    kochi,
+    own_surroundings,
+    project,
+    shell,
+    work,
+    worker,
+)
+
+PROMPT = "prompt> "
+_PATIENCE = 60
+
+
+class Person:
+    """Somebody who types at a terminal."""
+
+    def __init__(self, *words: str, env: dict[str, str] | None = None, **options: Any) -> None:
+        environment = {**os.environ, "TERM": "xterm-256color", **(env or {})}
+        program, *arguments = [*COMMAND, *words]
+        self.child = pexpect.spawn(
+            program,
+            arguments,
+            env=environment,  # type: ignore[arg-type]
+            encoding="utf-8",
+            timeout=_PATIENCE,
+            echo=True,
+            **options,
+        )
+        self.child.delaybeforesend = None
+
+    def sees(self, text: str) -> str:
+        """Wait for a text; returns what came before it."""
+        self.child.expect_exact(text)
+        before = self.child.before
+        assert isinstance(before, str)
+        return before
+
+    def types(self, line: str) -> None:
+        self.child.sendline(line)
+
+    def asks(self, line: str) -> str:
+        """Type a line at a prompt of the shell; returns what it prints."""
+        self.types(f"{line}; echo END''OF")
+        shown = self.sees("ENDOF\r\n")
+        self.sees(PROMPT)
+        # Behind the echo of the line itself.
+        return shown.rpartition("END''OF\r\n")[2].replace("\x1b[?2004l\r", "")
+
+    def leaves(self) -> tuple[int | None, str]:
+        """Wait for the end of the command; its exit status, and what it said last."""
+        self.child.expect(pexpect.EOF)
+        said = self.child.before
+        self.child.close()
+        assert isinstance(said, str)
+        return self.child.exitstatus, said
+
+    def is_in_raw_mode(self) -> bool:
+        """Of the terminal itself, whoever has it."""
+        import termios
+
+        return not termios.tcgetattr(self.child.child_fd)[3] & termios.ICANON
+
+
+@pytest.fixture
+def machine(own_surroundings: Path) -> MachinePaths:  # noqa: F811
+    return Root.find().machine("local")
+
+
+@pytest.fixture
+def person(own_surroundings: Path) -> Iterator[Callable[..., Person]]:  # noqa: F811
+    """Somebody who types a command of kochi's, with a short prompt in their shells."""
+    (own_surroundings / ".bashrc").write_text(
+        f"PS1='{PROMPT}'\nbind 'set enable-bracketed-paste off'\n"
+    )
+    people = []
+
+    def type_command(*words: object, **options: Any) -> Person:
+        people.append(Person(*map(str, words), **options))
+        return people[-1]
+
+    yield type_command
+    for each in people:
+        each.child.close(force=True)
+
+
+@pytest.fixture
+def at_work(worker: Callable[..., subprocess.Popen[str]]) -> subprocess.Popen[str]:  # noqa: F811
+    """A worker for the queue `test`."""
+    return worker("test")
+
+
+def newest_job(machine: MachinePaths) -> int:
+    return list_jobs(machine, ended=True)[0].job
+
+
+def await_end(machine: MachinePaths, job: int = 0) -> str:
+    """How a job has ended, in a word."""
+    wait_until(lambda: find_job(machine, job).result is not None, f"job {job} ends")
+    result = find_job(machine, job).result
+    assert result is not None
+    return result.describe()
+
+
+def pid_of_host(machine: MachinePaths, job: int = 0) -> int:
+    """The process that a worker started for a job."""
+    import json
+
+    address = read_address(machine.job(job))
+    assert address is not None
+    return int(json.loads(machine.job(job).attempt(address.attempt).read_text())["process"]["pid"])

@@ -1,0 +1,435 @@
+"""`kochi interact` and `kochi attach`: a person at a terminal, a worker, programs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import wait_until
+
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.processes import find_by_environment
+from snakemake_kochi.queue import find_job
+from tests.cli.conftest import Outcome
+
+from .conftest import PROMPT, Person, await_end, pid_of_host
+
+Spawn = Callable[..., Person]
+LEAVE = "\x1d\x1d\x1d"
+
+
+def at_prompt(person: Spawn, *words: str, **options: object) -> Person:
+    """Somebody in the shell of a job."""
+    someone = person("interact", "-q", "test", *words, **options)
+    someone.sees(PROMPT)
+    return someone
+
+
+# ---- the tutorial
+
+
+def test_the_tutorial_a_shell_in_a_copy_of_the_repository(
+    project: Path, person: Spawn, at_work: object, machine: MachinePaths
+) -> None:
+    (project / "foo").write_text("not committed\n")
+    someone = at_prompt(person, "-c")
+    place = someone.asks("pwd").strip()
+    assert Path(place).name == project.name and Path(place) != project
+    assert "not committed" in someone.asks("cat foo")
+    someone.asks("echo world >> foo")
+    assert someone.asks('echo "$KOCHI_JOB_ID $KOCHI_QUEUE $KOCHI_MACHINE"') == "0 test local\r\n"
+    someone.types("exit")
+    assert someone.leaves()[0] == 0
+    assert (project / "foo").read_text() == "not committed\n"
+    assert await_end(machine) == "succeeded"
+    assert not Path(place).exists()
+
+
+def test_the_worker_shows_which_job_has_a_terminal_and_not_what_is_typed(
+    project: Path, person: Spawn, machine: MachinePaths, work: Callable[..., str]
+) -> None:
+    someone = person("interact", "-q", "test", "-n", "look")
+    wait_until(lambda: machine.queue("test").directory.exists())
+    worker = person("work", "-q", "test")
+    worker.sees("Kochi job look (ID=0) started.")
+    someone.sees(PROMPT)
+    someone.asks("echo a''secret")
+    someone.types("exit")
+    assert someone.leaves()[0] == 0
+    shown = worker.leaves()[1]
+    assert "a terminal is attached" in shown
+    assert "secret" not in shown
+
+
+def test_a_command_has_the_terminal_and_its_exit_status_comes_back(
+    person: Spawn, at_work: object, machine: MachinePaths
+) -> None:
+    command = "test -t 0 && test -t 1 && test -t 2 && printf '<%s>' \"$1\"; exit 7"
+    someone = person("interact", "-q", "test", "--", "bash", "-c", command, "x", "a b")
+    someone.sees("<a b>")
+    status, said = someone.leaves()
+    assert status == 7
+    assert "Job 0 has ended: exit status 7." in said
+    assert await_end(machine) == "exit status 7"
+
+
+def test_an_experiment_is_built_and_its_run_commands_are_in_the_history(
+    installed: Path, person: Spawn, at_work: object
+) -> None:
+    someone = person("interact", "-q", "test", "fib.yaml", "n=4", "debug=1")
+    someone.sees("Compiling with debug=1")
+    someone.sees("The commands of fib.yaml are in the history")
+    someone.sees(PROMPT)
+    assert someone.asks("cat program; echo $KOCHI_PARAM_N $TOOL_IS") == (
+        "echo fib of $1\r\n4 release\r\n"
+    )
+    # The last line of the script is `exit ...`; the one above it is the run.
+    up = "\x1b[A"
+    someone.asks("true")
+    someone.child.send(up * 4)
+    someone.types("")
+    someone.sees("fib of 4\r\n")
+    someone.types("exit 3")
+    assert someone.leaves()[0] == 3
+
+
+def test_a_recipe_is_loaded_in_the_current_directory(
+    installed: Path, person: Spawn, at_work: object
+) -> None:
+    someone = at_prompt(person, "-d", "tool:release")
+    assert someone.asks("pwd; cat $KOCHI_INSTALL_PREFIX_TOOL/tool; echo $TOOL_IS") == (
+        f"{installed}\r\necho the tool\r\nrelease\r\n"
+    )
+
+
+def test_the_users_bashrc_is_read_and_the_environment_of_the_job_wins(
+    installed: Path, person: Spawn, at_work: object
+) -> None:
+    someone = person("interact", "-q", "nobody")  # makes ~/.bashrc
+    home = Path(os.environ["HOME"])
+    with (home / ".bashrc").open("a") as bashrc:
+        bashrc.write("export TOOL_IS=other\nalias greet='echo hello'\ncd /\n")
+    someone.child.sendintr()
+    someone = at_prompt(person, "-c", "-d", "tool:release")
+    assert someone.asks("greet; echo $TOOL_IS; basename $PWD") == "hello\r\nrelease\r\nproj\r\n"
+
+
+# ---- a real terminal
+
+
+def test_programs_get_the_size_of_the_window_and_its_changes(
+    person: Spawn, at_work: object
+) -> None:
+    someone = at_prompt(person, dimensions=(33, 101))
+    assert someone.asks("stty size") == "33 101\r\n"
+    someone.types("trap 'echo changed to $(stty size)' WINCH")
+    someone.sees(PROMPT)
+    someone.child.setwinsize(40, 120)
+    someone.types("sleep 1")
+    someone.sees("changed to 40 120")
+
+
+def test_programs_know_the_kind_of_terminal(person: Spawn, at_work: object) -> None:
+    kind = {"TERM": "screen-256color", "COLORTERM": "truecolor"}
+    someone = at_prompt(person, env=kind)
+    assert someone.asks("echo $TERM $COLORTERM; tput colors") == (
+        "screen-256color truecolor\r\n256\r\n"
+    )
+
+
+def test_ctrl_c_is_for_the_program(person: Spawn, at_work: object, machine: MachinePaths) -> None:
+    someone = at_prompt(person)
+    someone.types('bash -c \'trap "echo was inter"rupted INT; echo rea""dy; sleep 1000\'')
+    someone.sees("ready\r\n")
+    someone.child.sendintr()
+    someone.sees("interrupted\r\n")
+    assert find_job(machine, 0).state == "running"
+
+
+def test_ctrl_c_is_for_a_command_in_a_copy_that_handles_it(
+    project: Path, person: Spawn, at_work: object
+) -> None:
+    script = "trap 'echo handled; exit 5' INT; echo ready; while :; do sleep 0.1; done"
+    someone = person("interact", "-q", "test", "-c", "bash", "-c", script)
+    someone.sees("ready\r\n")
+    someone.child.sendintr()
+    someone.sees("handled\r\n")
+    assert someone.leaves()[0] == 5
+
+
+def test_jobs_of_the_shell_are_stopped_and_go_on(person: Spawn, at_work: object) -> None:
+    someone = at_prompt(person)
+    someone.types("sleep 1000")
+    wait_until(lambda: processes_of_job())
+    someone.sees("sleep 1000\r\n")
+    time.sleep(0.3)
+    someone.child.sendcontrol("z")
+    someone.sees("Stopped")
+    someone.sees(PROMPT)
+    someone.types("bg; fg")
+    someone.sees("sleep 1000 &")
+    someone.sees("sleep 1000\r\n")
+    someone.child.sendintr()
+    someone.sees(PROMPT)
+
+
+def test_what_is_typed_and_shown_is_passed_on_byte_by_byte(person: Spawn, at_work: object) -> None:
+    someone = at_prompt(person)
+    text = "ä€𝄞" * 300
+    someone.types(f"echo {text} | wc -m")
+    someone.sees("\r\n901\r\n")
+    # More than all buffers on the way have room for.
+    someone.types("yes 0123456789 | head -n 200000 | tee >(cksum >&2) | tail -n 1; seq 50000")
+    someone.sees("\r\n50000\r\n")
+
+
+def test_standard_input_that_is_no_terminal_is_refused(
+    person: Spawn, shell: Callable[..., Outcome]
+) -> None:
+    outcome = shell("interact", "-q", "test", stdin="ls\n")
+    assert outcome.status == 1
+    assert outcome.err == (
+        "kochi: standard input is not a terminal, and this command joins a terminal with a job\n"
+        "Without a terminal, type: kochi enqueue -q QUEUE -- COMMAND\n"
+    )
+
+
+# ---- waiting
+
+
+def test_the_queue_is_named_and_what_the_job_waits_for(
+    person: Spawn, machine: MachinePaths
+) -> None:
+    someone = person("interact", "-q", "test")
+    someone.sees("Job 0 waits: no worker serves queue test; start one with: kochi work -q test -b")
+    person("work", "-q", "test", "-b")
+    someone.sees(PROMPT)
+    other = person("interact", "-q", "test")
+    other.sees("Job 1 waits: worker 0 runs job 0 (exclusive)")
+    someone.types("exit")
+    other.sees(PROMPT)
+
+
+def test_ctrl_c_cancels_a_job_that_waits(person: Spawn, machine: MachinePaths) -> None:
+    someone = person("interact", "-q", "test")
+    someone.sees("Job 0 waits")
+    someone.child.sendintr()
+    status, said = someone.leaves()
+    assert status == 130
+    assert "Job 0 was cancelled." in said
+    assert await_end(machine) == "cancelled"
+
+
+def test_a_window_that_is_closed_while_the_job_waits_cancels_it(
+    person: Spawn, machine: MachinePaths
+) -> None:
+    someone = person("interact", "-q", "test")
+    someone.sees("Job 0 waits")
+    someone.child.kill(signal.SIGHUP)
+    someone.leaves()
+    assert await_end(machine) == "cancelled"
+
+
+def test_a_job_that_cannot_begin_says_why(project: Path, person: Spawn, at_work: object) -> None:
+    someone = person("interact", "-q", "test", "./missing")
+    someone.sees("./missing: command not found")
+    assert someone.leaves()[0] == 127
+
+
+# ---- the end
+
+
+def test_the_terminal_is_as_before_after_each_end(
+    person: Spawn, at_work: object, machine: MachinePaths
+) -> None:
+    someone = person("interact", "-q", "test", "--", "bash", "-c", "read x; exit 4")
+    wait_until(someone.is_in_raw_mode)
+    someone.types("")
+    someone.sees("exit status 4")
+    assert someone.leaves()[0] == 4
+
+
+@pytest.mark.parametrize("victim", ["host", "worker"])
+def test_a_job_that_is_killed_is_told_and_the_terminal_is_restored(
+    victim: str, person: Spawn, at_work: subprocess.Popen[str], machine: MachinePaths
+) -> None:
+    enter = r"printf '\033[?1049h\033[?1000h'; echo full; sleep 1000"
+    someone = person("interact", "-q", "test", "--", "bash", "-c", enter)
+    someone.sees("full\r\n")
+    number = pid_of_host(machine)
+    if victim == "worker":
+        supervisor = at_work.pid
+        for child in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+    else:
+        os.kill(number, signal.SIGKILL)
+    someone.sees("\x1b[?1000l\x1b[?1049l")
+    someone.sees("the connection to the terminal of job 0 was lost")
+    status, _ = someone.leaves()
+    assert status == 255
+    await_end(machine)
+    wait_until(lambda: not processes_of_job())
+
+
+def test_a_program_that_is_killed_is_told(person: Spawn, at_work: object) -> None:
+    someone = person("interact", "-q", "test", "--", "bash", "-c", "kill -9 $$")
+    status, said = someone.leaves()
+    assert status == 137
+    assert "job 0 was ended by signal 9 (SIGKILL)" in said
+
+
+def test_a_job_that_is_cancelled_is_told(
+    person: Spawn, at_work: object, machine: MachinePaths, kochi: Callable[..., Outcome]
+) -> None:
+    someone = at_prompt(person)
+    assert kochi("cancel", 0).status == 0
+    status, said = someone.leaves()
+    assert "kochi: job 0 was ended: its worker ended it (cancelled" in said
+    assert status
+    assert await_end(machine).startswith("cancelled")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
+def test_a_lost_client_ends_the_job_with_all_its_processes(
+    number: signal.Signals, project: Path, person: Spawn, at_work: object, machine: MachinePaths
+) -> None:
+    someone = at_prompt(person, "-c")
+    place = Path(someone.asks("pwd").strip())
+    someone.types("sleep 1000 & nohup sleep 1001 & sleep 1002")
+    wait_until(lambda: b"1002" in _command_lines())
+    someone.child.kill(number)
+    someone.leaves()
+    assert await_end(machine) == "exit status 129"
+    assert not _command_lines()
+    assert not place.exists()
+    log = machine.job(0).log.read_text()
+    assert "the program was told to end" in log
+
+
+def processes_of_job() -> list[int]:
+    """Those of job 0 of this test."""
+    own = {"KOCHI_JOB_ID": "0", "KOCHI_ROOT": os.environ["KOCHI_ROOT"]}
+    return find_by_environment(own, 0)
+
+
+def _command_lines() -> bytes:
+    lines = b""
+    for pid in processes_of_job():
+        try:
+            lines += Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+    return lines
+
+
+def test_a_client_that_is_killed_while_its_job_waits_leaves_no_shell(
+    person: Spawn, worker: Callable[..., object], machine: MachinePaths
+) -> None:
+    someone = person("interact", "-q", "test")
+    someone.sees("Job 0 waits")
+    someone.child.kill(signal.SIGKILL)
+    someone.leaves()
+    worker("test")
+    assert await_end(machine) == "exit status 129"
+    assert "no terminal was attached to it" in machine.job(0).log.read_text()
+
+
+def test_ctrl_bracket_pressed_three_times_leaves_and_once_is_for_the_program(
+    person: Spawn, at_work: object, machine: MachinePaths
+) -> None:
+    someone = person(
+        "interact", "-q", "test", "--", "bash", "-c", "stty raw -echo; echo ready; od -c -N 1; cat"
+    )
+    someone.sees("ready")
+    someone.child.send("\x1d")
+    someone.sees("035")
+    time.sleep(1.1)
+    someone.child.send(LEAVE)
+    _, said = someone.leaves()
+    assert "Job 0 ends: its terminal was closed." in said
+    await_end(machine)
+
+
+# ---- --keep
+
+
+def test_a_kept_job_is_left_and_attached_to_again_with_its_recent_output(
+    person: Spawn, at_work: object, machine: MachinePaths
+) -> None:
+    someone = at_prompt(person, "--keep")
+    someone.types("echo be''fore; (sleep 1; echo mean''while) &")
+    someone.sees("before\r\n")
+    someone.child.send(LEAVE)
+    status, said = someone.leaves()
+    assert status == 0
+    assert "To attach to it, type: kochi attach 0" in said
+    time.sleep(1.2)
+    again = person("attach", 0, dimensions=(50, 90))
+    again.sees("before\r\n")
+    again.sees("meanwhile\r\n")
+    again.types("")
+    again.sees(PROMPT)
+    assert again.asks("stty size").endswith("50 90\r\n")
+    again.types("exit 6")
+    assert again.leaves()[0] == 6
+    assert await_end(machine) == "exit status 6"
+
+
+def test_a_kept_job_outlives_its_client(
+    person: Spawn, at_work: object, machine: MachinePaths
+) -> None:
+    someone = at_prompt(person, "--keep")
+    someone.asks("x=kept")
+    someone.child.kill(signal.SIGKILL)
+    someone.leaves()
+    again = person("attach", 0)
+    again.sees(PROMPT)
+    again.types("echo $x$x")
+    again.sees("keptkept")
+
+
+def test_a_second_client_takes_the_terminal_of_a_kept_job(person: Spawn, at_work: object) -> None:
+    someone = at_prompt(person, "--keep")
+    other = person("attach", 0)
+    status, said = someone.leaves()
+    assert status == 0 and "job 0 goes on in another terminal" in said
+    other.sees(PROMPT)
+    other.types("exit")
+    assert other.leaves()[0] == 0
+
+
+def test_a_kept_job_that_ends_alone_has_its_last_output_in_its_log(
+    person: Spawn, at_work: object, machine: MachinePaths
+) -> None:
+    someone = person("interact", "-q", "test", "--keep", "bash", "-c", "echo one; read; echo two")
+    someone.sees("one\r\n")
+    someone.child.sendline("")
+    assert someone.leaves()[0] == 0
+    someone = person(
+        "interact", "-q", "test", "--keep", "bash", "-c", "echo one; sleep 1; echo two"
+    )
+    someone.sees("one\r\n")
+    someone.child.send(LEAVE)
+    someone.leaves()
+    await_end(machine, 1)
+    assert "two" in machine.job(1).log.read_text()
+    assert "two" not in machine.job(0).log.read_text()
+
+
+def test_attach_says_what_it_cannot_attach_to(
+    person: Spawn, at_work: object, machine: MachinePaths, kochi: Callable[..., Outcome]
+) -> None:
+    at_prompt(person)
+    said = person("attach", 0).leaves()[1]
+    assert "job 0 has a terminal, and ends with it" in said and "--keep" in said
+    kochi("cancel", 0)
+    await_end(machine)
+    assert "job 0 has ended: cancelled" in person("attach", 0).leaves()[1]
+    kochi("enqueue", "-q", "test", "sleep", "1000")
+    assert "job 1 has no terminal" in person("attach", 1).leaves()[1]
+    assert "there is no job 17" in person("attach", 17).leaves()[1]
