@@ -26,7 +26,7 @@ from snakemake_kochi.paths import Root
 from snakemake_kochi.project.configuration import repository
 from snakemake_kochi.project.machines import FOUND_VARIABLE, LOCAL, Machine
 from snakemake_kochi.queue import Resources, Ticket
-from snakemake_kochi.schedulers.commands import ONCE, Pace
+from snakemake_kochi.schedulers.commands import ONCE, USUAL, Pace
 from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
@@ -144,16 +144,19 @@ def make_workers(
     )
 
 
-def make_scheduler(machine: Machine, name: str, limit: str | None = None) -> Scheduler:
+def make_scheduler(
+    machine: Machine, name: str, limit: str | None = None, pace: Pace = USUAL
+) -> Scheduler:
     """The machine's scheduler, for allocations of a name of their own.
 
-    `limit`: a time limit as the user wrote it, for an alloc_script.
+    `limit`: a time limit as the user wrote it, for an alloc_script. `pace`: of the questions to
+    one that answers by itself.
     """
     settings_at = with_file_to_edit(machine).allocation_at
     if machine.scheduler is None:
         script, at = machine.alloc_script, machine.script_at
         return AllocScript(name, script, machine.allocation, at, settings_at, limit)
-    return system(machine.scheduler).allocations(name, machine.allocation, settings_at)
+    return system(machine.scheduler).allocations(name, machine.allocation, settings_at, pace)
 
 
 # ---- where

@@ -60,7 +60,7 @@ class BatchSystem(Protocol):
     """The name for people."""
 
     def allocations(
-        self, name: str, settings: AllocationSettings, settings_at: SettingsAt
+        self, name: str, settings: AllocationSettings, settings_at: SettingsAt, pace: Pace
     ) -> Scheduler:
         """The allocations of one owner, which are found again by `name`."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import write
 
 from .conftest import Outcome, make_repository
 
@@ -59,6 +60,16 @@ dependencies:
     script: echo tool > "$KOCHI_INSTALL_PREFIX/tool"
     activate_script: export TOOL=$KOCHI_RECIPE_TOOL
     recipes: [{name: plain}]
+"""
+
+# Nobody listens there.
+UNREACHABLE = """\
+ClusterName=away
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort=1
+NodeName=node1
+PartitionName=main Nodes=ALL
+MessageTimeout=1
 """
 
 
@@ -147,7 +158,7 @@ def test_the_stages_are_those_of_garlic(project: Path, kochi: Kochi) -> None:
 def test_a_scheduler_that_does_not_answer_ends_nothing(
     project: Path, kochi: Kochi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "no-such-file"))
+    monkeypatch.setenv("SLURM_CONF", str(write(tmp_path / "slurm.conf", UNREACHABLE)))
     outcome = kochi("show", "pipeline", "sum.yaml", "all", "-m", "away", "--json")
     assert outcome.status == 0, outcome.err
     found = {each["name"]: each for each in outcome.data["stages"]}

@@ -161,6 +161,7 @@ def _submission(location: Location, place: Place) -> str:
     from snakemake_kochi.executor.admission import resources_of
     from snakemake_kochi.executor.expected_jobs import ExpectedJob
     from snakemake_kochi.executor.job_queues import JobQueues
+    from snakemake_kochi.schedulers.commands import ONCE
 
     batch, point = place.batch, place.point
     job = ExpectedJob(
@@ -173,7 +174,7 @@ def _submission(location: Location, place: Place) -> str:
         },
         batch.describe(point),
     )
-    scheduler = make_scheduler(location.machine, f"kochi-{_CONTROLLER}")
+    scheduler = make_scheduler(location.machine, f"kochi-{_CONTROLLER}", pace=ONCE)
     queues = JobQueues(
         _CONTROLLER,
         scheduler.takes_requests,

@@ -60,8 +60,10 @@ _CONTROLLER_PATIENCE = 60.0
 _CLUSTER = re.compile(r"^\s*ClusterName\s*=\s*(\S+)\s*$", re.MULTILINE)
 
 
-def allocations(name: str, settings: AllocationSettings, settings_at: SettingsAt) -> Scheduler:
-    return Slurm(name, settings, settings_at)
+def allocations(
+    name: str, settings: AllocationSettings, settings_at: SettingsAt, pace: Pace
+) -> Scheduler:
+    return Slurm(name, settings, settings_at, pace)
 
 
 # ---- its description
