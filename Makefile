@@ -66,12 +66,12 @@ check: environment
 lint: environment
 	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" $(VENV)/bin/python tools/lint.py build/lint
 
-# Four processes on two cores, because many tests only wait.
+# Six processes on two cores, because many tests only wait.
 test: environment environment-slurm
 	@tools/programs.sh $(PROGRAMS) $(DATABASE) $(FILESYSTEMS) $(LARGE_FILES) $(ISOLATION) \
 		$(LOGIN) $(SHELLS)
 	@tools/apptainer.sh build/apptainer
-	$(APART) $(VENV)/bin/python -m pytest -n 4 $(SPREAD) --durations 10 $(PYTEST_OPTIONS)
+	$(APART) $(VENV)/bin/python -m pytest -n 6 $(SPREAD) --durations 10 $(PYTEST_OPTIONS)
 	$(MAKE) --no-print-directory test-oldest
 
 # Only modules with such tests: collecting all modules takes longer than some of these tests.

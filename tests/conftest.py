@@ -20,9 +20,13 @@ from snakemake_kochi.queue import Ticket
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 # The directories whose modules take longest. Begun last, each would run alone at the end.
-_FIRST = ("conformance", "workflow", "slurm", "faults", "bench", "docs", "executor")
+_FIRST = (
+    *("conformance", "workflow", "faults", "bench", "docs", "executor", "remote", "terminal"),
+    *("worker", "cli"),
+)
 # The directory whose modules mostly wait. Side by side, they would leave the processors idle.
 _WAITING = "slurm"
+_BETWEEN = 3  # modules that compute, between two that wait
 
 # A shell that starts the tests in the background makes them ignore these signals. Every process
 # that they start would ignore them, too, and no interrupt would reach it.
@@ -37,7 +41,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Directories with the longest tests come first; the order within a module stays. Modules that
-    wait alternate with those that compute."""
+    wait are spread among those that compute."""
 
     def order(item: pytest.Item) -> int:
         directory = item.path.parent.name
@@ -48,8 +52,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in sorted(items, key=order):
         modules = waiting if item.path.parent.name == _WAITING else computing
         modules.setdefault(item.path, []).append(item)
-    pairs = zip_longest(computing.values(), waiting.values(), fillvalue=[])
-    items[:] = [item for pair in pairs for module in pair for item in module]
+    columns = [list(computing.values())[first::_BETWEEN] for first in range(_BETWEEN)]
+    rows = zip_longest(*columns, waiting.values(), fillvalue=[])
+    items[:] = [item for row in rows for module in row for item in module]
 
 
 def pytest_unconfigure() -> None:
