@@ -26,6 +26,13 @@ SNAKEFILE = """
         output: "out/{i}"
         shell: "echo $KOCHI_MACHINE ${{SLURM_JOB_ID-none}} > {output}"
 """
+# A Snakemake that asks Slurm again for some seconds, and not for a minute.
+LESS_PATIENT = """
+import runpy
+from snakemake_kochi.schedulers import commands
+commands.USUAL = commands.Pace(submission=4.0)
+runpy.run_module("snakemake", run_name="__main__", alter_sys=True)
+"""
 SILENT = (
     "Jobs run on this computer, although Slurm is installed here",
     "--kochi-where allocations",
@@ -170,8 +177,10 @@ def test_a_slurm_that_is_down_is_reported_only_if_allocations_are_requested(
     with SlurmCluster(nodes=1, cpus=1) as cluster:
         cluster.stop_controller()
         words = ("--profile", str(REPOSITORY / "profiles" / "cluster"))
-        done = snakemake(*words, cwd=here, env=environment(cluster))
+        command = (sys.executable, "-c", LESS_PATIENT, *words)
+        done = run(*command, cwd=here, env=environment(cluster))
         assert done.returncode == 1
+        assert "Kochi asks again, for 4 s" in done.stdout
         assert "Slurm is installed here, and does not answer" in done.stdout
         assert "Traceback" not in done.stdout
         asked = len(cluster.calls("scontrol"))
