@@ -7,6 +7,7 @@ KOCHI_ROOT/                              0700
     found.yaml                           what its scheduler says of itself
     locks.json, locks/                   the directory and kind of the locks; the locks
     locks/projects/<name>-<digest>/      installs/, builds/, promises/, committer
+    locks/sent/<name>-<id>               held while a project that was sent is unpacked
     queues/<queue>/                      waiting/<shard>/, running/, damaged/, subscribers/
     jobs/<shard>/<job>/                  ticket.json, attempt-<n>.json, log, result.json, cancel
     workers/<worker>/                    worker.json, queues.json, wakeup, log
@@ -35,6 +36,10 @@ KOCHI_ROOT/                              0700
     wheels/                              from which this package was installed
     pythons/<version>-<nonce>/           an environment with this package
     python-<version>                     link to the one that is used
+  remote/projects/<name>-<id>/           a project that another computer sent
+    <name>/                              its repository and working tree, where commands run
+    sources/<digest>/<name>/             the local sources of its recipes
+    sent/                                its machines-<n>.yaml and kochi.yaml, uses/, <digest>.index
 """
 
 from snakemake_kochi.paths.installed import InstalledPaths
@@ -68,6 +73,7 @@ from snakemake_kochi.paths.root import (
     original_path,
     removed_path,
 )
+from snakemake_kochi.paths.sent import SentPaths
 
 __all__ = [
     "BuildPaths",
@@ -86,6 +92,7 @@ __all__ = [
     "Root",
     "SHARD",
     "SUBMODULES",
+    "SentPaths",
     "TrialPaths",
     "WorkerPaths",
     "WorkingPaths",

@@ -114,6 +114,10 @@ class LockPaths:
         """`directory`: that of the project's files, `ProjectPaths.directory`."""
         return ProjectLockPaths(self.directory / "projects" / directory.name)
 
+    def sent(self, name: str) -> Path:
+        """Held while a project that another computer sent is unpacked; `name`: of its directory."""
+        return self.directory / "sent" / name
+
     def settled(self, nonce: str) -> Path:
         """Exists if this is the settled directory itself.
 

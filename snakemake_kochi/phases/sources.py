@@ -22,7 +22,6 @@ from snakemake_kochi.errors import (
     nearest,
 )
 from snakemake_kochi.files import (
-    expand_user,
     is_there,
     make_directory,
     read_json,
@@ -34,6 +33,7 @@ from snakemake_kochi.git import FULL_IDENTITY
 from snakemake_kochi.paths import ProjectPaths, WorkingPaths
 from snakemake_kochi.phases.products import Install
 from snakemake_kochi.project.recipes import Project, Recipe
+from snakemake_kochi.project.sent import local_path
 from snakemake_kochi.snapshot import (
     fetch_source,
     freeze,
@@ -195,7 +195,7 @@ def local_repository(git: str, directory: Path) -> str | None:
 
 
 def _local_path(git: str, directory: Path) -> Path:
-    return directory / expand_user(git.removeprefix("file://"), "git")
+    return local_path(directory, "git", git, "git")
 
 
 def find_source(

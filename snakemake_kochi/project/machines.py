@@ -18,7 +18,7 @@ from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.files import expand_path, expand_user, is_name
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.ownership import OthersError, check_followed
-from snakemake_kochi.paths import Root
+from snakemake_kochi.paths import Root, SentPaths
 from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.launchers import Launchers
@@ -34,6 +34,8 @@ SITE_FILE = Path("/etc/kochi/conf.yaml")
 # Set by a process that found a scheduler where nothing is configured: it and what it starts use
 # this machine instead of `local`.
 FOUND_VARIABLE = "KOCHI_FOUND_MACHINE"
+# Names the directory of a project that another computer sent; see `SentPaths`.
+SENT_VARIABLE = "KOCHI_SENT"
 # the variables that name a machine
 NAMING = ("KOCHI_DEFAULT_MACHINE", "KOCHI_MACHINE", FOUND_VARIABLE)
 
@@ -170,15 +172,19 @@ class CommonFile:
 def common_files(
     environment: Mapping[str, str] = os.environ, machines: Collection[str | None] = ()
 ) -> tuple[CommonFile, ...]:
-    """The existing files, the nearest first: $KOCHI_ROOT/conf.yaml, then $KOCHI_SITE_CONF, else
-    /etc/kochi/conf.yaml, then what a scheduler said about one of the `machines`, or about one that
-    the environment names.
+    """The existing files, the nearest first: those of the computer that sent the project, then
+    $KOCHI_ROOT/conf.yaml, then $KOCHI_SITE_CONF, else /etc/kochi/conf.yaml, then what a scheduler
+    said about one of the `machines`, or about one that the environment names.
 
     Raises ConfigError for a file that cannot be read, and for a missing $KOCHI_SITE_CONF;
     KochiError when another user could have written a file: its scripts are executed.
     """
     root = Root.find(environment=environment)
-    found = []
+    found: list[CommonFile] = []
+    if sent := environment.get(SENT_VARIABLE):
+        place = SentPaths(Path(sent))
+        Root(place.root).secure(place.state)
+        found += map(_read, place.machines)
     if root.has_configuration():
         found.append(_read(root.configuration))
     if (site := site_file(environment)) is not None:

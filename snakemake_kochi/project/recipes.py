@@ -9,13 +9,14 @@ from functools import cached_property
 from pathlib import Path
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
-from snakemake_kochi.files import expand_user, is_name
+from snakemake_kochi.files import is_name
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.problems import chain
 from snakemake_kochi.project.recording import NOTHING_MORE, Recording
 from snakemake_kochi.project.requests import NO_REQUEST, Request
 from snakemake_kochi.project.revisions import Revision
+from snakemake_kochi.project.sent import local_path
 
 
 @dataclass(frozen=True)
@@ -273,16 +274,14 @@ class Project:
         """The directory that a recipe mirrors, absolute; None if it does not mirror."""
         if not recipe.mirror or not recipe.mirror_dir:
             return None
-        return self._path(recipe.mirror_dir, f"mirror_dir of {recipe}")
+        what = f"mirror_dir of {recipe}"
+        return local_path(self.directory, "mirror_dir", recipe.mirror_dir, what)
 
     def remote(self, recipe: Recipe) -> str | None:
         """The argument of `git clone`: a URL as written, or a local path made absolute."""
         if recipe.git is None or "://" in recipe.git or re.match(r"[^/]*:", recipe.git):
             return recipe.git
-        return str(self._path(recipe.git, f"git of {recipe}"))
-
-    def _path(self, text: str, what: str) -> Path:
-        return self.directory / expand_user(text, what)
+        return str(local_path(self.directory, "git", recipe.git, f"git of {recipe}"))
 
     @property
     def _source(self) -> str:

@@ -1,8 +1,16 @@
 """Snapshots: a working tree becomes a git tree in a store, and a tree becomes files again."""
 
+from snakemake_kochi.snapshot.arrival import forget_others, keep_parcel, read_parcel, unpack
 from snakemake_kochi.snapshot.commits import find_commit, freeze_commit
 from snakemake_kochi.snapshot.difference import difference
-from snakemake_kochi.snapshot.listing import deleted_files, matcher, submodules
+from snakemake_kochi.snapshot.listing import (
+    deleted_files,
+    ignored_files,
+    is_ignored,
+    matcher,
+    submodules,
+)
+from snakemake_kochi.snapshot.parcel import Bare, Parcel, Tree, pack, send_parcel, sent_ref
 from snakemake_kochi.snapshot.publication import (
     publish_commit,
     publish_mirror,
@@ -27,17 +35,24 @@ from snakemake_kochi.snapshot.snapshot import (
 from snakemake_kochi.snapshot.source import fetch_source, has_commit, has_tree, resolve_source
 
 __all__ = [
+    "Bare",
     "Entry",
+    "Parcel",
     "Snapshot",
+    "Tree",
     "difference",
     "deleted_files",
     "digest_sources",
     "fetch_source",
     "find_commit",
     "freeze_commit",
+    "forget_others",
     "freeze",
     "has_commit",
     "has_tree",
+    "ignored_files",
+    "is_ignored",
+    "keep_parcel",
     "keep_repository",
     "keep_repository_at",
     "keep_tree",
@@ -45,15 +60,20 @@ __all__ = [
     "matcher",
     "materialise",
     "overlay",
+    "pack",
     "publish_commit",
     "publish_mirror",
     "publish_snapshot",
     "read_file",
+    "read_parcel",
     "renew",
     "resolve_source",
     "restore_code",
     "select_sources",
+    "send_parcel",
+    "sent_ref",
     "submodules",
     "toplevel",
+    "unpack",
     "write_code",
 ]

@@ -27,12 +27,13 @@ class Listing:
     """Paths relative to the directory.
 
     `base` is the commit checked out (None without one); `dirty`: the files are not exactly those of
-    the commit.
+    the commit. `inside`: the repositories inside, submodules or not.
     """
 
     paths: tuple[str, ...]
     base: str | None
     dirty: bool
+    inside: tuple[str, ...] = ()
 
 
 def list_files(directory: Path, excluded: Callable[[str], bool]) -> Listing:
@@ -63,7 +64,8 @@ def list_files(directory: Path, excluded: Callable[[str], bool]) -> Listing:
         or _is_changed(directory, directory, prefix, excluded)
         or any(_is_changed(inside, directory, "", excluded) for inside in nested)
     )
-    return Listing(tuple(dict.fromkeys(paths)), base, dirty)
+    found = tuple(os.path.relpath(each, directory) for each in nested)
+    return Listing(tuple(dict.fromkeys(paths)), base, dirty, found)
 
 
 def deleted_files(directory: Path, commit: str) -> tuple[str, ...]:
@@ -92,6 +94,20 @@ def submodules(directory: Path) -> tuple[str, ...]:
     listed = run_git(directory, *FILES_ONLY, "ls-files", "-z", "--stage")
     lines = (line.partition(b"\t") for line in listed.split(b"\0"))
     return tuple(os.fsdecode(path) for mode, _, path in lines if mode.startswith(b"160000 "))
+
+
+def ignored_files(directory: Path) -> tuple[str, ...]:
+    """What git ignores in a working tree; of a directory with nothing else, only its name with a
+    slash. Raises GitError."""
+    words = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
+    listed = run_git(directory, *FILES_ONLY, *words)
+    return tuple(os.fsdecode(path) for path in listed.split(b"\0") if path)
+
+
+def is_ignored(directory: Path, path: str) -> bool:
+    """Whether git ignores a path in a working tree. Raises GitError."""
+    words = ("check-ignore", "-z", "--stdin")
+    return bool(run_git(directory, *FILES_ONLY, *words, stdin=os.fsencode(path), accept=(0, 1)))
 
 
 def _path_in_repository(directory: Path) -> str | None:

@@ -128,17 +128,21 @@ def with_objects_of(repository: Path) -> dict[str, str]:
 
     Raises GitError.
     """
+    return reading_objects(object_directory(repository))
+
+
+def object_directory(repository: Path) -> Path:
+    """The directory with the objects of a repository. Raises GitError."""
     found = run_git(repository, "rev-parse", "--git-path", "objects")
-    return reading_objects((repository / os.fsdecode(found.removesuffix(b"\n"))).resolve())
+    return (repository / os.fsdecode(found.removesuffix(b"\n"))).resolve()
 
 
-def reading_objects(directory: Path) -> dict[str, str]:
-    """An environment in which a command also reads the objects of a directory of objects."""
-    objects = str(directory)
-    if ":" in objects or objects.startswith('"'):
-        # As git reads a list of directories, in which ":" separates them.
-        objects = _quoted(objects)
-    return {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
+def reading_objects(*directories: Path) -> dict[str, str]:
+    """An environment in which a command also reads the objects of directories of objects."""
+    names = map(str, directories)
+    # As git reads a list of directories, in which ":" separates them.
+    quoted = (_quoted(each) if ":" in each or each.startswith('"') else each for each in names)
+    return {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(quoted)}
 
 
 def create_store(store: Path) -> None:
@@ -348,9 +352,16 @@ def _configuration(directory: Path, kind: str) -> str:
     is_old = kind == "sha1"
     text = _COPY_CONFIGURATION.format(format=0 if is_old else 1)
     text += "" if is_old else f"\tobjectFormat = {kind}\n"
+    return text + settings_of(directory, "--local")
+
+
+def settings_of(directory: Path, *scope: str) -> str:
+    """The settings of a repository that another one with the same files needs, as a part of a
+    configuration file; of the user's own configuration, too, if there is no `scope`."""
     found = _ask(
-        directory, "config", "--local", "-z", "--get-regexp", _SETTINGS, accept=(0, 1)
+        directory, "config", *scope, "-z", "--get-regexp", _SETTINGS, accept=(0, 1)
     ).decode("utf-8", "surrogateescape")
+    text = ""
     for setting in filter(None, found.split("\0")):
         key, _, value = setting.partition("\n")
         section, _, name = key.rpartition(".")

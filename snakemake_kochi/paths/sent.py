@@ -1,0 +1,92 @@
+"""The files of a project that another computer sends to a machine behind a login host."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from snakemake_kochi.files import name_of, safe_name
+
+
+@dataclass(frozen=True)
+class SentPaths:
+    """remote/projects/NAME-ID/ below a KOCHI_ROOT; `directory` may be relative to that.
+
+    NAME: the name of the project's directory; ID: a digest of where that directory is.
+    """
+
+    directory: Path
+
+    @classmethod
+    def of(cls, root: Path, project: Path, owner: str) -> SentPaths:
+        """The place of a project in a KOCHI_ROOT; `owner` says on which computer the project is."""
+        digest = hashlib.sha256(os.fsencode(f"{owner}\0{project.resolve()}")).hexdigest()[:10]
+        readable = safe_name(project.resolve().name) or "root"
+        return cls(root / "remote" / "projects" / f"{readable}-{digest}")
+
+    @classmethod
+    def without_project(cls, root: Path, owner: str) -> SentPaths:
+        """The place of commands that come from a computer, and from no project there."""
+        digest = hashlib.sha256(os.fsencode(owner)).hexdigest()[:10]
+        return cls(root / "remote" / "projects" / f"none-{digest}")
+
+    @classmethod
+    def all_below(cls, root: Path) -> Iterator[SentPaths]:
+        """All projects that were sent to a KOCHI_ROOT."""
+        found = (root / "remote" / "projects").glob("*")
+        yield from (cls(path) for path in sorted(found) if path.is_dir())
+
+    @property
+    def root(self) -> Path:
+        """The KOCHI_ROOT."""
+        return self.directory.parents[2]
+
+    @property
+    def project(self) -> Path:
+        """The project itself, a git repository."""
+        return self.directory / self.directory.name.rpartition("-")[0]
+
+    @staticmethod
+    def name_of_source(text: str) -> str:
+        """Where, in this directory, a local source of a recipe is; `text`: as in kochi.yaml."""
+        digest = hashlib.sha256(os.fsencode(text)).hexdigest()[:10]
+        readable = safe_name(os.path.basename(os.path.normpath(text))) or "source"
+        return f"sources/{digest}/{readable}"
+
+    @property
+    def state(self) -> Path:
+        """What is known about the files that were sent."""
+        return self.directory / "sent"
+
+    @property
+    def uses(self) -> Path:
+        """The commands that are about to read the files."""
+        return self.state / "uses"
+
+    def use(self, token: str) -> Path:
+        return self.uses / f"{name_of('use', token)}.json"
+
+    def index(self, place: str) -> Path:
+        """Which files were written to a place in this directory, for git."""
+        return self.state / f"{hashlib.sha256(os.fsencode(place)).hexdigest()[:10]}.index"
+
+    @property
+    def machines(self) -> list[Path]:
+        """Machines for all projects, of the computer from which the project comes."""
+        return sorted(self.state.glob("machines-*.yaml"))
+
+    def machine_file(self, number: int) -> Path:
+        return self.state / f"machines-{number}.yaml"
+
+    @property
+    def configuration(self) -> Path:
+        """The kochi.yaml, if it is not a file of the project."""
+        return self.state / "kochi.yaml"
+
+    @staticmethod
+    def note(project: Path) -> Path:
+        """What was sent, in the repository of a project that was sent."""
+        return project / ".git" / "kochi" / "sent.json"

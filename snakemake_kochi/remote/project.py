@@ -1,0 +1,250 @@
+"""The project of the current directory, on the machine for which a command is.
+
+Three steps bring it up to date there, and each may be repeated, or be the last one before the
+network breaks: a repository is made there, if need be; a parcel (`snapshot/parcel.py`) is pushed to
+it, if it lacks it; and `receive.py`, there, makes the working tree of it, in front of the command.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import shlex
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from snakemake_kochi.artifacts.published import published_name
+from snakemake_kochi.errors import GitError
+from snakemake_kochi.location import Location
+from snakemake_kochi.paths import Root, SentPaths
+from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, own_outputs
+from snakemake_kochi.phases.sent import USE_VARIABLE
+from snakemake_kochi.phases.sources import SNAKEMAKE_STATE, local_repository
+from snakemake_kochi.processes import this_node
+from snakemake_kochi.project.configuration import configuration_file
+from snakemake_kochi.project.machines import SENT_VARIABLE, common_files
+from snakemake_kochi.project.recipes import Project, Recipe
+from snakemake_kochi.project.sent import source_key
+from snakemake_kochi.remote.connection import Connection
+from snakemake_kochi.remote.left_behind import left_behind
+from snakemake_kochi.remote.refusal import RemoteError
+from snakemake_kochi.remote.script import Script
+from snakemake_kochi.snapshot import (
+    Bare,
+    Parcel,
+    Tree,
+    is_ignored,
+    pack,
+    resolve_source,
+    send_parcel,
+)
+
+# In an experiment that takes other code than the checked-out one, or other recipes.
+_BRANCHES = re.compile(r"\b(code|branch|commit_hash)[\"']?\s*:|@")
+_log = logging.getLogger(__name__)
+_RECEIVER = "snakemake_kochi.remote.receive"
+_NO_ROOM = ("No space left", "Disk quota exceeded", "unable to write", "unpacker error")
+# Makes an empty repository in $name of the current directory, unless there is one.
+_MAKE = """\
+if ! [ -e "$name/.git/HEAD" ]; then
+  new=".$name.$$.tmp"
+  git init --quiet --template= "$new" || exit
+  for setting in core.hooksPath=/dev/null receive.autogc=false gc.auto=0; do
+    git -C "$new" config "${setting%%=*}" "${setting#*=}" || exit
+  done
+  mv -T "$new" "$name" 2> /dev/null || rm -rf "$new"
+  [ -e "$name/.git/HEAD" ] || { echo "$PWD/$name is in the way" >&2; exit 1; }
+fi
+"""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A project on the other computer. `directory`: that of the project there; `place`: the one
+    with all that was sent; `parcel`: its commit; `has_configuration`: whether the kochi.yaml is not
+    a file of the project; `below`: the working directory, relative to `directory`."""
+
+    directory: str
+    place: str
+    parcel: str
+    has_configuration: bool = False
+    below: str = "."
+
+    @property
+    def working_directory(self) -> str:
+        return os.path.normpath(os.path.join(self.directory, self.below))
+
+    @cached_property
+    def variables(self) -> Mapping[str, str]:
+        """The environment of a command there."""
+        found = {SENT_VARIABLE: self.place, USE_VARIABLE: secrets.token_hex(8)}
+        if self.has_configuration:
+            found["KOCHI_CONF"] = str(SentPaths(Path(self.place)).configuration)
+        return found
+
+    def receiving(self, python: str) -> str:
+        """A line of sh that makes the project's files there as they were sent. The process of the
+        shell then becomes the command, with `variables`, in `working_directory`."""
+        words = [python, "-P", "-m", _RECEIVER, self.place, self.parcel]
+        line = shlex.join([*words, self.variables[USE_VARIABLE]])
+        return f"{line} $$ || exit\nmkdir -p {shlex.quote(self.working_directory)} || exit"
+
+
+def place_there(location: Location, root: str) -> SentPaths:
+    """Where the project is below `root`, KOCHI_ROOT there. Each clone has a place of its own."""
+    return SentPaths.of(Path(root), location.require_project().directory, owner())
+
+
+def owner() -> str:
+    """This computer and user, for names of places on other computers."""
+    return f"{this_node().machine or socket.gethostname()} {os.getuid()}"
+
+
+def send_project(connection: Connection, location: Location, root: str, before: str = "") -> Sent:
+    """Send what is missing of the project. The working tree there is as before until `receiving`.
+
+    `root`: the absolute path of KOCHI_ROOT there. `before`: lines of sh after which `git` is found
+    there. Raises RemoteError; GitError and KochiError for what is wrong here.
+    """
+    place, packed = place_there(location, root), _Packed(location)
+    name, parcel = place.project.name, packed.parcel
+    script = Script(
+        f"{before}\numask 077\nname={shlex.quote(name)}\n"
+        f"mkdir -p -- {shlex.quote(str(place.state))} && cd -- {shlex.quote(str(place.directory))}"
+        f" || exit\n{_MAKE}"
+        "git -C \"$name\" for-each-ref --format='%(refname)' refs/kochi/sent"
+    )
+
+    def parcels_there() -> list[str]:
+        refs = connection.run(script, what="making a place for the project").stdout.decode()
+        return [ref.rpartition("/")[2] for ref in refs.split()]
+
+    if parcel.commit not in (earlier := parcels_there()):
+        try:
+            _push(connection, packed, earlier, str(place.project), before)
+        except RemoteError:
+            # Another command may have sent the same at the same time.
+            if parcel.commit not in parcels_there():
+                raise
+    for sentence in left_behind(packed.project.directory, packed.texts):
+        _log.warning("%s", sentence)
+    below = os.path.relpath(Path.cwd().resolve(), packed.project.directory.resolve())
+    return Sent(
+        str(place.project),
+        str(place.directory),
+        parcel.commit,
+        packed.configuration is not None,
+        "." if below.startswith("..") else below,
+    )
+
+
+def _push(
+    connection: Connection, packed: _Packed, earlier: Sequence[str], directory: str, before: str
+) -> None:
+    serve = f"{before}\ngit receive-pack" if before else "git receive-pack"
+    address, environment = connection.url(directory), connection.git_environment()
+    try:
+        send_parcel(packed.store, packed.parcel, earlier, address, environment, serve)
+    except GitError as error:
+        is_full = any(word in error.message for word in _NO_ROOM)
+        raise RemoteError(
+            f"the project was not sent: {error.message}",
+            "Free some space there, and type the same line again."
+            if is_full
+            else "Type the same line again: it goes on.",
+        ) from error
+
+
+class _Packed:
+    """What is to be sent of a project."""
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self.project: Project = location.require_project()
+        self.store = Root.find().project(self.project.directory).store
+        Root.find().secure(self.store.parent)
+
+    @cached_property
+    def texts(self) -> Mapping[Path, str]:
+        """The experiments and the like."""
+        top = self.project.directory
+        found = sorted({path for glob in EXPERIMENT_GLOBS for path in top.glob(glob)})
+        return {path: path.read_text(errors="replace") for path in found if path.is_file()}
+
+    @cached_property
+    def configuration(self) -> str | None:
+        """The text of kochi.yaml, if it is not in the project."""
+        file = configuration_file(self.project.directory)
+        if file == self.project.directory / file.name:
+            return None
+        return file.read_text(errors="surrogateescape")
+
+    @cached_property
+    def parcel(self) -> Parcel:
+        project, machine = self.project, self.location.machine
+        has_branches = any(map(_BRANCHES.search, self.texts.values()))
+        outputs = own_outputs(Path.cwd(), project.directory, Root.find())
+        name = place_there(self.location, "/").project.name
+        own = Tree(project.directory, name, outputs, with_branches=has_branches)
+        mirrors = {tree.at: tree for _, tree in self._mirrors()}
+        sources = {key: tree.at for key, tree in self._mirrors()}
+        repositories: dict[str, Bare] = {}
+        for key, bare in self._repositories(has_branches):
+            sources[key] = bare.at
+            known = repositories.get(bare.at, bare)
+            commits = tuple(dict.fromkeys([*known.commits, *bare.commits]))
+            repositories[bare.at] = replace(bare, commits=commits)
+        about = {
+            "machine": {
+                "name": machine.name,
+                "lock_dir": machine.lock_dir,
+                "lock_kind": machine.lock_kind,
+            },
+            "machines": self._machines(),
+            "configuration": self.configuration,
+            "sources": dict(sorted(sources.items())),
+            "published": {machine.name: published_name(project.directory, machine.name)},
+            "from": {"host": this_node().host, "directory": str(project.directory)},
+        }
+        return pack(self.store, [own, *mirrors.values()], repositories.values(), about)
+
+    def _machines(self) -> list[str]:
+        """The files with machines for all projects, but what a scheduler said."""
+        found = Root.find().machine(self.location.machine.name).found
+        return [each.text for each in common_files() if each.file != str(found)]
+
+    @property
+    def _recipes(self) -> Iterator[Recipe]:
+        yield from (each for known in self.project.dependencies.values() for each in known.values())
+
+    def _mirrors(self) -> Iterator[tuple[str, Tree]]:
+        for recipe in self._recipes:
+            directory = self.project.mirror_directory(recipe)
+            if directory is None or not directory.is_dir() or self._travels(directory):
+                continue
+            key = source_key("mirror_dir", str(recipe.mirror_dir))
+            at = SentPaths.name_of_source(key)
+            yield key, Tree(directory.resolve(), at, SNAKEMAKE_STATE, with_history=False)
+
+    def _repositories(self, has_branches: bool) -> Iterator[tuple[str, Bare]]:
+        for recipe in self._recipes:
+            if recipe.git is None or recipe.mirror or recipe.is_remote:
+                continue
+            found = local_repository(recipe.git, self.project.directory)
+            if found is None or self._travels(Path(found)):
+                continue
+            key = source_key("git", recipe.git)
+            commit = resolve_source(found, recipe.branch, recipe.commit_hash)
+            yield key, Bare(Path(found), SentPaths.name_of_source(key), (commit,), has_branches)
+
+    def _travels(self, directory: Path) -> bool:
+        """Whether a directory is in the project, and not ignored by git."""
+        top, real = self.project.directory.resolve(), directory.resolve()
+        if not real.is_relative_to(top):
+            return False
+        return real == top or not is_ignored(top, real.relative_to(top).as_posix())
