@@ -18,6 +18,7 @@ from snakemake_kochi.schedulers.environment import print_node
 from snakemake_kochi.schedulers.interface import (
     UNKNOWN,
     AllocationRequest,
+    AllocationSettings,
     Limits,
     Scheduler,
     Wanted,
@@ -35,13 +36,15 @@ class WorkerCommand:
 
     `setup` is a text for bash that comes first. `first_worker` is the number of the first worker,
     if they were given numbers. `saves`: whether the settings are written; not for a text that only
-    people read.
+    people read. `has_shell`: the shell that executes the script is a child of another process, with
+    which the worker is to end.
     """
 
     settings: WorkerSettings
     setup: str = ""
     first_worker: int | None = None
     saves: bool = True
+    has_shell: bool = False
 
     def script(
         self, allocation: str, cores: str | None, output: Path | None = None, index: str = "0"
@@ -64,6 +67,8 @@ class WorkerCommand:
             worker += f" --worker $(({self.first_worker} + {index}))"
         if cores is not None:
             worker += f" --cores {cores}"
+        if self.has_shell:
+            worker += ' --parent "$PPID"'
         return "\n".join(["#!/bin/bash", *filter(None, [*first, self.setup]), worker, ""])
 
     @property
@@ -103,6 +108,21 @@ def wanted_of(
         count=count,
         excluded=tuple(excluded),
         request=request.with_room_for_worker(OWN_MB, limits.node),
+    )
+
+
+def wanted_by_hand(scheduler: Scheduler, settings: AllocationSettings, count: int = 1) -> Wanted:
+    """What is requested for workers that a person requests before there are jobs."""
+    limits = scheduler.limits()
+    # If there are several kinds of nodes, one of them: perhaps no node has the maximum of
+    # everything.
+    node = limits.nodes[0] if limits.nodes else limits.node
+    return Wanted(
+        node.cores,
+        memory_mb=settings.memory_mb or 0,
+        gpus=node.gpus,
+        seconds=settings.time,
+        count=count,
     )
 
 

@@ -189,7 +189,9 @@ def _release(location: Location, worker: WorkerState, how: Release) -> tuple[str
             "To end the run, press Ctrl-C there, or type: kochi launch --stop",
         )
     order_release(location.machine_paths, number, how)
-    back = f", which ends allocation {worker.allocation}" if worker.allocation else ""
+    # That of a worker beside a person's shell stays: it is the shell's.
+    is_own = worker.allocation and is_there(location.machine_paths.worker(number).requested)
+    back = f", which ends allocation {worker.allocation}" if is_own else ""
     jobs = ", ".join(map(str, worker.running))
     which = f"job{'s' * (len(worker.running) > 1)} {jobs}"
     if not jobs:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from snakemake_kochi.cli.options import JOB, WORKER, machine_option
+from snakemake_kochi.cli.output import remark
 from snakemake_kochi.errors import KochiError, NameNotFoundError
 
 if TYPE_CHECKING:
@@ -41,6 +44,64 @@ def inspect_command(machine: str | None, by_ssh: bool, words: Sequence[str]) -> 
     worker = _worker_of_job(location, number) if kind == "job" else _worker(location, number)
     inner = beside_words(location.machine_paths, location.root, kind, number, command)
     return become(program_on_node(location, worker, inner, sys.stdin.isatty(), by_ssh))
+
+
+@click.command()
+@machine_option
+@click.option(
+    *("-n", "--nodes", "spec"),
+    metavar="SPEC",
+    help="The nodes. With 'scheduler: slurm' their number or names; an alloc_interact_script gets "
+    "the text in KOCHI_ALLOC_NODE_SPEC.",
+)
+@click.option(
+    *("-q", "--queue"), metavar="QUEUE", help="Start a worker for this queue beside the shell."
+)
+@click.option(
+    *("-t", "--time-limit", "limit"),
+    metavar="LIMIT",
+    help="The time limit; by default that of kochi.yaml. An alloc_interact_script gets the text in "
+    "KOCHI_ALLOC_TIME_LIMIT.",
+)
+def alloc_interact_command(
+    machine: str | None, spec: str | None, queue: str | None, limit: str | None
+) -> int:
+    """Open a shell on a compute node, in an allocation that ends with it.
+
+    With -q a worker is in the same allocation, and runs the jobs of that queue until the shell
+    ends.
+    """
+    from snakemake_kochi.allocation.interactive import shell_in_allocation
+    from snakemake_kochi.cli.workers import seconds_of_limit
+    from snakemake_kochi.location import find_location
+    from snakemake_kochi.terminal.become import become
+
+    location = find_location(machine)
+    location.require_here()
+    if queue is not None:
+        location.machine_paths.queue(queue)
+    found = location.machine
+    settings = replace(found.allocation, node_spec=spec or found.allocation.node_spec)
+    if limit is not None and not found.alloc_interact_script:
+        settings = replace(settings, time=seconds_of_limit(limit))
+    location = replace(location, machine=replace(found, allocation=settings))
+    has_terminal = sys.stdin.isatty()
+    if queue is not None:
+        location.prepare_machine()
+    shell = shell_in_allocation(location, queue, limit, has_terminal)
+    os.environ.update(shell.variables)
+    if not shell.typed:
+        return become(shell.words)
+    if not has_terminal:
+        raise KochiError(
+            f"without a terminal, nothing starts the worker for queue {queue}: the "
+            "alloc_interact_script does not read $KOCHI_WORKER_LAUNCH_CMD",
+            "Have it start that command in the background, or type this in a terminal.",
+        )
+    from snakemake_kochi.terminal.typist import run_and_type
+
+    remark(f"In the shell on the node, this is typed for you:{shell.typed}")
+    return run_and_type(shell.words, shell.typed)
 
 
 def _parsed(words: Sequence[str]) -> tuple[str, int, list[str]]:

@@ -27,6 +27,7 @@ _COMMANDS = {
     "alloc": ("snakemake_kochi.cli.workers", "Request workers for a queue from the scheduler."),
     "release": ("snakemake_kochi.cli.ending", "Release workers and their allocations."),
     "inspect": ("snakemake_kochi.cli.inspection", "Log in beside a job, on a worker's node."),
+    "alloc_interact": ("snakemake_kochi.cli.inspection", "Open a shell on a compute node."),
     "launch": ("snakemake_kochi.cli.launch", "Start a run that goes on after logout."),
     "enqueue": ("snakemake_kochi.cli.enqueue", "Submit one job to a queue."),
     "interact": ("snakemake_kochi.cli.interactive", "Run a shell or a command as a job, here."),

@@ -177,12 +177,11 @@ def alloc_command(
 def _request(
     location: Location, queue: str, spec: str | None, count: int, limit: str | None, blocking: bool
 ) -> list[_RequestedAllocation]:
-    from snakemake_kochi.allocation.request import WorkerCommand
+    from snakemake_kochi.allocation.request import WorkerCommand, wanted_by_hand
     from snakemake_kochi.allocation.workers import make_scheduler
     from snakemake_kochi.cli.output import remark, say
     from snakemake_kochi.files import make_directory
     from snakemake_kochi.queue import RequestedWorker, allocate_ids, assign_queues, note_requested
-    from snakemake_kochi.schedulers.interface import Wanted
     from snakemake_kochi.schedulers.script import AllocScript
     from snakemake_kochi.worker.settings import WorkerSettings
 
@@ -200,21 +199,11 @@ def _request(
         )
     settings = replace(settings, node_spec=spec or settings.node_spec)
     if machine.scheduler is not None and limit is not None:
-        settings = replace(settings, time=_seconds(limit))
+        settings = replace(settings, time=seconds_of_limit(limit))
     # A name of its own: it finds an allocation that was submitted although the answer was lost.
     name = f"kochi-alloc-{secrets.token_hex(4)}"
     scheduler = make_scheduler(replace(machine, allocation=settings), name, limit)
-    limits = scheduler.limits()
-    # If there are several kinds of nodes, one of them: perhaps no node has the maximum of
-    # everything.
-    node = limits.nodes[0] if limits.nodes else limits.node
-    wanted = Wanted(
-        node.cores,
-        memory_mb=settings.memory_mb or 0,
-        gpus=node.gpus,
-        seconds=settings.time,
-        count=count,
-    )
+    wanted = wanted_by_hand(scheduler, settings, count)
     numbers = allocate_ids(location.machine_paths, "worker", count)
     for_workers = WorkerSettings(
         str(location.root.directory), machine.name, (queue,), stay=blocking, echo=True
@@ -240,7 +229,8 @@ def _request(
     ]
 
 
-def _seconds(limit: str) -> float:
+def seconds_of_limit(limit: str) -> float:
+    """A time limit that a person typed, in seconds."""
     from snakemake_kochi.quantities import walltime_of
 
     try:

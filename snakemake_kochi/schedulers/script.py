@@ -31,6 +31,8 @@ from snakemake_kochi.schedulers.interface import (
     time_limit,
 )
 
+LAUNCH_VARIABLE = "KOCHI_WORKER_LAUNCH_CMD"
+
 # Seconds in which a faulty script has mostly failed.
 _EARLY = 1.0
 _PAUSE = 0.02
@@ -160,7 +162,7 @@ class AllocScript:
                     # Not -u: without -n and -t the variables for node spec and time limit are not
                     # set.
                     ["bash", "-eo", "pipefail", "-c", self._script],
-                    env={**os.environ, **self._variables(wanted, own)},
+                    env={**os.environ, **self.variables(self._seconds(wanted), own)},
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=stream,
@@ -177,7 +179,8 @@ class AllocScript:
         name = f"{self._name}-1"
         log = worker.log(name)
         own = log.with_suffix(".sh")
-        exports = (f"export {n}={shlex.quote(v)}" for n, v in self._variables(wanted, own).items())
+        variables = self.variables(self._seconds(wanted), own)
+        exports = (f"export {name}={shlex.quote(value)}" for name, value in variables.items())
         lines = ["set -eo pipefail", *exports, self._script]
         return (
             f"cat > {shlex.quote(str(own))} << 'END'\n{self._command(name, 1, log, worker)}END\n"
@@ -190,12 +193,20 @@ class AllocScript:
         cores = None if self._settings.cores is None else str(self._settings.cores)
         return worker.script(name, cores, log, str(number - 1))
 
-    def _variables(self, wanted: Wanted, own: Path) -> dict[str, str]:
-        variables = {"KOCHI_WORKER_LAUNCH_CMD": f"bash {shlex.quote(str(own))}"}
+    def _seconds(self, wanted: Wanted) -> float | None:
+        # The total time of the jobs is known only if the number that run at a time is known.
+        return wanted.seconds if self._settings.cores else self._settings.time
+
+    def variables(self, seconds: float | None, own: Path | None) -> dict[str, str]:
+        """The variables that the script reads, for an allocation of so many `seconds`.
+
+        `own`: the script that starts the worker, if there is to be one.
+        """
+        variables = {}
+        if own is not None:
+            variables[LAUNCH_VARIABLE] = f"bash {shlex.quote(str(own))}"
         if self._settings.node_spec is not None:
             variables["KOCHI_ALLOC_NODE_SPEC"] = self._settings.node_spec
-        # The total time of the jobs is known only if the number that run at a time is known.
-        seconds = wanted.seconds if self._settings.cores else self._settings.time
         if self._limit is not None:
             variables["KOCHI_ALLOC_TIME_LIMIT"] = self._limit
         elif seconds is not None:
@@ -254,6 +265,11 @@ class AllocScript:
     @property
     def how_to_cancel(self) -> str:
         return "the command of your scheduler for it"
+
+
+def reads(script: str, variable: str) -> bool:
+    """Whether a script reads a variable at all, as far as its text shows."""
+    return re.search(rf"\$\{{?{variable}\b", _COMMENT.sub("", script)) is not None
 
 
 def _needs(script: str, variable: str) -> bool:

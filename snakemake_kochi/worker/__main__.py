@@ -21,6 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--allocation", metavar="NAME", help="the allocation of this process")
     parser.add_argument("--worker", type=int, metavar="N", help="the number of this worker")
     parser.add_argument("--cores", type=int, metavar="N", help="how many the allocation has here")
+    parser.add_argument("--parent", type=int, metavar="PID", help="it ends with that process")
     try:
         if "--root" in arguments:
             raise WorkerError(

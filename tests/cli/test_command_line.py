@@ -23,6 +23,7 @@ COMMANDS = (
         "alloc",
         "release",
         "inspect",
+        "alloc_interact",
         "launch",
         "enqueue",
         "interact",

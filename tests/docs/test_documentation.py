@@ -37,7 +37,7 @@ PACKAGE = REPOSITORY / "snakemake_kochi"
 SITE = "https://snakemake-kochi.readthedocs.io/en/latest/"
 SOURCES = "https://github.com/snakemake-kochi/snakemake_kochi/blob/main/"
 # Said to be missing: when one comes, the pages that say so must change.
-NOT_YET = {"alloc_interact"}
+NOT_YET: set[str] = set()
 
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]+?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S

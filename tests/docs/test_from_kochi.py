@@ -174,7 +174,7 @@ def test_a_row_that_says_what_is_not_so_would_be_found() -> None:
     for row in (
         Row("show jobs", ("-m",), "not there yet"),
         Row("show jobs", ("-t",), "never"),
-        Row("alloc_interact", ("-m",), "the same"),
+        Row("no_such_command", ("-m",), "the same"),
     ):
         with pytest.raises(AssertionError):
             test_what_a_row_says_is_so(row)

@@ -18,10 +18,18 @@ from snakemake_kochi.queue import find_job, list_workers
 
 SLURM = {"nodes": 2, "cpus": 2, "apart": True, "settings": ("TaskPlugin=task/affinity",)}
 COMMAND = [sys.executable, "-P", "-m", "snakemake_kochi.cli"]
+# The second one is that of the original's tutorial.
 MACHINES = """
     machines:
       own:
         scheduler: slurm
+      scripted:
+        alloc_interact_script: srun --quiet -w $KOCHI_ALLOC_NODE_SPEC --pty bash --norc
+      own_way:
+        alloc_interact_script: >-
+          srun --quiet --pty bash -c "$KOCHI_WORKER_LAUNCH_CMD & exec bash --norc"
+      alloc_only:
+        alloc_script: "true"
 """
 
 
@@ -31,7 +39,8 @@ class Login:
     def __init__(self, directory: Path, root: Path, cluster: SlurmCluster) -> None:
         self.directory = directory
         self.cluster = cluster
-        self.machine: MachinePaths = Root(root).machine("own")
+        self.root = Root(root)
+        self.machine: MachinePaths = self.root.machine("own")
         self.environment = {
             **os.environ,
             **cluster.environment,
@@ -142,3 +151,119 @@ def test_a_worker_of_an_array_is_reached(login: Login) -> None:
     login.wait_for_worker(1)
     said = {login.type("inspect", str(each), "--", "hostname").stdout for each in (0, 1)}
     assert said == {"node1\n", "node2\n"}
+
+
+# ---- kochi alloc_interact
+
+
+def test_a_shell_in_an_allocation_with_a_worker_beside_it(login: Login) -> None:
+    shell = login.open("alloc_interact", "-n", "node2", "-q", "q", "-t", "10")
+    shell.expect("Granted job allocation")
+    shell.expect("Kochi worker 0 started on machine own")
+    shell.sendline("hostname; stty size")
+    shell.expect("node2\r\n33 99\r\n")
+    # What the jobs print is shown there, as the tutorial has it.
+    login.type("enqueue", "-q", "q", "--", "echo", "from the job")
+    shell.expect("from the job")
+    # Ctrl-C is for what the person has typed.
+    login.type("enqueue", "-q", "q", "--", "sleep", "300")
+    wait_until(lambda: find_job(login.machine, 1).state == "running", "the job runs")
+    shell.sendline("sleep 100")
+    shell.sendintr()
+    # A step in it waits for nothing.
+    shell.sendline("srun --overlap echo a step $((1+1))")
+    shell.expect("a step 2")
+    assert find_job(login.machine, 1).state == "running"
+    # It is reached as other workers are.
+    assert login.type("inspect", "job", "1", "--", "hostname").stdout == "node2\n"
+
+    shell.sendline("exit 5")
+    shell.expect(pexpect.EOF)
+    shell.close()
+    assert shell.exitstatus == 5
+    (worker,) = list_workers(login.machine)
+    assert (worker.state, worker.capacity.cores) == ("left", 2)
+    # Its job waits for another one.
+    assert find_job(login.machine, 1).state == "waiting"
+    wait_until(lambda: not login.cluster.jobs(), "the allocation has ended")
+
+
+def test_a_released_worker_leaves_the_shell(login: Login) -> None:
+    shell = login.open("alloc_interact", "-q", "q")
+    shell.expect("Kochi worker 0 started on machine own")
+    said = login.type("release", "0").stdout
+    assert said == "Worker 0 was told to leave: it leaves at once.\n"
+    wait_until(lambda: list_workers(login.machine)[0].state == "left", "the worker has left")
+    shell.sendline("echo still $((1+1)) here; exit")
+    shell.expect("still 2 here")
+    shell.expect(pexpect.EOF)
+
+
+def test_without_a_terminal_it_is_a_pipe(login: Login) -> None:
+    done = login.type(
+        "alloc_interact", "-n", "1", stdin="hostname; echo $SLURM_JOB_NUM_NODES; exit 3"
+    )
+    assert (done.returncode, done.stdout.splitlines()[1]) == (3, "1")
+    assert done.stdout.splitlines()[0] in login.cluster.nodes
+
+
+def test_a_script_opens_the_shell_and_the_worker_is_typed_into_it(login: Login) -> None:
+    machine = login.root.machine("scripted")
+    shell = login.open("alloc_interact", "-m", "scripted", "-n", "node2", "-q", "test")
+    shell.expect("In the shell on the node, this is typed for you: bash ")
+    shell.expect("Kochi worker 0 started on machine scripted")
+    shell.sendline("hostname; stty size")
+    shell.expect("node2\r\n33 99\r\n")
+    shell.setwinsize(44, 111)
+    shell.sendline("sleep 1; stty size")
+    shell.expect("44 111\r\n")
+    login.type("enqueue", "-m", "scripted", "-q", "test", "--", "echo", "fo" + "o")
+    shell.expect("foo\r\n")
+    # Its scheduler is not known: by ssh.
+    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    inspected = login.type("inspect", "-m", "scripted", "0", "--", "hostname")
+    assert inspected.stdout == "node2\n"
+    shell.sendline("exit 5")
+    shell.expect(pexpect.EOF)
+    shell.close()
+    assert shell.exitstatus == 5
+    wait_until(lambda: not login.cluster.jobs(), "the allocation has ended")
+    assert len(list_workers(machine)) == 1
+
+
+def test_a_script_that_starts_the_worker_itself(login: Login) -> None:
+    shell = login.open("alloc_interact", "-m", "own_way", "-q", "test")
+    shell.expect("Kochi worker 0 started on machine own_way")
+    assert "typed for you" not in shell.before
+    shell.sendline("echo a shell $((1+1)); exit")
+    shell.expect("a shell 2")
+    shell.expect(pexpect.EOF)
+
+
+def test_machines_that_give_no_shell_say_so(login: Login) -> None:
+    def said(*words: str) -> str:
+        done = login.type("alloc_interact", *words)
+        assert (done.returncode, done.stdout) == (1, "")
+        return done.stderr
+
+    assert said("-m", "local") == (
+        "kochi: machine local has neither a scheduler nor an alloc_interact_script, by which a "
+        "shell on a compute node is requested\n"
+        "Machines with one: own, scripted, own_way. Choose one with -m.\n"
+    )
+    assert "machines: alloc_only: alloc_interact_script: srun --pty bash\n" in said(
+        "-m", "alloc_only"
+    )
+    assert said("-m", "scripted") == (
+        "kochi: machines: scripted: alloc_interact_script reads $KOCHI_ALLOC_NODE_SPEC, but "
+        "machines: scripted: allocation: node_spec in kochi.yaml is not set\n"
+        "Add to the command: -n SPEC\n"
+    )
+    assert said("-m", "scripted", "-n", "node1", "-q", "q") == (
+        "kochi: without a terminal, nothing starts the worker for queue q: the "
+        "alloc_interact_script does not read $KOCHI_WORKER_LAUNCH_CMD\n"
+        "Have it start that command in the background, or type this in a terminal.\n"
+    )
+    refused = login.type("alloc_interact", "-n", "no-such-node")
+    assert refused.returncode != 0
+    assert "Invalid node name specified" in refused.stderr

@@ -6,16 +6,18 @@ import json
 import os
 import pwd
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pexpect
 import psutil
 import pytest
-from hosts import Host
+from hosts import Host, Started
 from support import wait_until
 
 from snakemake_kochi.paths import MachinePaths, Root
@@ -81,6 +83,43 @@ def there(tmp_path: Path, isolated_environment: Path) -> Iterator[Node]:
     (tmp_path / "home").mkdir()
     with Host("node7", tmp_path) as host:
         yield Node(host, tmp_path / "home", isolated_environment)
+
+
+class OrdinaryUser:
+    """An account with a home, on hosts that are entered by `start`: there sshd and ssh do not have
+    the rights of root."""
+
+    NAME, NUMBER = "ada", 54322
+
+    def __init__(self) -> None:
+        # Not below pytest's directories, which only root may enter.
+        self.directory = Path(tempfile.mkdtemp(prefix="kochi-user-", dir="/tmp"))
+        self.directory.chmod(0o755)
+        self.home = self.directory / "home"
+        self.home.mkdir(mode=0o700)
+        os.chown(self.home, self.NUMBER, self.NUMBER)
+        line = f"{self.NAME}:x:{self.NUMBER}:{self.NUMBER}::{self.home}:/bin/bash\n"
+        (self.directory / "passwd").write_text(line + Path("/etc/passwd").read_text())
+        # The interpreter may be in the home of root.
+        self.hidden = self.directory / "root"
+        self.hidden.mkdir()
+        self.environment = {"HOME": str(self.home), "KOCHI_ROOT": str(self.home / "kochi")}
+
+    def mounts(self) -> Iterator[str]:
+        yield f"mount --bind {self.directory}/passwd /etc/passwd"
+        home = Path("/root")
+        interpreter = Path(sys.executable).resolve()
+        if interpreter.is_relative_to(home):
+            top = home / interpreter.relative_to(home).parts[0]
+            (self.hidden / top.name).mkdir(exist_ok=True)
+            yield f"mount --bind {top} {self.hidden / top.name}"
+            yield f"mount --rbind {self.hidden} {home}"
+
+    def start(self, host: Host, *command: str) -> Started:
+        script = "; ".join(["set -e", *self.mounts(), 'exec "$@"'])
+        as_user = ("setpriv", f"--reuid={self.NUMBER}", f"--regid={self.NUMBER}", "--clear-groups")
+        words = ("unshare", "--mount", "bash", "-c", script, "-", *as_user, *command)
+        return host.start(*words, cwd=self.directory, environment=self.environment)
 
 
 class Here:
@@ -296,6 +335,20 @@ def test_a_node_without_sshd_says_so(there: Node) -> None:
     # The jobs go on.
     job = there.submit("true")
     wait_until(lambda: find_job(there.machine, job).state == "ended")
+
+
+def test_an_ordinary_user_logs_in(tmp_path: Path) -> None:
+    user = OrdinaryUser()
+    try:
+        with Host("login1", tmp_path) as login, Host("node9", tmp_path) as node:
+            work = user.start(node, *COMMAND, "work", "-q", "q", "-b")
+            work.wait_for("Kochi worker 0 started")
+            words = ("sh", "-c", "id -un; hostname; exit 5")
+            typed = user.start(login, *COMMAND, "inspect", "0", "--", *words)
+            assert typed.wait() == 5
+            assert typed.said == "ada\nnode9\n"
+    finally:
+        shutil.rmtree(user.directory)
 
 
 # ---- others
