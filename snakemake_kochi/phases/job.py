@@ -145,14 +145,14 @@ def _run_command(
     own |= source_variables(freeze.snapshot.base, freeze.snapshot.dirty)
     variables = own_environment() | own
     with _copy_of(freeze) as directory:
+        # In a terminal, the command says what these keys do; it does not inherit these handlers.
+        for number in (signal.SIGINT, signal.SIGQUIT) if os.isatty(0) else ():
+            signal.signal(number, lambda *_: None)
         try:
             process = subprocess.Popen(words, cwd=directory / copy, env=variables)
         except OSError as error:
             print(f"kochi: {error.filename}: {error.strerror}", file=sys.stderr)
             return _CANNOT_EXECUTE
-        # In a terminal, the command says what these keys do.
-        for number in (signal.SIGINT, signal.SIGQUIT) if os.isatty(0) else ():
-            signal.signal(number, lambda *_: None)
         status = process.wait()
     return status if status >= 0 else 128 - status
 
