@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -48,7 +49,7 @@ def interact_command(machine: str | None, keep: bool, **typed: object) -> int:
     environment = {name: os.environ[name] for name in _OF_A_TERMINAL if os.environ.get(name)}
     terminal = Terminal(size_of_terminal(0, 1), keep, environment)
     location, ticket = submit(machine, Request(**typed, terminal=terminal))  # type: ignore[arg-type]
-    return Session(location, ticket.job, remark, ends_it=not keep).run()
+    return Session(location, ticket.job, _say, ends_it=not keep).run()
 
 
 @click.command()
@@ -65,7 +66,14 @@ def attach_command(machine: str | None, job: int) -> int:
 
     location = find_location(machine)
     location.require_here()
-    return attach(location, job, remark)
+    location.secure(location.machine_paths.directory)
+    return attach(location, job, _say)
+
+
+def _say(text: str) -> None:
+    # The window may have been closed.
+    with contextlib.suppress(OSError):
+        remark(text)
 
 
 def _require_terminal(instead: str) -> None:

@@ -263,9 +263,7 @@ def test_a_job_that_is_killed_is_told_and_the_terminal_is_restored(
     someone.sees("full\r\n")
     number = pid_of_host(machine)
     if victim == "worker":
-        supervisor = at_work.pid
-        for child in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split():
-            os.kill(int(child), signal.SIGKILL)
+        kill_worker(at_work)
     else:
         os.kill(number, signal.SIGKILL)
     someone.sees("\x1b[?1000l\x1b[?1049l")
@@ -274,6 +272,12 @@ def test_a_job_that_is_killed_is_told_and_the_terminal_is_restored(
     assert status == 255
     await_end(machine)
     wait_until(lambda: not processes_of_job())
+
+
+def kill_worker(worker: subprocess.Popen[str]) -> None:
+    """The one below its supervisor."""
+    for child in Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split():
+        os.kill(int(child), signal.SIGKILL)
 
 
 def test_a_program_that_is_killed_is_told(person: Spawn, at_work: object) -> None:
@@ -380,17 +384,33 @@ def test_a_kept_job_is_left_and_attached_to_again_with_its_recent_output(
     assert await_end(machine) == "exit status 6"
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
 def test_a_kept_job_outlives_its_client(
-    person: Spawn, at_work: object, machine: MachinePaths
+    number: signal.Signals, person: Spawn, at_work: object, machine: MachinePaths
 ) -> None:
     someone = at_prompt(person, "--keep")
     someone.asks("x=kept")
-    someone.child.kill(signal.SIGKILL)
+    someone.child.kill(number)
     someone.leaves()
     again = person("attach", 0)
     again.sees(PROMPT)
     again.types("echo $x$x")
     again.sees("keptkept")
+
+
+def test_a_kept_job_whose_worker_is_killed_is_not_begun_again(
+    person: Spawn,
+    at_work: subprocess.Popen[str],
+    worker: Callable[..., subprocess.Popen[str]],
+    machine: MachinePaths,
+) -> None:
+    someone = at_prompt(person, "--keep")
+    kill_worker(at_work)
+    someone.sees("the connection to the terminal of job 0 was lost")
+    assert someone.leaves()[0] == 255
+    worker("test")
+    assert await_end(machine) == "exit status 1"
+    assert "the terminal of job 0 was lost in an earlier attempt" in machine.job(0).log.read_text()
 
 
 def test_a_second_client_takes_the_terminal_of_a_kept_job(person: Spawn, at_work: object) -> None:

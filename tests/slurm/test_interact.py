@@ -1,0 +1,77 @@
+"""`kochi interact` in an allocation of a real Slurm: through the allocation, not through a port."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster
+from support import git, wait_until, write
+
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import find_job, list_workers
+from tests.terminal.conftest import PROMPT, Person, await_end
+
+SLURM = {"nodes": 2, "cpus": 2, "apart": True}
+
+
+@pytest.fixture
+def machine(isolated_environment: Path) -> MachinePaths:
+    return Root(isolated_environment).machine("own")
+
+
+@pytest.fixture
+def login(
+    tmp_path: Path, cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SlurmCluster]:
+    """A person on the login node of a cluster, in a project."""
+    directory = tmp_path / "project"
+    directory.mkdir()
+    git(directory, "init", "--quiet")
+    write(directory / "kochi.yaml", "machines:\n  own:\n    scheduler: slurm\n")
+    write(Path(os.environ["HOME"], ".bashrc"), f"PS1='{PROMPT}'\n")
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", "own")
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    yield cluster
+    cluster.cancel_jobs()
+
+
+def test_a_shell_in_an_allocation_goes_through_it(
+    login: SlurmCluster, machine: MachinePaths
+) -> None:
+    someone = Person("interact", "-q", "q", "-c", dimensions=(33, 99))
+    someone.sees("Job 0 waits: no worker serves queue q")
+    assert Person("alloc", "-q", "q", "-n", "node2", "-b").leaves()[0] == 0
+    someone.sees("Job 0 has this terminal: worker 0 on node2.")
+    someone.sees(PROMPT)
+    assert someone.asks("hostname; stty size; basename $PWD") == "node2\r\n33 99\r\nproject\r\n"
+    someone.child.setwinsize(44, 111)
+    someone.asks("sleep 0.5")
+    assert someone.asks("stty size") == "44 111\r\n"
+    someone.types("sleep 1000")
+    someone.sees("sleep 1000\r\n")
+    someone.child.sendintr()
+    someone.sees(PROMPT)
+    assert "--jobid=" in login.calls("srun")[-1]
+    assert not machine.worker(0).login.directory.exists()
+    someone.types("seq 20000; exit 9")
+    someone.sees("\r\n20000\r\n")
+    assert someone.leaves()[0] == 9
+
+
+def test_a_job_whose_allocation_ends_is_told(login: SlurmCluster, machine: MachinePaths) -> None:
+    assert Person("alloc", "-q", "q", "-n", "node2", "-b").leaves()[0] == 0
+    someone = Person("interact", "-q", "q")
+    someone.sees(PROMPT)
+    (worker,) = list_workers(machine)
+    login.cancel_jobs()
+    status, said = someone.leaves()
+    assert status
+    assert "job 0 was ended" in said or "the connection to the terminal of job 0 was lost" in said
+    wait_until(lambda: find_job(machine, 0).state == "ended")
+    assert await_end(machine) == "cancelled"
+    assert worker.allocation
