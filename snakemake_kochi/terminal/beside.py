@@ -36,6 +36,8 @@ from snakemake_kochi.terminal.become import become
 # What belongs to the terminal and not to the job.
 _OF_TERMINAL = ("TERM", "COLORTERM", "LINES", "COLUMNS", "SSH_TTY", "NO_COLOR")
 _SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "fish", "csh", "tcsh")
+# Programs of `isolate` and `container`, by the names that their processes have.
+_ISOLATORS = ("bwrap", "unshare", "starter", "starter-suid", "appinit", "sinit")
 _OURS = "snakemake"
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -114,7 +116,8 @@ def choose_process(
     """The process that a person means by a job: the program that runs, or the script around it.
 
     Above it are processes of Snakemake and of Kochi, whose environment is another one. A shell has
-    set variables that only its children have, so the first of these stands for it.
+    set variables that only its children have, so the first of these stands for it; and so it is
+    with a program that isolates another one.
     """
     entries = {each.pid: entry for each in processes if (entry := process_entry(each.pid))}
     children: dict[int, list[ProcessEntry]] = {}
@@ -126,7 +129,7 @@ def choose_process(
         top = ours[-1]
         if below := [each for each in children.get(top, ()) if not _is_ours(each.pid)]:
             top = below[0].pid
-    if _is_shell(top) and (below := children.get(top, [])):
+    while (below := children.get(top, [])) and _stands_for_child(top):
         top = below[0].pid
     found = entries.get(top)
     return processes[0] if found is None else ProcessIdentity(top, found.start)
@@ -151,9 +154,9 @@ def _is_ours(pid: int) -> bool:
     return False
 
 
-def _is_shell(pid: int) -> bool:
+def _stands_for_child(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        return (PROC / str(pid) / "comm").read_text().strip() in _SHELLS
+        return (PROC / str(pid) / "comm").read_text().strip() in (*_SHELLS, *_ISOLATORS)
     return False
 
 

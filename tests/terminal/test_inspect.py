@@ -18,7 +18,7 @@ import pexpect
 import psutil
 import pytest
 from hosts import Host, Started
-from support import wait_until
+from support import git, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import find_job, list_workers
@@ -32,10 +32,10 @@ STRANGER = 54321
 class Node:
     """A worker for queue q on a node of its own, and what a person types on this one."""
 
-    def __init__(self, host: Host, directory: Path, root: Path) -> None:
+    def __init__(self, host: Host, directory: Path) -> None:
         self.host = host
         self.directory = directory
-        self.machine: MachinePaths = Root(root).machine("local")
+        self.machine: MachinePaths = Root.find().machine("local")
         self.work = host.start(*COMMAND, "work", "-q", "q", "-b", cwd=directory)
         wait_until(lambda: list_workers(self.machine), "the worker")
 
@@ -78,11 +78,10 @@ def separation() -> None:
 
 
 @pytest.fixture
-def there(tmp_path: Path, isolated_environment: Path) -> Iterator[Node]:
+def there(tmp_path: Path, own_surroundings: Path) -> Iterator[Node]:
     """A node to which only ssh leads."""
-    (tmp_path / "home").mkdir()
     with Host("node7", tmp_path) as host:
-        yield Node(host, tmp_path / "home", isolated_environment)
+        yield Node(host, own_surroundings)
 
 
 class OrdinaryUser:
@@ -133,9 +132,9 @@ class Here:
 
 
 @pytest.fixture
-def here(tmp_path: Path, isolated_environment: Path) -> Iterator[Node]:
+def here(own_surroundings: Path) -> Iterator[Node]:
     host = Here()
-    yield Node(host, tmp_path, isolated_environment)  # type: ignore[arg-type]
+    yield Node(host, own_surroundings)  # type: ignore[arg-type]
     for each in host.started:
         each.terminate()
         each.wait()
@@ -162,6 +161,39 @@ def test_a_command_beside_a_job_has_its_environment_directory_and_cpus(here: Nod
     assert {"KOCHI_WORKER_ID=0", "KOCHI_MACHINE=local"} <= {*said}
     # On this node, nothing else is needed.
     assert not here.login.exists()
+
+
+EXPERIMENT = """
+    depends: [{name: tool, recipe: plain}]
+    default_params: {n: 5}
+    build: {script: touch built}
+    run: {depend_params: [n], script: "export IN_SCRIPT=1; touch begun; sleep 300; true"}
+"""
+RECIPE = """
+    dependencies:
+      tool: {script: "true", activate_script: export ACTIVE=yes, recipes: [{name: plain}]}
+"""
+
+
+def test_beside_an_experiment_are_its_workspace_parameters_and_recipes(here: Node) -> None:
+    git(here.directory, "init", "--quiet")
+    write(here.directory / "kochi.yaml", RECIPE)
+    write(here.directory / "sum.yaml", EXPERIMENT)
+    git(here.directory, "add", "kochi.yaml", "sum.yaml")
+    git(here.directory, "commit", "--quiet", "--message", "first")
+    assert here.type("install", "-d", "tool:plain").returncode == 0
+    assert here.type("enqueue", "-q", "q", "sum.yaml", "n=7").returncode == 0
+    words = ("inspect", "job", "0", "--", "bash", "-c")
+    show = "ls; echo $KOCHI_PARAM_N $ACTIVE $IN_SCRIPT"
+    files = "begun\nbuilt\nkochi.yaml\nsum.yaml\n"
+    wait_until(lambda: here.type(*words, show).stdout == f"{files}7 yes 1\n")
+
+
+def test_what_an_isolated_program_has_is_found(here: Node) -> None:
+    inner = "export DEEP=found; sleep 300; true"
+    job = here.begin(f"bwrap --dev-bind / / --unshare-pid bash -c '{inner}'; true")
+    words = ("inspect", "job", str(job), "--", "printenv", "DEEP")
+    wait_until(lambda: here.type(*words).stdout == "found\n", seconds=20)
 
 
 def test_a_login_is_no_part_of_the_job(here: Node) -> None:
@@ -422,7 +454,7 @@ def test_a_root_with_blanks_and_signs(tmp_path: Path, monkeypatch: pytest.Monkey
     root = tmp_path / "a root 100% & more"
     monkeypatch.setenv("KOCHI_ROOT", str(root))
     with Host("node8", tmp_path) as host:
-        node = Node(host, tmp_path, root)
+        node = Node(host, tmp_path)
         done = node.type("inspect", "0", "--", "hostname")
         assert (done.returncode, done.stdout) == (0, "node8\n")
 
