@@ -12,6 +12,7 @@ from snakemake_kochi.cleaning.jobs import clean_jobs
 from snakemake_kochi.cleaning.processes import clean_processes
 from snakemake_kochi.cleaning.projects import clean_project, needed_jobs
 from snakemake_kochi.cleaning.removal import Freed, Removal, TimeUpError, time_of_server
+from snakemake_kochi.cleaning.versions import clean_versions
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.clean_rules import KINDS, Rules
 
@@ -57,6 +58,8 @@ def clean(
         for project in projects:
             clean_project(machine, project, repository_of(project), rules, removal)
             clean_code(project, rules, removal)
+        with removal.tolerating("versions of this package"):
+            clean_versions(root, rules, removal)
         is_complete = True
     freed = {kind: removal.freed[kind] for kind in KINDS if kind in removal.freed}
     return Report(freed, tuple(dict.fromkeys(removal.faults)), is_complete)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ from snakemake_kochi.cli.options import json_option, machine_option, yes_option
 from snakemake_kochi.cli.output import agreed, print_json, print_table, remark, say
 from snakemake_kochi.files import is_there
 from snakemake_kochi.location import find_location
+from snakemake_kochi.paths import InstalledPaths
 from snakemake_kochi.project.clean_rules import KINDS, Rules, read_rule
 
 _MOST_FAULTS = 5  # that are shown
@@ -52,7 +54,11 @@ def _age_option(name: str, what: str, default: str) -> Callable[[Any], Any]:
 @_age_option("jobs", "Delete ended jobs, with their logs, that old.", "30d")
 @_age_option("runs", "Delete records of runs, launches and workers that old.", "30d")
 @_age_option("builds", "Delete builds that were not used for so long.", "30d")
-@_age_option("installs", "Delete installations that are not current or used for so long.", "30d")
+@_age_option(
+    "installs",
+    "Delete installations, and versions of kochi, that are not current or used for so long.",
+    "30d",
+)
 @_age_option("snapshots", "Delete freezes and snapshots that were not used for so long.", "7d")
 @click.option(
     "--builds-above",
@@ -81,7 +87,8 @@ def command(machine: str | None, dry_run: bool, yes: bool, as_json: bool, **writ
     location = find_location(machine)
     paths = location.machine_paths
     rules = (location.machine.clean or Rules()).changed_by(written)
-    if not is_there(paths.directory):
+    installed = InstalledPaths(PurePosixPath(location.root.directory))
+    if not is_there(paths.directory) and not is_there(Path(installed.directory)):
         say(f"There is nothing of machine {paths.name} in {location.root.directory}.")
         return 0
     with location.root.explaining():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,12 @@ from snakemake_kochi.location import Location, find_location
 if TYPE_CHECKING:
     from snakemake_kochi.remote.connection import Connection
     from snakemake_kochi.remote.setup import Host
+
+# Of what `kochi clean` deletes, only versions; what is over in any case goes as well.
+_CLEANING = [
+    *("clean", "--yes", "--after", "never", "--installs", "0"),
+    *("--keep", "installs:*"),
+]
 
 
 @click.group(cls=Group)
@@ -31,7 +38,8 @@ def command() -> None:
     help="The Python to use there, from 3.11 to 3.14: a path there, or a name on PATH there.",
 )
 @click.option("--again", is_flag=True, help="Install also what is there already.")
-def setup_command(name: str, python: str | None, again: bool) -> int:
+@click.option("--clean", is_flag=True, help="Delete versions there that nothing uses any more.")
+def setup_command(name: str, python: str | None, again: bool, clean: bool) -> int:
     """Put this version of kochi, and all that it needs, into KOCHI_ROOT of MACHINE.
 
     The machine needs no internet: what is missing there travels over ssh. A version that is there
@@ -47,7 +55,15 @@ def setup_command(name: str, python: str | None, again: bool) -> int:
             say(f"kochi {host.own} is in {host.root} of {name} already.")
         else:
             say(f"kochi {host.own} is now in {host.root} of {name}.")
-        return 0
+        if not host.git:
+            _say_missing(host)
+        words = ["doctor"]
+        if clean:
+            status = _run_there(connection, location, _CLEANING)
+            if status != 0:
+                return status
+        say(f"$ kochi {shlex.join(words)}")
+        return _run_there(connection, location, words)
 
 
 def _behind_a_login_host(name: str | None) -> Location:
@@ -107,3 +123,14 @@ def _say_missing(host: Host) -> None:
 
 def _setup_line(location: Location) -> str:
     return shlex.join(["kochi", "machine", "setup", location.machine.name])
+
+
+def _run_there(connection: Connection, location: Location, words: Sequence[str]) -> int:
+    """Run kochi there; return its exit status."""
+    from snakemake_kochi.remote.script import Script
+    from snakemake_kochi.remote.there import prologue
+    from snakemake_kochi.remote.version import find_kochi
+
+    name = location.machine.name
+    start = f'exec "$kochi" {shlex.join(words)}'
+    return connection.terminal(Script(f"{prologue(location.machine)}\n{find_kochi(name)}\n{start}"))

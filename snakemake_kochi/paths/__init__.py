@@ -42,7 +42,7 @@ KOCHI_ROOT/                              0700
     sent/                                its machines-<n>.yaml and kochi.yaml, uses/, <digest>.index
 """
 
-from snakemake_kochi.paths.installed import InstalledPaths
+from snakemake_kochi.paths.installed import EnvironmentPaths, InstalledPaths
 from snakemake_kochi.paths.machine import (
     QUEUE_LOCKS,
     LockPaths,
@@ -78,6 +78,7 @@ from snakemake_kochi.paths.sent import SentPaths
 __all__ = [
     "BuildPaths",
     "ControllerPaths",
+    "EnvironmentPaths",
     "InstallPaths",
     "InstalledPaths",
     "JobPaths",

@@ -7,12 +7,15 @@ relative to it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
 class InstalledPaths:
     """remote/ below a KOCHI_ROOT: the environments of this package, and the wheels for them."""
+
+    LINKS: ClassVar[str] = "python-*"  # the pattern of `current`
 
     root: PurePosixPath = field(default_factory=PurePosixPath)
 
@@ -32,3 +35,15 @@ class InstalledPaths:
     @property
     def wheels(self) -> PurePosixPath:
         return self.directory / "wheels"
+
+
+@dataclass(frozen=True)
+class EnvironmentPaths:
+    """One of these environments."""
+
+    directory: Path
+
+    @property
+    def used(self) -> Path:
+        """A file whose time says when the environment was last used."""
+        return self.directory / "used"

@@ -121,6 +121,11 @@ class Root:
         found = (self.directory / "projects").glob("*")
         return [ProjectPaths(path) for path in sorted(found) if path.is_dir()]
 
+    def machines(self) -> list[MachinePaths]:
+        """The machines with files in KOCHI_ROOT, by name."""
+        found = (self.directory / "machines").glob("*")
+        return [MachinePaths(path.name, path) for path in sorted(found) if path.is_dir()]
+
     @property
     def configuration(self) -> Path:
         """The user's machines for all projects.

@@ -22,9 +22,10 @@ class Rules:
     """How many seconds files stay that nothing needs (infinity: for ever), and what stays.
 
     `jobs`: since the end of the job. `runs`: since the last sign of a run, a worker or a launch.
-    `builds`, `installs`: since they were last used. `snapshots`: since a run last froze the same
-    files. `builds_above` is the number of bytes above which the builds that were not used for
-    longest go earlier. `keep` are patterns of names, or KIND:PATTERN.
+    `builds`, `installs`: since they were last used (versions of this package count as
+    installations). `snapshots`: since a run last froze the same files. `builds_above` is the number
+    of bytes above which the builds that were not used for longest go earlier. `keep` are patterns
+    of names, or KIND:PATTERN.
     """
 
     jobs: float = 30 * DAY
@@ -66,6 +67,7 @@ KINDS: Mapping[str, str] = {
     "builds": "builds",
     "prepared": "builds",
     "installs": "installs",
+    "versions": "installs",
     "freezes": "snapshots",
     "snapshots": "snapshots",
     "leftovers": "",

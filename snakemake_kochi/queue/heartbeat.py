@@ -21,6 +21,7 @@ from typing import Any
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import answered, read_json, to_json, write_atomically, write_exclusively
+from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.skipped import Postponed
@@ -90,11 +91,13 @@ class HeartbeatFile:
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
+        self._environment = OwnEnvironment()
 
     def write(self, **changes: Any) -> None:
         """Write the file with some fields changed. Raises OSError; then none is changed."""
         with self._lock:
             fields = {**self._fields, **changes, "heartbeat": self._fields["heartbeat"] + 1}
+            self._environment.note_use()
             write_atomically(self._path, to_json(fields))
             self._fields = fields
 

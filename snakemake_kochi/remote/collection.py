@@ -135,18 +135,18 @@ class Collection:
 
     def collect(
         self, names_there: Sequence[str], directory: Path, remark: Callable[[str], None]
-    ) -> list[Path]:
-        """Make and fetch the wheels that are missing there, into a directory; return their paths.
+    ) -> list[Path | InstalledWheel]:
+        """The wheels that are missing there: those that can be made, and those that were fetched.
 
-        Raises KochiError when one cannot be had.
+        The latter are in a directory. Raises KochiError when one cannot be had.
         """
-        found: dict[NormalizedName, Path] = {}
+        found: dict[NormalizedName, Path | InstalledWheel] = {}
         while missing := [
             each for each in self.missing(names_there) if canonicalize_name(each.name) not in found
         ]:
             for each in missing:
                 if each.wheel is not None:
-                    found[canonicalize_name(each.name)] = each.wheel.write(directory)
+                    found[canonicalize_name(each.name)] = each.wheel
             to_fetch = [each for each in missing if each.wheel is None]
             if to_fetch:
                 names = ", ".join(each.name for each in to_fetch)

@@ -3,14 +3,13 @@
     python -I -c PROGRAM DIRECTORY < STREAM
 
 So it needs nothing but the standard library of Python 3.11. DIRECTORY is `remote/` below
-KOCHI_ROOT. STREAM is a tar archive: plan.json, and the wheels that are missing there. What has
-arrived stays for the next attempt. The environment is made aside, and is complete when a symbolic
-link leads to it.
+KOCHI_ROOT. STREAM is a tar archive: plan.json; NAME.sha256 and NAME for each wheel that is missing
+there; and `end`. What has arrived stays for the next attempt. The environment is made aside, and is
+complete when a symbolic link leads to it.
 
 plan.json: "identity", "link", "environments", "wheels" (directories and names relative to
-DIRECTORY), "files" (the names of all wheels), "sent" (the SHA-256 of those in the stream, by name),
-"pip" (the name of the wheel of pip, if this Python has none of its own), "trial" (a program that
-must succeed with what was installed).
+DIRECTORY), "files" (the names of all wheels), "pip" (the name of the wheel of pip, if this Python
+has none of its own), "trial" (a program that must succeed with what was installed).
 """
 
 from __future__ import annotations
@@ -25,10 +24,12 @@ import secrets
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import time
 import venv
 from pathlib import Path
+from typing import IO
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 BLOCK = 1 << 20
@@ -50,24 +51,35 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def receive(stream: tarfile.TarFile, directory: Path, sent: dict[str, str]) -> None:
+def receive(stream: tarfile.TarFile, directory: Path) -> None:
     """Store the wheels of the stream; each appears when it is whole."""
-    while (member := stream.next()) is not None:
+    digests: dict[str, str] = {}
+    while (member := stream.next()) is not None and member.name != "end":
         source = stream.extractfile(member)
-        if source is None or sent.get(member.name) is None:
-            raise Failed(f"{member.name}: this wheel was not announced")
-        aside = directory / f".{member.name}.{secrets.token_hex(4)}.tmp"
-        digest = hashlib.sha256()
-        try:
-            with aside.open("xb") as file:
-                while block := source.read(BLOCK):
-                    digest.update(block)
-                    file.write(block)
-            if digest.hexdigest() != sent[member.name]:
-                raise Failed(f"{member.name} did not arrive as it was sent")
-            aside.replace(directory / member.name)
-        finally:
-            aside.unlink(missing_ok=True)
+        if source is None or "/" in member.name:
+            raise Failed(f"{member.name}: a wheel was expected")
+        if member.name.endswith(".sha256"):
+            digests[member.name.removesuffix(".sha256")] = source.read().decode()
+        else:
+            store(source, directory / member.name, digests[member.name])
+    if member is None:
+        raise EOFError
+
+
+def store(source: IO[bytes], path: Path, expected: str) -> None:
+    """Store one file, under its name when it is whole."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    digest = hashlib.sha256()
+    try:
+        with aside.open("xb") as file:
+            while block := source.read(BLOCK):
+                digest.update(block)
+                file.write(block)
+        if digest.hexdigest() != expected:
+            raise Failed(f"{path.name} did not arrive as it was sent")
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def run(words: list[str | Path], what: str) -> str:
@@ -90,6 +102,20 @@ def run(words: list[str | Path], what: str) -> str:
     return done.stdout.decode(errors="replace")
 
 
+def pip_of_ensurepip() -> Path:
+    """The wheel of pip that came with this Python."""
+    import ensurepip
+
+    for place in (
+        sysconfig.get_config_var("WHEEL_PKG_DIR"),  # of Fedora and others
+        Path(ensurepip.__file__).parent / "_bundled",
+        "/usr/share/python-wheels",  # of Debian
+    ):
+        if place and (found := sorted(Path(place).glob("pip-*.whl"))):
+            return found[-1]
+    raise Failed("ensurepip there has no wheel of pip; name another Python with --python")
+
+
 def make(environment: Path, wheels: list[Path], pip: Path | None) -> None:
     """Make a virtual environment with these wheels."""
     venv.EnvBuilder(symlinks=True, with_pip=False).create(environment)
@@ -97,12 +123,10 @@ def make(environment: Path, wheels: list[Path], pip: Path | None) -> None:
     options = ["--no-index", "--no-deps", "--no-compile", "--no-cache-dir"]
     options.append("--disable-pip-version-check")
     if pip is None:
-        run([python, "-I", "-m", "ensurepip"], "ensurepip")
-        program: list[str | Path] = [python, "-I", "-m", "pip"]
-    else:
-        # Debian's Python has no ensurepip: pip installs itself, from its wheel.
-        program = [python, f"{pip}/pip"]
-    run([*program, "install", *options, *wheels], "pip install")
+        pip = pip_of_ensurepip()
+        wheels = [*wheels, pip]
+    # pip runs in its wheel, which also Python's own ensurepip does.
+    run([python, f"{pip}/pip", "install", *options, *wheels], "pip install")
     make_movable(environment / "bin")
 
 
@@ -166,7 +190,7 @@ def install(directory: Path) -> None:
             each.mkdir(mode=0o700, exist_ok=True)
         # First: on a full disk they may be what is missing.
         remove_leftovers(environments)
-        receive(stream, wheels, plan["sent"])
+        receive(stream, wheels)
     began = time.monotonic()
     say(f"Installing {len(plan['files'])} wheels in {environments} ...")
     nonce = secrets.token_hex(4)

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from humanfriendly import format_size
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.errors import KochiError
@@ -34,7 +33,7 @@ from snakemake_kochi.remote.pythons import (
 )
 from snakemake_kochi.remote.refusal import RemoteError
 from snakemake_kochi.remote.script import Script
-from snakemake_kochi.remote.wheels import identity
+from snakemake_kochi.remote.wheels import InstalledWheel, identity
 
 _INSTALL = (Path(__file__).parent / "install_package.py").read_text(encoding="utf-8")
 # These load compiled code of the most important libraries, and leave the bytecode of what is used:
@@ -113,7 +112,9 @@ def look(connection: Connection, prologue: str, python: str | None, tries: bool 
     `prologue` is the text of `there.prologue`. `tries`:
     make a directory in KOCHI_ROOT, and try whether programs in it are executed. Raises RemoteError.
     """
-    answer = connection.run(Script(f"{prologue}\n{_looking(python, tries)}"), what="a look")
+    answer = connection.run(
+        Script(f"{prologue}\n{_looking(python, tries)}"), what="looking at what is there"
+    )
     said: dict[str, list[str]] = {}
     for line in answer.stdout.decode(errors="surrogateescape").splitlines():
         key, _, value = line.partition("\t")
@@ -139,7 +140,7 @@ def _looking(python: str | None, tries: bool) -> str:
     own, environments, wheels = (
         shlex.quote(str(path)) for path in (_PATHS.directory, _PATHS.environments, _PATHS.wheels)
     )
-    link = shlex.quote(str(_PATHS.current(""))) + "*"
+    link = f"{own}/{InstalledPaths.LINKS}"
     return f"""\
 printf 'root\\t%s\\n' "$KOCHI_ROOT"
 printf 'git\\t%s\\n' "$(git --version 2>/dev/null)"
@@ -218,16 +219,25 @@ def set_up(
     if collection.missing(wheels):
         wheels += _fetch_there(connection, prologue, collection, wheels, python, remark)
     with tempfile.TemporaryDirectory(prefix="kochi-") as place:
-        made = collection.collect(wheels, Path(place), remark)
-        size = sum(path.stat().st_size for path in made)
-        is_sent = f"sending {pluralize(len(made), 'wheel')}, {format_size(size)}"
-        remark(f"{_used(collection, wheels, python)} there already; {is_sent}.")
-        _install(connection, prologue, python, collection, [*wheels, *_names(made)], made)
+        sent = collection.collect(wheels, Path(place), remark)
+        said = f"sending {pluralize(len(sent), 'wheel')} ..."
+        remark(f"{_used(collection, wheels, python)} there already; {said}")
+        wheels += [each.name if isinstance(each, Path) else each.file_name for each in sent]
+        script = Script(f"{prologue}\n{_installing(python)}")
+        process = connection.start(script, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        try:
+            _send(process, _plan(host, python, collection, wheels), sent, Path(place))
+            status = process.wait()
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    if status != 0:
+        raise KochiError(
+            f"this package was not installed on {connection.host}; what worked there still does",
+            "When the cause is removed, type the same line again: it goes on where it was.",
+        )
     return host
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    return [path.name for path in paths]
 
 
 def _used(collection: Collection, wheels: Sequence[str], python: Python) -> str:
@@ -283,56 +293,52 @@ def _is_worth(wanted: Wanted) -> bool:
     return sum(path.stat().st_size for path, _ in wanted.wheel.files) > _LARGE
 
 
-def _install(
-    connection: Connection,
-    prologue: str,
-    python: Python,
-    collection: Collection,
-    wheels: Sequence[str],
-    made: Sequence[Path],
-) -> None:
+def _plan(host: Host, python: Python, collection: Collection, wheels: Sequence[str]) -> bytes:
+    """What the program there is told; see `install_package.py`."""
     files: dict[str, str] = {
         name: next(file for file in wheels if each.is_met_by(file, python))
         for name, each in collection.wanted.items()
     }
-    own = identity()
     plan = {
-        "identity": own,
-        "link": _PATHS.current(own).name,
+        "identity": host.own,
+        "link": _PATHS.current(host.own).name,
         "environments": _PATHS.environments.name,
         "wheels": _PATHS.wheels.name,
         "files": sorted(files.values()),
-        "sent": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made},
         "pip": files.get("pip") if not python.has_ensurepip else None,
         "trial": _TRIAL,
     }
+    return json.dumps(plan).encode()
+
+
+def _installing(python: Python) -> str:
     directory = f'"$KOCHI_ROOT"/{shlex.quote(str(_PATHS.directory))}'
-    program = f"exec {shlex.quote(python.path)} -I -c {shlex.quote(_INSTALL)} {directory}"
-    process = connection.start(
-        Script(f"{prologue}\n{program}"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
-    )
-    try:
-        _send(process, json.dumps(plan).encode(), made)
-        status = process.wait()
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
-    if status != 0:
-        raise KochiError(
-            f"this package was not installed on {connection.host}; what worked there still does",
-            "When the cause is removed, type the same line again: it goes on where it was.",
-        )
+    return f"exec {shlex.quote(python.path)} -I -c {shlex.quote(_INSTALL)} {directory}"
 
 
-def _send(process: subprocess.Popen[bytes], plan: bytes, wheels: Sequence[Path]) -> None:
+def _send(
+    process: subprocess.Popen[bytes],
+    plan: bytes,
+    wheels: Sequence[Path | InstalledWheel],
+    place: Path,
+) -> None:
     assert process.stdin is not None
     try:
         with process.stdin, tarfile.open(fileobj=process.stdin, mode="w|") as stream:
-            entry = tarfile.TarInfo("plan.json")
-            entry.size = len(plan)
-            stream.addfile(entry, io.BytesIO(plan))
-            for path in wheels:
+            _add(stream, "plan.json", plan)
+            for each in wheels:
+                # One is made while those before it travel.
+                path = each if isinstance(each, Path) else each.write(place)
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                _add(stream, f"{path.name}.sha256", digest.encode())
                 stream.add(path, path.name)
+                path.unlink()
+            _add(stream, "end", b"")
     except BrokenPipeError:
         pass  # it has ended early, and says why
+
+
+def _add(stream: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    stream.addfile(entry, io.BytesIO(content))

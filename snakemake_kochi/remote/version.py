@@ -25,10 +25,10 @@ def find_kochi(machine: str) -> str:
     setup = f"kochi machine setup {shlex.quote(machine)}"
     to_type = f"To put the version from here there, type: {setup}"
     link = shlex.quote(str(paths.current(own)))
-    every = shlex.quote(str(paths.directory)) + "/python-*/bin/kochi"
+    every = shlex.quote(str(paths.directory)) + "/" + InstalledPaths.LINKS + "/bin/python"
     return f"""\
 kochi_link="$KOCHI_ROOT"/{link}
-if [ -x "$kochi_link/bin/kochi" ]; then
+if [ -x "$kochi_link/bin/python" ]; then
   # Not through the link: a process keeps what it began with when the link leads elsewhere.
   kochi="$KOCHI_ROOT"/{shlex.quote(str(paths.directory))}/$(readlink -- "$kochi_link")/bin/kochi
   touch -c -- "$kochi_link/used" 2>/dev/null
@@ -36,7 +36,7 @@ else
   kochi_others=
   for kochi in "$KOCHI_ROOT"/{every}; do
     [ -x "$kochi" ] || continue
-    kochi=${{kochi%/bin/kochi}}
+    kochi=${{kochi%/bin/python}}
     kochi_others="$kochi_others ${{kochi##*/python-}}"
   done
   if [ -n "$kochi_others" ]; then

@@ -17,6 +17,7 @@ from typing import Any
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import is_removed, to_json, write_atomically
 from snakemake_kochi.notices import Notices
+from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.heartbeat import LATE, read_presumed_dead, time_awake_or_asleep
 from snakemake_kochi.queue.ticket import now
@@ -44,6 +45,7 @@ class StateFile:
         self._presumed_dead_by: str | None = None
         self._changed = False
         self._notices = Notices(_log)
+        self._environment = OwnEnvironment()
 
     @property
     def deadline(self) -> float:
@@ -105,6 +107,7 @@ class StateFile:
         self._written = time.monotonic()
         self._changed = False
         self.state = replace(self.state, heartbeat=self.state.heartbeat + 1, updated=now())
+        self._environment.note_use()
         try:
             write_atomically(self._path, to_json(self.state.to_dict()))
         except OSError as error:

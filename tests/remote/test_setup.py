@@ -52,6 +52,24 @@ def make_project(directory: Path, text: str) -> Path:
     return directory
 
 
+def make_old_version(directory: Path) -> None:
+    old = directory / "pythons" / "0.0.9-aa-bb"
+    (old / "bin").mkdir(parents=True)
+    (old / "bin" / "python").symlink_to(PYTHON)
+    (old / "used").touch()
+    os.utime(old / "used", (0, 0))
+    (directory / "python-0.0.9-aa").symlink_to(f"pythons/{old.name}")
+
+
+def show(project: Path, root: Path) -> None:
+    shown = subprocess.run(
+        [*KOCHI, "machine", "show", "spica", "--json"], cwd=project, capture_output=True, text=True
+    )
+    data = json.loads(shown.stdout)
+    assert data["kochi"] == [identity()]
+    assert (data["kochi_root"], data["missing"]) == (str(root), [])
+
+
 def there(host: SshHost, text: str, prologue: str = PROLOGUE) -> subprocess.CompletedProcess[str]:
     """Run a text for sh there; what tests set so that the checkout is found is not set."""
     with Connection(host.name) as connection:
@@ -80,11 +98,15 @@ def test_a_machine_without_an_index_gets_the_package_and_all_that_it_needs(
 
     again = subprocess.run(line, cwd=project, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
-    counts = re.search(r"(\d+) wheels for it are there already; sending (\d+) wheels", again.stderr)
+    counts = re.search(
+        r"(\d+) wheels for it are there already; sending (\d+) wheels ", again.stderr
+    )
     assert counts is not None, again.stderr
     assert int(counts[1]) > 20
     assert int(counts[1]) + int(counts[2]) > 60
     assert f"kochi {identity()} is now in {root} of spica" in again.stdout
+    checks = again.stdout.partition("$ kochi doctor\n")[2]
+    assert re.search(rf"^ok +rename in {re.escape(str(root))}", checks, re.M), checks
     assert not list(root.glob("remote/pythons/.*"))
 
     # As other commands find it, in a KOCHI_ROOT that is a symbolic link, of a Python of its own.
@@ -105,14 +127,13 @@ def test_a_machine_without_an_index_gets_the_package_and_all_that_it_needs(
     run = there(host, f'{find_kochi("spica")}\n"$kochi" run -- echo "it runs"', prologue)
     assert (run.returncode, run.stdout) == (0, "it runs\n"), run.stderr
 
-    twice = subprocess.run(line, cwd=project, capture_output=True, text=True)
-    assert (twice.returncode, "already" in twice.stdout) == (0, True)
-    shown = subprocess.run(
-        [*KOCHI, "machine", "show", "spica", "--json"], cwd=project, capture_output=True, text=True
-    )
-    data = json.loads(shown.stdout)
-    assert data["kochi"] == [identity()]
-    assert (data["kochi_root"], data["missing"]) == (str(root), [])
+    make_old_version(root / "remote")
+    twice = subprocess.run([*line, "--clean"], cwd=project, capture_output=True, text=True)
+    assert twice.returncode == 0, twice.stderr
+    assert f"kochi {identity()} is in {root} of spica already" in twice.stdout
+    assert re.search(r"^versions +1 ", twice.stdout, re.M), twice.stdout
+    assert [path.name for path in root.glob("remote/python-*")] == [f"python-{identity()}"]
+    show(project, root)
     assert host.logins == 1
 
 
@@ -301,8 +322,24 @@ def test_a_host_without_a_python_of_use_says_what_it_has_and_what_to_do(
         r"none from 3\.11 to 3\.14 was found there\n  \S+: Python 3\.6\.", old.value.message
     )
     assert "/no/such/python3: not a Python that starts" in named.value.message
+    uv = host.home / ".local/share/uv/python/cpython-3.11.7-linux-x86_64-gnu/bin/python3"
+    uv.parent.mkdir(parents=True)
+    uv.symlink_to(PYTHON)
+    with Connection(host.name) as connection:
+        of_uv = setup.look(connection, prologue, None).python
+    assert of_uv is not None
+    assert of_uv.path == str(uv)
     for error in (old, named, none):
         assert "name its path with --python" in error.value.message
+
+
+def test_a_machine_without_a_login_host_needs_no_setup(host: SshHost, tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project", "")
+    done = subprocess.run(
+        [*KOCHI, "machine", "setup", "local"], cwd=project, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("kochi: machine 'local' has no login_host")
 
 
 # ---- which kochi other commands use
@@ -332,8 +369,7 @@ def test_other_commands_refuse_another_version_with_the_line_to_type(host: SshHo
     # Of the versions in KOCHI_ROOT, none is the one from here.
     other = host.root / "remote" / "python-0.1.0-0123456789" / "bin"
     other.mkdir(parents=True)
-    (other / "kochi").write_text("#!/bin/sh\n")
-    (other / "kochi").chmod(0o700)
+    (other / "python").symlink_to(PYTHON)
     found = there(host, check)
     assert found.returncode == NOT_SET_UP
     assert f"there: 0.1.0-0123456789, here: {identity()}" in found.stderr

@@ -1,0 +1,99 @@
+"""Versions of this package that `kochi machine setup` has put into a KOCHI_ROOT."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cleaning.stage import Stage, make_old
+
+from snakemake_kochi.paths import EnvironmentPaths
+from snakemake_kochi.queue.heartbeat import HeartbeatFile
+from snakemake_kochi.queue.workers import RequestedWorker, note_requested, read_worker
+from snakemake_kochi.worker.state import StateFile
+
+DAY = 86400.0
+
+
+def make_version(stage: Stage, name: str, days: float) -> Path:
+    """As `kochi machine setup` makes it, last used some days ago."""
+    directory = stage.root.directory / "remote"
+    environment = directory / "pythons" / f"{name}-0a1b2c3d"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin" / "python").symlink_to(sys.executable)
+    EnvironmentPaths(environment).used.touch()
+    (directory / f"python-{name}").symlink_to(f"pythons/{environment.name}")
+    make_old(environment, days)
+    return environment
+
+
+def test_versions_that_were_not_used_for_long_go_with_their_links(stage: Stage) -> None:
+    stage.worker()  # a machine
+    old, recent = make_version(stage, "0.1.0-aa", 40), make_version(stage, "0.1.0-bb", 20)
+    link = stage.root.directory / "remote" / "python-0.1.0-aa"
+    assert stage.clean(is_dry=True).freed["versions"].count == 1
+    assert old.is_dir()
+    assert link.is_symlink()
+    assert stage.clean().freed["versions"].count == 1
+    assert not old.exists()
+    assert not link.is_symlink()
+    assert recent.is_dir()
+    assert "versions" not in stage.clean(installs=0.0, keep=("versions:0.1.0-bb*",)).freed
+    assert stage.clean(installs=0.0).freed["versions"].count == 1
+
+
+def test_the_version_that_cleans_up_stays(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = make_version(stage, "0.1.0-aa", 400)
+    monkeypatch.setattr(sys, "prefix", str(environment))
+    assert "versions" not in stage.clean(installs=0.0).freed
+
+
+def test_a_version_that_a_waiting_job_names_stays(stage: Stage) -> None:
+    environment = make_version(stage, "0.1.0-aa", 40)
+    stage.submit("job", environment={"PYTHON": f"{environment}/bin/python"})
+    assert "versions" not in stage.clean(installs=0.0).freed
+
+
+def test_while_a_requested_worker_has_not_started_all_versions_stay(stage: Stage) -> None:
+    make_version(stage, "0.1.0-aa", 40)
+    number = stage.worker()
+    stage.machine.worker(number).state.unlink()
+    note_requested(stage.machine, RequestedWorker(number, "17", "kochi"))
+    assert "versions" not in stage.clean(installs=0.0).freed
+
+
+def test_workers_and_controllers_note_the_use_of_the_version_in_which_they_live(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environment = make_version(stage, "0.1.0-aa", 40)
+    monkeypatch.setattr(sys, "prefix", str(environment))
+    used = EnvironmentPaths(environment).used
+    state = replace(read_worker(stage.machine, stage.worker()), running={})
+    for beat in (
+        HeartbeatFile(tmp_path / "controller.json", {}).write,
+        StateFile(stage.machine, state).update,
+    ):
+        make_old(used)
+        beat()
+        assert time.time() - used.stat().st_mtime < DAY
+    # Seldom: each is a write to a network filesystem.
+    make_old(used)
+    beat()
+    assert time.time() - used.stat().st_mtime > DAY
+    os.unlink(used)
+    beat()
+
+
+def test_what_killed_setups_have_left_goes_after_a_day(stage: Stage) -> None:
+    stage.worker()
+    make_version(stage, "0.1.0-aa", 1)
+    pythons = stage.root.directory / "remote" / "pythons"
+    for name, days in ((".0.1.0-bb-1.tmp", 2), (".0.1.0-bb-2.tmp", 0)):
+        (pythons / name / "bin").mkdir(parents=True)
+        make_old(pythons / name, days)
+    stage.clean()
+    assert sorted(path.name for path in pythons.glob(".*")) == [".0.1.0-bb-2.tmp"]
