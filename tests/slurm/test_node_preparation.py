@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from pathlib import Path
 
 from cluster_project import ClusterProject
@@ -57,8 +56,8 @@ def test_each_of_two_nodes_is_prepared_once_per_allocation(
     run = project.start(*(f"results/own/use/{n}.log" for n in (1, 2, 3, 4)))
     assert run.wait(120) == 0, project.said
     found = [printed(log.read_text()).split() for log in results.glob("*.log")]
-    assert Counter(Counter(job for job, _ in found).values()) == {2: 2}
-    assert len({node for _, node in found}) == 2
+    # Which one takes the last run depends on which is free first.
+    assert len({job for job, _ in found}) == len({node for _, node in found}) == 2
     prepared = (tmp_path / "prepared").read_text().split()
     assert sorted(prepared) == sorted({job for job, _ in found})
     # Each worker has removed what its allocation had on its node.
