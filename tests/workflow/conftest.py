@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,20 +112,32 @@ class ExampleProject:
         git(self.directory, "commit", "--allow-empty", "-qm", message)
 
 
-def make_project(base: Path) -> ExampleProject:
-    directory = base / "sum project"
-    directory.mkdir(parents=True)
-    write(directory / "kochi.yaml", KOCHI)
-    write(directory / "sum.yaml", EXPERIMENT)
-    write(directory / "Snakefile", SNAKEFILE)
-    write(directory / "code.txt", "code\n")
-    write(directory / "README.md", "About\n")
-    write(directory / ".gitignore", "results/\n.snakemake/\n")
+def begin_project(directory: Path, ran: Path, files: Mapping[str, str]) -> ExampleProject:
+    """A new repository with these files, the rules of the library and one commit."""
+    for name, text in {
+        "Snakefile": SNAKEFILE,
+        ".gitignore": "results/\n.snakemake/\n",
+        **files,
+    }.items():
+        write(directory / name, text)
     git(directory, "init", "-q", "-b", "main")
     choose_name(directory, "local", "local")
-    made = ExampleProject(directory, base / "ran")
+    made = ExampleProject(directory, ran)
     made.commit()
     return made
+
+
+def make_project(base: Path) -> ExampleProject:
+    return begin_project(
+        base / "sum project",
+        base / "ran",
+        {
+            "kochi.yaml": KOCHI,
+            "sum.yaml": EXPERIMENT,
+            "code.txt": "code\n",
+            "README.md": "About\n",
+        },
+    )
 
 
 @pytest.fixture

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 from full_disk import mounted
-from support import git, printed, start, wait_until, worker_command, write
+from support import git, printed, start, wait_until, worker_command
 
-from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.artifacts.record import contradictions, todays_form
 
-from .conftest import SNAKEFILE, ExampleProject
+from .conftest import ExampleProject, begin_project
 
 EXPERIMENT = """
     default_params: {n: 0, size: 7}
@@ -57,20 +56,17 @@ EXPERIMENT = """
 
 
 def make_project(directory: Path) -> ExampleProject:
-    top = directory / "project"
-    top.mkdir(parents=True)
     scratch = directory / "scratch"
-    scratch.mkdir()
-    write(top / "kochi.yaml", f"machines: {{local: {{scratch_dir: {scratch}}}}}\n")
-    write(top / "use.yaml", EXPERIMENT)
-    write(top / "Snakefile", SNAKEFILE)
-    write(top / "input.txt", "the input\n")
-    write(top / ".gitignore", "results/\n.snakemake/\n")
-    git(top, "init", "-q", "-b", "main")
-    choose_name(top, "local", "local")
-    made = ExampleProject(top, directory / "ran")
-    made.commit()
-    return made
+    scratch.mkdir(parents=True)
+    return begin_project(
+        directory / "project",
+        directory / "ran",
+        {
+            "kochi.yaml": f"machines: {{local: {{scratch_dir: {scratch}}}}}\n",
+            "use.yaml": EXPERIMENT,
+            "input.txt": "the input\n",
+        },
+    )
 
 
 @pytest.fixture
