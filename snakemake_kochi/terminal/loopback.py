@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,10 +52,23 @@ def user_of_client(client: Address, server: Address) -> int | None:
     return None
 
 
-def listening_users(port: int) -> Collection[int]:
-    """The numbers of the users whose processes would get connections to a port of loopback."""
-    addresses = (LOOPBACK, "0.0.0.0", LOOPBACK_6, "::")
-    return {entry.user for entry in _entries(port) if entry.listens and entry.local[0] in addresses}
+def users_of_server(server: Address, client: Address) -> set[int]:
+    """The numbers of the users who may have the end of a connection that `client` made to `server`.
+
+    These are the user of the process that accepted it, and those who listen there and may yet
+    accept it; none if nobody does.
+    """
+    users = set()
+    for entry in _entries(server[1]):
+        is_accepted = entry.has_owner and (entry.local, entry.remote) == (server, client)
+        if is_accepted or entry.listens:
+            users.add(entry.user)
+    return users
+
+
+def listening_users(port: int) -> set[int]:
+    """The numbers of the users whose processes listen on a port, on any address."""
+    return {entry.user for entry in _entries(port) if entry.listens}
 
 
 def is_free(port: int) -> bool:
@@ -114,8 +127,8 @@ def _entries(port: int) -> Iterator[_Entry]:
         except FileNotFoundError:
             continue  # a kernel without IPv6
         for line in lines:
-            fields = line.split()
-            if not fields[1].endswith(mark):
+            # Fast: a login node may have ten thousands of connections.
+            if mark not in line or not (fields := line.split())[1].endswith(mark):
                 continue
             yield _Entry(
                 _address(fields[1]),

@@ -16,10 +16,11 @@ import stat
 import sys
 from collections.abc import Sequence
 
-from snakemake_kochi.terminal.loopback import LOOPBACK, LOOPBACK_6, listening_users
+from snakemake_kochi.terminal.loopback import LOOPBACK, LOOPBACK_6, users_of_server
 from snakemake_kochi.terminal.streams import CHUNK, Multiplexer, StreamError, abort
 
 _STDIN, _STDOUT = 0, 1
+_ROOT = 0
 _PATIENCE = 10.0  # seconds; a program that is stopped does not hold up its user for ever
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -51,24 +52,18 @@ async def _connect(port: int) -> Ends:
     Any user of the node may listen on a port that the program does not use, and would get what is
     meant for it.
     """
-    _check_listener(port)
     try:
         reader, writer = await asyncio.open_connection(LOOPBACK, port, limit=CHUNK)
     except OSError:
         # What "localhost" means to some programs.
         reader, writer = await asyncio.open_connection(LOOPBACK_6, port, limit=CHUNK)
-    try:
-        _check_listener(port)
-    except OSError:
-        abort(writer)
-        raise
-    return reader, writer
-
-
-def _check_listener(port: int) -> None:
+    server, client = (writer.get_extra_info(name)[:2] for name in ("peername", "sockname"))
+    users = users_of_server(server, client)
     # The system's own programs may stand for those of this user, as docker's proxy does.
-    if not (users := listening_users(port)) or not {os.geteuid(), 0}.issuperset(users):
+    if not users or not {os.geteuid(), _ROOT}.issuperset(users):
+        abort(writer)
         raise ConnectionRefusedError
+    return reader, writer
 
 
 async def stdio() -> Ends:
