@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +18,15 @@ from snakemake_kochi.enqueue.request import Request, Terminal
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import find_location
 
+if TYPE_CHECKING:
+    from snakemake_kochi.terminal.forwarding import Forwarding
+
+_port_option = click.option(
+    *("-p", "--forward-port", "port"),
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Carry connections to 127.0.0.1:PORT of this computer to $KOCHI_FORWARD_PORT of the job.",
+)
 # What programs learn from a terminal's own host about it.
 _OF_A_TERMINAL = ("TERM", "COLORTERM")
 
@@ -23,13 +34,14 @@ _OF_A_TERMINAL = ("TERM", "COLORTERM")
 @click.command(cls=CommandOrFile, context_settings={"allow_interspersed_args": False})
 @machine_option
 @surroundings_options
+@_port_option
 @click.option(
     "--keep",
     is_flag=True,
     help="Let the job go on without its terminal; kochi attach JOB comes back to it.",
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND...]")
-def interact_command(machine: str | None, keep: bool, **typed: object) -> int:
+def interact_command(machine: str | None, port: int | None, keep: bool, **typed: object) -> int:
     """Run a job in this terminal: a shell, a command, or a shell for FILE.yaml NAME=VALUE...
 
     The job waits in the queue as any other; Ctrl-C cancels it while it waits. With FILE.yaml, the
@@ -48,14 +60,18 @@ def interact_command(machine: str | None, keep: bool, **typed: object) -> int:
 
     environment = {name: os.environ[name] for name in _OF_A_TERMINAL if os.environ.get(name)}
     terminal = Terminal(size_of_terminal(0, 1), keep, environment)
-    location, ticket = submit(machine, Request(**typed, terminal=terminal))  # type: ignore[arg-type]
-    return Session(location, ticket.job, _say, ends_it=not keep).run()
+    request = Request(**typed, terminal=terminal)  # type: ignore[arg-type]
+    # Before the job is submitted: the port may be taken.
+    with _forwarded(port) as forwarding:
+        location, ticket = submit(machine, request)
+        return Session(location, ticket.job, _say, not keep, forwarding).run()
 
 
 @click.command()
 @machine_option
+@_port_option
 @click.argument("job", type=JOB, metavar="JOB")
-def attach_command(machine: str | None, job: int) -> int:
+def attach_command(machine: str | None, port: int | None, job: int) -> int:
     """Attach this terminal to a job of kochi interact --keep.
 
     Its recent output is shown again. A terminal that it has is detached. Ctrl-] pressed three
@@ -67,7 +83,16 @@ def attach_command(machine: str | None, job: int) -> int:
     location = find_location(machine)
     location.require_here()
     location.secure(location.machine_paths.directory)
-    return attach(location, job, _say)
+    with _forwarded(port) as forwarding:
+        return attach(location, job, _say, forwarding)
+
+
+def _forwarded(port: int | None) -> AbstractContextManager[Forwarding | None]:
+    if port is None:
+        return contextlib.nullcontext()
+    from snakemake_kochi.terminal.forwarding import forwarded
+
+    return forwarded(port, _say)
 
 
 def _say(text: str) -> None:

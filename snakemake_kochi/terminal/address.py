@@ -25,13 +25,15 @@ _UCRED = struct.Struct("3i")  # struct ucred, see unix(7): pid, uid, gid
 
 @dataclass(frozen=True)
 class Address:
-    """The terminal of one attempt of a job. `keep`: it outlives its clients."""
+    """The terminal of one attempt of a job. `keep`: it outlives its clients. `port`: a TCP port of
+    the node on which its program may listen."""
 
     attempt: int
     worker: int
     node: Node
     socket: str
     keep: bool
+    port: int
 
     def save(self, job: JobPaths) -> None:
         data = {"version": _VERSION, **asdict(self)}
@@ -51,6 +53,7 @@ def read_address(job: JobPaths) -> Address | None:
             node=Node.from_dict(data["node"]),
             socket=str(data["socket"]),
             keep=bool(data["keep"]),
+            port=int(data["port"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{job.terminal}: {error}") from error

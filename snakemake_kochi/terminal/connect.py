@@ -41,17 +41,26 @@ def connected(location: Location, address: Address) -> Iterator[socket.socket]:
         with connection:
             yield connection
         return
-    with relayed(_way(location, address), address) as connection:
+    words = _there(location, address, relay_command(address.socket))
+    with relayed(words, address) as connection:
         yield connection
 
 
-def _way(location: Location, address: Address) -> list[str]:
-    """The argument list that runs a relay on the node of the terminal."""
+def way_to_port(location: Location, address: Address) -> list[str]:
+    """The argument list that runs a relay to the job's port. Raises KochiError."""
+    # Imported here: most terminals have no port.
+    from snakemake_kochi.terminal.port_relay import port_relay_command
+
+    return _there(location, address, port_relay_command(address.port))
+
+
+def _there(location: Location, address: Address, words: Sequence[str]) -> list[str]:
+    """The argument list that runs a relay on the node of the terminal. Raises KochiError."""
     # Imported here: it loads the ways to other nodes.
     from snakemake_kochi.terminal.reach import program_on_node
 
     worker = find_worker(location.machine_paths, address.worker)
-    return program_on_node(location, worker, relay_command(address.socket))
+    return program_on_node(location, worker, words)
 
 
 @contextmanager

@@ -18,7 +18,8 @@ import socket
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, Any, TypeVar
 
@@ -43,6 +44,7 @@ _ENDING = 5.0
 _LAST_WORDS = 2000  # bytes of what the relay wrote to stderr
 
 Result = TypeVar("Result")
+Say = Callable[[str], None]
 
 
 class PortError(KochiError):
@@ -167,6 +169,17 @@ class Forwarding:
         await asyncio.gather(*self._connections, return_exceptions=True)
         if self._relay is not None:
             await self._relay.end()
+
+
+@contextmanager
+def forwarded(port: int, say: Say) -> Iterator[Forwarding]:
+    """A forwarded port; `say` prints what the user should know at its end. Raises PortError."""
+    with Forwarding(port) as forwarding:
+        try:
+            yield forwarding
+        finally:
+            for line in forwarding.told():
+                say(line)
 
 
 class _Relay:

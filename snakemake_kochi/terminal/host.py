@@ -20,9 +20,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import secrets
 import selectors
-import shutil
 import signal
 import socket
 import sys
@@ -31,10 +29,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, told
-from snakemake_kochi.node_storage import default_directory, hold
 from snakemake_kochi.paths import Root
 from snakemake_kochi.processes import ProcessIdentity, is_over, node_words, this_node
 from snakemake_kochi.terminal.address import Address, listen_at, peer_user, read_address
+from snakemake_kochi.terminal.loopback import free_port
+from snakemake_kochi.terminal.place import socket_directory
 from snakemake_kochi.terminal.program import Program
 from snakemake_kochi.terminal.protocol import (
     VERSION,
@@ -62,6 +61,8 @@ _CHUNK = 1 << 16
 # Bytes of recent output that --keep replays.
 _REPLAYED = 1 << 18
 _HUNG_UP = 128 + signal.SIGHUP
+# Tells the program on which port of 127.0.0.1 it may listen; clients may forward one to it.
+_PORT = "KOCHI_FORWARD_PORT"
 
 
 class _Client:
@@ -390,20 +391,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if read_address(job) is not None:
             # What ran there is lost, and nobody waits for the same again.
             raise KochiError(f"the terminal of job {number} was lost in an earlier attempt")
-        storage = default_directory()
-        if not os.access(storage, os.W_OK | os.X_OK):
-            storage = Path("/tmp")
-        place = hold(storage, "terminal", secrets.token_hex(8), own)
-        try:
-            with listen_at(place.directory / "socket") as listener:
+        port = free_port()
+        os.environ[_PORT] = str(port)  # before the program begins
+        with socket_directory(own) as directory:
+            path = directory / "socket"
+            with listen_at(path) as listener:
                 size = Size.from_list(options.size)
                 host = Host(words[end + 1 :], size, options.keep, number, options.client)
                 worker = int(os.environ["KOCHI_WORKER_ID"])
-                path = str(place.directory / "socket")
-                Address(attempt, worker, this_node(), path, options.keep).save(job)
+                Address(attempt, worker, this_node(), str(path), options.keep, port).save(job)
                 return host.serve(listener)
-        finally:
-            shutil.rmtree(place.directory, ignore_errors=True)
     except KochiError as error:
         print(f"kochi: {error}", file=sys.stderr)
     except OSError as error:

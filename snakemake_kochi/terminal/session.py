@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from snakemake_kochi.backoff import Backoff, wait_until
 from snakemake_kochi.errors import KochiError
@@ -16,7 +17,10 @@ from snakemake_kochi.location import Location
 from snakemake_kochi.queue import cancel, explain, find_job, reasons, seconds_since
 from snakemake_kochi.terminal.address import Address, read_address
 from snakemake_kochi.terminal.client import Client, Ending
-from snakemake_kochi.terminal.connect import UnreachableTerminalError, connected
+from snakemake_kochi.terminal.connect import UnreachableTerminalError, connected, way_to_port
+
+if TYPE_CHECKING:
+    from snakemake_kochi.terminal.forwarding import Forwarding
 
 # Seconds between two looks for the terminal, which double; between two looks why it waits.
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.5
@@ -44,12 +48,13 @@ class _InterruptedError(Exception):
 @dataclass(frozen=True)
 class Session:
     """The session of one job. `say` prints a sentence for the person. `ends_it`: the job ends with
-    the session, also while it waits."""
+    the session, also while it waits. `forwarding` begins when the job has a terminal."""
 
     location: Location
     job: int
     say: Say
     ends_it: bool
+    forwarding: Forwarding | None = None
 
     def run(self) -> int:
         """Wait for the terminal, and be in it; returns the exit status of the program, or of this
@@ -127,6 +132,9 @@ class Session:
         leave = "Ctrl-] three times leaves it"
         then = "" if self.ends_it else f"; kochi attach {self.job} comes back"
         self.say(f"Job {self.job} has this terminal: {where}. {leave}{then}.")
+        if self.forwarding is not None:
+            self.forwarding.begin(way_to_port(self.location, address))
+            self.say(f"{self.forwarding.address} here is port {address.port} there.")
         try:
             with connected(self.location, address) as stream:
                 return Client(stream).attend()
@@ -217,7 +225,7 @@ def _raising() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def attach(location: Location, job: int, say: Say) -> int:
+def attach(location: Location, job: int, say: Say, forwarding: Forwarding | None = None) -> int:
     """Attach to a job that was started with --keep; returns the exit status. Raises KochiError if
     it has no terminal that a second client may have."""
     view = find_job(location.machine_paths, job)
@@ -236,4 +244,4 @@ def attach(location: Location, job: int, say: Say) -> int:
             f"job {job} has a terminal, and ends with it",
             "A job can be attached to if it was started with: kochi interact --keep",
         )
-    return Session(location, job, say, ends_it=False).run()
+    return Session(location, job, say, ends_it=False, forwarding=forwarding).run()

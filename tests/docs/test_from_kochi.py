@@ -116,7 +116,7 @@ def test_every_command_and_option_of_the_original_has_a_row_and_no_others() -> N
         listed = [option for row in rows() if row.command == name for option in row.options]
         assert sorted(listed) == sorted(option[0] for option in original.options), name
     assert {row.command for row in rows()} == set(ORIGINAL)
-    assert {row.verdict for row in rows()} == {"the same", "not there yet", "never"}
+    assert {row.verdict for row in rows()} <= {"the same", "not there yet", "never"}
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.command} {row.options}")

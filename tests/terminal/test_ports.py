@@ -1,0 +1,111 @@
+"""`kochi interact -p`: a program of a job that a person's browser reaches, and nobody else."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from strangers import STRANGER, as_user
+from support import wait_until
+
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue import list_jobs
+from snakemake_kochi.terminal.address import read_address
+from snakemake_kochi.terminal.loopback import free_port
+
+from .conftest import PROMPT, Person, await_end
+from .test_forwarding import is_refused
+
+Spawn = Callable[..., Person]
+SERVER = f"{shlex.quote(sys.executable)} -m http.server --bind 127.0.0.1"
+
+
+def fetch(port: int, name: str = "") -> bytes:
+    address = f"http://127.0.0.1:{port}/{name}"
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        found = answer.read()
+    assert isinstance(found, bytes)
+    return found
+
+
+def answers(port: int) -> bool:
+    try:
+        fetch(port)
+    except OSError:
+        return False
+    return True
+
+
+def test_a_server_in_the_shell_of_a_job_is_reached_at_a_port_of_this_computer(
+    project: Path, person: Spawn, at_work: object, machine: MachinePaths
+) -> None:
+    (project / "page").write_bytes(b"of the job\n" * 100_000)
+    port = free_port()
+    someone = person("interact", "-q", "test", "-c", "-p", str(port))
+    someone.sees(f"127.0.0.1:{port} here is port ")
+    someone.sees(PROMPT)
+    assert is_refused(port)
+    someone.types(f"{SERVER} $KOCHI_FORWARD_PORT & sleep 0.1")
+    wait_until(lambda: answers(port), "the server answers")
+    assert fetch(port, "page") == b"of the job\n" * 100_000
+
+    def intrude() -> None:
+        with pytest.raises(OSError):
+            fetch(port, "page")
+
+    as_user(STRANGER, intrude)
+    someone.asks("true")
+    someone.types("kill %1; exit")
+    status, said = someone.leaves()
+    assert status == 0
+    assert f"127.0.0.1:{port}: refused 1 connection of user {STRANGER}" in said
+    assert await_end(machine) == "succeeded"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def test_a_port_that_is_taken_is_said_before_a_job_is_submitted(
+    person: Spawn, machine: MachinePaths
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        someone = person("interact", "-q", "test", "-p", str(port))
+        status, said = someone.leaves()
+    assert status == 1
+    assert f"port {port} of this computer is taken by a process of yours" in said
+    assert "Type another one: -p " in said
+    assert not list_jobs(machine, ended=True)
+
+
+def test_a_job_that_is_kept_is_reached_by_who_attaches_later(
+    person: Spawn, at_work: object, machine: MachinePaths
+) -> None:
+    serve = f"{SERVER} $KOCHI_FORWARD_PORT"
+    someone = person("interact", "-q", "test", "--keep", "--", "bash", "-c", serve)
+    someone.sees("Serving HTTP")
+    someone.child.send("\x1d\x1d\x1d")
+    assert someone.leaves()[0] == 0
+    port = free_port()
+    later = person("attach", "0", "-p", str(port))
+    later.sees("Serving HTTP")
+    assert answers(port)
+    later.child.send("\x03")
+    later.leaves()
+    await_end(machine)
+
+
+def test_each_job_has_a_port_of_its_own(
+    person: Spawn, at_work: object, machine: MachinePaths
+) -> None:
+    someone = person("interact", "-q", "test", "--shared")
+    someone.sees(PROMPT)
+    port = int(someone.asks("echo $KOCHI_FORWARD_PORT"))
+    address = read_address(machine.job(0))
+    assert address is not None and address.port == port
+    someone.types("exit")
+    someone.leaves()
