@@ -12,7 +12,9 @@ from support import git, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import find_job, list_workers
+from snakemake_kochi.terminal.loopback import free_port
 from tests.terminal.conftest import PROMPT, Person, await_end
+from tests.terminal.servers import serve
 
 SLURM = {"nodes": 2, "cpus": 2, "apart": True}
 
@@ -61,6 +63,18 @@ def test_a_shell_in_an_allocation_goes_through_it(
     someone.types("seq 20000; exit 9")
     someone.sees("\r\n20000\r\n")
     assert someone.leaves()[0] == 9
+
+
+def test_a_port_of_a_job_is_reached_through_its_allocation(login: SlurmCluster) -> None:
+    assert Person("alloc", "-q", "q", "-n", "node2", "-b").leaves()[0] == 0
+    port = free_port()
+    someone = Person("interact", "-q", "q", "-c", "-p", str(port))
+    someone.sees(PROMPT)
+    serve(someone, port)
+    someone.leaves()
+    assert "snakemake_kochi.terminal.port_relay" in login.calls("srun")[-1]
+    steps = login.run("squeue", "--steps", "--noheader", "--format=%i")
+    assert not [step for step in steps.split() if step.partition(".")[2].isdigit()]
 
 
 def test_a_job_whose_allocation_ends_is_told(login: SlurmCluster, machine: MachinePaths) -> None:

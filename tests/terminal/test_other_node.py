@@ -13,8 +13,10 @@ from support import wait_until
 
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import list_workers
+from snakemake_kochi.terminal.loopback import free_port
 
 from .conftest import COMMAND, PROMPT, Person, await_end
+from .servers import serve
 
 Spawn = Callable[..., Person]
 LEAVE = "\x1d\x1d\x1d"
@@ -46,6 +48,14 @@ def test_a_shell_on_another_node_is_a_real_terminal(person: Spawn, node: Host) -
     someone.types("seq 20000; exit 9")
     someone.sees("\r\n20000\r\n")
     assert someone.leaves()[0] == 9
+
+
+def test_a_port_of_another_node_is_reached(person: Spawn, node: Host) -> None:
+    port = free_port()
+    someone = person("interact", "-q", "test", "-p", str(port))
+    someone.sees(PROMPT)
+    serve(someone, port)
+    someone.leaves()
 
 
 def test_a_client_that_is_killed_ends_its_job_on_another_node(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import socket
-import sys
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,26 +16,10 @@ from snakemake_kochi.terminal.address import read_address
 from snakemake_kochi.terminal.loopback import free_port
 
 from .conftest import PROMPT, Person, await_end
+from .servers import SERVER, answers, fetch
 from .test_forwarding import is_refused
 
 Spawn = Callable[..., Person]
-SERVER = f"{shlex.quote(sys.executable)} -m http.server --bind 127.0.0.1"
-
-
-def fetch(port: int, name: str = "") -> bytes:
-    address = f"http://127.0.0.1:{port}/{name}"
-    with urllib.request.urlopen(address, timeout=30) as answer:
-        found = answer.read()
-    assert isinstance(found, bytes)
-    return found
-
-
-def answers(port: int) -> bool:
-    try:
-        fetch(port)
-    except OSError:
-        return False
-    return True
 
 
 def test_a_server_in_the_shell_of_a_job_is_reached_at_a_port_of_this_computer(
