@@ -211,14 +211,20 @@ def _enter_cgroups(pid: int) -> bool:
     for controllers, path in _cgroups(str(pid)).items():
         if own.get(controllers) == path:
             continue
-        # The hierarchy of version 2 has no name; those of version 1 are named by controllers.
-        name = controllers.removeprefix("name=")
-        procs = _CGROUPS / name / path.lstrip("/") / "cgroup.procs"
+        procs = _hierarchy(controllers) / path.lstrip("/") / "cgroup.procs"
         try:
             procs.write_text(str(os.getpid()))
         except OSError:
             entered = False
     return entered
+
+
+def _hierarchy(controllers: str) -> Path:
+    """Where a hierarchy of cgroups is mounted, as systemd does it; see cgroups(7)."""
+    if controllers:  # version 1
+        return _CGROUPS / controllers.removeprefix("name=")
+    unified = _CGROUPS / "unified"
+    return unified if unified.is_dir() else _CGROUPS
 
 
 def _cgroups(process: str) -> dict[str, str]:

@@ -153,6 +153,13 @@ def test_a_worker_of_an_array_is_reached(login: Login) -> None:
     assert said == {"node1\n", "node2\n"}
 
 
+def test_of_several_nodes_the_one_with_the_worker_is_reached(login: Login) -> None:
+    assert login.type("alloc", "-q", "q", "-n", "2", "-b").returncode == 0
+    login.wait_for_worker()
+    (worker,) = list_workers(login.machine)
+    assert login.type("inspect", "0", "--", "hostname").stdout == f"{worker.node.host}\n"
+
+
 # ---- kochi alloc_interact
 
 
@@ -264,6 +271,8 @@ def test_machines_that_give_no_shell_say_so(login: Login) -> None:
         "alloc_interact_script does not read $KOCHI_WORKER_LAUNCH_CMD\n"
         "Have it start that command in the background, or type this in a terminal.\n"
     )
+    assert "'soon': " in login.type("alloc_interact", "-t", "soon").stderr
+    assert "Traceback" not in login.type("alloc_interact", "-q", "a/b").stderr
     refused = login.type("alloc_interact", "-n", "no-such-node")
     assert refused.returncode != 0
     assert "Invalid node name specified" in refused.stderr

@@ -189,6 +189,27 @@ def test_beside_an_experiment_are_its_workspace_parameters_and_recipes(here: Nod
     wait_until(lambda: here.type(*words, show).stdout == f"{files}7 yes 1\n")
 
 
+def test_a_login_is_in_the_cgroup_of_its_job_where_that_is_permitted(here: Node) -> None:
+    top = Path("/sys/fs/cgroup")
+    hierarchy = top if (top / "cgroup.controllers").exists() else top / "pids"
+    group = hierarchy / f"kochi-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    try:
+        job = here.begin(f"echo $$ > {group}/cgroup.procs; sleep 300; true")
+        wait_until(lambda: (group / "cgroup.procs").read_text())
+        words = ("inspect", "job", str(job), "--", "cat", "/proc/self/cgroup")
+        wait_until(lambda: f":/{group.name}\n" in here.type(*words).stdout, seconds=20)
+        # And in no other one's.
+        assert f":/{group.name}\n" not in here.type(*words[:1], "0", *words[3:]).stdout
+        here.type("cancel", str(job))
+        wait_until(lambda: not (group / "cgroup.procs").read_text())
+    finally:
+        group.rmdir()
+
+
 def test_what_an_isolated_program_has_is_found(here: Node) -> None:
     inner = "export DEEP=found; sleep 300; true"
     job = here.begin(f"bwrap --dev-bind / / --unshare-pid bash -c '{inner}'; true")
