@@ -65,11 +65,12 @@ class Location:
         users could, when the machine was used with other locks before, or when the locks cannot be
         made.
         """
-        lock_dir = self.machine.lock_directory
+        machine = self.machine.at_home()
+        lock_dir = machine.lock_directory
         for doubt in self.root.secure(self.machine_paths.directory):
             _warn_once(doubt)
         with self.root.explaining():
-            settle_locks(self.machine_paths, lock_dir, self.machine.lock_kind)
+            settle_locks(self.machine_paths, lock_dir, machine.lock_kind)
         return self.machine_paths
 
     def secure(self, directory: Path) -> None:
@@ -89,6 +90,11 @@ class Location:
     @property
     def project_paths(self) -> ProjectPaths:
         return self.root.project(self.require_project().directory)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the machine is behind a login host, and this computer does not belong to it."""
+        return self.machine.is_elsewhere()
 
     def require_here(self) -> None:
         """Refuse to submit jobs to a machine to which this computer does not belong.
@@ -151,7 +157,8 @@ def find_location(
     unread = missing if is_configured(directory) else None
     if unread is not None:
         _log.warning("%s", unread.sentences)
-    root = Root.find(found.kochi_root, environment, found.root_said_at)
+    # The kochi_root of a machine elsewhere is a path there.
+    root = Root.find(found.at_home(environment).kochi_root, environment, found.root_said_at)
     is_named = machine is not None or bool(environment.get("KOCHI_DEFAULT_MACHINE"))
     return Location(found, project, root, unread, is_named, known.machines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
@@ -16,8 +16,35 @@ from snakemake_kochi.remote.project import Sent, send_project
 from snakemake_kochi.remote.script import Script
 
 MACHINE = "machines:\n  spica:\n    login_host: nowhere.example\n"
-_COUNTING = """#!/bin/sh
-if [ "$1" = receive-pack ]; then tee -a '{traffic}' | {git} "$@"; else exec {git} "$@"; fi
+_GIT = """#!/bin/sh
+if [ "$1" = receive-pack ]; then
+    [ -e '{home}/break' ] && exec head -c "$(cat '{home}/break')" | {git} "$@"
+    tee -a '{home}/traffic' | {git} "$@"
+    exit
+fi
+if [ -e '{home}/kill' ]; then
+    read step when < '{home}/kill'
+    if [ "$step" -gt 1 ]; then
+        echo "$((step - 1)) $when" > '{home}/kill'
+    else
+        rm '{home}/kill'
+        [ $when = before ] || {git} "$@" > /dev/null
+        kill -9 $PPID
+        exit 1
+    fi
+fi
+exec {git} "$@"
+"""
+_RECEIVE = """
+import os, sys
+from pathlib import Path
+from snakemake_kochi.paths import SentPaths
+from snakemake_kochi.remote.receive import receive
+place, parcel, directory, *words = sys.argv[1:]
+receive(SentPaths(Path(place)), parcel, os.environ["KOCHI_SENT_USE"], os.getpid())
+os.makedirs(directory, exist_ok=True)
+os.chdir(directory)
+os.execvp(words[0], words)
 """
 _FETCH = """
 import subprocess, sys
@@ -47,14 +74,35 @@ class OtherComputer:
     @property
     def environment(self) -> dict[str, str]:
         own = {"HOME": str(self.home), "KOCHI_ROOT": str(self.root), "KOCHI_MACHINE": "spica"}
+        own |= {"PATH": f"{self._programs}:{os.environ['PATH']}", "KOCHI_DEFAULT_MACHINE": "spica"}
         return {**os.environ, **own}
+
+    @property
+    def _programs(self) -> Path:
+        """The directory with git and kochi there."""
+        kochi = f'#!/bin/sh\nexec {sys.executable} -P -m snakemake_kochi.cli "$@"\n'
+        for name, text in (
+            ("git", _GIT.format(home=self.home, git=which("git"))),
+            ("kochi", kochi),
+        ):
+            program = self.home / "bin" / name
+            if not program.exists():
+                program.parent.mkdir(parents=True, exist_ok=True)
+                program.write_text(text)
+                program.chmod(0o755)
+        return self.home / "bin"
+
+    @property
+    def before(self) -> str:
+        """Lines of bash after which git is found there."""
+        return f"PATH={self._programs}:$PATH"
 
     def run(
         self, script: Script, input: bytes | IO[bytes] = b"", what: str | None = None
     ) -> subprocess.CompletedProcess[bytes]:
         assert isinstance(input, bytes)
         done = subprocess.run(
-            ["sh", "-c", script.text],
+            ["bash", "--norc", "-c", script.text],
             input=input,
             capture_output=True,
             env=self.environment,
@@ -66,7 +114,7 @@ class OtherComputer:
 
     def start(self, script: Script, **streams: object) -> subprocess.Popen[bytes]:
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, **streams}
-        words = ["sh", "-c", script.text]
+        words = ["bash", "--norc", "-c", script.text]
         return subprocess.Popen(words, env=self.environment, cwd=self.home, **options)  # type: ignore[call-overload, no-any-return]
 
     def git_environment(self) -> dict[str, str]:
@@ -75,27 +123,24 @@ class OtherComputer:
     def url(self, path: str) -> str:
         return path
 
-    @property
-    def _traffic(self) -> Path:
-        return self.home / "traffic"
-
-    @property
-    def before(self) -> str:
-        """Lines of sh after which git counts what it receives there."""
-        program = self.home / "bin" / "git"
-        if not program.exists():
-            program.parent.mkdir(parents=True, exist_ok=True)
-            program.write_text(_COUNTING.format(traffic=self._traffic, git=which("git")))
-            program.chmod(0o755)
-        return f"PATH={program.parent}:$PATH"
-
     def taken(self) -> int:
         """How many bytes were pushed since the last call."""
-        if not self._traffic.exists():
+        traffic = self.home / "traffic"
+        if not traffic.exists():
             return 0
-        size = self._traffic.stat().st_size
-        self._traffic.unlink()
+        size = traffic.stat().st_size
+        traffic.unlink()
         return size
+
+    def break_after(self, size: int) -> None:
+        """From now on, only so many bytes of a push arrive; 0: all."""
+        (self.home / "break").unlink(missing_ok=True)
+        if size:
+            (self.home / "break").write_text(f"{size}\n")
+
+    def kill_at(self, step: int, when: str) -> None:
+        """Kill the process there that starts git for the n-th time, before or after git runs."""
+        (self.home / "kill").write_text(f"{step} {when}\n")
 
     def fetched(self, sent: Sent, recipe: str, *words: str) -> str:
         """What git says in a clone that an installation of a recipe would have there."""
@@ -106,10 +151,10 @@ class OtherComputer:
         self.home.mkdir(parents=True, exist_ok=True)
         return send_project(self, find_location("spica"), str(self.root), self.before)  # type: ignore[arg-type]
 
-    def script(self, sent: Sent, words: Sequence[str], more: Mapping[str, str] = {}) -> Script:
+    def script(self, sent: Sent, words: Sequence[str]) -> Script:
         """What a command there is, in front of which the project's files are made."""
-        command = Script.of(words, sent.working_directory, {**sent.variables, **more})
-        return Script(f"{sent.receiving(sys.executable)}\n{command.text}")
+        place = [sent.place, sent.parcel, sent.working_directory]
+        return Script.of([*self.python, "-c", _RECEIVE, *place, *words], None, sent.variables)
 
     def receive(self, sent: Sent, words: Sequence[str] = ("true",)) -> bytes:
         """Make the files there, and execute a command."""

@@ -146,13 +146,7 @@ def synchronise(
             f"{repository} has no worktree of the branch {MERGED}",
             "Type: kochi artifact init DIR",
         )
-    results, missed = 0, 0
-    if is_here:
-        keep_unfinished(paths, machine)
-        results = commit_pending(repository, paths, machine, _LOCK_TIMEOUT)
-        missed = commit_missing(
-            repository, paths, machine, _LOCK_TIMEOUT, thorough=True, large=large
-        )
+    results, missed = commit_all(repository, paths, machine, large) if is_here else (0, 0)
     name = published_name(repository, machine)
     branch, commits = branch_called(name), 0
     if tip_of(repository, f"refs/heads/{branch}"):
@@ -168,6 +162,16 @@ def synchronise(
         if ref != stranger
     )
     return SyncReport(machine, name, results, missed, commits, now, directory, stranger, ahead)
+
+
+def commit_all(
+    repository: Path, paths: ProjectPaths, machine: str, large: int | None = None
+) -> tuple[int, int]:
+    """Commit the journal, and results in results/ that no commit has; return how many each."""
+    keep_unfinished(paths, machine)
+    results = commit_pending(repository, paths, machine, _LOCK_TIMEOUT)
+    missed = commit_missing(repository, paths, machine, _LOCK_TIMEOUT, thorough=True, large=large)
+    return results, missed
 
 
 def discard(repository: Path, paths: ProjectPaths, machine: str) -> int:

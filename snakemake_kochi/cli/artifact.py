@@ -11,8 +11,7 @@ import click
 from humanfriendly import format_size
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.artifacts.agreement import told_missed
-from snakemake_kochi.artifacts.branches import SyncReport, discard, initialise, log, synchronise
+from snakemake_kochi.artifacts.branches import discard, initialise, log
 from snakemake_kochi.artifacts.content import write_artifact
 from snakemake_kochi.artifacts.git_lfs import check_out_contents
 from snakemake_kochi.artifacts.origin import known_commit, newest_commit, place_in_worktree
@@ -25,15 +24,12 @@ from snakemake_kochi.artifacts.remotes import (
     push,
     split_remote,
 )
-from snakemake_kochi.artifacts.replaced import take_replaced
 from snakemake_kochi.cli.main import Group
 from snakemake_kochi.cli.options import COUNT, json_option, machine_option, yes_option
 from snakemake_kochi.cli.output import agreed, local_time, print_json, print_table, remark, say
 from snakemake_kochi.errors import GitError, KochiError
-from snakemake_kochi.files import is_there
 from snakemake_kochi.git import run_git
 from snakemake_kochi.location import Location, find_location
-from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.project.configuration import configuration_file, find_project
 
 
@@ -71,41 +67,20 @@ def init_command(machine: str | None, name: str | None, directory: Path) -> None
 
 @command.command("sync")
 @machine_option
+@click.option("--no-merge", is_flag=True, hidden=True)
 @json_option
-def sync_command(machine: str | None, as_json: bool) -> None:
-    """Merge a machine's results into the branch kochi_artifacts."""
+def sync_command(machine: str | None, no_merge: bool, as_json: bool) -> None:
+    """Merge a machine's results into the branch kochi_artifacts.
+
+    Results of a machine behind a login host are brought here first, and are then in results/, too.
+    """
+    from snakemake_kochi.cli.synchronisation import commit_only, synchronise
+
     location = _find_location(machine)
-    project, paths = location.require_project(), location.project_paths
-    # A machine elsewhere has its KOCHI_ROOT there; only its fetched branch is here.
-    if is_here := _is_here(location):
-        location.prepare_machine()
-    report = synchronise(
-        project.directory, paths, location.machine.name, is_here, project.large_files
-    )
-    if as_json:
-        fields = ("machine", "name", "results", "missed", "commits", "commit")
-        data = {name: getattr(report, name) for name in fields}
-        print_json(data | {"directory": str(report.directory)})
-        return
-    name = branch_called(report.name)
-    if report.missed:
-        say(f"Committed {told_missed(report.missed, report.machine)}")
-    if report.commits:
-        where = report.directory / report.name
-        say(f"Merged {pluralize(report.commits, 'commit')} of {name}: see {where}")
+    if no_merge:
+        commit_only(location)
     else:
-        say(f"There is nothing new in {name}.")
-    if (replaced := take_replaced(paths, location.machine.name)) is not None:
-        remark(f"Note: {replaced.describe()}")
-    if report.stranger:
-        merge = f"git -C {shlex.quote(os.fspath(report.directory))} merge"
-        remark(
-            f"{name} and {report.stranger} have no commit in common, so neither can be pushed to "
-            f"the other. To join them, type: {merge} --allow-unrelated-histories -X ours "
-            f"{report.stranger} && git branch -f {name} kochi_artifacts"
-        )
-    for ref, count in report.ahead:
-        remark(_told_ahead(report, ref, count))
+        synchronise(location, as_json)
 
 
 @command.command("push")
@@ -314,19 +289,6 @@ def log_command(machine: str | None, limit: int, as_json: bool) -> None:
     )
 
 
-def _told_ahead(report: SyncReport, ref: str, count: int) -> str:
-    merge = f"git -C {shlex.quote(os.fspath(report.directory))} merge"
-    name = branch_called(report.name)
-    commits = pluralize(count, "commit")
-    if ref.endswith(f"/{name}"):
-        what = f"{ref} has {commits} of another clone that {name} lacks"
-        typed = f"{merge} -X ours {ref} && git branch -f {name} kochi_artifacts"
-    else:
-        what = f"{ref} has {commits} that kochi_artifacts lacks"
-        typed = f"{merge} {ref}"
-    return f"{what}. To join them, type: {typed}"
-
-
 def _find_location(machine: str | None) -> Location:
     """The location, also in the worktree of the results."""
     return find_location(machine, start=_find_directory())
@@ -344,16 +306,6 @@ def _find_directory() -> Path:
             if configuration_file(directory).is_file():
                 return find_project(directory)
         raise
-
-
-def _is_here(location: Location) -> bool:
-    """Whether the machine is below KOCHI_ROOT here, or has uncommitted results here."""
-    name, project = location.machine.name, location.require_project().directory
-    left = (location.project_paths.journal(name), WorkingPaths(project, name).records)
-    try:
-        return any(is_there(path) for path in (location.machine_paths.directory, *left))
-    except PermissionError:
-        return False  # it belongs to a colleague
 
 
 def _worktrees() -> list[Path]:

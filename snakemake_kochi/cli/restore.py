@@ -45,7 +45,7 @@ _MOST_NAMED = 10
 
 
 @dataclass
-class _Batch:
+class Batch:
     """A batch, and what became of its results."""
 
     rules: BatchRules
@@ -69,6 +69,25 @@ class _Batch:
 
 def restore(location: Location, asked: Asked, as_json: bool) -> int:
     """Restore results, and tell. Exit status 1 if no result is there, or if one was refused."""
+    read, batches = _restore(location, asked)
+    _tell(batches, read, location.machine.name, as_json)
+    failed = any(batch.outcome.differing or batch.outcome.lacking for batch in batches)
+    return int(failed or not any(batch.there for batch in batches))
+
+
+def restore_batches(location: Location, asked: Asked) -> list[Batch]:
+    """Restore results; those of no batch, and what cannot be restored, are nobody's concern."""
+    return _restore(location, asked)[1]
+
+
+def tell_briefly(batches: Sequence[Batch]) -> None:
+    """Tell how many results are in results/, and which are not."""
+    for batch in batches:
+        if batch.restorable.found:
+            _tell_batch(batch)
+
+
+def _restore(location: Location, asked: Asked) -> tuple[Recorded, list[Batch]]:
     directory, machine = location.require_project().directory, location.machine.name
     location.prepare_machine()
     os.chdir(directory)
@@ -81,7 +100,7 @@ def restore(location: Location, asked: Asked, as_json: bool) -> int:
     chosen = read.choose(rules, published_name(directory, machine), asked)
     restoration = Restoration(freeze)
     batches = [
-        _Batch(each, publication, restoration.choose(each, records))
+        Batch(each, publication, restoration.choose(each, records))
         for each, publication, records in chosen
     ]
     batches = _with_each_once(batches)
@@ -93,9 +112,7 @@ def restore(location: Location, asked: Asked, as_json: bool) -> int:
             restoration.remember()
     if done:
         _note_finished(location, str(freeze.file), asked, done)
-    _tell(batches, read, machine, as_json)
-    failed = any(batch.outcome.differing or batch.outcome.lacking for batch in batches)
-    return int(failed or not any(batch.there for batch in batches))
+    return read, batches
 
 
 def _refuse_while_running(location: Location, directory: Path) -> None:
@@ -167,7 +184,7 @@ def _batches(rules: Sequence[BatchRules], asked: Asked) -> list[BatchRules]:
     ]
 
 
-def _with_each_once(batches: Sequence[_Batch]) -> list[_Batch]:
+def _with_each_once(batches: Sequence[Batch]) -> list[Batch]:
     """Of a point in several publications, the first one counts; without those that add nothing."""
     taken: set[Path] = set()
     told: set[tuple[str, Path]] = set()
@@ -176,7 +193,7 @@ def _with_each_once(batches: Sequence[_Batch]) -> list[_Batch]:
         for place in taken & found.keys():
             del found[place]
         taken |= found.keys()
-    kept: dict[str, _Batch] = {}
+    kept: dict[str, Batch] = {}
     for number, batch in enumerate(batches):
         reasons, name = batch.restorable.reasons, batch.publication.name
         for place in list(reasons):
@@ -190,7 +207,7 @@ def _with_each_once(batches: Sequence[_Batch]) -> list[_Batch]:
     return [batch for key, batch in kept.items() if key not in labels]
 
 
-def _write(repository: Path, working: WorkingPaths, batch: _Batch, force: bool) -> None:
+def _write(repository: Path, working: WorkingPaths, batch: Batch, force: bool) -> None:
     found = batch.restorable.found.values()
     wanted = [Wanted(record, place.files, place.record) for place, record in found]
     if batch.publication.name != published_name(repository, working.machine):
@@ -220,9 +237,7 @@ def _explaining_failed_writes() -> Iterator[None]:
         ) from error
 
 
-def _note_finished(
-    location: Location, freeze: str, asked: Asked, batches: Sequence[_Batch]
-) -> None:
+def _note_finished(location: Location, freeze: str, asked: Asked, batches: Sequence[Batch]) -> None:
     """Let Snakemake note that restored results are finished, and make tables and plots."""
     globs = _globs(location, asked)
     wanted = {
@@ -255,7 +270,7 @@ def _note_finished(
         )
 
 
-def _tell(batches: Sequence[_Batch], read: Recorded, machine: str, as_json: bool) -> None:
+def _tell(batches: Sequence[Batch], read: Recorded, machine: str, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -275,7 +290,7 @@ def _tell(batches: Sequence[_Batch], read: Recorded, machine: str, as_json: bool
             remark(f"Not restored: {count} of no batch, such as outputs of your own rules")
 
 
-def _tell_batch(batch: _Batch) -> None:
+def _tell_batch(batch: Batch) -> None:
     outcome, name = batch.outcome, batch.publication.name
     of = f"{batch.there} of {pluralize(batch.points, 'result')}"
     new = len(outcome.restored)
@@ -303,7 +318,7 @@ def _tell_batch(batch: _Batch) -> None:
         remark(f"    that code: git worktree add --detach DIR {shlex.quote(f'{CODE}/{tree}')}")
 
 
-def _as_json(batch: _Batch) -> dict[str, Any]:
+def _as_json(batch: Batch) -> dict[str, Any]:
     outcome, publication = batch.outcome, batch.publication
     return {
         "experiment": batch.rules.experiment.name,

@@ -223,7 +223,7 @@ def take_freeze(
     config = read_text(config_file, str(config_file))
     common = common_files(machines=[machine])
     project = load_project(directory, config, config_file, common)
-    used = project.machine(machine)
+    used = project.machine(machine).at_home()
     root = Root.find(used.kochi_root, where=used.root_said_at)
     paths = root.project(directory)
     root.secure(paths.directory)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -111,6 +111,22 @@ class Machine:
         if "." in name or not any("." in pattern for pattern in patterns):
             return False
         return _matches({socket.getfqdn(name).lower()}, patterns)
+
+    def is_elsewhere(self, environment: Mapping[str, str] = os.environ) -> bool:
+        """Whether it is behind a login host, and this computer does not belong to it.
+
+        $KOCHI_MACHINE, which is set for jobs, says that this computer belongs to that machine.
+        """
+        if self.login_host is None or environment.get("KOCHI_MACHINE") == self.name:
+            return False
+        return not self.has_host()
+
+    def at_home(self, environment: Mapping[str, str] = os.environ) -> Machine:
+        """The machine for a computer that may not belong to it, and on which its own directories
+        mean nothing."""
+        if not self.is_elsewhere(environment):
+            return self
+        return replace(self, kochi_root=None, lock_dir=None, lock_kind=None, scratch_dir=None)
 
     def installs_on_login_node(self, on_machine: bool) -> bool:
         """Whether a recipe is installed where the user types, because compute nodes often cannot

@@ -2,7 +2,7 @@
 
 Three steps bring it up to date there, and each may be repeated, or be the last one before the
 network breaks: a repository is made there, if need be; a parcel (`snapshot/parcel.py`) is pushed to
-it, if it lacks it; and `receive.py`, there, makes the working tree of it, in front of the command.
+it, if it lacks it; and `receive.py` makes the working tree of it there, before the command begins.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ from snakemake_kochi.snapshot import (
 # In an experiment that takes other code than the checked-out one, or other recipes.
 _BRANCHES = re.compile(r"\b(code|branch|commit_hash)[\"']?\s*:|@")
 _log = logging.getLogger(__name__)
-_RECEIVER = "snakemake_kochi.remote.receive"
 _NO_ROOM = ("No space left", "Disk quota exceeded", "unable to write", "unpacker error")
 # Makes an empty repository in $name of the current directory, unless there is one.
 _MAKE = """\
@@ -87,13 +86,6 @@ class Sent:
             found["KOCHI_CONF"] = str(SentPaths(Path(self.place)).configuration)
         return found
 
-    def receiving(self, python: str) -> str:
-        """A line of sh that makes the project's files there as they were sent. The process of the
-        shell then becomes the command, with `variables`, in `working_directory`."""
-        words = [python, "-P", "-m", _RECEIVER, self.place, self.parcel]
-        line = shlex.join([*words, self.variables[USE_VARIABLE]])
-        return f"{line} $$ || exit\nmkdir -p {shlex.quote(self.working_directory)} || exit"
-
 
 def place_there(location: Location, root: str) -> SentPaths:
     """Where the project is below `root`, KOCHI_ROOT there. Each clone has a place of its own."""
@@ -106,7 +98,7 @@ def owner() -> str:
 
 
 def send_project(connection: Connection, location: Location, root: str, before: str = "") -> Sent:
-    """Send what is missing of the project. The working tree there is as before until `receiving`.
+    """Send what is missing of the project. The working tree there is as before until `receive`.
 
     `root`: the absolute path of KOCHI_ROOT there. `before`: lines of sh after which `git` is found
     there. Raises RemoteError; GitError and KochiError for what is wrong here.

@@ -1,10 +1,8 @@
 """On the machine: the project is made as the computer at home has it, for one command.
 
-    python -P -m snakemake_kochi.remote.receive DIRECTORY PARCEL TOKEN PID
-
-DIRECTORY is that of `SentPaths`. A parcel (`snapshot/parcel.py`) was pushed to the project there.
-The process PID is about to read the project's files. Until it has read them, which `phases/sent.py`
-notes, no other command gets other files.
+A parcel (`snapshot/parcel.py`) was pushed to the project before. This process is about to read the
+project's files. Until it has read them, which `phases/sent.py` notes, no other command gets other
+files.
 """
 
 from __future__ import annotations
@@ -12,13 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.artifacts.published import choose_name, published_name
-from snakemake_kochi.errors import DamagedFileError, GitError, KochiError
+from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import (
     answered,
     expand_path,
@@ -32,7 +30,7 @@ from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import Root, SentPaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.project.sent import VERSION
-from snakemake_kochi.snapshot import forget_others, keep_parcel, read_parcel, unpack
+from snakemake_kochi.snapshot import forget_others, keep_parcel, read_parcel, tidy, unpack
 
 _USE_VERSION = 1
 # Seconds after which a command has read the project's files, or was too slow for the others.
@@ -44,7 +42,18 @@ _POLL_INTERVAL = 0.05
 
 
 def receive(place: SentPaths, parcel: str, token: str, pid: int) -> None:
-    """Unpack a parcel and note that a process reads it. Raises KochiError, OSError."""
+    """Unpack a parcel and note that a process reads it; `token`: the name of the note.
+
+    Raises KochiError, GitError, OSError.
+    """
+    before = os.umask(0o077)
+    try:
+        _receive(place, parcel, token, pid)
+    finally:
+        os.umask(before)  # the command's own files have the user's
+
+
+def _receive(place: SentPaths, parcel: str, token: str, pid: int) -> None:
     description = read_parcel(place.project, parcel)
     about, root = description["machine"], Root(place.root)
     root.secure(place.state)
@@ -85,6 +94,7 @@ def _unpack(place: SentPaths, parcel: str, description: Mapping[str, Any]) -> No
             if published_name(place.project, machine) != name:
                 choose_name(place.project, machine, name)
     forget_others(place.project, parcel)
+    tidy(place.project)
     write_atomically(note, to_json({**content, "parcel": parcel, "tree": project["tree"]}))
 
 
@@ -151,21 +161,3 @@ def _is_awaited(file: Path, parcel: str) -> bool:
             file.unlink(missing_ok=True)
         return False
     return bool(note["parcel"] != parcel)
-
-
-def main(words: Sequence[str]) -> int:
-    directory, parcel, token, pid = words
-    os.umask(0o077)
-    try:
-        receive(SentPaths(Path(directory)), parcel, token, int(pid))
-    except (GitError, KochiError) as error:
-        print(f"kochi: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"kochi: {directory}: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

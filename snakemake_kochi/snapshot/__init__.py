@@ -1,6 +1,6 @@
 """Snapshots: a working tree becomes a git tree in a store, and a tree becomes files again."""
 
-from snakemake_kochi.snapshot.arrival import forget_others, keep_parcel, read_parcel, unpack
+from snakemake_kochi.snapshot.arrival import forget_others, keep_parcel, read_parcel, tidy, unpack
 from snakemake_kochi.snapshot.commits import find_commit, freeze_commit
 from snakemake_kochi.snapshot.difference import difference
 from snakemake_kochi.snapshot.listing import (
@@ -73,6 +73,7 @@ __all__ = [
     "send_parcel",
     "sent_ref",
     "submodules",
+    "tidy",
     "toplevel",
     "unpack",
     "write_code",

@@ -115,6 +115,13 @@ def forget_others(receiver: Path, commit: str) -> None:
     _update(receiver, [f"delete {ref}\n" for ref in gone])
 
 
+def tidy(receiver: Path) -> None:
+    """Pack the objects of many parcels; those that nothing needs any more go after two weeks."""
+    with suppress(GitError):  # no room: later then
+        words = ("-c", "gc.auto=6700", "-c", "gc.autoDetach=false", "gc", "--auto", "--quiet")
+        run_git(receiver, *words)
+
+
 def _unpack_tree(top: Path, tree: Mapping[str, Any], index: Path, objects: Path) -> None:
     make_directory(top)
     repositories = tree["repositories"]

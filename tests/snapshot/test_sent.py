@@ -8,15 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from full_disk import mounted
 from git_helpers import commit_to_new_repository, files_of, git, state_of, write
 from other_computer import MACHINE, OtherComputer
+from support import wait_until
 
 from snakemake_kochi.phases.freeze import take_freeze
+from snakemake_kochi.remote.refusal import RemoteError
 
 FREEZE = """
 import json, sys
 from pathlib import Path
 from snakemake_kochi.phases.freeze import take_freeze
+from snakemake_kochi.remote.refusal import RemoteError
 frozen = take_freeze(Path.cwd(), "spica")
 print(json.dumps({
     "tree": frozen.snapshot.tree, "base": frozen.snapshot.base, "dirty": frozen.snapshot.dirty,
@@ -213,3 +217,216 @@ dependencies:
         frozen_there(there)["sources"]["library:changed"]["tree"]
         == take_freeze(repository, "spica").sources["library:changed"]["tree"]
     )
+
+
+def test_a_commit_a_branch_and_a_removed_file_follow(
+    repository: Path, there: OtherComputer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(repository / "kochi.yaml", MACHINE)
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--amend", "--no-edit")
+    write(repository / "untracked" / "x.c", "x\n")
+    git(repository, "branch", "topic")
+    git(repository, "tag", "gone")
+    monkeypatch.chdir(repository)
+    sent = there.send()
+    there.receive(sent)
+    project = Path(sent.directory)
+    write(project / "results" / "a.txt", "a result\n")
+    write(project / ".snakemake" / "log", "a log\n")
+    write(project / "made_there.txt", "by a rule\n")
+    write(project / "main.c", "edited there\n")
+    git(project, "branch", "kochi_artifacts_spica")
+    # All that can change at home, at once: a branch that has the name of a directory of branches.
+    git(repository, "tag", "--delete", "gone")
+    git(repository, "branch", "--delete", "topic")
+    git(repository, "checkout", "--quiet", "-b", "topic/deeper")
+    (repository / "untracked" / "x.c").unlink()
+    (repository / "src" / "a.c").unlink()
+    write(repository / "src" / "a.c" / "now_a_directory.c", "x\n")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message=second")
+    here, found = frozen_here(repository), frozen_there(there)
+    assert {key: found[key] for key in here} == here
+    assert git(project, "symbolic-ref", "HEAD") == "refs/heads/topic/deeper\n"
+    assert git(project, "status", "--porcelain") == ""
+    assert git(project, "tag", "--list") == ""
+    refs = git(project, "for-each-ref", "--format=%(refname)", "refs/heads").split()
+    assert refs == ["refs/heads/kochi_artifacts_spica", "refs/heads/topic/deeper"]
+    assert (project / "results" / "a.txt").read_text() == "a result\n"
+    assert (project / ".snakemake" / "log").exists()
+    assert (project / "made_there.txt").exists()
+    assert not (project / "untracked").exists()
+    assert (project / "main.c").read_text() == "int main;\n"
+    git(repository, "checkout", "--quiet", "--detach", "HEAD~1")
+    found = frozen_there(there)
+    assert found["base"] == git(repository, "rev-parse", "HEAD").strip() and not found["dirty"]
+
+
+def test_clones_have_places_of_their_own(
+    repository: Path, there: OtherComputer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(repository / "kochi.yaml", MACHINE)
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message=second")
+    other = tmp_path / "other" / "project"
+    git(tmp_path, "clone", "--quiet", str(repository), str(other))
+    places = []
+    for directory in (repository, other):
+        monkeypatch.chdir(directory)
+        write(directory / "main.c", f"{directory}\n")
+        places.append(there.send())
+        there.receive(places[-1])
+    assert [Path(each.directory, "main.c").read_text() for each in places] == [
+        f"{repository}\n",
+        f"{other}\n",
+    ]
+    monkeypatch.setattr("snakemake_kochi.remote.project.owner", lambda: "another laptop")
+    assert there.send().directory not in [each.directory for each in places]
+
+
+def test_a_shallow_and_a_partial_clone_know_their_commit_there(
+    repository: Path, there: OtherComputer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(repository / "kochi.yaml", MACHINE)
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message=second")
+    git(repository, "config", "uploadpack.allowFilter", "true")
+    for name, option in (("shallow", "--depth=1"), ("partial", "--filter=blob:none")):
+        clone = tmp_path / name
+        git(tmp_path, "clone", "--quiet", option, f"file://{repository}", str(clone))
+        write(clone / "main.c", "changed\n")
+        monkeypatch.chdir(clone)
+        here, found = frozen_here(clone), frozen_there(there)
+        assert {key: found[key] for key in here} == here
+        assert here["base"] == git(repository, "rev-parse", "HEAD").strip()
+        assert "-int main;\n+changed\n" in found["diff"]
+        assert git(Path(there.send().directory), "status", "--porcelain") == " M main.c\n"
+
+
+def test_files_that_git_ignores_are_named_if_something_names_them(
+    repository: Path,
+    there: OtherComputer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write(repository / "kochi.yaml", MACHINE)
+    write(repository / ".gitignore", "*.bin\n/data/\n/own.yaml\n*.o\n")
+    write(repository / "input.bin", "needed")
+    write(repository / "other.bin", "not needed")
+    write(repository / "main.o", "not needed")
+    write(repository / "data" / "deep" / "a.txt", "needed")
+    write(repository / "own.yaml", "run:\n  script: ./a.out < input.bin\n")
+    write(repository / "fib.yaml", "run:\n  script: ./a.out < data/deep/a.txt\n")
+    monkeypatch.chdir(repository)
+    there.send()
+    said = sorted(record.getMessage() for record in caplog.records)
+    assert said == [
+        "data stays here, because git ignores it, and fib.yaml names it",
+        "input.bin stays here, because git ignores it, and own.yaml names it",
+        "own.yaml stays here, because git ignores it",
+    ]
+
+
+def test_machines_and_a_configuration_from_elsewhere_travel(
+    repository: Path, there: OtherComputer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = write(tmp_path / "site.yaml", "machines:\n  vega:\n    login_host: vega.example\n")
+    root = Path(os.environ["KOCHI_ROOT"])
+    write(root / "conf.yaml", f"{MACHINE}    facts: {{colour: blue}}\n")
+    write(tmp_path / "kochi.yaml", "dependencies: {}\n")
+    root.chmod(0o700)
+    monkeypatch.setenv("KOCHI_SITE_CONF", str(site))
+    monkeypatch.setenv("KOCHI_CONF", str(tmp_path / "kochi.yaml"))
+    monkeypatch.chdir(repository)
+    sent = there.send()
+    monkeypatch.setenv("KOCHI_SITE_CONF", "")
+    monkeypatch.delenv("KOCHI_CONF")
+    asked = "from snakemake_kochi.location import find_location as f\n"
+    asked += "found = f('spica')\nprint(sorted(found.machines), dict(found.machine.facts))\n"
+    said = there.receive(sent, [*there.python, "-c", asked]).decode()
+    assert said == "['local', 'spica', 'vega'] {'colour': 'blue'}\n"
+
+
+def test_two_commands_at_once_do_not_mix_their_files(
+    repository: Path, there: OtherComputer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(repository / "kochi.yaml", MACHINE)
+    monkeypatch.chdir(repository)
+    there.receive(there.send())
+    write(repository / "main.c", "first\n")
+    write(repository / "second.c", "of the first\n")
+    read = "import time, sys; time.sleep(float(sys.argv[1]))\n" + FREEZE
+    first = there.start(there.script(there.send(), [*there.python, "-c", read, "3"]))
+    tree = take_freeze(repository, "spica").snapshot.tree
+    wait_until(lambda: list(there.home.glob("root/remote/projects/*/sent/uses/*")))
+    write(repository / "main.c", "second\n")
+    (repository / "second.c").unlink()
+    sent = there.send()
+    same = there.start(there.script(sent, [*there.python, "-c", read, "0"]))
+    other = there.start(there.script(sent, [*there.python, "-c", read, "0"]))
+    now = take_freeze(repository, "spica").snapshot.tree
+    said = [json.loads(each.communicate()[0])["tree"] for each in (first, same, other)]
+    assert said == [tree, now, now]
+    assert not list(there.home.glob("root/remote/projects/*/sent/uses/*"))
+
+
+def test_a_command_killed_at_any_step_is_gone_on_with(
+    repository: Path, there: OtherComputer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(repository / "kochi.yaml", MACHINE)
+    library = repository / "library"
+    commit_to_new_repository(library, "lib.c", "1\n")
+    monkeypatch.chdir(repository)
+    killed = 0
+    for step in range(1, 100, 3):
+        write(repository / "main.c", f"{step}\n")
+        write(repository / f"{step}.c", "new\n")
+        (repository / f"{step - 3}.c").unlink(missing_ok=True)
+        git(repository, "commit", "--quiet", "--allow-empty", "--message=next")
+        git(library, "branch", "--move", "--force", f"branch-{step}")
+        sent = there.send()
+        there.kill_at(step, when="before" if step % 2 else "after")
+        done = there.run(there.script(sent, ["true"]))
+        if done.returncode == 0:
+            break
+        killed += 1
+        # The next call may have other files, or the same.
+        if killed % 3 == 0:
+            write(repository / "main.c", f"again {step}\n")
+        here, found = frozen_here(repository), frozen_there(there)
+        assert {key: found[key] for key in here} == here
+        project = Path(sent.directory)
+        assert git(project, "status", "--porcelain") == git(repository, "status", "--porcelain")
+        branches = git(project / "library", "branch", "--format=%(refname:short)")
+        assert branches.strip() == f"branch-{step}"
+    assert killed > 3
+
+
+def test_a_dropped_connection_and_a_full_disk_leave_nothing_half_done(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(repository / "kochi.yaml", MACHINE)
+    monkeypatch.chdir(repository)
+    with mounted(tmp_path / "there") as disk:
+        there = OtherComputer(disk.directory / "home")
+        there.receive(there.send())
+        write(repository / "large.bin", os.urandom(400_000))
+        there.break_after(100_000)
+        with pytest.raises(RemoteError, match="was not sent"):
+            there.send()
+        there.break_after(0)
+        found = frozen_there(there)
+        assert found["tree"] == frozen_here(repository)["tree"]
+        disk.fill()
+        write(repository / "other.bin", os.urandom(400_000))
+        with pytest.raises(RemoteError) as caught:
+            there.send()
+        assert "Free some space there" in str(caught.value)
+        disk.empty()
+        sent = there.send()
+        disk.fill()
+        assert there.run(there.script(sent, ["true"])).returncode != 0
+        disk.empty()
+        found = frozen_there(there)
+        assert found["tree"] == frozen_here(repository)["tree"]

@@ -1,0 +1,160 @@
+"""Results of a machine behind a login host come home: its artifact branch, and the code of results.
+
+There, everything is committed first. Then one `git fetch` brings what is missing here, and one
+transfer the contents of large files. The branch here moves last, so that a call that was killed is
+repeated by the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from snakemake_kochi.artifacts.code import CODE
+from snakemake_kochi.artifacts.incoming import join, pointers_between, there_ref
+from snakemake_kochi.artifacts.large import Pointer, Store
+from snakemake_kochi.artifacts.published import branch_called, choose_name, published_name
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.git import FETCHING_MISSING, run_git
+from snakemake_kochi.location import Location
+from snakemake_kochi.project.machines import SENT_VARIABLE
+from snakemake_kochi.remote.connection import Connection
+from snakemake_kochi.remote.project import place_there
+from snakemake_kochi.remote.refusal import RemoteError
+from snakemake_kochi.remote.script import Script
+from snakemake_kochi.remote.there import prologue
+from snakemake_kochi.remote.version import find_kochi
+
+# Where a project was not sent yet; no status of kochi.
+_NOT_SENT = 79
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What was there. `results`: how many were committed just now, `missed`: how many of them from
+    the working directory; `large`: how many contents of large files came here."""
+
+    name: str
+    results: int = 0
+    missed: int = 0
+    large: int = 0
+
+
+def bring_results(connection: Connection, location: Location) -> Brought | None:
+    """Bring the results of the project here; None if it was never sent there.
+
+    Raises RemoteError; KochiError for what is wrong here, and GitError.
+    """
+    repository, machine = location.require_project().directory, location.machine.name
+    told = _commit_there(connection, location)
+    if told is None:
+        return None
+    name = str(told["name"])
+    if name != published_name(repository, machine):
+        choose_name(repository, machine, name)
+    if not told["commit"]:
+        return Brought(name)
+    _fetch(connection, location, repository, Path(told["repository"]), name)
+    branch, ref = f"refs/heads/{branch_called(name)}", there_ref(machine)
+    store = Store.of(repository)
+    wanted = (each for each in pointers_between(repository, branch, ref) if not store.has(each))
+    missing = {each.sha256: each for each in wanted}
+    if missing:
+        _fetch_contents(connection, Path(told["large_files"]), store, missing)
+    join(repository, branch, ref)
+    return Brought(name, int(told["results"]), int(told["missed"]), len(missing))
+
+
+def _commit_there(connection: Connection, location: Location) -> dict[str, Any] | None:
+    place, name = place_there(location, "/"), location.machine.name
+    inside, project, note = (
+        shlex.quote(str(path.relative_to(place.root)))
+        for path in (place.directory, place.project, place.note(place.project))
+    )
+    script = (
+        f"{prologue(location.machine)}\n"
+        f'[ -f "$KOCHI_ROOT"/{note} ] || exit {_NOT_SENT}\n'
+        f"{find_kochi(name)}\n"
+        f'export {SENT_VARIABLE}="$KOCHI_ROOT"/{inside}\n'
+        f"export KOCHI_MACHINE={shlex.quote(name)} KOCHI_DEFAULT_MACHINE={shlex.quote(name)}\n"
+        f'cd "$KOCHI_ROOT"/{project} || exit\n'
+        'exec "$kochi" artifact sync --no-merge --json'
+    )
+    done = connection.run(Script(script))
+    if done.returncode == _NOT_SENT:
+        return None
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        message = "\n".join(lines[-10:]).removeprefix("kochi: ")
+        raise RemoteError(f"on {location.machine.login_host}: {message}")
+    return dict(json.loads(done.stdout))
+
+
+def _fetch(
+    connection: Connection, location: Location, repository: Path, there: Path, name: str
+) -> None:
+    address, machine = connection.url(str(there)), location.machine
+    serve = f"{prologue(machine)}\ngit upload-pack"
+    refspecs = (
+        f"+refs/heads/{branch_called(name)}:{there_ref(machine.name)}",
+        f"{CODE}/*:{CODE}/*",
+    )
+    # No setting of the user's may lead elsewhere, or remove refs that are not there.
+    own = ("-c", f"url.{address}.insteadOf={address}")
+    options = ("--quiet", "--no-tags", "--no-prune", "--no-write-fetch-head")
+    run_git(
+        repository,
+        *(*own, "fetch", *options, "--no-recurse-submodules", "--update-shallow"),
+        *(f"--upload-pack={serve}", address, *refspecs),
+        environment={**FETCHING_MISSING, **connection.git_environment()},
+        transports=("ssh", "file"),
+    )
+
+
+def _fetch_contents(
+    connection: Connection, there: Path, store: Store, missing: Mapping[str, Pointer]
+) -> None:
+    """Put contents of large files into the store here, each as soon as it has arrived."""
+    prefix = str(store.directory / "objects") + os.sep
+    names = [str(store.path(each)).removeprefix(prefix) for each in missing.values()]
+    script = Script(f"cd {shlex.quote(str(there / 'objects'))} && exec tar -cf - -T -")
+    with tempfile.TemporaryFile() as asked:
+        asked.write("".join(f"{name}\n" for name in sorted(names)).encode())
+        asked.seek(0)
+        process = connection.start(script, stdin=asked, stdout=subprocess.PIPE)
+        try:
+            arrived = _unpack(process, store)
+        finally:
+            process.kill()
+            process.wait()
+    if lacking := missing.keys() - arrived:
+        raise RemoteError(
+            f"the contents of {len(lacking)} large files did not arrive, for example "
+            f"{min(lacking)[:12]}",
+            "Type the same line again: it goes on.",
+        )
+
+
+def _unpack(process: subprocess.Popen[bytes], store: Store) -> set[str]:
+    arrived: set[str] = set()
+    try:
+        with tarfile.open(fileobj=cast(Any, process.stdout), mode="r|") as archive:
+            for member in archive:
+                if (content := archive.extractfile(member)) is not None:
+                    arrived.add(store.put(cast(Any, content)).sha256)
+    except tarfile.TarError:
+        pass  # the connection was lost: what has arrived is here
+    except OSError as error:
+        raise KochiError(
+            f"contents of large files cannot be kept in {store.directory}: {error.strerror}",
+            "Free some space there, and type the same line again: it goes on.",
+        ) from error
+    return arrived

@@ -1,0 +1,117 @@
+"""Results of a machine behind a login host come home, and count as done here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from other_computer import MACHINE, OtherComputer
+from support import REPOSITORY, git, run, write
+
+from snakemake_kochi.artifacts.branches import initialise, synchronise
+from snakemake_kochi.artifacts.large import Store, parse_pointer
+from snakemake_kochi.cli.restore import restore_batches
+from snakemake_kochi.library.recorded import Asked
+from snakemake_kochi.location import find_location
+from snakemake_kochi.remote.results import Brought, bring_results
+
+CONFIGURATION = f"""{MACHINE}large_files: 1M
+dependencies:
+  library:
+    git: ../library
+    script: mkdir -p $KOCHI_INSTALL_PREFIX; cp library.txt $KOCHI_INSTALL_PREFIX/
+    recipes: [{{name: here}}]
+  mirrored:
+    mirror: true
+    mirror_dir: ../mirrored
+    depends: [{{name: library, recipe: here}}]
+    script: |
+      mkdir -p $KOCHI_INSTALL_PREFIX
+      cat mirrored.txt $KOCHI_INSTALL_PREFIX_LIBRARY/library.txt > $KOCHI_INSTALL_PREFIX/text
+    recipes: [{{name: now}}]
+"""
+SQUARE = """
+depends: [{name: mirrored, recipe: now}]
+default_params: {n: 1}
+batches:
+  first:
+    params: {n: [1, 2]}
+    artifacts:
+      - {type: file, src: out.txt, dest: 'square/${n}_${duplicate}.txt'}
+      - {type: file, src: large.bin, dest: 'square/${n}_${duplicate}.bin'}
+build:
+  script: cat square.txt $KOCHI_INSTALL_PREFIX_MIRRORED/text > built.txt
+run:
+  depend_params: [n]
+  script: |
+    (cat built.txt; echo "$KOCHI_PARAM_N $KOCHI_COMMIT $KOCHI_DIRTY") > out.txt
+    head -c 2000000 /dev/zero | tr '\\000' "$KOCHI_PARAM_N" > large.bin
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("library", "mirrored"):
+        write(tmp_path / name / f"{name}.txt", f"{name}\n")
+        git(tmp_path / name, "init", "-q", "-b", "main")
+        git(tmp_path / name, "add", "-A")
+        git(tmp_path / name, "commit", "-qm", "first")
+    top = tmp_path / "project"
+    write(top / "kochi.yaml", CONFIGURATION)
+    write(top / "square.yaml", SQUARE)
+    write(top / "square.txt", "committed\n")
+    write(top / ".gitignore", "/results/\n/.snakemake/\n")
+    git(top, "init", "-q", "-b", "main")
+    git(top, "add", "-A")
+    git(top, "commit", "-qm", "first")
+    write(top / "square.txt", "changed\n")
+    monkeypatch.chdir(top)
+    initialise(top, tmp_path / "artifacts")
+    return top
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> OtherComputer:
+    return OtherComputer(tmp_path / "there")
+
+
+def snakemake(project: Path, *words: str) -> str:
+    file = REPOSITORY / "workflow" / "Snakefile"
+    command = (sys.executable, "-m", "snakemake", "--snakefile", str(file), "--cores", "2", *words)
+    done = run(*command, cwd=project, env={**os.environ, "KOCHI_DEFAULT_MACHINE": "spica"})
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def bring(there: OtherComputer) -> Brought | None:
+    return bring_results(there, find_location("spica"))  # type: ignore[arg-type]
+
+
+def test_results_come_home_and_are_done_here(project: Path, there: OtherComputer) -> None:
+    there.home.mkdir()
+    assert bring(there) is None
+    there.receive(
+        there.send(), [*there.python, "-m", "snakemake_kochi.cli", "batch", "square.yaml", "first"]
+    )
+    before = git(project, "for-each-ref")
+    brought = bring(there)
+    assert brought is not None and (brought.name, brought.large) == ("spica", 2)
+    assert "refs/heads/kochi_artifacts_spica" not in before
+    location = find_location("spica")
+    report = synchronise(project, location.project_paths, "spica", is_here=False)
+    assert report.commits > 0
+    assert Path(report.directory, "spica/square/1_0.txt").read_text().splitlines() == [
+        "changed",
+        "mirrored",
+        "library",
+        f"1 {git(project, 'rev-parse', 'HEAD').strip()} true",
+    ]
+    pointer = parse_pointer(Path(report.directory, "spica/square/2_0.bin").read_bytes())
+    assert pointer is not None and Store.of(project).has(pointer)
+    assert "Nothing to be done" not in snakemake(project, "-n", "square_first")
+    batches = restore_batches(location, Asked("", "", "", "", False))
+    assert [batch.there for batch in batches] == [2]
+    assert "Nothing to be done" in snakemake(project, "-n", "square_first")
+    assert Path("results/spica/square/2_0.bin").read_bytes() == b"2" * 2000000
