@@ -13,10 +13,12 @@ import shlex
 import subprocess
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from humanfriendly import format_size
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.errors import KochiError
@@ -43,6 +45,7 @@ _PATHS = InstalledPaths()
 # Bytes; a larger wheel comes faster from an index there than over the line of a laptop.
 _LARGE = 1_000_000
 _MEGABYTES_NEEDED = 500
+_TELLS_AFTER = 10.0  # seconds
 Remark = Callable[[str], None]
 
 
@@ -226,7 +229,8 @@ def set_up(
         script = Script(f"{prologue}\n{_installing(python)}")
         process = connection.start(script, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         try:
-            _send(process, _plan(host, python, collection, wheels), sent, Path(place))
+            plan = _plan(host, python, collection, wheels)
+            _send(process, plan, sent, Path(place), remark)
             status = process.wait()
         except BaseException:
             process.kill()
@@ -321,19 +325,28 @@ def _send(
     plan: bytes,
     wheels: Sequence[Path | InstalledWheel],
     place: Path,
+    remark: Remark,
 ) -> None:
     assert process.stdin is not None
+    size, told = 0, time.monotonic()
     try:
         with process.stdin, tarfile.open(fileobj=process.stdin, mode="w|") as stream:
             _add(stream, "plan.json", plan)
-            for each in wheels:
+            for count, each in enumerate(wheels):
+                if time.monotonic() - told > _TELLS_AFTER:
+                    told = time.monotonic()
+                    sent = f"{count} of {len(wheels)} wheels"
+                    remark(f"  {sent}, {format_size(size)}, have been sent")
                 # One is made while those before it travel.
                 path = each if isinstance(each, Path) else each.write(place)
                 digest = hashlib.sha256(path.read_bytes()).hexdigest()
                 _add(stream, f"{path.name}.sha256", digest.encode())
                 stream.add(path, path.name)
+                size += path.stat().st_size
                 path.unlink()
             _add(stream, "end", b"")
+        if wheels:
+            remark(f"Sent {format_size(size)}.")
     except BrokenPipeError:
         pass  # it has ended early, and says why
 

@@ -133,6 +133,35 @@ def test_the_command_kochi_is_installed(installed: Installed, tmp_path: Path) ->
     assert "init" in run(installed.python.parent / "kochi", "--help", cwd=tmp_path)
 
 
+def test_the_wheel_for_another_host_has_the_same_files_however_it_was_installed(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """As `kochi machine setup` makes it, without the sources."""
+    program = (
+        "import pathlib\n"
+        "from snakemake_kochi.remote.wheels import own_wheel\n"
+        f"print(own_wheel().write(pathlib.Path({str(tmp_path)!r})))\n"
+    )
+    made = run(installed.python, "-P", "-c", program, cwd=tmp_path).strip()
+    built = make_source(tmp_path).parent
+    pip(
+        make_python(tmp_path),
+        "wheel",
+        "--wheel-dir",
+        built / "built",
+        ".",
+        cwd=built / "my checkout",
+    )
+    (wheel,) = (built / "built").glob("*.whl")
+
+    def names(path: Path) -> set[str]:
+        with zipfile.ZipFile(path) as archive:
+            assert archive.testzip() is None
+            return set(archive.namelist())
+
+    assert names(Path(made)) == names(wheel)
+
+
 def test_a_wheel_has_all_modules_rules_schemas_and_profiles_and_nothing_else(
     tmp_path: Path,
 ) -> None:
