@@ -17,8 +17,9 @@ SHELL := /bin/bash
 VENV := .venv
 VENV_OLDEST := .venv-oldest
 VENV_SLURM := .venv-slurm
-# The user's installations and configuration must not affect the results.
-unexport PYTHONPATH PYTHONHOME SNAKEMAKE_PROFILE
+# The user's installations and configuration must not affect the results, nor their time: without
+# files for compiled modules, each process of the tests would compile all of them.
+unexport PYTHONPATH PYTHONHOME SNAKEMAKE_PROFILE PYTHONDONTWRITEBYTECODE
 export PYTHONNOUSERSITE := 1
 
 OLDEST_SNAKEMAKE := $(shell sed -n 's/.*"snakemake>=\([0-9.]*\).*/\1/p' setup.py)
