@@ -27,8 +27,6 @@ _port_option = click.option(
     metavar="PORT",
     help="Carry connections to 127.0.0.1:PORT of this computer to $KOCHI_FORWARD_PORT of the job.",
 )
-# What programs learn from a terminal's own host about it.
-_OF_A_TERMINAL = ("TERM", "COLORTERM")
 
 
 @click.command(cls=CommandOrFile, context_settings={"allow_interspersed_args": False})
@@ -55,10 +53,11 @@ def interact_command(machine: str | None, port: int | None, keep: bool, **typed:
     assert isinstance(words, tuple)
     _require_terminal("kochi enqueue -q QUEUE -- COMMAND")
     # Imported here: a command line that is wrong does not wait for them.
+    from snakemake_kochi.phases.interactive import TERMINAL_VARIABLES
     from snakemake_kochi.terminal.screen import size_of_terminal
     from snakemake_kochi.terminal.session import Session
 
-    environment = {name: os.environ[name] for name in _OF_A_TERMINAL if os.environ.get(name)}
+    environment = {name: os.environ[name] for name in TERMINAL_VARIABLES if os.environ.get(name)}
     terminal = Terminal(size_of_terminal(0, 1), keep, environment)
     request = Request(**typed, terminal=terminal)  # type: ignore[arg-type]
     # Before the job is submitted: the port may be taken.

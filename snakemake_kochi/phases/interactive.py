@@ -6,6 +6,9 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 
+# What programs learn from variables about their terminal.
+TERMINAL_VARIABLES = ("TERM", "COLORTERM")
+
 # Of one script: bash is asked once per line whether a command is complete.
 _MOST_LINES = 200
 

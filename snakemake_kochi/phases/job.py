@@ -28,7 +28,7 @@ from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.build import build_experiment
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
 from snakemake_kochi.phases.install import read_install
-from snakemake_kochi.phases.interactive import commands_of, shell_script
+from snakemake_kochi.phases.interactive import TERMINAL_VARIABLES, commands_of, shell_script
 from snakemake_kochi.phases.launcher import placement_of
 from snakemake_kochi.phases.products import Install
 from snakemake_kochi.phases.record import Task
@@ -165,12 +165,14 @@ def _run_experiment(
     point = experiment.point(freeze.machine_name, overrides)
     facts = experiment.facts_of(freeze.machine_name)
     interactive = options.interactive
+    # An isolated script is not told what the worker was told, and a shell needs these.
+    told = {n: os.environ[n] for n in TERMINAL_VARIABLES if n in os.environ and interactive}
     task = Task(
         name=options.name or point.name,
         batch="",
         parameters=point.parameters,
         duplicate=point.duplicate,
-        variables=point.environment(experiment.run),
+        variables={**told, **point.environment(experiment.run)},
         timeout=None if interactive else point.request.timeout,
         placement=placement_of(
             *chosen(experiment.run, {**facts.values, **point.parameters}),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.quantities import format_duration
-from snakemake_kochi.queue.entries import count_before
+from snakemake_kochi.queue.entries import count_before, worker_numbers
 from snakemake_kochi.queue.jobs import JobView, find_job
 from snakemake_kochi.queue.paused import PausedBatch, pause_of
 from snakemake_kochi.queue.result import (
@@ -26,11 +26,19 @@ from snakemake_kochi.queue.result import (
     read_result,
 )
 from snakemake_kochi.queue.ticket import Ticket
-from snakemake_kochi.queue.wakeup import subscribers
-from snakemake_kochi.queue.workers import WorkerState, read_worker, seconds_for_jobs, seconds_since
+from snakemake_kochi.queue.wakeup import read_queues, subscribers
+from snakemake_kochi.queue.workers import (
+    WorkerState,
+    read_worker,
+    requested_workers,
+    seconds_for_jobs,
+    seconds_since,
+)
 
 # A sentence for each of hundreds of workers would hide the useful one.
 _MOST_NAMED = 3
+# Of the workers of years, the newest: those before have started long ago.
+_MOST_REQUESTED = 256
 
 
 @dataclass(frozen=True)
@@ -148,7 +156,10 @@ def _why_waiting(machine: MachinePaths, view: JobView, ticket: Ticket) -> Iterat
     lost = [worker for worker in serving if worker not in theirs and worker.is_lost]
     there = [worker for worker in serving if worker not in theirs and worker not in lost]
     if not there:
-        yield f"no worker serves queue {name}; {_start(name)}"
+        if coming := list(_coming(machine, name)):
+            yield f"no worker serves queue {name} yet; {', '.join(coming[:_MOST_NAMED])}"
+        else:
+            yield f"no worker serves queue {name}; {_start(name)}"
         yield from (f"worker {worker.worker} on {worker.node.host} died" for worker in lost)
         if theirs:
             which = "another run" if len(theirs) == 1 else "other runs"
@@ -157,6 +168,15 @@ def _why_waiting(machine: MachinePaths, view: JobView, ticket: Ticket) -> Iterat
     else:
         yield from _why_none_takes_it(machine, view, ticket, there)
     yield from _earlier_attempts(machine, view)
+
+
+def _coming(machine: MachinePaths, queue: str) -> Iterator[str]:
+    """The requested workers that will serve a queue."""
+    newest = sorted(worker_numbers(machine))[-_MOST_REQUESTED:]
+    for worker in requested_workers(machine, newest).values():
+        with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            if queue in read_queues(machine, worker.worker):
+                yield f"worker {worker.worker} waits for its allocation {worker.allocation}"
 
 
 def why_paused(paused: PausedBatch) -> str:

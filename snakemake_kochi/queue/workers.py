@@ -321,10 +321,13 @@ def note_requested(machine: MachinePaths, requested: RequestedWorker) -> None:
     write_atomically(machine.worker(requested.worker).requested, content)
 
 
-def requested_workers(machine: MachinePaths) -> dict[int, RequestedWorker]:
-    """The requested workers that have not started and were not released meanwhile."""
+def requested_workers(
+    machine: MachinePaths, among: Iterable[int] | None = None
+) -> dict[int, RequestedWorker]:
+    """The requested workers that have not started and were not released meanwhile, all or those
+    `among` some."""
     found = {}
-    for worker in worker_numbers(machine):
+    for worker in worker_numbers(machine) if among is None else among:
         paths = machine.worker(worker)
         if not is_there(paths.requested) or is_there(paths.state) or is_there(paths.release):
             continue

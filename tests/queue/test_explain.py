@@ -26,7 +26,8 @@ from snakemake_kochi.queue import (
     reasons,
 )
 from snakemake_kochi.queue.ticket import now
-from snakemake_kochi.queue.wakeup import subscribe
+from snakemake_kochi.queue.wakeup import assign_queues, subscribe
+from snakemake_kochi.queue.workers import RequestedWorker, note_requested
 
 HERE = ProcessIdentity.of(os.getpid())
 NODE = this_node()
@@ -96,6 +97,18 @@ def dead_process():
 
 def test_no_worker_serves_its_queue(machine, ticket):
     Queue(machine, "q").submit([ticket()])
+    assert explain(machine, 0) == f"no worker serves queue q; {SERVE_IT}"
+
+
+def test_a_worker_of_its_queue_is_requested(machine, ticket):
+    Queue(machine, "q").submit([ticket()])
+    make_directory(machine.worker(3).directory)
+    assign_queues(machine, 3, ["q"])
+    note_requested(machine, RequestedWorker(3, "17", "owner"))
+    assert explain(machine, 0) == (
+        "no worker serves queue q yet; worker 3 waits for its allocation 17"
+    )
+    machine.worker(3).release.touch()
     assert explain(machine, 0) == f"no worker serves queue q; {SERVE_IT}"
 
 

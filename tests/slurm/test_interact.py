@@ -77,6 +77,17 @@ def test_a_port_of_a_job_is_reached_through_its_allocation(login: SlurmCluster) 
     assert not [step for step in steps.split() if step.partition(".")[2].isdigit()]
 
 
+def test_a_job_that_waits_names_the_allocation_of_its_worker(
+    login: SlurmCluster, machine: MachinePaths
+) -> None:
+    for queue in ("other", "q"):
+        assert Person("alloc", "-q", queue, "-n", "node2", "-b").leaves()[0] == 0
+    someone = Person("interact", "-q", "q")
+    someone.sees("Job 0 waits: no worker serves queue q yet; worker 1 waits for its allocation ")
+    someone.child.sendintr()
+    assert someone.leaves()[0] == 130
+
+
 def test_a_job_whose_allocation_ends_is_told(login: SlurmCluster, machine: MachinePaths) -> None:
     assert Person("alloc", "-q", "q", "-n", "node2", "-b").leaves()[0] == 0
     someone = Person("interact", "-q", "q")

@@ -98,6 +98,25 @@ def test_an_experiment_is_built_and_its_run_commands_are_in_the_history(
     assert someone.leaves()[0] == 3
 
 
+def test_a_shell_in_the_isolation_of_an_experiment_has_a_terminal(
+    project: Path, person: Spawn, at_work: object
+) -> None:
+    text = "run: {isolate: [environment, files], script: echo the run}\n"
+    (project / "apart.yaml").write_text(text)
+    someone = person("interact", "-q", "test", "apart.yaml", env={"TERM": "screen"})
+    someone.sees("press the up arrow.\r\n")
+    someone.types("PS1='prompt''> '")
+    someone.sees(PROMPT)
+    assert someone.asks("echo $TERM; ls /home /work 2>&1 | wc -l; tty").startswith("screen\r\n")
+    someone.types("sleep 1000")
+    someone.sees("sleep 1000\r\n")
+    someone.child.sendintr()
+    someone.sees(PROMPT)
+    someone.child.send("\x1b[A" * 4)
+    someone.types("")
+    someone.sees("the run\r\n")
+
+
 def test_a_recipe_is_loaded_in_the_current_directory(
     installed: Path, person: Spawn, at_work: object
 ) -> None:
