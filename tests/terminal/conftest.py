@@ -66,6 +66,15 @@ class Person:
         # Behind the echo of the line itself.
         return shown.rpartition("END''OF\r\n")[2].replace("\x1b[?2004l\r", "")
 
+    def interrupts(self) -> None:
+        """Press Ctrl-C until the shell asks again: one that comes while a shell is about to give
+        its terminal to a program reaches neither."""
+        for _ in range(_PATIENCE):
+            self.child.sendintr()
+            if self.child.expect_exact([PROMPT, pexpect.TIMEOUT], timeout=1) == 0:
+                return
+        raise AssertionError("the program was not interrupted")
+
     def leaves(self) -> tuple[int | None, str]:
         """Wait for the end of the command; its exit status, and what it said last."""
         self.child.expect(pexpect.EOF)

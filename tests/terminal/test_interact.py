@@ -110,8 +110,7 @@ def test_a_shell_in_the_isolation_of_an_experiment_has_a_terminal(
     assert someone.asks("echo $TERM; ls /home /work 2>&1 | wc -l; tty").startswith("screen\r\n")
     someone.types("sleep 1000")
     someone.sees("sleep 1000\r\n")
-    someone.child.sendintr()
-    someone.sees(PROMPT)
+    someone.interrupts()
     someone.child.send("\x1b[A" * 4)
     someone.types("")
     someone.sees("the run\r\n")
@@ -193,8 +192,7 @@ def test_jobs_of_the_shell_are_stopped_and_go_on(person: Spawn, at_work: object)
     someone.types("bg; fg")
     someone.sees("sleep 1000 &")
     someone.sees("sleep 1000\r\n")
-    someone.child.sendintr()
-    someone.sees(PROMPT)
+    someone.interrupts()
 
 
 def test_what_is_typed_and_shown_is_passed_on_byte_by_byte(person: Spawn, at_work: object) -> None:

@@ -43,8 +43,7 @@ def test_a_shell_on_another_node_is_a_real_terminal(person: Spawn, node: Host) -
     assert someone.asks("stty size") == "44 111\r\n"
     someone.types("sleep 1000")
     someone.sees("sleep 1000\r\n")
-    someone.child.sendintr()
-    someone.sees(PROMPT)
+    someone.interrupts()
     someone.types("seq 20000; exit 9")
     someone.sees("\r\n20000\r\n")
     assert someone.leaves()[0] == 9
