@@ -430,3 +430,27 @@ def test_a_dropped_connection_and_a_full_disk_leave_nothing_half_done(
         disk.empty()
         found = frozen_there(there)
         assert found["tree"] == frozen_here(repository)["tree"]
+
+
+def test_files_behind_a_filter_are_there_as_they_are_here_and_not_changed(
+    repository: Path, there: OtherComputer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with git-lfs, which is installed here and not there."""
+    for key, words in (("clean", "s/content/pointer/"), ("smudge", "s/pointer/content/")):
+        git(repository, "config", "--global", f"filter.lfs.{key}", f"sed {words}")
+    write(repository / "kochi.yaml", MACHINE)
+    write(repository / ".gitattributes", "*.bin filter=lfs -text\n")
+    write(repository / "large.bin", "content\n")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message=with a filter")
+    assert git(repository, "show", "HEAD:large.bin") == "pointer\n"
+    write(repository / "never-fetched.bin", "pointer\n")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message=a pointer")
+    monkeypatch.chdir(repository)
+    here, found = frozen_here(repository), frozen_there(there)
+    assert {key: found[key] for key in here} == here
+    assert not here["dirty"]
+    project = Path(there.send().directory)
+    assert (project / "large.bin").read_text() == "content\n"
+    assert (project / "never-fetched.bin").read_text() == "pointer\n"
