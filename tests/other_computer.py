@@ -35,7 +35,7 @@ if [ -e '{home}/kill' ]; then
 fi
 exec {git} "$@"
 """
-_RECEIVE = """
+RECEIVE = """
 import os, sys
 from pathlib import Path
 from snakemake_kochi.paths import SentPaths
@@ -154,7 +154,7 @@ class OtherComputer:
     def script(self, sent: Sent, words: Sequence[str]) -> Script:
         """What a command there is, in front of which the project's files are made."""
         place = [sent.place, sent.parcel, sent.working_directory]
-        return Script.of([*self.python, "-c", _RECEIVE, *place, *words], None, sent.variables)
+        return Script.of([*self.python, "-c", RECEIVE, *place, *words], None, sent.variables)
 
     def receive(self, sent: Sent, words: Sequence[str] = ("true",)) -> bytes:
         """Make the files there, and execute a command."""

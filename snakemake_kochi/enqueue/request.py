@@ -171,12 +171,14 @@ def _prepared_ticket(location: Location, request: Request) -> Ticket:
     """A command in an environment of ours, in a copy of the sources or in the current directory."""
     from snakemake_kochi.phases.freeze import take_freeze
     from snakemake_kochi.phases.job import job_command
+    from snakemake_kochi.phases.sent import have_read
 
     project = location.require_project()
     installs = _installs(location, tuple(map(project.requirement, request.dependencies)))
     freeze = take_freeze(Path.cwd(), location.machine.name)
     if request.git_remote:
         freeze = _from_git(freeze, request.git_remote)
+    have_read()
     copy = _directory_in_copy(freeze) if request.copy or request.git_remote else None
     words = job_command(installs, copy=copy, command=request.command)
     labels = {"command": request.label} | _labels(request, freeze, installs)
@@ -188,6 +190,7 @@ def _prepared_ticket(location: Location, request: Request) -> Ticket:
 def _experiment(location: Location, request: Request) -> Prepared:
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
     from snakemake_kochi.phases.job import job_command
+    from snakemake_kochi.phases.sent import have_read
     from snakemake_kochi.project.requirements import requirements_at
     from snakemake_kochi.project.values import parse_assignment
 
@@ -197,6 +200,7 @@ def _experiment(location: Location, request: Request) -> Prepared:
     load(project, file)
     globs = globs_with(project, file) or EXPERIMENT_GLOBS
     freeze = take_freeze(Path.cwd(), machine, globs, named=file)
+    have_read()
     experiment = freeze.experiment(file)
     given = dict(map(parse_assignment, request.words[1:]))
     point = experiment.point(machine, given)

@@ -16,6 +16,7 @@ from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze, with_source_from
 from snakemake_kochi.phases.keep import commit_at_exit
 from snakemake_kochi.phases.script import MAIN_VARIABLE, SAVED_THREADS_VARIABLE, saved_threads
+from snakemake_kochi.phases.sent import have_read
 from snakemake_kochi.phases.variants import with_variants
 from snakemake_kochi.project.configuration import find_project, load_project
 from snakemake_kochi.project.machines import chosen_machine as machine_among
@@ -50,6 +51,7 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
             freeze = with_source_from(freeze, remote)
         if freeze.rerun is None:
             freeze = with_variants(freeze, Path.cwd())
+        have_read()
         commit_at_exit(
             freeze.directory,
             freeze.paths,

@@ -192,9 +192,11 @@ def _keeper(workflow: Any, directory: Path, outputs: Sequence[str]) -> Keeper:
     from snakemake_kochi.library.loading import chosen_machine, freeze_of
     from snakemake_kochi.own_rules.keeper import Keeper
     from snakemake_kochi.phases.freeze import take_freeze
+    from snakemake_kochi.phases.sent import have_read
     from snakemake_kochi.project.checks import check_own_outputs
 
     freeze = freeze_of(workflow) or take_freeze(directory, chosen_machine())
+    have_read()
     experiments = (freeze.experiment(file) for file in freeze.experiments)
     check_own_outputs(outputs, experiments, freeze.machine_name)
     _remark_code(freeze, directory, outputs)

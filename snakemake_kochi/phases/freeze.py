@@ -34,7 +34,7 @@ from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import ProjectPaths, Root, WorkingPaths
 from snakemake_kochi.phases.given import given_in, given_of
-from snakemake_kochi.phases.sent import as_sent, have_read
+from snakemake_kochi.phases.sent import as_sent
 from snakemake_kochi.phases.sources import SNAKEMAKE_STATE, local_sources, restored_sources
 from snakemake_kochi.project.configuration import configuration_file, find_project, load_project
 from snakemake_kochi.project.document import read_text
@@ -257,7 +257,6 @@ def take_freeze(
         "git_directory": None if git_directory is None else str(git_directory),
         **given_in(experiments, used, paths.store, snapshot.tree),
     }
-    have_read()
     return write_freeze(paths, data)
 
 

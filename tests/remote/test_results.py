@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from other_computer import MACHINE, OtherComputer
+from other_computer import MACHINE, RECEIVE, OtherComputer
+from ssh_host import SshHost
 from support import REPOSITORY, git, run, write
 
 from snakemake_kochi.artifacts.branches import initialise, synchronise
@@ -15,21 +16,25 @@ from snakemake_kochi.artifacts.large import Store, parse_pointer
 from snakemake_kochi.cli.restore import restore_batches
 from snakemake_kochi.library.recorded import Asked
 from snakemake_kochi.location import find_location
+from snakemake_kochi.remote.connection import Connection
+from snakemake_kochi.remote.project import send_project
 from snakemake_kochi.remote.results import Brought, bring_results
+from snakemake_kochi.remote.script import Script
+from snakemake_kochi.remote.there import prologue
 
 CONFIGURATION = f"""{MACHINE}large_files: 1M
 dependencies:
   library:
     git: ../library
-    script: mkdir -p $KOCHI_INSTALL_PREFIX; cp library.txt $KOCHI_INSTALL_PREFIX/
+    script: mkdir -p "$KOCHI_INSTALL_PREFIX"; cp library.txt "$KOCHI_INSTALL_PREFIX"
     recipes: [{{name: here}}]
   mirrored:
     mirror: true
     mirror_dir: ../mirrored
     depends: [{{name: library, recipe: here}}]
     script: |
-      mkdir -p $KOCHI_INSTALL_PREFIX
-      cat mirrored.txt $KOCHI_INSTALL_PREFIX_LIBRARY/library.txt > $KOCHI_INSTALL_PREFIX/text
+      mkdir -p "$KOCHI_INSTALL_PREFIX"
+      cat mirrored.txt "$KOCHI_INSTALL_PREFIX_LIBRARY/library.txt" > "$KOCHI_INSTALL_PREFIX/text"
     recipes: [{{name: now}}]
 """
 SQUARE = """
@@ -42,7 +47,7 @@ batches:
       - {type: file, src: out.txt, dest: 'square/${n}_${duplicate}.txt'}
       - {type: file, src: large.bin, dest: 'square/${n}_${duplicate}.bin'}
 build:
-  script: cat square.txt $KOCHI_INSTALL_PREFIX_MIRRORED/text > built.txt
+  script: cat square.txt "$KOCHI_INSTALL_PREFIX_MIRRORED/text" > built.txt
 run:
   depend_params: [n]
   script: |
@@ -115,3 +120,31 @@ def test_results_come_home_and_are_done_here(project: Path, there: OtherComputer
     assert [batch.there for batch in batches] == [2]
     assert "Nothing to be done" in snakemake(project, "-n", "square_first")
     assert Path("results/spica/square/2_0.bin").read_bytes() == b"2" * 2000000
+
+
+def test_through_ssh_with_a_banner_and_a_path_with_spaces(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SshHost("spica", tmp_path) as host:
+        host.use(monkeypatch)
+        host.banner("echo welcome to spica; echo be careful >&2")
+        root = host.home / "kochi root"
+        machine = host.machine(kochi_root="~/kochi root")
+        write(project / "kochi.yaml", CONFIGURATION.replace(MACHINE, machine))
+        location = find_location("spica")
+        variables = {"KOCHI_ROOT": str(root), "KOCHI_MACHINE": "spica"}
+        with Connection("spica") as connection:
+            sent = send_project(connection, location, str(root), prologue(location.machine))
+            place = [sent.place, sent.parcel, sent.working_directory]
+            words = [sys.executable, "-P", "-c", RECEIVE, *place, "kochi", "batch"]
+            script = Script.of(
+                [*words, "square.yaml", "first"], None, {**sent.variables, **variables}
+            )
+            connection.run(script, what="the batch")
+        for _ in range(2):
+            kochi = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
+            done = run(*kochi, "artifact", "sync", "-m", "spica", cwd=project)
+            assert done.returncode == 0
+        assert "2 of 2 results in results/" in done.stdout
+        assert "Nothing to be done" in snakemake(project, "-n", "square_first")
+        assert host.logins == 1

@@ -20,8 +20,9 @@ FREEZE = """
 import json, sys
 from pathlib import Path
 from snakemake_kochi.phases.freeze import take_freeze
-from snakemake_kochi.remote.refusal import RemoteError
+from snakemake_kochi.phases.sent import have_read
 frozen = take_freeze(Path.cwd(), "spica")
+have_read()
 print(json.dumps({
     "tree": frozen.snapshot.tree, "base": frozen.snapshot.base, "dirty": frozen.snapshot.dirty,
     "sources": frozen.sources, "without": frozen.without_source, "diff": frozen.diff,
@@ -454,3 +455,22 @@ def test_files_behind_a_filter_are_there_as_they_are_here_and_not_changed(
     project = Path(there.send().directory)
     assert (project / "large.bin").read_text() == "content\n"
     assert (project / "never-fetched.bin").read_text() == "pointer\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "kochi enqueue -q any -c true",
+        "kochi show batch one.yaml all",
+        "kochi enqueue -q any one.yaml",
+    ],
+)
+def test_a_command_has_read_the_files_when_it_has_its_freeze(
+    command: str, repository: Path, there: OtherComputer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(repository / "kochi.yaml", MACHINE)
+    write(repository / "one.yaml", "batches: {all: {params: {n: 1}}}\nrun: {script: 'true'}\n")
+    monkeypatch.chdir(repository)
+    listed = "ls $KOCHI_SENT/sent/uses | wc -l"
+    words = ["sh", "-c", f"{listed}; {command} > /dev/null; {listed}"]
+    assert there.receive(there.send(), words).split() == [b"1", b"0"]

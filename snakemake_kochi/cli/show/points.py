@@ -18,6 +18,7 @@ from snakemake_kochi.library.part import name_of
 from snakemake_kochi.library.states import STATES, BatchStates, PointState
 from snakemake_kochi.location import Location
 from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
+from snakemake_kochi.phases.sent import have_read
 from snakemake_kochi.phases.variants import with_variants
 from snakemake_kochi.project.conditions import Where
 from snakemake_kochi.project.grid import Grid
@@ -70,6 +71,7 @@ class Points:
         globs = globs_with(project, file) or EXPERIMENT_GLOBS
         freeze = take_freeze(Path.cwd(), machine, globs, named=file)
         freeze = with_variants(freeze, Path.cwd())
+        have_read()
         self._states = BatchStates.of(freeze, freeze.experiment(file), batch)
         self._where = Where.parse(conditions) if conditions else None
         self._begun = Begun(location.project_paths, machine)
