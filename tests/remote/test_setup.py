@@ -12,8 +12,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import distribution
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from full_disk import mounted
@@ -271,9 +273,10 @@ def test_a_python_without_ensurepip_gets_pip_from_a_wheel(
     assert str(host.root / "remote") in pip
 
 
-def test_an_index_of_the_host_is_used_where_it_has_one(
-    host: SshHost, small: InstalledWheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def leaf(small: InstalledWheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The package needs another one, which is not installed here; the wheel of that."""
+
     class Needy:
         requires = ("kochi-test-leaf>=1",)
 
@@ -288,15 +291,49 @@ def test_an_index_of_the_host_is_used_where_it_has_one(
     text.write_text("Metadata-Version: 2.1\nName: kochi-test-leaf\nVersion: 2\n")
     (tmp_path / "leaf.py").write_text("")
     files = ((tmp_path / "leaf.py", "kochi_leaf.py"), (text, f"{metadata}/METADATA"))
-    leaf = InstalledWheel("kochi-test-leaf", "2", ("py3-none-any",), files, metadata, is_pure=True)
-    leaf.write(tmp_path / "index")
+    wheel = InstalledWheel("kochi-test-leaf", "2", ("py3-none-any",), files, metadata, is_pure=True)
+    return wheel.write(tmp_path / "index")
 
+
+def test_an_index_of_the_host_is_used_where_it_has_one(host: SshHost, leaf: Path) -> None:
     with pytest.raises(KochiError, match="no wheel of kochi-test-leaf>=1 for Python"):
         set_up(host)
-    prologue = f"{PROLOGUE}\nexport PIP_FIND_LINKS={shlex.quote(str(tmp_path / 'index'))}"
-    said = set_up(host, prologue)
+    said = set_up(host, f"{PROLOGUE}\nexport PIP_FIND_LINKS={shlex.quote(str(leaf.parent))}")
     assert "It does: 1 large wheel came from there." in said
-    assert (host.root / "remote" / "wheels" / leaf.file_name).is_file()
+    assert (host.root / "remote" / "wheels" / leaf.name).is_file()
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """The only way to an index, which has one wheel."""
+
+    leaf: Path
+
+    def do_GET(self) -> None:
+        page = f'<a href="{self.leaf.name}">{self.leaf.name}</a>'.encode()
+        content = self.leaf.read_bytes() if self.path.endswith(".whl") else page
+        is_known = self.path.startswith("http://index.invalid/simple/kochi-test-leaf/")
+        self.send_response(200 if is_known else 404)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_an_index_behind_a_proxy_of_the_host_is_used(host: SshHost, leaf: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Proxy,), {"leaf": leaf})) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        said = set_up(
+            host,
+            f"{PROLOGUE}\nunset PIP_NO_INDEX\n"
+            f"export http_proxy=http://127.0.0.1:{server.server_port} no_proxy= NO_PROXY=\n"
+            "export PIP_CONFIG_FILE=/dev/null PIP_EXTRA_INDEX_URL=\n"
+            "export PIP_INDEX_URL=http://index.invalid/simple PIP_TRUSTED_HOST=index.invalid",
+        )
+        server.shutdown()
+    assert "It does: 1 large wheel came from there." in said
 
 
 def test_a_host_without_a_python_of_use_says_what_it_has_and_what_to_do(
