@@ -19,7 +19,12 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import find_location
 
 if TYPE_CHECKING:
-    from snakemake_kochi.terminal.forwarding import Forwarding
+    from snakemake_kochi.location import Location
+    from snakemake_kochi.terminal.address import Address
+    from snakemake_kochi.terminal.forwarding import ForwardedElsewhere, Forwarding
+
+# Where another computer forwards the port: the word by which it finds the job.
+FORWARDED = "KOCHI_FORWARDED"
 
 _port_option = click.option(
     *("-p", "--forward-port", "port"),
@@ -27,6 +32,7 @@ _port_option = click.option(
     metavar="PORT",
     help="Carry connections to 127.0.0.1:PORT of this computer to $KOCHI_FORWARD_PORT of the job.",
 )
+_MOST_JOBS = 10_000  # that are looked through for one
 
 
 @click.command(cls=CommandOrFile, context_settings={"allow_interspersed_args": False})
@@ -58,7 +64,8 @@ def interact_command(machine: str | None, port: int | None, keep: bool, **typed:
     from snakemake_kochi.terminal.session import Session
 
     environment = {name: os.environ[name] for name in TERMINAL_VARIABLES if os.environ.get(name)}
-    terminal = Terminal(size_of_terminal(0, 1), keep, environment)
+    elsewhere = os.environ.get(FORWARDED, "")
+    terminal = Terminal(size_of_terminal(0, 1), keep, environment, elsewhere)
     request = Request(**typed, terminal=terminal)  # type: ignore[arg-type]
     # Before the job is submitted: the port may be taken.
     with _forwarded(port) as forwarding:
@@ -86,11 +93,44 @@ def attach_command(machine: str | None, port: int | None, job: int) -> int:
         return attach(location, job, _say, forwarding)
 
 
-def _forwarded(port: int | None) -> AbstractContextManager[Forwarding | None]:
+@click.command()
+@machine_option
+@click.argument("job", metavar="JOB")
+def forward_command(machine: str | None, job: str) -> int:
+    """Join standard input and output with the port of a job; -p uses it from another computer."""
+    from snakemake_kochi.terminal.become import become
+    from snakemake_kochi.terminal.connect import way_to_port
+
+    location = find_location(machine)
+    location.require_here()
+    location.secure(location.machine_paths.directory)
+    return become(way_to_port(location, _address(location, job)))
+
+
+def _address(location: Location, job: str) -> Address:
+    """The terminal of a job, which a number names or the word of another computer."""
+    from snakemake_kochi.queue import list_jobs
+    from snakemake_kochi.terminal.address import read_address
+
+    found = [int(job)] if job.isdecimal() else []
+    for view in [] if found else list_jobs(location.machine_paths, limit=_MOST_JOBS):
+        if view.ticket is not None and view.ticket.labels.get("forwarded") == job:
+            found.append(view.job)
+    address = read_address(location.machine_paths.job(found[0])) if found else None
+    if address is None:
+        raise KochiError("the job has no terminal yet, or has ended: it has no port")
+    return address
+
+
+def _forwarded(
+    port: int | None,
+) -> AbstractContextManager[Forwarding | ForwardedElsewhere | None]:
     if port is None:
         return contextlib.nullcontext()
-    from snakemake_kochi.terminal.forwarding import forwarded
+    from snakemake_kochi.terminal.forwarding import ForwardedElsewhere, forwarded
 
+    if os.environ.pop(FORWARDED, ""):
+        return contextlib.nullcontext(ForwardedElsewhere(port))
     return forwarded(port, _say)
 
 

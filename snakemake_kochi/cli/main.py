@@ -32,6 +32,7 @@ _COMMANDS = {
     "enqueue": ("snakemake_kochi.cli.enqueue", "Submit one job to a queue."),
     "interact": ("snakemake_kochi.cli.interactive", "Run a shell or a command as a job, here."),
     "attach": ("snakemake_kochi.cli.interactive", "Attach to a job of kochi interact --keep."),
+    "forward": ("snakemake_kochi.cli.interactive", "Join stdin and stdout with a port of a job."),
     "batch": ("snakemake_kochi.cli.batch", "Run a batch of an experiment."),
     "install": ("snakemake_kochi.cli.install", "Install recipes of dependencies."),
     "run": ("snakemake_kochi.cli.install", "Run a command with installed recipes."),

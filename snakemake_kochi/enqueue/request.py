@@ -37,11 +37,13 @@ _SHELL = "an interactive shell"
 @dataclass(frozen=True)
 class Terminal:
     """The terminal of a job, of this size at first; `keep`: the job goes on without it.
-    `environment` is what programs learn of it from variables."""
+    `environment` is what programs learn of it from variables. `forwarded` is the word by which
+    another computer, which forwards a port to the job, finds it."""
 
     size: Size
     keep: bool = False
     environment: Mapping[str, str] = FrozenDict()
+    forwarded: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,7 @@ def _ticket(
         command = host_command(location.root.directory, command, terminal.keep, terminal.size)
         environment |= terminal.environment
         labels = {**labels, "terminal": "kept" if terminal.keep else "ends with its client"}
+        labels |= {"forwarded": terminal.forwarded} if terminal.forwarded else {}
         anonymous = _INTERACTIVE
     return Ticket(
         name=anonymous if name is None else name,

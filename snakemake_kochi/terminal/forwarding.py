@@ -20,8 +20,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.errors import KochiError, told
@@ -34,6 +35,7 @@ from snakemake_kochi.terminal.loopback import (
     next_free_port,
     user_of_client,
 )
+from snakemake_kochi.terminal.pipes import reading, writing
 from snakemake_kochi.terminal.streams import CHUNK, Multiplexer, StreamError, abort
 
 _FIRST_FOR_USERS = 1024
@@ -171,6 +173,21 @@ class Forwarding:
             await self._relay.end()
 
 
+@dataclass(frozen=True)
+class ForwardedElsewhere:
+    """A port that is forwarded on another computer: from there comes the command of this process,
+    and the relay, by `kochi forward`."""
+
+    port: int
+
+    @property
+    def address(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    def begin(self, words: Sequence[str]) -> None:
+        """Nothing: the other computer does."""
+
+
 @contextmanager
 def forwarded(port: int, say: Say) -> Iterator[Forwarding]:
     """A forwarded port; `say` prints what the user should know at its end. Raises PortError."""
@@ -198,19 +215,19 @@ class _Relay:
 
     async def start(self) -> None:
         """Raises StreamError if it ends at once, and OSError."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            # A session of its own: keys of the terminal are for the job.
-            self._process = subprocess.Popen(
-                self._words,
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        assert self._process.stderr is not None
-        self._tasks.append(asyncio.ensure_future(self._read_errors(self._process.stderr)))
-        reader, self._writer = await asyncio.open_connection(sock=ours, limit=CHUNK)
+        # Two pipes and not one socket: ssh makes its stdin non-blocking, which another process has
+        # as its stdout. A session of its own: keys of the terminal are for the job.
+        process = self._process = subprocess.Popen(
+            self._words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdin and process.stdout and process.stderr
+        errors = await reading(process.stderr)
+        self._tasks.append(asyncio.ensure_future(self._read_errors(errors)))
+        reader, self._writer = await reading(process.stdout), await writing(process.stdin)
         self.multiplexer = Multiplexer(reader, self._writer)
         await self.multiplexer.expect_greeting()
         self._tasks.append(asyncio.ensure_future(self._receive()))
@@ -238,11 +255,8 @@ class _Relay:
         with contextlib.suppress(StreamError):
             await self.multiplexer.run()
 
-    async def _read_errors(self, errors: IO[bytes]) -> None:
-        reader = asyncio.StreamReader(limit=CHUNK)
-        protocol = asyncio.StreamReaderProtocol(reader)
-        await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, errors)
-        while data := await reader.read(CHUNK):
+    async def _read_errors(self, errors: asyncio.StreamReader) -> None:
+        while data := await errors.read(CHUNK):
             self._last_words = (self._last_words + data)[-_LAST_WORDS:]
 
 

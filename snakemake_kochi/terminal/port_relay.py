@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from snakemake_kochi.terminal.loopback import LOOPBACK, LOOPBACK_6, users_of_server
+from snakemake_kochi.terminal.pipes import reading, writing
 from snakemake_kochi.terminal.streams import CHUNK, Multiplexer, StreamError, abort
 
 _STDIN, _STDOUT = 0, 1
@@ -71,20 +72,15 @@ async def stdio() -> Ends:
     first, second = os.fstat(_STDIN), os.fstat(_STDOUT)
     if stat.S_ISSOCK(first.st_mode) and os.path.samestat(first, second):
         return await _over_socket(_STDIN)
-    loop = asyncio.get_running_loop()
     if stat.S_ISSOCK(first.st_mode):
         reader, _ = await _over_socket(_STDIN)
     else:
-        reader = asyncio.StreamReader(limit=CHUNK)
-        protocol = asyncio.StreamReaderProtocol(reader)
-        await loop.connect_read_pipe(lambda: protocol, os.fdopen(_STDIN, "rb", closefd=False))
+        reader = await reading(os.fdopen(_STDIN, "rb", closefd=False))
     if stat.S_ISSOCK(second.st_mode):
-        # Of a socket, a transport for pipes would take all that is read for its end.
-        return reader, (await _over_socket(_STDOUT))[1]
-    ending = asyncio.StreamReaderProtocol(asyncio.StreamReader())
-    out = os.fdopen(_STDOUT, "wb", closefd=False)
-    transport, _ = await loop.connect_write_pipe(lambda: ending, out)
-    return reader, asyncio.StreamWriter(transport, ending, None, loop)
+        _, writer = await _over_socket(_STDOUT)
+    else:
+        writer = await writing(os.fdopen(_STDOUT, "wb", closefd=False))
+    return reader, writer
 
 
 async def _over_socket(descriptor: int) -> Ends:

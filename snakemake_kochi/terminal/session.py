@@ -20,7 +20,7 @@ from snakemake_kochi.terminal.client import Client, Ending
 from snakemake_kochi.terminal.connect import UnreachableTerminalError, connected, way_to_port
 
 if TYPE_CHECKING:
-    from snakemake_kochi.terminal.forwarding import Forwarding
+    from snakemake_kochi.terminal.forwarding import ForwardedElsewhere, Forwarding
 
 # Seconds between two looks for the terminal, which double; between two looks why it waits.
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.5
@@ -54,7 +54,7 @@ class Session:
     job: int
     say: Say
     ends_it: bool
-    forwarding: Forwarding | None = None
+    forwarding: Forwarding | ForwardedElsewhere | None = None
 
     def run(self) -> int:
         """Wait for the terminal, and be in it; returns the exit status of the program, or of this
@@ -225,7 +225,12 @@ def _raising() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def attach(location: Location, job: int, say: Say, forwarding: Forwarding | None = None) -> int:
+def attach(
+    location: Location,
+    job: int,
+    say: Say,
+    forwarding: Forwarding | ForwardedElsewhere | None = None,
+) -> int:
     """Attach to a job that was started with --keep; returns the exit status. Raises KochiError if
     it has no terminal that a second client may have."""
     view = find_job(location.machine_paths, job)

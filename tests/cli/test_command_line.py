@@ -28,6 +28,7 @@ COMMANDS = (
         "enqueue",
         "interact",
         "attach",
+        "forward",
         "batch",
         "install",
         "run",

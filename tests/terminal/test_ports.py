@@ -13,10 +13,11 @@ from support import wait_until
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import list_jobs
 from snakemake_kochi.terminal.address import read_address
-from snakemake_kochi.terminal.loopback import free_port
+from snakemake_kochi.terminal.forwarding import Forwarding
+from snakemake_kochi.terminal.loopback import free_port, is_free
 
-from .conftest import PROMPT, Person, await_end
-from .servers import SERVER, answers, fetch
+from .conftest import COMMAND, PROMPT, Person, await_end
+from .servers import SERVER, answers, fetch, serve
 from .test_forwarding import is_refused
 
 Spawn = Callable[..., Person]
@@ -90,3 +91,25 @@ def test_each_job_has_a_port_of_its_own(
     assert address is not None and address.port == port
     someone.types("exit")
     someone.leaves()
+
+
+@pytest.mark.parametrize("by", ["number", "word"])
+def test_a_command_joins_the_port_of_a_job_for_another_computer(
+    by: str, person: Spawn, at_work: object
+) -> None:
+    port = free_port()
+    environment = {"KOCHI_FORWARDED": "port-of-the-laptop"}
+    someone = person("interact", "-q", "test", "-p", str(port), env=environment)
+    someone.sees(f"127.0.0.1:{port} here is port ")
+    someone.sees(PROMPT)
+    assert is_free(port)
+    with Forwarding(port) as forwarding:
+        job = "0" if by == "number" else "port-of-the-laptop"
+        forwarding.begin([*COMMAND, "forward", job])
+        serve(someone, port)
+        assert someone.leaves()[0] == 0
+        assert is_refused(port)
+    with Forwarding(port) as forwarding:
+        forwarding.begin([*COMMAND, "forward", "unknown"])
+        assert is_refused(port)
+        assert "the job has no terminal yet, or has ended" in "".join(forwarding.told())
