@@ -75,6 +75,7 @@ _STATE = ("incomplete", "iocache", "locks", "log", "metadata")  # directories in
 )
 @click.option("-f", "--follow", is_flag=True, help="With --launch: show the output until its end.")
 @click.option("--json", "as_json", is_flag=True, hidden=True)
+@click.option("--from", "position", type=int, hidden=True, help="Skip output of a joined run.")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE OPTIONS]")
 def command(machine: str | None, file: str, name: str | None, **given: Any) -> int:
     """Run batch NAME of an experiment: all its runs that are missing or out of date.
@@ -127,6 +128,7 @@ class _Asked:
     launch: bool
     follow: bool
     as_json: bool
+    position: int | None
     options: tuple[str, ...]
 
     def check(self) -> None:
@@ -209,7 +211,9 @@ def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -
 
         snakemake = snakemake_command(location, [target], [*words, *asked.options])
         called = f"{asked.path} {name}"
-        return launch_batch(location, called, snakemake, prepare, asked.follow, asked.as_json)
+        shown = asked.position or 0
+        follow, as_json = asked.follow, asked.as_json
+        return launch_batch(location, called, snakemake, prepare, follow, as_json, shown)
     prepare()
     call_snakemake(location, [target], [*words, *asked.options])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from snakemake_kochi.artifacts.branches import is_collected, synchronise
+from snakemake_kochi.artifacts.branches import is_collected
 from snakemake_kochi.cli.output import remark, say
 from snakemake_kochi.cli.tables import draw_figures, own_place, say_remarks, write_table
 from snakemake_kochi.errors import KochiError
@@ -27,12 +27,8 @@ def join_results(
     """
     for machine in machines:
         if machine not in away:
-            try:
-                _collect(find_location(machine))
-            except KochiError as error:
-                remark(f"kochi: the results of {machine}: {error.sentences}")
-    repository = location.require_project().directory
-    if not is_collected(repository):
+            collect(find_location(machine))
+    if not is_collected(location.require_project().directory):
         remark("To collect results in one branch, type: kochi artifact init DIR")
     try:
         _tabulate(location, experiment, batch)
@@ -40,13 +36,18 @@ def join_results(
         remark(f"kochi: no table: {error.sentences}")
 
 
-def _collect(location: Location) -> None:
-    """Merge the results of a machine into the branch for all."""
-    repository = location.require_project().directory
-    if not is_collected(repository):
-        return
-    location.prepare_machine()
-    synchronise(repository, location.project_paths, location.machine.name)
+def collect(location: Location) -> None:
+    """Bring the results of a machine home, and merge them into the branch for all if there is one.
+    What cannot be done is said."""
+    from snakemake_kochi.cli.synchronisation import bring, synchronise
+
+    try:
+        if is_collected(location.require_project().directory):
+            synchronise(location, as_json=False)
+        elif location.is_elsewhere:
+            bring(location, as_json=False)
+    except KochiError as error:
+        remark(f"kochi: the results of {location.machine.name}: {error.sentences}")
 
 
 def _tabulate(location: Location, experiment: Experiment, batch: str) -> None:

@@ -129,8 +129,14 @@ def _launch(
     say(f"Launched {found.launch.identity}, output: {found.paths.output}")
     if follow:
         return follow_run(found)
-    remark("To follow it, type: kochi launch --follow; to stop it: kochi launch --stop")
+    remark(how_to_follow(location))
     return 0
+
+
+def how_to_follow(location: Location) -> str:
+    """What to type for the run that was launched last."""
+    on = f" -m {shlex.quote(location.machine.name)}" if location.is_named else ""
+    return f"To follow it, type: kochi launch{on} --follow; to stop it: kochi launch{on} --stop"
 
 
 def _profile(location: Location, arguments: Sequence[str]) -> list[str]:
@@ -191,6 +197,9 @@ def _last(location: Location, identity: str | None) -> Found:
     from snakemake_kochi.detached.control import find
 
     found = find(location.machine_paths, identity)
+    if found is None and identity is None and location.project is not None:
+        # A batch is launched in the project's directory.
+        found = find(location.machine_paths, None, str(location.project.directory))
     if found is None:
         raise KochiError(
             f"nothing was launched in this directory on machine {location.machine.name}",

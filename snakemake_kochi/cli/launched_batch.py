@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Sequence
 
-from snakemake_kochi.cli.launch import follow_run
+from snakemake_kochi.cli.launch import follow_run, how_to_follow
 from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.detached.control import find, launch
 from snakemake_kochi.detached.launches import Found, look_at
@@ -20,11 +19,13 @@ def launch_batch(
     prepare: Callable[[], None],
     follow: bool,
     as_json: bool,
+    position: int = 0,
 ) -> int:
     """Launch the command of a batch in the project's directory, or join a run of the same command
     that goes on there; return the exit status.
 
-    `prepare` comes before a new run. Raises KochiError, also while another launched run goes on.
+    `prepare` comes before a new run; `position`: so much of the output of one that is joined was
+    shown before. Raises KochiError, also while another launched run goes on.
     """
     os.chdir(location.require_project().directory)
     while True:
@@ -43,7 +44,8 @@ def launch_batch(
         _tell(location, found, is_joined)
         if not follow:
             return 0
-        status = follow_run(found)
+        status = follow_run(found, position if is_joined else 0)
+        position = 0
         # A run that was joined has the files of its start, and these may have changed since; or the
         # process that launched it was killed before it began.
         has_begun = look_at(found.paths).processes is not None
@@ -62,8 +64,7 @@ def _goes_on(found: Found, command: Sequence[str]) -> bool:
 def _tell(location: Location, found: Found, is_joined: bool) -> None:
     launched = found.launch
     if is_joined:
-        remark(f"This batch runs already, launched at {launched.time} as {launched.identity}.")
+        say(f"This batch runs already, launched at {launched.time} as {launched.identity}.")
     else:
         say(f"Launched {launched.identity}, output: {found.paths.output}")
-    on = f" -m {shlex.quote(location.machine.name)}" if location.is_named else ""
-    remark(f"To follow it, type: kochi launch{on} --follow; to stop it: kochi launch{on} --stop")
+    remark(how_to_follow(location))

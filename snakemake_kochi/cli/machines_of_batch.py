@@ -6,7 +6,6 @@ computer does not. Here one `kochi batch -m MACHINE` for each of them starts and
 
 from __future__ import annotations
 
-import codecs
 import os
 import queue
 import re
@@ -17,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import IO
 
 import click
 
@@ -25,26 +25,45 @@ from snakemake_kochi.location import Location
 from snakemake_kochi.parent_death import ending_with_this_process
 from snakemake_kochi.project.experiment import Experiment
 
-_AWAY = 75  # the exit status of a command whose machine does not answer
+_AWAY = 75  # the exit status of a command whose machine does not answer: that of AwayError
 _LOOK = 0.5  # seconds between two looks while nothing is printed
 _FIRST_PAUSE, _MOST_PAUSE = 5.0, 60.0  # seconds until a machine that is away is tried again
 _END = 10.0  # seconds for the commands to end after Ctrl-C
-_LONGEST_LINE = 1 << 16
+# What the command says about a run that it launched, or that goes on already.
+_LAUNCHED, _JOINED = b"Launched ", b"This batch runs already"
 
 
 @dataclass
 class _Member:
-    """A machine, and the command that runs the batch there. `status` is that of its end; while it
-    is None, the command runs, or is tried again at the time `due`."""
+    """A machine, and the command that runs the batch there.
+
+    `shown`: so many bytes of its run's output were read. `status` is that of the command's last
+    end. While the machine is away, the command is tried again at the time `due`.
+    """
 
     machine: str
     words: list[str]
+    shown: int | None = None
     process: subprocess.Popen[bytes] | None = None
     status: int | None = None
     is_away: bool = False
     due: float = 0.0
     pause: float = _FIRST_PAUSE
     readers: list[threading.Thread] = field(default_factory=list)
+
+    @property
+    def command(self) -> list[str]:
+        """The command; one that follows a run goes on where it was."""
+        if self.shown is None:
+            return self.words
+        program, words = self.words[:5], self.words[5:]
+        return [*program, "--from", str(self.shown), *words]
+
+    def note(self, line: bytes) -> None:
+        """Count a line of its standard output, unless it is about a run instead of the run's."""
+        if self.shown is None or line.startswith(_JOINED):
+            return
+        self.shown = 0 if line.startswith(_LAUNCHED) else self.shown + len(line) + 1
 
 
 def run_on_machines(
@@ -64,7 +83,8 @@ def run_on_machines(
     program = [sys.executable, "-P", "-m", "snakemake_kochi.cli"]
     more = ["--launch", "--follow"] if runs else []
     members = [
-        _Member(machine, [*program, words[0], *more, *words[1:]]) for machine, words in commands
+        _Member(machine, [*program, words[0], *more, *words[1:]], 0 if runs else None)
+        for machine, words in commands
     ]
     try:
         _Following(members).follow()
@@ -116,7 +136,7 @@ class _Following:
 
     def _start(self, member: _Member) -> None:
         member.process = subprocess.Popen(
-            member.words,
+            member.command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -134,18 +154,13 @@ class _Following:
         for reader in member.readers:
             reader.start()
 
-    def _read(self, member: _Member, number: int, stream: object) -> None:
-        # Not the stream's own lines: a line may be long, or end with a carriage return.
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        rest = ""
-        while block := os.read(stream.fileno(), _LONGEST_LINE):  # type: ignore[attr-defined]
-            *lines, rest = re.split(r"[\r\n]+", rest + decoder.decode(block))
-            if len(rest) > _LONGEST_LINE:
-                lines, rest = [*lines, rest], ""
-            for line in lines:
-                self._lines.put((member, number, line))
-        if rest:
-            self._lines.put((member, number, rest))
+    def _read(self, member: _Member, number: int, stream: IO[bytes]) -> None:
+        for line in iter(stream.readline, b""):
+            if number == 1:
+                member.note(line.removesuffix(b"\n"))
+            for part in re.split(r"[\r\n]+", line.decode(errors="replace")):
+                if part:
+                    self._lines.put((member, number, part))
         self._lines.put(None)  # so that its end is seen at once
 
     def _show(self, patience: float = _LOOK) -> None:

@@ -26,7 +26,7 @@ def synchronise(location: Location, as_json: bool) -> None:
     name = location.machine.name
     if location.is_elsewhere:
         is_here = False
-        _bring(location, as_json)
+        bring(location, as_json)
     elif is_here := _is_here(location):
         location.prepare_machine()
     report = branches.synchronise(project.directory, paths, name, is_here, project.large_files)
@@ -59,7 +59,8 @@ def commit_only(location: Location) -> None:
     )
 
 
-def _bring(location: Location, as_json: bool) -> None:
+def bring(location: Location, as_json: bool) -> None:
+    """Bring the results of a machine elsewhere here."""
     from snakemake_kochi.remote.connection import Connection
     from snakemake_kochi.remote.results import bring_results
 

@@ -230,11 +230,13 @@ def _submit(location: Location, launched: Launch, paths: LaunchPaths, limit: str
         raise
 
 
-def find(machine: MachinePaths, identity: str | None = None) -> Found | None:
-    """The last launch of the current directory, or the one with an identity, in its present
-    state."""
+def find(
+    machine: MachinePaths, identity: str | None = None, directory: str | None = None
+) -> Found | None:
+    """The last launch of a directory, by default the current one, or the one with an identity, in
+    its present state."""
     if identity is None:
-        found = last_launch(machine, os.getcwd())
+        found = last_launch(machine, directory or os.getcwd())
     else:
         is_there = identity in machine.launch_names()
         found = look_at(machine.launch(identity)) if is_there else None

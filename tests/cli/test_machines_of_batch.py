@@ -135,7 +135,7 @@ def test_ctrl_c_leaves_the_runs_and_the_same_line_follows_them(
 
 
 def test_a_launched_batch_is_joined_by_the_same_line_and_refuses_another(
-    project: Path, go: Path, shell: Kochi, tmp_path: Path
+    project: Path, go: Path, shell: Kochi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = ("batch", "-m", "one", "--launch", "wait.yaml", "test")
     first = shell(*line)
@@ -154,6 +154,8 @@ def test_a_launched_batch_is_joined_by_the_same_line_and_refuses_another(
     assert followed.status == 0
     rest = shell("launch", "-m", "one", "-f", "--run", again["launch"], "--from", str(position))
     assert rest.out == followed.out.encode()[position:].decode()
+    monkeypatch.chdir(project / "sub")
+    assert shell("launch", "-m", "one", "--status", "--json").data["launch"] == again["launch"]
     unknown = shell("launch", "-m", "one", "--follow", "--run", "x")
     assert "nothing was launched" in unknown.err
 
@@ -257,6 +259,32 @@ def test_a_machine_that_comes_back_is_followed_to_its_end(
     _Following(found).follow()
     assert capsys.readouterr().out == "spica | here again\nspica | the end\n"
     assert [(member.is_away, member.status) for member in found] == [(False, 0), (False, 0)]
+
+
+def test_a_command_that_is_tried_again_goes_on_after_what_was_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machines_of_batch, "_FIRST_PAUSE", 0.05)
+    program = (
+        "import os, sys\n"
+        "rest = b'one\\ntwo \\xff\\nthree\\n'[int(sys.argv[2]):]\n"
+        f"is_first = not os.path.exists({str(tmp_path / 'mark')!r})\n"
+        f"open({str(tmp_path / 'mark')!r}, 'w').close()\n"
+        "head = b'Launched x\\n' if is_first else b'This batch runs already, x\\n'\n"
+        "sys.stdout.buffer.write(head + (rest[:10] if is_first else rest))\n"
+        "sys.exit(75 if is_first else 0)\n"
+    )
+    script = write(tmp_path / "program.py", program)
+    wait = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'mark')!r}): time.sleep(.02)"
+    waiting = _Member("local", [sys.executable, "-c", f"{wait}\ntime.sleep(3)"])
+    found = [_Member("spica", [sys.executable, "-P", "-s", "-E", str(script)], 0), waiting]
+    _Following(found).follow()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(" | ")[2] for line in lines] == [
+        *("Launched x", "one", "two \N{REPLACEMENT CHARACTER}"),
+        *("This batch runs already, x", "three"),
+    ]
+    assert found[0].shown == len(b"one\ntwo \xff\nthree\n")
 
 
 def test_two_machines_that_are_away_do_not_wait_for_each_other(
