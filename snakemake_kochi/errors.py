@@ -22,7 +22,12 @@ _MOST_KNOWN = 10  # names in one message
 
 
 class KochiError(WorkflowError):
-    """Root of all errors meant for a person: what, where, what was expected, what to type next."""
+    """Root of all errors meant for a person: what, where, what was expected, what to type next.
+
+    `exit_status` is that of a command that ends with it.
+    """
+
+    exit_status = 1
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         self.message = message

@@ -99,18 +99,17 @@ class Location:
     def require_here(self) -> None:
         """Refuse to submit jobs to a machine to which this computer does not belong.
 
-        No worker would ever look at its queue. $KOCHI_MACHINE, which is set for jobs, says that
-        this computer belongs to that machine.
+        No worker would ever look at its queue. The command `kochi` goes there; this is for
+        Snakemake and Python. Raises KochiError.
         """
-        login_host = self.machine.login_host
-        is_said = os.environ.get("KOCHI_MACHINE") == self.machine.name
-        if login_host is None or is_said or self.machine.has_host():
+        if not self.is_elsewhere:
             return
+        name = self.machine.name
         raise KochiError(
-            f"machine '{self.machine.name}' is behind the login host '{login_host}', to which "
-            "kochi does not connect yet",
-            f"On {login_host}, type: export KOCHI_MACHINE={self.machine.name}\n"
-            "Then type your command there.",
+            f"machine '{name}' is behind the login host '{self.machine.login_host}': jobs are "
+            "submitted there, not from here",
+            f"To run a batch there, type: kochi batch -m {name} FILE.yaml BATCH\n"
+            f"For other rules: kochi launch -m {name} -- RULE",
         )
 
 

@@ -19,6 +19,9 @@ FAILED = 1
 WRONG_USAGE = 2
 INTERRUPTED = 130  # 128 + SIGINT, the exit status of shells
 
+# Set where a command comes from another computer; see `remote/arrival.py`.
+ARRIVAL = "KOCHI_ARRIVAL"
+
 # Command -> its module, and a line about its purpose.
 _COMMANDS = {
     "init": ("snakemake_kochi.cli.init", "Turn a git repository into a project."),
@@ -118,7 +121,8 @@ def kochi() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line, and exit.
 
-    The status is 0, 1 (failed), 2 (wrong usage), 130 (interrupted), or that of a user's command.
+    The status is 0, 1 (failed), 2 (wrong usage), 75 (a machine is away), 130 (interrupted), or that
+    of a user's command.
     """
     sys.exit(run(arguments))
 
@@ -128,7 +132,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     _prepare_streams()
     try:
         words = None if arguments is None else list(arguments)
-        status = kochi.main(words, prog_name="kochi", standalone_mode=False)
+        if ARRIVAL in os.environ:
+            from snakemake_kochi.remote.arrival import arrive
+
+            arrive()
+        # A command that is executed elsewhere needs its words as they were typed.
+        status = kochi.main(words, prog_name="kochi", standalone_mode=False, obj=words)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except BrokenPipeError:
@@ -146,7 +155,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         prefixed = [line if line.startswith(" ") else f"kochi: {line}" for line in lines]
         return _complain("\n".join(prefixed), error.hint)
     except KochiError as error:
-        return _complain(f"kochi: {error.message}", error.hint)
+        _complain(f"kochi: {error.message}", error.hint)
+        return error.exit_status
     except OSError as error:
         return _complain(f"kochi: {told(error)}")
 

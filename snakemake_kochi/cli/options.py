@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from snakemake_kochi.cli.elsewhere import runs_elsewhere
 from snakemake_kochi.errors import KochiError
 
 if TYPE_CHECKING:
@@ -46,12 +47,13 @@ WORKER = Number(
 
 
 def machine_option(function: _Function) -> _Function:
+    """The machine of a command, which runs where the machine is: see `runs_elsewhere`."""
     return click.option(
         *("-m", "--machine"),
         metavar="MACHINE",
         help="The machine to use. By default $KOCHI_DEFAULT_MACHINE, else the machine of "
         "kochi.yaml that this host belongs to, else 'local', which is this computer.",
-    )(function)
+    )(runs_elsewhere(function))
 
 
 def json_option(function: _Function) -> _Function:

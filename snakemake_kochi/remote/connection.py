@@ -24,7 +24,7 @@ from typing import IO
 from urllib.parse import quote
 
 from snakemake_kochi.parent_death import ending_with_this_process
-from snakemake_kochi.remote.refusal import RemoteError, refusal
+from snakemake_kochi.remote.refusal import AwayError, RemoteError, refusal
 from snakemake_kochi.remote.script import Script, Wrapped
 from snakemake_kochi.remote.session import Attended, program, write_all
 from snakemake_kochi.remote.sockets import answers, socket_path
@@ -208,7 +208,7 @@ class Connection:
     def _check(self, attended: Attended, status: int) -> None:
         """Raises RemoteError when not the script has failed but the connection."""
         if status == _SSH_FAILED and not self._is_alive():
-            raise RemoteError(
+            raise AwayError(
                 f"the connection to {self.host} was lost",
                 "What was handed over is kept there. Type the same line again.",
             )
@@ -221,7 +221,7 @@ class Connection:
             f"the login shell of {self.host} does not execute commands"
             + "".join(f"\n  it says: {line}" for line in said[-4:]),
             f"This must print a number, perhaps after a banner: ssh {shlex.quote(self.host)} "
-            "'sh -c \"echo 1 | base64\"'",
+            "'bash -c \"echo 1 | base64\"'",
         )
 
     def _is_alive(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -68,14 +68,19 @@ def _receive(place: SentPaths, parcel: str, token: str, pid: int) -> None:
         _note_use(place, parcel, token, pid)
 
 
+def write_machines(place: SentPaths, texts: Sequence[str]) -> None:
+    """Write the files with machines for all projects of the computer at home."""
+    for number, text in enumerate(texts):
+        write_atomically(place.machine_file(number), text.encode("utf-8", "surrogateescape"))
+    for file in place.machines[len(texts) :]:
+        file.unlink(missing_ok=True)
+
+
 def _unpack(place: SentPaths, parcel: str, description: Mapping[str, Any]) -> None:
     note, project = place.note(place.project), description["trees"][0]
     _remove_remains(place)
     keep_parcel(place.project, parcel)
-    for number, text in enumerate(description["machines"]):
-        write_atomically(place.machine_file(number), text.encode("utf-8", "surrogateescape"))
-    for file in place.machines[len(description["machines"]) :]:
-        file.unlink()
+    write_machines(place, description["machines"])
     if (text := description["configuration"]) is not None:
         write_atomically(place.configuration, text.encode("utf-8", "surrogateescape"))
     make_directory(note.parent)

@@ -12,9 +12,15 @@ class RemoteError(KochiError):
     """A login host cannot be reached, the connection was lost, or something there is missing."""
 
 
+class AwayError(RemoteError):
+    """A login host does not answer now, or not any more: the same line may work later."""
+
+    exit_status = 75  # EX_TEMPFAIL of sysexits.h
+
+
 # Words of OpenSSH (sshconnect.c, sshconnect2.c, packet.c, kex.c), what they mean, and what to do.
 # The first that is found counts: after a changed key, ssh also says that it cannot verify the host.
-_MEANINGS = (
+_WRONG = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
         "its host key is not the one that is known here: another computer may answer in its place",
@@ -33,16 +39,19 @@ _MEANINGS = (
         "{ssh}\nA key with a passphrase: ssh-add",
     ),
     (
-        r"Could not resolve hostname",
-        "there is no host of this name",
-        "Correct login_host, or name the host in ~/.ssh/config. If no name can be found, look at "
-        "your network.",
-    ),
-    (
         r"Bad configuration option|Bad owner or permissions|configuration options|"
         r"no argument after keyword|missing argument|Missing argument",
         "ssh does not accept its configuration",
         "Correct the file, and try: {ssh}",
+    ),
+)
+# The same, where nothing has to be repaired here: later it may work.
+_AWAY = (
+    (
+        r"Could not resolve hostname",
+        "there is no host of this name",
+        "Correct login_host, or name the host in ~/.ssh/config. If no name can be found, look at "
+        "your network.",
     ),
     (
         r"timed out|Timeout, server",
@@ -69,14 +78,16 @@ def refusal(host: str, said: str, asks: bool, via: str = "") -> RemoteError:
     through (ProxyJump or ProxyCommand), whose words look like those of the host."""
     lines = [line.strip() for line in said.splitlines() if line.strip().strip("@")]
     names = {"ssh": f"ssh {shlex.quote(host)}", "name": shlex.quote(host.rpartition("@")[2])}
-    meaning, hint = "ssh failed", "Try: {ssh}"
-    for pattern, found, advice in _MEANINGS:
+    kind, meaning, hint = RemoteError, "ssh failed", "Try: {ssh}"
+    for pattern, found, advice in (*_WRONG, *_AWAY):
         if re.search(pattern, said):
+            kind = AwayError if (pattern, found, advice) in _AWAY else RemoteError
             meaning, hint = found, advice
             break
+    hint = hint.format(**names)
     if via:
         hint = f"The way leads over {via}, which may be what fails. {hint}"
     if not asks and "Permission denied" in said:
         hint += "\nWithout a terminal, nobody can be asked for a password."
     told = "".join(f"\n  ssh: {line}" for line in lines[-_MOST_LINES:])
-    return RemoteError(f"no connection to {host}: {meaning}{told}", hint.format(**names))
+    return kind(f"no connection to {host}: {meaning}{told}", hint)

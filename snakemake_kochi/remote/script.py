@@ -16,14 +16,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-# The kernel limits one argument, here that of `sh -c`, to 128 KiB; sshd adds the shell's words.
+# The kernel limits one argument, here that of `bash -c`, to 128 KiB; sshd adds the shell's words.
 _MOST_CHARACTERS = 120_000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
 class Script:
-    """A program in the language of POSIX sh, executed by `sh` in the home directory."""
+    """A program in the language of bash, which runs it in the home directory."""
 
     text: str
 
@@ -71,7 +71,8 @@ class Wrapped:
         """Raises ValueError if the script is longer than a host accepts."""
         marks = "".join(f"printf '%s\\n' {self.word} >&{stream}\n" for stream in self.streams)
         coded = base64.b64encode(os.fsencode(marks + self.script.text)).decode()
-        line = f"sh -c 'eval \"$(printf %s {coded} | base64 -d)\"'"
+        # sshd's bash would read ~/.bashrc a second time.
+        line = f"bash --norc -c 'eval \"$(printf %s {coded} | base64 -d)\"'"
         if len(line) > _MOST_CHARACTERS:
             raise ValueError(f"{len(line)} characters, of which a host accepts {_MOST_CHARACTERS}")
         return line

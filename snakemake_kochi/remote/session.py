@@ -2,7 +2,7 @@
 
     python -P -m snakemake_kochi.remote.session SSH... -- HOST LINE
 
-`LINE` is in the language of POSIX sh. git starts this as its ssh (GIT_SSH_COMMAND), with a host
+`LINE` is in the language of bash. git starts this as its ssh (GIT_SSH_COMMAND), with a host
 that stands for the one in `SSH...`.
 """
 

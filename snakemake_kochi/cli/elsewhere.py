@@ -1,0 +1,75 @@
+"""Which commands for a machine behind a login host are executed there."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from snakemake_kochi.remote.command import Needs
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+# These read or change what is here: the branches and worktrees of this repository.
+_AT_HOME = ("artifact",)
+# These need the project's files as they are now. The others ask for jobs, workers and the like.
+_WITH_FILES = (
+    "batch",
+    "enqueue",
+    "install",
+    "interact",
+    "launch",
+    "reproduce",
+    "rerun",
+    "run",
+    "show batch",
+    "show install",
+    "show installs",
+    "show pipeline",
+)
+# Their standard input is that of the user's command.
+_WITH_INPUT = ("alloc_interact", "attach", "inspect", "interact", "run")
+
+
+def runs_elsewhere(function: _Function) -> _Function:
+    """Have a command with the option -m run on the machine's login host, if it is behind one to
+    which this computer does not belong."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **given: Any) -> Any:
+        machine = given.get("machine") or os.environ.get("KOCHI_DEFAULT_MACHINE")
+        if machine and (status := _run_elsewhere(machine)) is not None:
+            return status
+        return function(*arguments, **given)
+
+    return call  # type: ignore[return-value]
+
+
+def _run_elsewhere(machine: str) -> int | None:
+    from snakemake_kochi.project.machines import LOCAL
+
+    context = click.get_current_context()
+    command = context.command_path.partition(" ")[2]
+    if machine == LOCAL or command.split(" ")[0] in _AT_HOME:
+        return None
+    from snakemake_kochi.location import find_location
+
+    location = find_location(machine)
+    if not location.is_elsewhere:
+        return None
+    from snakemake_kochi.remote.command import run_there
+
+    words = context.find_root().obj
+    typed = sys.argv[1:] if words is None else words
+    return run_there(location, typed, _needs(command), command in _WITH_INPUT)
+
+
+def _needs(command: str) -> Needs:
+    from snakemake_kochi.remote.command import Needs
+
+    return Needs.FILES if command in _WITH_FILES else Needs.PLACE

@@ -1,0 +1,159 @@
+"""A command for a machine behind a login host: the same words, executed there.
+
+Its standard streams, its terminal and its exit status are those of the command there.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from snakemake_kochi.location import Location
+from snakemake_kochi.paths import Root, SentPaths
+from snakemake_kochi.project.configuration import configuration_file, repository
+from snakemake_kochi.project.machines import SENT_VARIABLE, common_files
+from snakemake_kochi.remote.arrival import VARIABLE
+from snakemake_kochi.remote.connection import Connection
+from snakemake_kochi.remote.project import Sent, owner, place_there, send_project
+from snakemake_kochi.remote.refusal import RemoteError
+from snakemake_kochi.remote.script import Script
+from snakemake_kochi.remote.there import prologue
+from snakemake_kochi.remote.version import NOT_SET_UP, find_kochi
+
+FAILED = 1
+# Where a project was not sent yet; no status of kochi.
+_NOT_SENT = 79
+
+
+class Needs(enum.Enum):
+    """What a command needs of the project there: its files as they are here now, or any of them,
+    because it asks for jobs, workers and the like."""
+
+    FILES = enum.auto()
+    PLACE = enum.auto()
+
+
+def run_there(
+    location: Location, words: Sequence[str], needs: Needs, takes_input: bool = False
+) -> int:
+    """Run `kochi WORDS` on the login host of a machine; return its exit status.
+
+    `takes_input`: whether it reads standard input, which otherwise stays for what comes after it
+    here. Raises KochiError.
+    """
+    command = _Command(location, words, takes_input)
+    with Connection(command.host) as connection:
+        # Outside of any repository, a file for all projects may make a project of any directory.
+        if location.project is None or repository(location.project.directory) is None:
+            return command.run_without_project(connection)
+        if needs is Needs.PLACE:
+            status = command.run_in_place(connection)
+            if status != _NOT_SENT:
+                return FAILED if status == NOT_SET_UP else status
+        return command.run_with_files(connection)
+
+
+class _Command:
+    def __init__(self, location: Location, words: Sequence[str], takes_input: bool) -> None:
+        machine = location.machine
+        assert machine.login_host is not None
+        self.host = machine.login_host
+        self._location, self._words, self._takes_input = location, words, takes_input
+        self._prologue = prologue(machine)
+        self._find_kochi = find_kochi(machine.name)
+
+    def run_with_files(self, connection: Connection) -> int:
+        """Send the project first."""
+        root = self._root_there(connection)
+        sent = send_project(connection, self._location, root, self._prologue)
+        return self._run(connection, sent.variables, sent.working_directory, sent)
+
+    def run_in_place(self, connection: Connection) -> int:
+        """In the project as it was sent last; _NOT_SENT if it never was."""
+        # KOCHI_ROOT is known there only.
+        place = place_there(self._location, "/")
+        inside = place.directory.relative_to(place.root)
+        project, note = (
+            path.relative_to(place.root) for path in (place.project, place.note(place.project))
+        )
+        text = (
+            f'export {SENT_VARIABLE}="$KOCHI_ROOT"/{shlex.quote(str(inside))}\n'
+            f'[ -f "$KOCHI_ROOT"/{shlex.quote(str(note))} ] || exit {_NOT_SENT}\n'
+            f'cd "$KOCHI_ROOT"/{shlex.quote(str(project))} || exit\n'
+            f"cd ./{shlex.quote(self._below)} 2> /dev/null"
+        )
+        return self._run(connection, {}, None, before=text)
+
+    def run_without_project(self, connection: Connection) -> int:
+        """In a directory of its own, with the machines for all projects from here."""
+        place = SentPaths.without_project(Path(self._root_there(connection)), owner())
+        found = Root.find().machine(self._location.machine.name).found
+        machines = [each.text for each in common_files() if each.file != str(found)]
+        variables = {SENT_VARIABLE: str(place.directory)}
+        if self._location.project is not None:
+            file = configuration_file(self._location.project.directory)
+            machines.insert(0, file.read_text(errors="surrogateescape"))
+            variables["KOCHI_CONF"] = str(place.machine_file(0))
+        return self._run(connection, variables, str(place.project), machines=machines)
+
+    @property
+    def _below(self) -> str:
+        """The working directory, relative to the project's."""
+        top = self._location.require_project().directory.resolve()
+        below = os.path.relpath(Path.cwd().resolve(), top)
+        return "." if below.startswith("..") else below
+
+    def _root_there(self, connection: Connection) -> str:
+        script = f"{self._prologue}\n{self._find_kochi}\nprintf '%s' \"$KOCHI_ROOT\""
+        answer = connection.run(Script(script))
+        if answer.returncode != 0:
+            raise self._unfit(answer.returncode, answer.stderr.decode(errors="replace"))
+        return os.fsdecode(answer.stdout)
+
+    def _unfit(self, status: int, said: str) -> RemoteError:
+        lines = said.strip().splitlines()
+        ours = [number for number, line in enumerate(lines) if line.startswith("kochi: ")]
+        if status == NOT_SET_UP and ours:
+            message, *hints = lines[ours[-1] :]
+            return RemoteError(message.removeprefix("kochi: "), "\n".join(hints) or None)
+        last = "".join(f"\n  {line}" for line in lines[-5:])
+        return RemoteError(
+            f"load_env_script of machine '{self._location.machine.name}' ended with status "
+            f"{status} on {self.host}{last}"
+        )
+
+    def _run(
+        self,
+        connection: Connection,
+        variables: Mapping[str, str],
+        directory: str | None,
+        sent: Sent | None = None,
+        machines: Sequence[str] | None = None,
+        before: str = "",
+    ) -> int:
+        name = self._location.machine.name
+        has_terminal = all(os.isatty(stream) for stream in (0, 1, 2))
+        arrival = {
+            "attended": not has_terminal,
+            "directory": directory,
+            "machines": machines,
+            "receives": sent.parcel if sent else None,
+        }
+        exported = {
+            **variables,
+            # This host belongs to the machine, whatever its name.
+            "KOCHI_MACHINE": name,
+            "KOCHI_DEFAULT_MACHINE": name,
+            VARIABLE: json.dumps(arrival),
+        }
+        lines = [f"export {key}={shlex.quote(value)}" for key, value in exported.items()]
+        start = f'exec "$kochi" {shlex.join(self._words)}'
+        parts = [self._prologue, self._find_kochi, before, *lines, start]
+        return connection.terminal(
+            Script("\n".join(parts)), stdin=sys.stdin.fileno() if self._takes_input else None
+        )

@@ -1,0 +1,261 @@
+"""Every command with -m is executed on the machine's login host."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pexpect
+import psutil
+import pytest
+from ssh_host import SshHost
+from support import git, wait_until, write
+
+KOCHI = (sys.executable, "-m", "snakemake_kochi.cli")
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshHost]:
+    with SshHost("spica", tmp_path) as host:
+        host.use(monkeypatch)
+        yield host
+
+
+@pytest.fixture
+def project(host: SshHost, tmp_path: Path) -> Path:
+    """A project on the laptop, that nobody has sent yet."""
+    top = tmp_path / "fib"
+    git(tmp_path, "init", "-q", str(top))
+    write(top / "kochi.yaml", host.machine())
+    write(top / "data.txt", "one\n")
+    git(top, "add", ".")
+    git(top, "commit", "-q", "-m", "first")
+    return top
+
+
+def kochi(*words: str, cwd: Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*KOCHI, *words], cwd=cwd, capture_output=True, text=True, input=given, timeout=120
+    )
+    print(f"$ kochi {' '.join(words)}\n{done.stdout}{done.stderr}[{done.returncode}]")
+    return done
+
+
+def test_words_input_and_status_pass(host: SshHost, project: Path) -> None:
+    words: Sequence[str] = ["", "a b", "'", '"$HOME"', "$(id)", "a\nb", "é", "*", "\\", ";", "-n"]
+    script = "import json, sys; print(json.dumps([sys.argv[1:], sys.stdin.read()])); sys.exit(7)"
+    done = kochi(
+        *("run", "-m", "spica", "--", sys.executable, "-c", script, *words),
+        cwd=project,
+        given="given\n",
+    )
+    assert done.returncode == 7
+    assert json.loads(done.stdout) == [list(words), "given\n"]
+
+
+def test_a_command_runs_there_in_the_project_as_it_is_here(host: SshHost, project: Path) -> None:
+    write(project / "data.txt", "two\n")
+    write(project / "sub" / "new.txt", "")
+    done = kochi(
+        *("run", "-m", "spica", "--", "sh", "-c", "pwd; cat ../data.txt; ls; echo $KOCHI_ROOT"),
+        cwd=project / "sub",
+    )
+    where, *rest = done.stdout.splitlines()
+    assert where.startswith(str(host.root)) and where.endswith("/fib/sub")
+    assert rest == ["two", "new.txt", str(host.root)]
+
+
+def test_a_job_is_submitted_there_and_shown_from_here(host: SshHost, project: Path) -> None:
+    done = kochi("enqueue", "-m", "spica", "-q", "mine", "--json", "--", "true", cwd=project)
+    assert json.loads(done.stdout)["machine"] == "spica"
+    listed = json.loads(kochi("show", "jobs", "-m", "spica", "--json", cwd=project).stdout)
+    assert [each["queue"] for each in listed] == ["mine"]
+    assert not (Path(os.environ["KOCHI_ROOT"]) / "machines").exists()
+    assert host.logins == 1
+
+
+def test_a_machine_for_all_projects_is_reached_without_a_project(
+    host: SshHost, tmp_path: Path
+) -> None:
+    root = Path(os.environ["KOCHI_ROOT"])
+    root.mkdir(mode=0o700)
+    write(root / "conf.yaml", host.machine())
+    done = kochi("enqueue", "-m", "spica", "-q", "mine", "--json", "--", "pwd", cwd=tmp_path)
+    assert json.loads(done.stdout)["machine"] == "spica"
+    listed = kochi("show", "queues", "-m", "spica", "--json", cwd=tmp_path)
+    assert [each["queue"] for each in json.loads(listed.stdout)] == ["mine"]
+    assert (host.root / "machines" / "spica").is_dir()
+
+
+def test_the_default_machine_may_be_elsewhere(
+    host: SshHost, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", "spica")
+    assert kochi("run", "--", "pwd", cwd=project).stdout.startswith(str(host.root))
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("~/my root/kochi", "{home}/my root/kochi"),
+        ("$PLACE/it's $(id)", "{home}/a place/it's $(id)"),
+        ("${PLACE}/r", "{home}/a place/r"),
+    ],
+)
+def test_kochi_root_is_expanded_there(
+    written: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: SshHost
+) -> None:
+    monkeypatch.setenv("PLACE", "/nowhere")
+    project = tmp_path / "fib"
+    load = 'load_env_script: {on_login_node: "export PLACE=\\"$HOME/a place\\"; echo loaded"}'
+    git(tmp_path, "init", "-q", str(project))
+    machine = host.machine(kochi_root=json.dumps(written))
+    write(project / "kochi.yaml", f"{machine}    {load}\n")
+    done = kochi("show", "path", "root", "-m", "spica", cwd=project)
+    assert done.stdout.strip() == expected.format(home=host.home)
+    assert done.stderr == "loaded\n" or "loaded" in done.stderr
+
+
+def test_a_variable_of_kochi_root_that_is_not_set_there_is_named(
+    host: SshHost, project: Path
+) -> None:
+    write(project / "kochi.yaml", host.machine(kochi_root="$NOWHERE/x"))
+    for words in (("run", "-m", "spica", "--", "true"), ("show", "jobs", "-m", "spica")):
+        done = kochi(*words, cwd=project)
+        assert done.returncode == 1
+        assert "kochi_root in kochi.yaml has $NOWHERE, which is not set" in done.stderr
+
+
+def test_a_machine_without_kochi_says_what_to_type(host: SshHost, project: Path) -> None:
+    (host.bin / "kochi").unlink()
+    for words in (("run", "-m", "spica", "--", "true"), ("show", "jobs", "-m", "spica")):
+        done = kochi(*words, cwd=project)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("kochi: machine 'spica' does not have this package")
+        assert "kochi machine setup spica" in done.stderr
+
+
+def test_another_version_there_is_said_and_nothing_runs(host: SshHost, project: Path) -> None:
+    host.program("kochi", 'touch "$HOME/ran-$1"; echo "kochi, version 0.0.9"')
+    done = kochi("run", "-m", "spica", "--", "true", cwd=project)
+    assert done.returncode == 1
+    assert "0.0.9" in done.stderr and "kochi machine setup spica" in done.stderr
+    assert not (host.home / "ran-run").exists()
+
+
+def test_output_is_pure_whatever_is_printed_around_it(host: SshHost, project: Path) -> None:
+    host.banner("echo '*** welcome ***'")
+    load = '    load_env_script: {on_login_node: "echo loading modules; cat"}\n'
+    write(project / "kochi.yaml", f"{host.machine()}{load}")
+    done = kochi("enqueue", "-m", "spica", "-q", "q", "--json", "--", "true", cwd=project)
+    assert json.loads(done.stdout)["queue"] == "q"
+    assert "welcome" not in done.stderr
+    listed = kochi("show", "queues", "-m", "spica", "--json", cwd=project)
+    assert [each["queue"] for each in json.loads(listed.stdout)] == ["q"]
+
+
+def test_a_mistake_in_the_words_is_told_without_a_login(host: SshHost, project: Path) -> None:
+    done = kochi("show", "jobs", "-m", "spica", "--nosuch", cwd=project)
+    assert done.returncode == 2 and "--nosuch" in done.stderr
+    assert host.logins == 0
+
+
+def test_standard_input_stays_for_what_comes_next(host: SshHost, project: Path) -> None:
+    show = f"{' '.join(KOCHI)} show queues -m spica > /dev/null"
+    line = f"while read -r each; do {show}; echo $each; done"
+    done = subprocess.run(
+        ["sh", "-c", line], cwd=project, input="a\nb\n", capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["a", "b"]
+
+
+def test_a_refusing_login_is_one_message(host: SshHost, project: Path) -> None:
+    host.stop()
+    done = kochi("show", "jobs", "-m", "spica", cwd=project)
+    assert done.returncode == 75
+    assert done.stderr.startswith("kochi: no connection to spica: no ssh server answers there")
+    assert "Traceback" not in done.stderr
+
+
+# ---- ends
+
+
+def started(host: SshHost, project: Path, text: str, *more: str) -> subprocess.Popen[str]:
+    """`kochi run` of a shell script that has begun."""
+    words = [*KOCHI, "run", "-m", "spica", "--", "bash", "-c", f"echo $$ > ~/pid; {text}"]
+    process = subprocess.Popen(
+        words, cwd=project, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: (host.home / "pid").exists() and (host.home / "pid").read_text())
+    return process
+
+
+def pid_there(host: SshHost) -> int:
+    return int((host.home / "pid").read_text())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_killed_here_ends_there(
+    number: signal.Signals, host: SshHost, project: Path
+) -> None:
+    process = started(host, project, "sleep 1000 & wait")
+    process.send_signal(number)
+    assert process.wait() == -number
+    wait_until(lambda: not psutil.pid_exists(pid_there(host)), "it ends there")
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def test_ctrl_c_reaches_the_command_there(host: SshHost, project: Path) -> None:
+    process = started(host, project, 'trap "echo cleaned; exit 5" INT; while :; do sleep 0.1; done')
+    process.send_signal(signal.SIGINT)
+    assert process.communicate()[0] == "cleaned\n"
+    assert process.returncode == 5
+
+
+def test_a_reader_that_leaves_ends_the_command_there(host: SshHost, project: Path) -> None:
+    process = started(host, project, "while :; do echo line; sleep 0.1; done")
+    assert process.stdout is not None
+    process.stdout.close()
+    process.wait()
+    wait_until(lambda: not psutil.pid_exists(pid_there(host)), "it ends there")
+
+
+def test_the_users_terminal_is_that_of_the_command(host: SshHost, project: Path) -> None:
+    script = (
+        "import os, signal, sys, time\n"
+        'signal.signal(signal.SIGWINCH, lambda *_: print("now", *os.get_terminal_size()))\n'
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(9))\n"
+        'print("is", *os.get_terminal_size(), input("asks: "), flush=True)\n'
+        "while True: time.sleep(0.1)"
+    )
+    words = ["run", "-m", "spica", "--", sys.executable, "-c", script]
+    child = pexpect.spawn(
+        *(KOCHI[0], [*KOCHI[1:], *words]),
+        cwd=str(project),
+        dimensions=(30, 70),
+        timeout=60,
+        encoding="utf-8",
+    )
+    child.expect("asks: ")
+    child.sendline("é")
+    child.expect("is 70 30 é")
+    child.setwinsize(40, 90)
+    child.expect("now 90 40")
+    child.sendintr()
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 9
+
+
+def test_a_terminal_that_is_closed_ends_the_command_there(host: SshHost, project: Path) -> None:
+    words = ["run", "-m", "spica", "--", "bash", "-c", "echo $$ > ~/pid; sleep 1000"]
+    child = pexpect.spawn(KOCHI[0], [*KOCHI[1:], *words], cwd=str(project))
+    wait_until(lambda: (host.home / "pid").exists() and (host.home / "pid").read_text())
+    child.close()
+    wait_until(lambda: not psutil.pid_exists(pid_there(host)), "it ends there")
