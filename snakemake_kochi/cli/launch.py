@@ -123,6 +123,10 @@ def _launch(
     # -P: as for the command `snakemake`, the project's own modules do not hide ours.
     words = [sys.executable, "-P", "-m", "snakemake", *_profile(location, arguments), *arguments]
     found = launch(location, name, words, in_allocation, limit, remark)
+    if "KOCHI_SENT" in os.environ:
+        from snakemake_kochi.phases.sent import hand_over
+
+        hand_over()
     if as_json and not follow:
         print_json(found.describe())
         return 0

@@ -28,6 +28,11 @@ def as_sent(directory: Path, snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, dirty=bool(note["dirty"]))
 
 
+def hand_over() -> None:
+    """Another process, which this one has started, reads the files; the others wait for it."""
+    os.environ.pop(USE_VARIABLE, None)
+
+
 def have_read() -> None:
     """Let other commands send other files: this one has read those that it needs."""
     place, token = os.environ.get(SENT_VARIABLE), os.environ.get(USE_VARIABLE)

@@ -7,6 +7,7 @@ files.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import time
@@ -28,6 +29,7 @@ from snakemake_kochi.files import (
 )
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import Root, SentPaths
+from snakemake_kochi.phases.sent import have_read
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.project.sent import VERSION
 from snakemake_kochi.snapshot import forget_others, keep_parcel, read_parcel, tidy, unpack
@@ -66,6 +68,7 @@ def _receive(place: SentPaths, parcel: str, token: str, pid: int) -> None:
         _unpack(place, parcel, description)
         held.require()
         _note_use(place, parcel, token, pid)
+    atexit.register(have_read)  # of a command that reads nothing, or fails
 
 
 def write_machines(place: SentPaths, texts: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ The same state makes the same commit, so that a parcel that is there already doe
 Its tree has
 
     parcel.json     what is where (see `arrival.py`, which unpacks it)
-    tree-<id>       the files of a working tree, an index, or a commit without its history
+    tree-<number>   the files of a working tree, an index, or a commit without its history
 
 On its way it is the parent of a commit that keeps it, beside the commits whose history travels, and
 those of earlier parcels: git then sees which files are there already.
@@ -318,7 +318,8 @@ def _commit(packing: _Packing, content: bytes) -> str:
     store, environment = packing.store, packing.environment
     blob = run_in_store(store, "hash-object", "-w", "--stdin", stdin=content).decode().strip()
     lines = [f"100644 blob {blob}\t{DESCRIPTION}"]
-    lines += [f"040000 tree {tree}\ttree-{tree}" for tree in packing.trees]
+    # Of a tree with the same name, git sends only what is different.
+    lines += [f"040000 tree {tree}\ttree-{n}" for n, tree in enumerate(packing.trees)]
     made = run_in_store(
         store,
         *("mktree", "--missing"),
