@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -33,7 +35,7 @@ _WITH_FILES = (
     "show pipeline",
 )
 # Their standard input is that of the user's command.
-_WITH_INPUT = ("alloc_interact", "attach", "inspect", "interact", "run")
+_WITH_INPUT = ("alloc_interact", "attach", "forward", "inspect", "interact", "run")
 
 
 def runs_elsewhere(function: _Function) -> _Function:
@@ -43,14 +45,14 @@ def runs_elsewhere(function: _Function) -> _Function:
     @functools.wraps(function)
     def call(*arguments: Any, **given: Any) -> Any:
         machine = given.get("machine") or os.environ.get("KOCHI_DEFAULT_MACHINE")
-        if machine and (status := _run_elsewhere(machine)) is not None:
+        if machine and (status := _run_elsewhere(machine, given)) is not None:
             return status
         return function(*arguments, **given)
 
     return call  # type: ignore[return-value]
 
 
-def _run_elsewhere(machine: str) -> int | None:
+def _run_elsewhere(machine: str, given: Mapping[str, Any]) -> int | None:
     from snakemake_kochi.project.machines import LOCAL
 
     context = click.get_current_context()
@@ -66,7 +68,27 @@ def _run_elsewhere(machine: str) -> int | None:
 
     words = context.find_root().obj
     typed = sys.argv[1:] if words is None else words
-    return run_there(location, typed, _needs(command), command in _WITH_INPUT)
+    with _forwarded(machine, given) as variables:
+        return run_there(location, typed, _needs(command), command in _WITH_INPUT, variables)
+
+
+@contextmanager
+def _forwarded(machine: str, given: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
+    """While a command runs there, have the port that it wants of this computer (-p), if any; gives
+    the variables that say so there."""
+    if (port := given.get("port")) is None:
+        yield {}
+        return
+    from snakemake_kochi.cli.interactive import FORWARDED
+    from snakemake_kochi.cli.output import remark
+    from snakemake_kochi.terminal.forwarding import forwarded
+
+    word = f"port-{secrets.token_hex(8)}"
+    with forwarded(port, remark) as forwarding:
+        job = given.get("job")
+        program = [sys.executable, "-P", "-m", "snakemake_kochi.cli", "forward"]
+        forwarding.begin([*program, "-m", machine, word if job is None else str(job)])
+        yield {FORWARDED: word}
 
 
 def _needs(command: str) -> Needs:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import Root, SentPaths
 from snakemake_kochi.project.configuration import configuration_file, repository
@@ -39,14 +40,18 @@ class Needs(enum.Enum):
 
 
 def run_there(
-    location: Location, words: Sequence[str], needs: Needs, takes_input: bool = False
+    location: Location,
+    words: Sequence[str],
+    needs: Needs,
+    takes_input: bool = False,
+    variables: Mapping[str, str] = FrozenDict(),
 ) -> int:
     """Run `kochi WORDS` on the login host of a machine; return its exit status.
 
     `takes_input`: whether it reads standard input, which otherwise stays for what comes after it
-    here. Raises KochiError.
+    here. `variables` are set for it. Raises KochiError.
     """
-    command = _Command(location, words, takes_input)
+    command = _Command(location, words, takes_input, variables)
     with Connection(command.host) as connection:
         # Outside of any repository, a file for all projects may make a project of any directory.
         if location.project is None or repository(location.project.directory) is None:
@@ -59,11 +64,18 @@ def run_there(
 
 
 class _Command:
-    def __init__(self, location: Location, words: Sequence[str], takes_input: bool) -> None:
+    def __init__(
+        self,
+        location: Location,
+        words: Sequence[str],
+        takes_input: bool,
+        variables: Mapping[str, str],
+    ) -> None:
         machine = location.machine
         assert machine.login_host is not None
         self.host = machine.login_host
         self._location, self._words, self._takes_input = location, words, takes_input
+        self._variables = variables
         self._prologue = prologue(machine)
         self._find_kochi = find_kochi(machine.name)
 
@@ -146,6 +158,7 @@ class _Command:
         }
         exported = {
             **variables,
+            **self._variables,
             # This host belongs to the machine, whatever its name.
             "KOCHI_MACHINE": name,
             "KOCHI_DEFAULT_MACHINE": name,
