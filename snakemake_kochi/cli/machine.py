@@ -59,11 +59,11 @@ def setup_command(name: str, python: str | None, again: bool, clean: bool) -> in
             _say_missing(host)
         words = ["doctor"]
         if clean:
-            status = _run_there(connection, location, _CLEANING)
+            status = _run_there(location, _CLEANING)
             if status != 0:
                 return status
         say(f"$ kochi {shlex.join(words)}")
-        return _run_there(connection, location, words)
+        return _run_there(location, words)
 
 
 def _behind_a_login_host(name: str | None) -> Location:
@@ -125,12 +125,8 @@ def _setup_line(location: Location) -> str:
     return shlex.join(["kochi", "machine", "setup", location.machine.name])
 
 
-def _run_there(connection: Connection, location: Location, words: Sequence[str]) -> int:
-    """Run kochi there; return its exit status."""
-    from snakemake_kochi.remote.script import Script
-    from snakemake_kochi.remote.there import prologue
-    from snakemake_kochi.remote.version import find_kochi
+def _run_there(location: Location, words: Sequence[str]) -> int:
+    """Run kochi there, with what kochi.yaml here says about the machine; return its exit status."""
+    from snakemake_kochi.remote.command import Needs, run_there
 
-    name = location.machine.name
-    start = f'exec "$kochi" {shlex.join(words)}'
-    return connection.terminal(Script(f"{prologue(location.machine)}\n{find_kochi(name)}\n{start}"))
+    return run_there(location, words, Needs.PLACE)

@@ -108,7 +108,7 @@ def test_a_machine_without_an_index_gets_the_package_and_all_that_it_needs(
     assert int(counts[1]) + int(counts[2]) > 60
     assert f"kochi {identity()} is now in {root} of spica" in again.stdout
     checks = again.stdout.partition("$ kochi doctor\n")[2]
-    assert re.search(rf"^ok +rename in {re.escape(str(root))}", checks, re.M), checks
+    assert re.search(rf"^ok +rename in {re.escape(str(root))}/machines/spica", checks, re.M), checks
     assert not list(root.glob("remote/pythons/.*"))
 
     # As other commands find it, in a KOCHI_ROOT that is a symbolic link, of a Python of its own.
