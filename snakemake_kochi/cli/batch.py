@@ -99,7 +99,8 @@ def command(machine: str | None, file: str, name: str | None, **given: Any) -> i
 
             wanted = [(each, asked.words(each)) for each in machines]
             return run_on_machines(location, experiment, name, wanted, asked.runs)
-    location.require_here()
+    if location.is_elsewhere:
+        return _elsewhere(location, asked)
     name = name or missing_batch("NAME", load(project, path))
     if asked.pause or asked.resume:
         from snakemake_kochi.cli.part import order_pause, order_resume
@@ -162,6 +163,22 @@ class _Asked:
         names = [self.file, *([self.name] if self.name else [])]
         set_flags = [flag for flag, is_set in flags.items() if is_set]
         return ["batch", *set_flags, *filter(None, typed), *names, *rest]
+
+
+def _elsewhere(location: Location, asked: _Asked) -> int:
+    """The same on a login host: a launched run, which is followed from here."""
+    from snakemake_kochi.cli.elsewhere import run_elsewhere
+    from snakemake_kochi.cli.joined_results import end_of_run
+
+    if asked.name is None or not asked.runs or (asked.launch and not asked.follow):
+        return run_elsewhere(location)
+    from snakemake_kochi.remote.controller import launch_there
+
+    words = [*asked.words(location.machine.name)]
+    words.insert(1, "--launch")
+    # Of several machines, the results are brought home one after the other.
+    is_alone = asked.position is None
+    return end_of_run(location, lambda: launch_there(location, words, asked.position), is_alone)
 
 
 def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -> int:

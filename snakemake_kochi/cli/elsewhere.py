@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from snakemake_kochi.frozen import FrozenDict
+
 if TYPE_CHECKING:
-    from snakemake_kochi.remote.command import Needs
+    from snakemake_kochi.location import Location
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -34,6 +36,8 @@ _WITH_FILES = (
     "show installs",
     "show pipeline",
 )
+# These go there by themselves: the connection may end before what they start.
+_BY_THEMSELVES = ("batch", "launch")
 # Their standard input is that of the user's command.
 _WITH_INPUT = ("alloc_interact", "attach", "forward", "inspect", "interact", "run")
 
@@ -57,19 +61,15 @@ def _run_elsewhere(machine: str, given: Mapping[str, Any]) -> int | None:
 
     context = click.get_current_context()
     command = context.command_path.partition(" ")[2]
-    if machine == LOCAL or command.split(" ")[0] in _AT_HOME:
+    if machine == LOCAL or command.split(" ")[0] in (*_AT_HOME, *_BY_THEMSELVES):
         return None
     from snakemake_kochi.location import find_location
 
     location = find_location(machine)
     if not location.is_elsewhere:
         return None
-    from snakemake_kochi.remote.command import run_there
-
-    words = context.find_root().obj
-    typed = sys.argv[1:] if words is None else words
     with _forwarded(machine, given) as variables:
-        return run_there(location, typed, _needs(command), command in _WITH_INPUT, variables)
+        return run_elsewhere(location, variables=variables)
 
 
 @contextmanager
@@ -91,7 +91,26 @@ def _forwarded(machine: str, given: Mapping[str, Any]) -> Iterator[Mapping[str, 
         yield {FORWARDED: word}
 
 
-def _needs(command: str) -> Needs:
-    from snakemake_kochi.remote.command import Needs
+def run_elsewhere(
+    location: Location,
+    with_files: bool | None = None,
+    variables: Mapping[str, str] = FrozenDict(),
+) -> int:
+    """Run the present command, as it was typed, on the login host of a machine.
 
-    return Needs.FILES if command in _WITH_FILES else Needs.PLACE
+    `with_files`: whether it needs the project's files there; by default, as is usual for it.
+    `variables` are set for it.
+    """
+    from snakemake_kochi.remote.command import Needs, run_there
+
+    command = click.get_current_context().command_path.partition(" ")[2]
+    if with_files is None:
+        with_files = command in _WITH_FILES
+    needs = Needs.FILES if with_files else Needs.PLACE
+    return run_there(location, typed_words(), needs, command in _WITH_INPUT, variables)
+
+
+def typed_words() -> list[str]:
+    """The words after `kochi` on the present command line."""
+    words = click.get_current_context().find_root().obj
+    return list(sys.argv[1:] if words is None else words)

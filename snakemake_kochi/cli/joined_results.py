@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from snakemake_kochi.artifacts.branches import is_collected
 from snakemake_kochi.cli.output import remark, say
@@ -34,6 +34,15 @@ def join_results(
         _tabulate(location, experiment, batch)
     except KochiError as error:
         remark(f"kochi: no table: {error.sentences}")
+
+
+def end_of_run(location: Location, follow: Callable[[], int], collects: bool = True) -> int:
+    """Follow a run on a login host to its end, and bring its results home if it `collects`; return
+    the exit status of the run."""
+    status = follow()
+    if collects and location.project is not None:
+        collect(location)
+    return status
 
 
 def collect(location: Location) -> None:

@@ -91,8 +91,10 @@ def command(
     if limit is not None and not in_allocation:
         raise click.UsageError("-t requires --in-allocation")
     location = find_location(machine)
-    if arguments or in_allocation or not (asks or follow):
-        location.require_here()
+    launches = bool(arguments or in_allocation or not (asks or follow))
+    if location.is_elsewhere:
+        return _elsewhere(location, launches, follow and not asks, identity, position)
+    if launches:
         location.prepare_machine()
         return _launch(location, name, arguments, in_allocation, limit, follow, as_json)
     found = _last(location, identity)
@@ -102,6 +104,26 @@ def command(
     if stop:
         return _stop(found)
     return follow_run(found, position)
+
+
+def _elsewhere(
+    location: Location, launches: bool, follows: bool, identity: str | None, position: int
+) -> int:
+    """The same on a login host. What is followed is followed from here, as the connection may be
+    lost."""
+    from snakemake_kochi.cli.elsewhere import run_elsewhere, typed_words
+
+    if not follows:
+        return run_elsewhere(location, with_files=launches)
+    from snakemake_kochi.cli.joined_results import end_of_run
+    from snakemake_kochi.remote.controller import follow_there, launch_there
+
+    if not launches:
+        return end_of_run(location, lambda: follow_there(location, identity, position))
+    words = typed_words()
+    end = words.index("--") if "--" in words else len(words)
+    kept = [word for word in words[:end] if word not in ("-f", "--follow")]
+    return end_of_run(location, lambda: launch_there(location, [*kept, *words[end:]]))
 
 
 def _launch(

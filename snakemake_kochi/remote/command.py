@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from snakemake_kochi.frozen import FrozenDict
@@ -45,13 +45,15 @@ def run_there(
     needs: Needs,
     takes_input: bool = False,
     variables: Mapping[str, str] = FrozenDict(),
+    write: Callable[[int, bytes], None] | None = None,
 ) -> int:
     """Run `kochi WORDS` on the login host of a machine; return its exit status.
 
     `takes_input`: whether it reads standard input, which otherwise stays for what comes after it
-    here. `variables` are set for it. Raises KochiError.
+    here. `variables` are set for it. `write`, if given, gets what it prints with the number of its
+    stream, and it has no terminal. Raises KochiError.
     """
-    command = _Command(location, words, takes_input, variables)
+    command = _Command(location, words, takes_input, variables, write)
     with Connection(command.host) as connection:
         # Outside of any repository, a file for all projects may make a project of any directory.
         if location.project is None or repository(location.project.directory) is None:
@@ -70,12 +72,14 @@ class _Command:
         words: Sequence[str],
         takes_input: bool,
         variables: Mapping[str, str],
+        write: Callable[[int, bytes], None] | None,
     ) -> None:
         machine = location.machine
         assert machine.login_host is not None
         self.host = machine.login_host
         self._location, self._words, self._takes_input = location, words, takes_input
         self._variables = variables
+        self._write = write
         self._prologue = prologue(machine)
         self._find_kochi = find_kochi(machine.name)
 
@@ -149,7 +153,7 @@ class _Command:
         before: str = "",
     ) -> int:
         name = self._location.machine.name
-        has_terminal = all(os.isatty(stream) for stream in (0, 1, 2))
+        has_terminal = self._write is None and all(os.isatty(stream) for stream in (0, 1, 2))
         arrival = {
             "attended": not has_terminal,
             "directory": directory,
@@ -167,6 +171,7 @@ class _Command:
         lines = [f"export {key}={shlex.quote(value)}" for key, value in exported.items()]
         start = f'exec "$kochi" {shlex.join(self._words)}'
         parts = [self._prologue, self._find_kochi, before, *lines, start]
-        return connection.terminal(
-            Script("\n".join(parts)), stdin=sys.stdin.fileno() if self._takes_input else None
-        )
+        script = Script("\n".join(parts))
+        if self._write is not None:
+            return connection.relay(script, self._write)
+        return connection.terminal(script, stdin=sys.stdin.fileno() if self._takes_input else None)

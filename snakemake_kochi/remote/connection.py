@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -116,6 +116,17 @@ class Connection:
             about = "\n".join(lines[-10:]) or f"exit status {status}"
             raise RemoteError(f"{what} failed on {self.host}: {about}")
         return subprocess.CompletedProcess((), status, bytes(said[1]), bytes(said[2]))
+
+    def relay(self, script: Script, write: Callable[[int, bytes], None]) -> int:
+        """Run a script without a terminal and input; return its exit status.
+
+        What it prints is passed on as it comes, with the number of its stream. Raises AwayError
+        when the connection is lost.
+        """
+        attended = self._attend(script, subprocess.DEVNULL)
+        status = attended.relay(write)
+        self._check(attended, status)
+        return status
 
     def start(
         self,

@@ -1,0 +1,222 @@
+"""Runs whose controller is on a login host, followed from a laptop; batches on several machines."""
+
+from __future__ import annotations
+
+import csv
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from ssh_host import SshHost
+from support import git, wait_until, write
+
+from snakemake_kochi.detached.launches import Found, all_launches
+from snakemake_kochi.paths import Root
+
+KOCHI = (sys.executable, "-m", "snakemake_kochi.cli")
+
+# Each run waits for a file, so that nothing depends on how fast this computer is.
+EXPERIMENT = """
+    default_params: {n: 1}
+    metrics: {time: 'time (.+)'}
+    batches:
+      test:
+        machines: [spica, vega]
+        params: {n: [1, 2]}
+        artifacts: [{type: stdout, dest: "wait/${n}.log"}]
+    run:
+      depend_params: [n]
+      exclusive: false
+      script: |
+        touch "$GO.$KOCHI_MACHINE.$KOCHI_PARAM_N"
+        while [ ! -e "$GO" ]; do sleep 0.05; done
+        echo "time $KOCHI_PARAM_N"
+    """
+
+
+SNAKEFILE = """
+    rule out:
+        output: "out"
+        shell: 'touch "$GO.rule"; while [ ! -e "$GO" ]; do sleep 0.05; done; touch {output}'
+    """
+
+
+@dataclass
+class Laptop:
+    """A laptop with a project, and two machines behind login hosts."""
+
+    top: Path
+    hosts: dict[str, SshHost]
+    go: Path
+
+    @property
+    def begun(self) -> set[str]:
+        return {path.name.removeprefix("go.") for path in self.go.parent.glob("go.*")}
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*KOCHI, *words],
+            cwd=self.top,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def kochi(self, *words: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*words)
+        out, err = process.communicate(timeout=240)
+        print(f"$ kochi {' '.join(words)}\n{out}{err}[{process.returncode}]")
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def launches(self, machine: str) -> list[Found]:
+        return list(all_launches(Root(self.hosts[machine].root).machine(machine)))
+
+
+@pytest.fixture
+def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Laptop]:
+    go = tmp_path / "go"
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("KOCHI_ROOT", str(tmp_path / "root"))
+    top = tmp_path / "fib"
+    git(tmp_path, "init", "-q", "--initial-branch=main", str(top))
+    with ExitStack() as stack:
+        hosts = {}
+        for name in ("spica", "vega"):
+            host = SshHost(name, tmp_path, variables={"GO": str(go)})
+            hosts[name] = stack.enter_context(host)
+            host.use(monkeypatch)
+        sections = [host.machine().removeprefix("machines:\n") for host in hosts.values()]
+        write(top / "kochi.yaml", "machines:\n" + "".join(sections))
+        write(top / "wait.yaml", EXPERIMENT)
+        write(top / ".gitignore", "/results/\n/.snakemake/\n")
+        git(top, "add", ".")
+        git(top, "commit", "-q", "-m", "first")
+        laptop = Laptop(top, hosts, go)
+        yield laptop
+        go.touch()
+        for host in hosts.values():
+            machine = Root(host.root).machine(host.name)
+            wait_until(lambda machine=machine: all(each.is_over for each in all_launches(machine)))
+
+
+def test_a_batch_runs_there_and_its_status_and_results_come_home(laptop: Laptop) -> None:
+    assert laptop.kochi("artifact", "init", "../collected").returncode == 0
+    laptop.go.touch()
+    done = laptop.kochi("batch", "-m", "spica", "wait.yaml", "test")
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith("Launched ") and " on spica, output there: " in first
+    assert "5 of 5 steps (100%) done" in rest
+    assert "kochi launch -m spica --follow" in done.stderr
+    log = laptop.top.parent / "collected/spica/wait/2.log"
+    assert "time 2\n" in log.read_text()
+    assert git(laptop.top, "status", "--porcelain") == ""
+    again = laptop.kochi("batch", "-m", "spica", "wait.yaml", "test")
+    assert "Nothing to be done" in again.stdout
+    failing = (laptop.top / "wait.yaml").read_text().replace("echo", "exit 3; echo")
+    (laptop.top / "wait.yaml").write_text(failing)
+    assert laptop.kochi("batch", "-m", "spica", "wait.yaml", "test").returncode == 1
+    listed = laptop.kochi("show", "runs", "-m", "spica")
+    assert [line.split()[1] for line in listed.stdout.splitlines()[2:]] == [
+        "failed:",
+        "done",
+        "done",
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_run_goes_on_without_the_laptop_and_the_same_line_follows_it(
+    laptop: Laptop, number: int
+) -> None:
+    line = ("batch", "-m", "spica", "wait.yaml", "test")
+    process = laptop.start(*line)
+    wait_until(lambda: laptop.begun == {"spica.1", "spica.2"})
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert "The run goes on on spica. To follow it again, type: kochi launch -m spica" in err
+    (found,) = laptop.launches("spica")
+    assert found.state == "running"
+    status = laptop.kochi("launch", "-m", "spica", "--status")
+    assert "State: running" in status.stdout
+    joining = laptop.start(*line)
+    assert joining.stdout is not None
+    assert joining.stdout.readline().startswith("This batch runs already, launched at ")
+    laptop.go.touch()
+    out, _ = joining.communicate(timeout=120)
+    assert joining.returncode == 0
+    assert "5 of 5 steps (100%) done" in out
+
+
+def test_a_lost_connection_is_made_again_and_nothing_is_shown_twice(laptop: Laptop) -> None:
+    process = laptop.start("batch", "-m", "spica", "wait.yaml", "test")
+    wait_until(lambda: laptop.begun == {"spica.1", "spica.2"})
+    host = laptop.hosts["spica"]
+    host.stop()
+    host.forget_logins()
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "the connection to spica was lost. The run goes on on spica" in line:
+            break
+    laptop.go.touch()
+    host.start(host.port)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert out.count("Building DAG of jobs") == 1
+    assert out.count("5 of 5 steps (100%) done") == 1
+
+
+def test_a_run_there_is_stopped_from_here(laptop: Laptop) -> None:
+    write(laptop.top / "Snakefile", SNAKEFILE)
+    begun = laptop.kochi("launch", "-m", "spica", "--", "out")
+    assert begun.returncode == 0
+    assert "to stop it: kochi launch -m spica --stop" in begun.stderr
+    wait_until(lambda: laptop.begun == {"rule"})
+    refused = laptop.kochi("launch", "-m", "spica", "--", "other")
+    assert "a run launched in this directory goes on" in refused.stderr
+    assert refused.returncode == 1
+    stopped = laptop.kochi("launch", "-m", "spica", "--stop")
+    assert "has ended." in stopped.stdout
+    followed = laptop.kochi("launch", "-m", "spica", "--follow")
+    assert followed.returncode != 0
+    assert "Building DAG of jobs" in followed.stdout
+
+
+def test_one_line_runs_a_batch_on_two_machines_and_makes_one_table(laptop: Laptop) -> None:
+    assert laptop.kochi("artifact", "init", "../collected").returncode == 0
+    laptop.go.touch()
+    done = laptop.kochi("batch", "wait.yaml", "test")
+    assert done.returncode == 0, done.stderr
+    for machine in ("spica", "vega"):
+        assert "5 of 5 steps (100%) done" in done.stdout
+        assert (laptop.top.parent / f"collected/{machine}/wait/1.log").exists()
+    with (laptop.top / "results/plots/wait/test.csv").open() as file:
+        rows = [(row["machine"], row["n"], row["run_machine"]) for row in csv.DictReader(file)]
+    assert rows == [(name, n, name) for name in ("spica", "vega") for n in ("1", "2")]
+    assert (laptop.top / "results/plots/wait/test.png").exists()
+
+
+def test_a_machine_that_is_away_does_not_hold_up_the_other(laptop: Laptop) -> None:
+    laptop.hosts["vega"].stop()
+    laptop.go.touch()
+    done = laptop.kochi("batch", "wait.yaml", "test")
+    assert done.returncode == 75
+    assert "vega is away. What was begun there goes on." in done.stderr
+    assert "spica | 5 of 5 steps (100%) done" in done.stdout
+    vega = laptop.hosts["vega"]
+    vega.start(vega.port)
+    later = laptop.kochi("batch", "wait.yaml", "test")
+    assert later.returncode == 0, later.stderr
+    assert "vega  | 5 of 5 steps (100%) done" in later.stdout
+    assert "spica | Nothing to be done" in later.stdout
+    table = laptop.kochi("table", "wait.yaml", "test")
+    assert table.stdout.count("vega |") == 2
