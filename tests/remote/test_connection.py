@@ -130,8 +130,8 @@ def test_a_host_that_is_not_there_is_said(host: SshHost) -> None:
 
 
 def test_a_host_that_never_answers_is_said(host: SshHost) -> None:
-    host.stop()
-    with socket.create_server(("127.0.0.1", host.port)):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host.port = silent.getsockname()[1]
         host.configure("ConnectTimeout 1")
         assert "it does not answer" in refusal_of("spica")
 
