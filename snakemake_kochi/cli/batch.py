@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -32,6 +32,7 @@ from snakemake_kochi.resources import workflow_directory
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment
+    from snakemake_kochi.project.machines import Machine
 
 _USES_OUR_RULES = re.compile(r"^\s*use\s+rule\s+\*\s+from\s+\w+\s*(#.*)?$", re.MULTILINE)
 
@@ -97,7 +98,7 @@ def command(machine: str | None, file: str, name: str | None, **given: Any) -> i
         if machines := experiment.batch(name).machines:
             from snakemake_kochi.cli.machines_of_batch import run_on_machines
 
-            wanted = [(each, asked.words(each)) for each in machines]
+            wanted = asked.commands(machines, location.machines)
             return run_on_machines(location, experiment, name, wanted, asked.runs)
     if location.is_elsewhere:
         return _elsewhere(location, asked)
@@ -146,6 +147,21 @@ class _Asked:
     def runs(self) -> bool:
         """Whether it is to run the batch, and not only to order or to show something."""
         return not (self.pause or self.resume or self.dry_run)
+
+    def commands(
+        self, names: Sequence[str], known: Mapping[str, Machine]
+    ) -> list[tuple[str, list[str]]]:
+        """Several machines, and the words after `kochi` for each.
+
+        The runs of this computer share a directory. At its end a Snakemake deletes all of
+        Snakemake's locks there, which ends another one that is just making its own. Our own locks
+        exclude two runs with the same files.
+        """
+        here = [each for each in names if not known[each].is_elsewhere()]
+        shared = self
+        if self.runs and len(here) > 1 and "--nolock" not in self.options:
+            shared = replace(self, options=("--nolock", *self.options))
+        return [(each, (shared if each in here else self).words(each)) for each in names]
 
     def words(self, machine: str | None, unlock: bool = False) -> list[str]:
         """The words after `kochi` for a machine, without how the run is followed."""

@@ -85,6 +85,7 @@ def test_a_batch_runs_on_each_of_its_machines_and_makes_one_table(
     go.touch()
     outcome = shell("batch", "wait.yaml", "test")
     assert outcome.status == 0, outcome.err
+    assert outcome.err.count(" --nolock") == 2  # each would delete the locks of the other
     lines = outcome.out.splitlines()
     for machine in ("one", "two"):
         assert f"{machine} | 5 of 5 steps (100%) done" in lines
@@ -128,6 +129,7 @@ def test_ctrl_c_leaves_the_runs_and_the_same_line_follows_them(
     joining = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     go.touch()
     out, err = joining.communicate(timeout=120)
+    assert joining.returncode == 0, out + err
     assert "one | 5 of 5 steps (100%) done" in out
     assert runs_of(go) == ALL_RUNS
     done = [found.paths for found in first.values() if found is not None]
