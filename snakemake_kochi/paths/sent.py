@@ -81,6 +81,10 @@ class SentPaths:
     def machine_file(self, number: int) -> Path:
         return self.state / f"machines-{number}.yaml"
 
+    def arriving(self, token: str) -> Path:
+        """Texts of files with machines, on their way to one command without a project."""
+        return self.state / f"{name_of('arriving', token)}.arriving"
+
     @property
     def configuration(self) -> Path:
         """The kochi.yaml, if it is not a file of the project."""

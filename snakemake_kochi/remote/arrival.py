@@ -4,7 +4,8 @@ The command is executed as it was typed there. $KOCHI_ARRIVAL has what it cannot
 
 {"attended": whether it ends when its connection does, although it has no terminal,
  "directory": where it works, which is made; null: where it is already,
- "machines": the texts of files with machines for all projects, for a command without a project,
+ "machines": the file with the texts of files with machines for all projects, for a command without
+             a project; null for others,
  "receives": the commit of the project as it was sent, or null}
 """
 
@@ -48,7 +49,9 @@ def _prepare(given: dict[str, Any]) -> None:
         root = Root(place.root)
         root.secure(place.state)
         with root.explaining():
-            write_machines(place, given["machines"])
+            file = Path(given["machines"])
+            write_machines(place, json.loads(file.read_bytes()))
+            file.unlink()
     if given["directory"] is not None:
         os.chdir(make_directory(Path(given["directory"])))
         os.environ["PWD"] = given["directory"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import json
 import os
+import secrets
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -115,7 +116,15 @@ class _Command:
             file = configuration_file(self._location.project.directory)
             machines.insert(0, file.read_text(errors="surrogateescape"))
             variables["KOCHI_CONF"] = str(place.machine_file(0))
-        return self._run(connection, variables, str(place.project), machines=machines)
+        # Not in the words of the command, which others can see: the files may have secrets.
+        arriving = place.arriving(secrets.token_hex(4))
+        parent, name = shlex.quote(str(arriving.parent)), shlex.quote(str(arriving))
+        connection.run(
+            Script(f"umask 077 && mkdir -p {parent} && cat > {name}"),
+            json.dumps(machines).encode(),
+            "sending the descriptions of machines",
+        )
+        return self._run(connection, variables, str(place.project), machines=str(arriving))
 
     @property
     def _below(self) -> str:
@@ -149,7 +158,7 @@ class _Command:
         variables: Mapping[str, str],
         directory: str | None,
         sent: Sent | None = None,
-        machines: Sequence[str] | None = None,
+        machines: str | None = None,
         before: str = "",
     ) -> int:
         name = self._location.machine.name

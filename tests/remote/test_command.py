@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -90,6 +92,23 @@ def test_a_machine_for_all_projects_is_reached_without_a_project(
     listed = kochi("show", "queues", "-m", "spica", "--json", cwd=tmp_path)
     assert [each["queue"] for each in json.loads(listed.stdout)] == ["mine"]
     assert (host.root / "machines" / "spica").is_dir()
+    assert not list(host.root.rglob("*.arriving"))
+
+
+def test_other_machines_for_all_projects_are_in_no_process_list(
+    host: SshHost, tmp_path: Path
+) -> None:
+    root = Path(os.environ["KOCHI_ROOT"])
+    root.mkdir(mode=0o700)
+    other = "  vega:\n    load_env_script: export TOKEN=kept-secret\n"
+    write(root / "conf.yaml", host.machine() + other)
+    show = "import glob; print([open(f, 'rb').read() for f in glob.glob('/proc/[0-9]*/cmdline')])"
+    words = ("run", "-m", "spica", "--", sys.executable, "-c", show)
+    said = kochi(*words, cwd=tmp_path).stdout
+    # The words of a script are in base64.
+    found = [base64.b64decode(each + "==") for each in re.findall("[A-Za-z0-9+/]{40,}", said)]
+    assert any(b"KOCHI_MACHINE" in text for text in found)
+    assert not any(b"kept-secret" in text for text in found)
 
 
 def test_the_default_machine_may_be_elsewhere(
