@@ -25,7 +25,7 @@ export PYTHONNOUSERSITE := 1
 OLDEST_SNAKEMAKE := $(shell sed -n 's/.*"snakemake>=\([0-9.]*\).*/\1/p' setup.py)
 PYTEST_OPTIONS ?=
 # All tests of a module run in one process; tests/conftest.py starts the longest modules first.
-SPREAD := --dist loadscope --no-loadscope-reorder
+SPREAD := --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 
 # The Debian packages that tests and benchmarks need; PACKAGE:PROGRAM if the names differ. Slurm needs
 # the database to remember ended jobs.

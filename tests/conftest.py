@@ -11,6 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+import pytest_timeout
 from slurm_cluster import SlurmCluster
 from support import REPOSITORY, SNAKEMAKE, run
 
@@ -27,6 +28,8 @@ _FIRST = (
 # The directory whose modules mostly wait. Side by side, they would leave the processors idle.
 _WAITING = "slurm"
 _BETWEEN = 3  # modules that compute, between two that wait
+
+_TEARDOWN_LIMIT = 300  # seconds
 
 # A shell that starts the tests in the background makes them ignore these signals. Every process
 # that they start would ignore them, too, and no interrupt would reach it.
@@ -55,6 +58,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     columns = [list(computing.values())[first::_BETWEEN] for first in range(_BETWEEN)]
     rows = zip_longest(*columns, waiting.values(), fillvalue=[])
     items[:] = [item for row in rows for module in row for item in module]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """The teardown has a limit of its own: after a failed test, pytest-timeout has ended its."""
+    settings = pytest_timeout.Settings(_TEARDOWN_LIMIT, "signal", False, False)
+    item.config.hook.pytest_timeout_set_timer(item=item, settings=settings)
 
 
 def pytest_unconfigure() -> None:

@@ -31,6 +31,7 @@ _REPOSITORY = Path(__file__).resolve().parents[1]
 _COMMAND = (sys.executable, "-m", "snakemake")
 _MESSAGE = 1 << 20  # the bytes of a request, at most
 _NUMBER = 20  # the bytes of a process's number
+_END_LIMIT = 10  # seconds for the server to notice that no more runs will come
 # What a run of Kochi's rules and its executor import of other projects; not our own, which is what
 # is tested. (Snakemake imports pandas when it first compares the `params` of a rule.)
 _FURTHER = ("attr", "filelock", "git", "jsonschema", "pandas", "pathspec")
@@ -86,7 +87,11 @@ class PreloadedSnakemake:
     def close(self) -> None:
         if self._server is not None:
             self._socket.close()
-            self._server.wait()
+            try:
+                self._server.wait(_END_LIMIT)
+            except subprocess.TimeoutExpired:
+                self._server.kill()
+                self._server.wait()
             self._server = None
 
     def _start_server(self) -> None:
