@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
@@ -341,23 +342,25 @@ def test_logins_end_when_the_worker_is_killed(there: Node, who: str) -> None:
     (worker,) = [each for each in supervisor.children() if "work" in each.cmdline()]
     if who == "all":
         supervisor.kill()  # which is what ends the worker, too
-    worker.kill()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        worker.kill()
     login.expect(pexpect.EOF)
     wait_until(lambda: commands_on(there) == ["sleep", "bash"], "all is gone")
 
 
+def processes_on(node: Node) -> list[psutil.Process]:
+    own = os.readlink(f"/proc/{node.host._first.pid}/ns/pid")
+    found = []
+    for each in psutil.process_iter(["name", "status", "cmdline"]):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{each.pid}/ns/pid") == own and each.info["status"] != "zombie":
+                found.append(each)
+    return found
+
+
 def commands_on(node: Node) -> list[str]:
     """The names of the processes on a node."""
-    first = node.host._first
-    own = os.readlink(f"/proc/{first.pid}/ns/pid")
-    found = []
-    for each in psutil.process_iter(["name", "status"]):
-        try:
-            if os.readlink(f"/proc/{each.pid}/ns/pid") == own and each.info["status"] != "zombie":
-                found.append(each.info["name"])
-        except OSError:
-            continue
-    return sorted(found, reverse=True)
+    return sorted((each.info["name"] for each in processes_on(node)), reverse=True)
 
 
 def test_a_second_login_uses_the_same_server_and_a_dead_one_is_replaced(there: Node) -> None:
@@ -366,7 +369,7 @@ def test_a_second_login_uses_the_same_server_and_a_dead_one_is_replaced(there: N
     first = (there.login / "answer.json").read_text()
     assert there.type("inspect", "0", "--", "true").returncode == 0
     assert (there.login / "answer.json").read_text() == first
-    for each in psutil.process_iter(["cmdline"]):
+    for each in processes_on(there):
         if "snakemake_kochi.terminal.login_server" in (each.info["cmdline"] or ()):
             each.kill()
     assert there.type("inspect", "0", "--", "true").returncode == 0

@@ -52,8 +52,13 @@ def address_of(machine: MachinePaths, job: int = 0) -> Address:
     return found
 
 
-def own_processes() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+@pytest.fixture
+def own_processes() -> Callable[[], list[psutil.Process]]:
+    """The processes that this test has started: those of a Slurm end only after all tests."""
+    earlier = set(psutil.Process().children(recursive=True))
+    return lambda: [
+        each for each in psutil.Process().children(recursive=True) if each not in earlier
+    ]
 
 
 def refuses(action: Callable[[], object]) -> None:
@@ -62,7 +67,11 @@ def refuses(action: Callable[[], object]) -> None:
 
 
 def test_another_user_neither_attaches_nor_reads_nor_learns_a_secret(
-    top: Path, person: Spawn, at_work: object, machine: MachinePaths
+    own_processes: Callable[[], list[psutil.Process]],
+    top: Path,
+    person: Spawn,
+    at_work: object,
+    machine: MachinePaths,
 ) -> None:
     port = free_port()
     someone = person("interact", "-q", "test", "-p", str(port))
@@ -98,7 +107,7 @@ def test_another_user_neither_attaches_nor_reads_nor_learns_a_secret(
 
 
 def test_nothing_but_the_port_that_was_asked_for_is_listened_on(
-    top: Path, person: Spawn, at_work: object
+    own_processes: Callable[[], list[psutil.Process]], top: Path, person: Spawn, at_work: object
 ) -> None:
     def listening() -> set[tuple[str, int]]:
         found = set()
