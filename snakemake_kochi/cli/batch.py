@@ -33,6 +33,7 @@ from snakemake_kochi.resources import workflow_directory
 if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment
     from snakemake_kochi.project.machines import Machine
+    from snakemake_kochi.project.recipes import Project
 
 _USES_OUR_RULES = re.compile(r"^\s*use\s+rule\s+\*\s+from\s+\w+\s*(#.*)?$", re.MULTILINE)
 
@@ -93,13 +94,11 @@ def command(machine: str | None, file: str, name: str | None, **given: Any) -> i
     path = path_in_project(project, file)
     asked = _Asked(machine, file, path, name, **given)
     asked.check()
-    if name and not location.is_named:
-        experiment = load(project, path)
-        if machines := experiment.batch(name).machines:
-            from snakemake_kochi.cli.machines_of_batch import run_on_machines
+    if name and not location.is_named and (experiment := _of_machines(project, path, name, asked)):
+        from snakemake_kochi.cli.machines_of_batch import run_on_machines
 
-            wanted = asked.commands(machines, location.machines)
-            return run_on_machines(location, experiment, name, wanted, asked.runs)
+        wanted = asked.commands(experiment.batch(name).machines, location.machines)
+        return run_on_machines(location, experiment, name, wanted, asked.runs)
     if location.is_elsewhere:
         return _elsewhere(location, asked)
     name = name or missing_batch("NAME", load(project, path))
@@ -179,6 +178,18 @@ class _Asked:
         names = [self.file, *([self.name] if self.name else [])]
         set_flags = [flag for flag, is_set in flags.items() if is_set]
         return ["batch", *set_flags, *filter(None, typed), *names, *rest]
+
+
+def _of_machines(project: Project, path: str, name: str, asked: _Asked) -> Experiment | None:
+    """The experiment if its batch has `machines`."""
+    try:
+        experiment = load(project, path)
+        return experiment if experiment.batch(name).machines else None
+    except KochiError:
+        # A run that is paused or resumed has the experiment of before; the file is being edited.
+        if asked.pause or asked.resume:
+            return None
+        raise
 
 
 def _elsewhere(location: Location, asked: _Asked) -> int:

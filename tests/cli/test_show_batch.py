@@ -89,9 +89,13 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     yield run
     for process in started:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            process.communicate()
+        with process:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.communicate(timeout=20)
+                except subprocess.TimeoutExpired:  # its jobs wait for a file
+                    process.kill()
 
 
 def seen(kochi: Kochi, *options: str) -> Any:

@@ -127,7 +127,9 @@ def test_a_terminal_in_an_allocation_is_a_real_one(login: Login) -> None:
     shell.setwinsize(44, 111)
     shell.sendline("sleep 0.5; stty size")
     shell.expect("44 111\r\n")
-    shell.sendline("sleep 100")
+    # Ctrl-C reaches it only when the shell has given it the terminal.
+    shell.sendline("sh -c 'echo beg''un; sleep 100'")
+    shell.expect("begun\r\n")
     shell.sendintr()
     shell.sendline("echo still $((1+1)) here")
     shell.expect("still 2 here")
@@ -175,7 +177,8 @@ def test_a_shell_in_an_allocation_with_a_worker_beside_it(login: Login) -> None:
     # Ctrl-C is for what the person has typed.
     login.type("enqueue", "-q", "q", "--", "sleep", "300")
     wait_until(lambda: find_job(login.machine, 1).state == "running", "the job runs")
-    shell.sendline("sleep 100")
+    shell.sendline("sh -c 'echo beg''un; sleep 100'")
+    shell.expect("begun\r\n")
     shell.sendintr()
     # A step in it waits for nothing.
     shell.sendline("srun --overlap echo a step $((1+1))")

@@ -299,8 +299,8 @@ def test_a_terminal_by_ssh_is_a_real_one(there: Node) -> None:
     login.sendline("sleep 0.5; stty size")
     login.expect("44 111\r\n")
     # Ctrl-C is for the program there.
-    login.sendline("sleep 100; echo status $?")
-    login.expect("echo status")
+    login.sendline("sh -c 'echo beg''un; sleep 100'; echo status $?")
+    login.expect("begun\r\n")
     login.sendintr()
     login.sendline("echo still $((1+1)) here; exit 6")
     login.expect("still 2 here")
