@@ -62,6 +62,8 @@ TESTS = [
     "pytest-xdist>=3.7",
     # Tests type at a terminal: job control and window sizes need a real one.
     "pexpect>=4.8",
+    # `kochi machine setup` uses the one that a user has; tests/remote/test_interpreters.py.
+    "uv>=0.8",
     # They execute rules with `notebook:` in the conformance tests.
     "ipykernel>=6.0",
     "nbconvert>=7.0",

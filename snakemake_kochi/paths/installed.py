@@ -13,7 +13,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class InstalledPaths:
-    """remote/ below a KOCHI_ROOT: the environments of this package, and the wheels for them."""
+    """remote/ below a KOCHI_ROOT: the environments of this package, and what they are made of."""
 
     LINKS: ClassVar[str] = "python-*"  # the pattern of `current`
 
@@ -36,14 +36,19 @@ class InstalledPaths:
     def wheels(self) -> PurePosixPath:
         return self.directory / "wheels"
 
+    @property
+    def interpreters(self) -> PurePosixPath:
+        """The Pythons that came from elsewhere, for environments."""
+        return self.directory / "interpreters"
+
 
 @dataclass(frozen=True)
 class EnvironmentPaths:
-    """One of these environments."""
+    """One of these environments, or of the interpreters."""
 
     directory: Path
 
     @property
     def used(self) -> Path:
-        """A file whose time says when the environment was last used."""
+        """A file whose time says when it was last used."""
         return self.directory / "used"

@@ -1,7 +1,8 @@
 """Puts this package on a machine behind a login host: its own version, and all that it needs.
 
-One session looks at the host, one asks its own index if it has one, and one takes the wheels that
-are still missing there, as one stream, and installs them. All of them use one login.
+One session looks at the host, one takes a Python if it has none, one asks its own index if it has
+one, and one takes the wheels that are still missing there, as one stream, and installs them. All of
+them use one login.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from humanfriendly import format_size
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.paths import InstalledPaths
+from snakemake_kochi.paths import EnvironmentPaths, InstalledPaths
 from snakemake_kochi.remote.collection import Collection, Wanted
 from snakemake_kochi.remote.connection import Connection
+from snakemake_kochi.remote.interpreters import LOOKING, Platform, advice, bring, can_bring
 from snakemake_kochi.remote.pythons import (
     DESCRIBE,
     NEWEST,
@@ -64,6 +66,7 @@ class Host:
     own: str
     free_megabytes: int | None
     is_executable: bool | None
+    platform: Platform
 
     @property
     def is_set_up(self) -> bool:
@@ -75,7 +78,7 @@ class Host:
         found = []
         if not self.git:
             found.append("git: it is not on PATH. Install it, or load it in load_env_script")
-        if self.python is None and not self.is_set_up:
+        if self.python is None and not self.is_set_up and not can_bring(self.platform):
             found.append(no_python(self))
         free = self.free_megabytes
         if not self.is_set_up and free is not None and free < _MEGABYTES_NEEDED:
@@ -93,13 +96,13 @@ class Host:
 
 def no_python(host: Host) -> str:
     """That there is no Python to use, and what to do, for people."""
+    return f"Python: {_what_was_found(host)}\n{advice(host.platform)}"
+
+
+def _what_was_found(host: Host) -> str:
     seen = "".join(f"\n  {each.executable}: {each.problem}" for each in host.pythons)
     seen += "".join(f"\n  {each}: not a Python that starts" for each in host.not_pythons)
-    return (
-        f"Python: none from {_dotted(OLDEST)} to {_dotted(NEWEST)} was found there{seen}\n"
-        "Load one in load_env_script, or install one there, for example by "
-        f"'uv python install {_dotted(OLDEST)}', and name its path with --python"
-    )
+    return f"none from {_dotted(OLDEST)} to {_dotted(NEWEST)} was found there{seen}"
 
 
 def _dotted(version: tuple[int, ...]) -> str:
@@ -135,18 +138,19 @@ def look(connection: Connection, prologue: str, python: str | None, tries: bool 
         own=identity(),
         free_megabytes=int(free) // 1024 if free.isdecimal() else None,
         is_executable=None if not tries else said.get("executes") == ["yes"],
+        platform=Platform.of(next(iter(said.get("platform", ())), "")),
     )
 
 
 def _looking(python: str | None, tries: bool) -> str:
     names = [python] if python else names_to_try()
-    own, environments, wheels = (
-        shlex.quote(str(path)) for path in (_PATHS.directory, _PATHS.environments, _PATHS.wheels)
-    )
+    places = (_PATHS.directory, _PATHS.environments, _PATHS.wheels, _PATHS.interpreters)
+    own, environments, wheels, interpreters = (shlex.quote(str(path)) for path in places)
     link = f"{own}/{InstalledPaths.LINKS}"
     return f"""\
 printf 'root\\t%s\\n' "$KOCHI_ROOT"
 printf 'git\\t%s\\n' "$(git --version 2>/dev/null)"
+{LOOKING}
 kochi_try() {{
   [ -x "$1" ] || return
   if kochi_said=$("$1" -I -c {shlex.quote(DESCRIBE)} "$1" 2>/dev/null </dev/null); then
@@ -163,8 +167,9 @@ for kochi_name in {shlex.join(names)}; do
   fi
 done
 if [ {int(python is None)} = 1 ]; then
-  # Where uv puts those that it brings.
-  for kochi_found in "${{UV_PYTHON_INSTALL_DIR:-${{XDG_DATA_HOME:-$HOME/.local/share}}/uv/python}}\
+  # Those that came from elsewhere, and those that uv has installed there.
+  for kochi_found in "$KOCHI_ROOT"/{interpreters}/*/bin/python3 \\
+       "${{UV_PYTHON_INSTALL_DIR:-${{XDG_DATA_HOME:-$HOME/.local/share}}/uv/python}}\
 "/cpython-*/bin/python3; do
     kochi_try "$kochi_found"
   done
@@ -215,7 +220,10 @@ def set_up(
             "Its filesystem may be mounted with noexec. Choose another kochi_root for the machine.",
         )
     if (python := host.python) is None:
-        raise RemoteError(f"{connection.host}: {no_python(host)}")
+        if named is not None or not can_bring(host.platform):
+            raise RemoteError(f"{connection.host}: {no_python(host)}")
+        remark(f"Of Python, {_what_was_found(host)}")
+        python = bring(connection, prologue, host.root, host.platform, remark)
     remark(f"Using Python {python.text}: {python.executable}")
     collection = Collection(python)
     wheels = list(host.wheels)
@@ -226,7 +234,7 @@ def set_up(
         said = f"sending {pluralize(len(sent), 'wheel')} ..."
         remark(f"{_used(collection, wheels, python)} there already; {said}")
         wheels += [each.name if isinstance(each, Path) else each.file_name for each in sent]
-        script = Script(f"{prologue}\n{_installing(python)}")
+        script = Script(f"{prologue}\n{_installing(python, host.root)}")
         process = connection.start(script, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         try:
             plan = _plan(host, python, collection, wheels)
@@ -315,9 +323,13 @@ def _plan(host: Host, python: Python, collection: Collection, wheels: Sequence[s
     return json.dumps(plan).encode()
 
 
-def _installing(python: Python) -> str:
+def _installing(python: Python, root: str) -> str:
     directory = f'"$KOCHI_ROOT"/{shlex.quote(str(_PATHS.directory))}'
-    return f"exec {shlex.quote(python.path)} -I -c {shlex.quote(_INSTALL)} {directory}"
+    interpreter, note = Path(python.path).parent.parent, ""
+    if interpreter.parent == Path(root, _PATHS.interpreters):
+        # A clean-up must not take it before the environment is there.
+        note = f"touch -c -- {shlex.quote(str(EnvironmentPaths(interpreter).used))}\n"
+    return f"{note}exec {shlex.quote(python.path)} -I -c {shlex.quote(_INSTALL)} {directory}"
 
 
 def _send(

@@ -46,6 +46,48 @@ def test_versions_that_were_not_used_for_long_go_with_their_links(stage: Stage) 
     assert stage.clean(installs=0.0).freed["versions"].count == 1
 
 
+def make_interpreter(stage: Stage, name: str, days: float) -> Path:
+    """A Python that came with a setup some days ago."""
+    interpreter = stage.root.directory / "remote" / "interpreters" / name
+    (interpreter / "bin").mkdir(parents=True)
+    (interpreter / "bin" / "python3").touch()
+    EnvironmentPaths(interpreter).used.touch()
+    make_old(interpreter, days)
+    return interpreter
+
+
+def test_a_python_goes_after_the_last_version_that_executes_it(stage: Stage) -> None:
+    stage.worker()  # a machine
+    version = make_version(stage, "0.1.0-aa", 20)
+    needed, unused, new = (
+        make_interpreter(stage, f"cpython-3.12.{number}", days)
+        for number, days in enumerate((40, 40, 0.5))
+    )
+    python = version / "bin" / "python"
+    python.unlink()
+    python.symlink_to(needed / "bin" / "python3")
+    assert stage.clean().freed["versions"].count == 1
+    assert (needed.is_dir(), unused.is_dir(), new.is_dir()) == (True, False, True)
+
+    # Of one that is being made, the name is hidden.
+    hidden = version.rename(version.with_name(".0.1.0-aa.tmp"))
+    os.utime(hidden)
+    assert "versions" not in stage.clean(installs=0.0).freed
+    make_old(hidden.rename(version))
+    assert stage.clean(is_dry=True, installs=0.0).freed["versions"].count == 2
+    assert stage.clean(installs=0.0).freed["versions"].count == 2
+    assert (version.exists(), needed.exists(), new.is_dir()) == (False, False, True)
+
+
+def test_a_python_that_a_killed_setup_has_made_goes_without_any_version(stage: Stage) -> None:
+    stage.worker()
+    left = make_interpreter(stage, ".cpython-3.12.1-aabbccdd.tmp", 2)
+    unused = make_interpreter(stage, "cpython-3.12.1-aabbccdd", 2)
+    freed = stage.clean(installs=0.0).freed
+    assert (freed["leftovers"].count, freed["versions"].count) == (1, 1)
+    assert (left.exists(), unused.exists()) == (False, False)
+
+
 def test_the_version_that_cleans_up_stays(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = make_version(stage, "0.1.0-aa", 400)
     monkeypatch.setattr(sys, "prefix", str(environment))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -10,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import distribution
@@ -19,39 +17,17 @@ from threading import Thread
 
 import pytest
 from full_disk import mounted
+from remote.setups import KOCHI, PROLOGUE, PYTHON, make_project, set_up, show, there
 from ssh_host import SshHost
-from support import git, wait_until
+from support import wait_until
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.remote import collection, setup, wheels
+from snakemake_kochi.remote import collection, interpreters, setup, wheels
 from snakemake_kochi.remote.collection import Collection
 from snakemake_kochi.remote.connection import Connection
 from snakemake_kochi.remote.pythons import Python, described
-from snakemake_kochi.remote.script import Script
 from snakemake_kochi.remote.version import NOT_SET_UP, find_kochi
 from snakemake_kochi.remote.wheels import InstalledWheel, identity, installed_wheel, own_wheel
-
-KOCHI = [sys.executable, "-P", "-m", "snakemake_kochi.cli"]
-# The Python of this environment, which its wheels fit: the network is not needed.
-PYTHON = os.path.realpath(sys.executable)
-NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
-PROLOGUE = 'export KOCHI_ROOT="${KOCHI_ROOT:-$HOME/.kochi}"'
-
-
-@pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshHost]:
-    for name, value in NO_INDEX.items():
-        monkeypatch.setenv(name, value)
-    with SshHost("spica", tmp_path, with_kochi=False, variables=NO_INDEX) as made:
-        made.use(monkeypatch)
-        yield made
-
-
-def make_project(directory: Path, text: str) -> Path:
-    directory.mkdir()
-    git(directory, "init", "--quiet", "--initial-branch", "main")
-    (directory / "kochi.yaml").write_text(f"{text}dependencies: {{}}\n")
-    return directory
 
 
 def make_old_version(directory: Path) -> None:
@@ -61,24 +37,6 @@ def make_old_version(directory: Path) -> None:
     (old / "used").touch()
     os.utime(old / "used", (0, 0))
     (directory / "python-0.0.9-aa").symlink_to(f"pythons/{old.name}")
-
-
-def show(project: Path, root: Path) -> None:
-    shown = subprocess.run(
-        [*KOCHI, "machine", "show", "spica", "--json"], cwd=project, capture_output=True, text=True
-    )
-    data = json.loads(shown.stdout)
-    assert data["kochi"] == [identity()]
-    assert (data["kochi_root"], data["missing"]) == (str(root), [])
-
-
-def there(host: SshHost, text: str, prologue: str = PROLOGUE) -> subprocess.CompletedProcess[str]:
-    """Run a text for sh there; what tests set so that the checkout is found is not set."""
-    with Connection(host.name) as connection:
-        done = connection.run(Script(f"unset PYTHONPATH\n{prologue}\n{text}"))
-    return subprocess.CompletedProcess(
-        (), done.returncode, done.stdout.decode(), done.stderr.decode()
-    )
 
 
 def test_a_machine_without_an_index_gets_the_package_and_all_that_it_needs(
@@ -140,57 +98,6 @@ def test_a_machine_without_an_index_gets_the_package_and_all_that_it_needs(
 
 
 # ---- a small package in its place: what else may happen
-
-
-@pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstalledWheel:
-    """A package that is called like ours, and needs nothing."""
-    source = tmp_path / "small"
-    source.mkdir()
-    (source / "module.py").write_text("def main():\n    print('kochi, version 0.1.0')\n")
-    (source / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {wheels.OWN_NAME}\nVersion: 0.1.0\n"
-    )
-    (source / "entry_points.txt").write_text("[console_scripts]\nkochi = kochi_small:main\n")
-    metadata = "snakemake_executor_plugin_kochi-0.1.0.dist-info"
-    wheel = InstalledWheel(
-        wheels.OWN_NAME,
-        "0.1.0",
-        ("py3-none-any",),
-        (
-            (source / "module.py", "kochi_small.py"),
-            (source / "METADATA", f"{metadata}/METADATA"),
-            (source / "entry_points.txt", f"{metadata}/entry_points.txt"),
-        ),
-        metadata,
-        is_pure=True,
-        build="0abc",
-    )
-    monkeypatch.setattr(collection, "own_wheel", lambda: wheel)
-    monkeypatch.setattr(setup, "_TRIAL", "import kochi_small")
-
-    class Needy:
-        requires: tuple[str, ...] = ()
-
-    monkeypatch.setattr(
-        collection,
-        "distribution",
-        lambda name: Needy if name == wheels.OWN_NAME else distribution(name),
-    )
-    return wheel
-
-
-def set_up(host: SshHost, prologue: str = PROLOGUE, **options: object) -> list[str]:
-    said: list[str] = []
-    with Connection(host.name) as connection:
-        setup.set_up(
-            connection,
-            prologue,
-            str(options.get("python", PYTHON)),
-            bool(options.get("again", False)),
-            said.append,
-        )
-    return said
 
 
 def test_a_failed_installation_leaves_the_good_one(
@@ -337,13 +244,15 @@ def test_an_index_behind_a_proxy_of_the_host_is_used(host: SshHost, leaf: Path) 
 
 
 def test_a_host_without_a_python_of_use_says_what_it_has_and_what_to_do(
-    host: SshHost, small: InstalledWheel, tmp_path: Path
+    host: SshHost, small: InstalledWheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(interpreters, "uv_words", lambda: None)
     host.program(
         "python3",
         f'{shlex.quote(PYTHON)} "$@" | sed \'s/"version": \\[3, [0-9]*/"version": [3, 6/\'',
     )
     tools = ("sh", "git", "df", "awk", "dirname", "mkdir", "chmod", "rm", "sed", "base64")
+    tools += ("touch", "uname", "getconf")
     for tool in tools:
         (host.bin / tool).symlink_to(str(shutil.which(tool)))
     prologue = f"{PROLOGUE}\nPATH={shlex.quote(str(host.bin))}"
@@ -367,6 +276,7 @@ def test_a_host_without_a_python_of_use_says_what_it_has_and_what_to_do(
     assert of_uv is not None
     assert of_uv.path == str(uv)
     for error in (old, named, none):
+        assert "Type: pip install uv\nThen type the same line again" in error.value.message
         assert "name its path with --python" in error.value.message
 
 
