@@ -24,6 +24,7 @@ from pathlib import Path
 from humanfriendly import format_size
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import NO_ROOM
 from snakemake_kochi.parent_death import ending_with_this_process
 from snakemake_kochi.paths import InstalledPaths
 from snakemake_kochi.remote.connection import Connection
@@ -143,11 +144,9 @@ def bring(
         with archive.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
             content.seek(0)
-            answer = connection.run(
-                Script(f"{prologue}\n{_receiving(there, digest)}"),
-                content,
-                what=f"putting {found.name} there",
-            )
+            answer = connection.run(Script(f"{prologue}\n{_receiving(there, digest)}"), content)
+    if answer.returncode != 0:
+        raise _not_stored(found.name, connection.host, answer.stderr)
     pythons = list(described(answer.stdout.decode(errors="surrogateescape").splitlines()))
     for python in pythons:
         if python.problem is None:
@@ -157,6 +156,15 @@ def bring(
         f"{found.name} cannot be used on {connection.host}: {said}",
         f"So {_OTHERWISE}.",
     )
+
+
+def _not_stored(name: str, host: str, said: bytes) -> RemoteError:
+    lines = said.decode(errors="replace").strip().splitlines()[-_MOST_LINES:]
+    hint = f"When the cause is removed, type the same line again. Or {_OTHERWISE}."
+    if any(os.strerror(number) in line for number in NO_ROOM for line in lines):
+        hint = "Free some space there, or choose another kochi_root. Then type the same line again."
+    about = "".join(f"\n  {line}" for line in lines)
+    return RemoteError(f"{name} was not put on {host}{about}", hint)
 
 
 def _download(words: list[str], request: str, place: Path) -> Path:
@@ -189,7 +197,7 @@ def _download(words: list[str], request: str, place: Path) -> Path:
         if not (path.name.startswith(".") or path.is_symlink()) and (path / "bin").is_dir()
     ]
     if done.returncode != 0 or len(found) != 1:
-        lines = done.stdout.strip().splitlines()[-_MOST_LINES:]
+        lines = [line for line in done.stdout.splitlines() if line.strip()][-_MOST_LINES:]
         said = "".join(f"\n  uv: {line}" for line in lines) or f" (status {done.returncode})"
         raise KochiError(
             f"uv did not download {request}{said}",

@@ -17,6 +17,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from full_disk import mounted
 from remote.setups import KOCHI, PROLOGUE, PYTHON, make_project, set_up, show, there
 from ssh_host import SshHost
 from support import wait_until, write
@@ -268,6 +269,19 @@ def test_what_uv_says_is_shown_when_it_does_not_download(
     assert interpreters_of(host.root) == []
 
 
+def test_a_full_disk_there_is_said_and_nothing_of_the_python_is_left(
+    host: SshHost, small: InstalledWheel, archive: Path, offer: Offer, tmp_path: Path
+) -> None:
+    offer(archive)
+    disk = tmp_path / "disk"
+    with mounted(disk):
+        prologue = f"export KOCHI_ROOT={shlex.quote(str(disk))}\n{without_python(host)}"
+        with pytest.raises(KochiError, match=r"was not put on spica\n.*No space left") as raised:
+            set_up(host, prologue, python=None)
+        assert "choose another kochi_root" in str(raised.value.hint)
+        assert interpreters_of(disk) == []
+
+
 def test_a_python_of_another_processor_is_requested_and_refused_where_it_does_not_start(
     host: SshHost, small: InstalledWheel, archive: Path, offer: Offer, tmp_path: Path
 ) -> None:
@@ -284,7 +298,7 @@ def test_a_python_of_another_processor_is_requested_and_refused_where_it_does_no
         add(file, "python/bin/python3", b"\x7fELF of another kind", 0o755)
     request = f"cpython-{VERSION}-linux-aarch64-gnu"
     offer(foreign, request)
-    with pytest.raises(KochiError, match=r"there failed on spica: (?s:.*)does not start there"):
+    with pytest.raises(KochiError, match=r"was not put on spica\n(?s:.*)does not start there"):
         set_up(host, f"{PROLOGUE}\n{without_python(host)}", python=None)
     assert interpreters_of(host.root) == []
 
