@@ -78,10 +78,16 @@ def remark(text: str) -> None:
     click.echo(text, err=True)
 
 
+class _Styled(str):
+    """A text with colours of ours, and no other control characters."""
+
+
 def shown(value: object) -> str:
     """A value in a line of text: "" for None, control characters as escapes."""
     if value is None:
         return ""
+    if isinstance(value, _Styled):
+        return value
     if isinstance(value, list | tuple):
         return ", ".join(map(shown, value))
     text = str(value)
@@ -95,7 +101,9 @@ def coloured(state: str) -> str:
     """A state with its colour, if the output is a terminal."""
     words = state.replace(":", " ").split()
     colour = _COLOURS.get(words[0]) if words else None
-    return click.style(state, fg=colour) if colour and sys.stdout.isatty() else state
+    if not colour or not sys.stdout.isatty():
+        return state
+    return _Styled(click.style(shown(state), fg=colour))
 
 
 def local_time(time: str | None) -> str:
