@@ -81,7 +81,7 @@ class WorkerCommand:
 
     def log(self, allocation: str) -> Path:
         """The file for an allocation's output other than that of its jobs."""
-        return self.machine.allocation_log(self.settings.controller or "alloc", allocation)
+        return self.machine.allocation_log(self.settings.controller, allocation)
 
 
 def nodes_of(request: AllocationRequest) -> AllocationRequest:

@@ -227,12 +227,14 @@ class MachinePaths:
         """The pattern of the paths of all job logs, for people."""
         return JobPaths(self.jobs / "*" / "JOB").log
 
-    def allocation_log(self, controller: str, allocation: str) -> Path:
-        """The output of a controller's allocation, besides the log of its worker.
+    def allocation_log(self, controller: str | None, allocation: str) -> Path:
+        """The output of a controller's allocation, or of one of a person's (None), besides the log
+        of its worker.
 
         `allocation` may be the placeholder that the scheduler replaces with the allocation's name.
         """
-        return self.allocations / f"{name_of('controller', controller)}-{allocation}.log"
+        name = name_of("controller", controller) if controller else "alloc"
+        return self.allocations / f"{name}-{allocation}.log"
 
     def allocation_note(self, controller: str, allocation: str) -> Path:
         """The time and the purpose of a controller's allocation request."""

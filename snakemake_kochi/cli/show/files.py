@@ -204,14 +204,23 @@ def job_log(machine: str | None, follow: bool, job: int) -> None:
 @_follow_option
 @click.argument("worker", type=WORKER)
 def worker_log(machine: str | None, follow: bool, worker: int) -> None:
-    """Show the log of a worker."""
+    """Show the log of a worker, and what its allocation has printed.
+
+    If kochi alloc requested it, that is also what its jobs have printed.
+    """
     paths = find_location(machine).machine_paths
-    find_worker(paths, worker)
+    found = find_worker(paths, worker)
 
     def is_gone() -> bool:
         return find_worker(paths, worker).describe() in ("left", "lost")
 
-    show_file(paths.worker(worker).log, follow, is_gone)
+    log = paths.worker(worker).log
+    if found.allocation:
+        output = paths.allocation_log(found.controller, found.allocation)
+        if output.is_file():
+            show_file(log, False, is_gone)
+            log = output
+    show_file(log, follow, is_gone)
 
 
 @log_command.command("install")
