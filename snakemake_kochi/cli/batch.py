@@ -300,7 +300,7 @@ def snakemake_command(
     """The command that `call_snakemake` becomes, which is printed. Raises KochiError when it could
     not write its state."""
     directory = location.require_project().directory
-    words = [*targets, *_snakefile_options(directory), *options]
+    words = [*targets, *snakefile_options(directory), *options]
     given = {word.partition("=")[0] for word in words}
     if not given & _ELSEWHERE:
         require_writable(location, dry_run=bool(given & _DRY_RUN))
@@ -373,7 +373,7 @@ def _command(
     return command, {**os.environ, **location.variables, **variables}
 
 
-def _snakefile_options(directory: Path) -> list[str]:
+def snakefile_options(directory: Path) -> list[str]:
     from snakemake_kochi.cli.init import SNAKEFILES
 
     existing = [directory / name for name in SNAKEFILES if (directory / name).is_file()]

@@ -46,7 +46,7 @@ def install_command(
     installed on a compute node. The branch of a remote repository is looked up each time. The
     previous installation stays in use until the new one is complete.
     """
-    from snakemake_kochi.cli.batch import call_snakemake
+    from snakemake_kochi.cli.batch import call_snakemake, snakefile_options
     from snakemake_kochi.library.outputs import install_rule
     from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE, REVISIONS_VARIABLE
 
@@ -83,6 +83,10 @@ def install_command(
     forced = _forced(location, recipes, targets if again else [])
     if forced:
         words += ["--forcerun", *forced]
+    if snakefile_options(project.directory):
+        # Only rules of the project's own need experiments. What is wrong in one, or is not for this
+        # machine, does not concern a recipe.
+        words += ["--config", "kochi_experiments=[]"]
     call_snakemake(location, list(dict.fromkeys(targets)), words, variables)
 
 
