@@ -150,9 +150,12 @@ def find_location(
     if missing is not None and name not in known.machines:
         if is_configured(directory):
             raise missing
-        file = Root.find(environment=environment).configuration
-        raise _no_machine(name, known.machines, missing, file)
-    found = known.machine(name)
+        found = _sent_machine(name, environment)
+        if found is None:
+            file = Root.find(environment=environment).configuration
+            raise _no_machine(name, known.machines, missing, file)
+    else:
+        found = known.machine(name)
     unread = missing if is_configured(directory) else None
     if unread is not None:
         _log.warning("%s", unread.sentences)
@@ -160,6 +163,12 @@ def find_location(
     root = Root.find(found.at_home(environment).kochi_root, environment, found.root_said_at)
     is_named = machine is not None or bool(environment.get("KOCHI_DEFAULT_MACHINE"))
     return Location(found, project, root, unread, is_named, known.machines)
+
+
+def _sent_machine(name: str, environment: Mapping[str, str]) -> Machine | None:
+    from snakemake_kochi.project.sent_machine import sent_machine
+
+    return sent_machine(name, environment)
 
 
 def is_found(machine: Machine) -> bool:
