@@ -36,6 +36,8 @@ ISOLATION := bubblewrap:bwrap podman patchelf
 LOGIN := openssh-server:sshd openssh-client:ssh iproute2:ip
 # Login shells that read a command in their own way.
 SHELLS := tcsh fish
+# What the lines and the scripts of Kochi's tutorial call.
+TUTORIAL := g++ bzip2 procps:top
 # Users have it, and it has to understand what we keep in its format.
 LARGE_FILES := git-lfs
 DATABASE := slurmdbd mariadb-server-core:mariadbd
@@ -70,7 +72,7 @@ lint: environment
 # Six processes on two cores, because many tests only wait.
 test: environment environment-slurm
 	@tools/programs.sh $(PROGRAMS) $(DATABASE) $(FILESYSTEMS) $(LARGE_FILES) $(ISOLATION) \
-		$(LOGIN) $(SHELLS)
+		$(LOGIN) $(SHELLS) $(TUTORIAL)
 	@tools/apptainer.sh build/apptainer
 	$(APART) $(VENV)/bin/python -m pytest -n 6 $(SPREAD) --durations 10 $(PYTEST_OPTIONS)
 	$(MAKE) --no-print-directory test-oldest

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,16 @@ _PATIENCE = 60
 class Person:
     """Somebody who types at a terminal."""
 
-    def __init__(self, *words: str, env: dict[str, str] | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *words: str,
+        command: Sequence[str] = COMMAND,
+        env: dict[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        """`words` are those after `command`, by default `kochi`."""
         environment = {**os.environ, "TERM": "xterm-256color", **(env or {})}
-        program, *arguments = [*COMMAND, *words]
+        program, *arguments = [*command, *words]
         self.child = pexpect.spawn(
             program,
             arguments,
