@@ -45,12 +45,12 @@ def setup_command(name: str, python: str | None, again: bool, clean: bool) -> in
     The machine needs no internet: what is missing there travels over ssh. A version that is there
     stays for those who use it. If it is interrupted, type it again.
     """
+    from snakemake_kochi.remote.environment import Environment
     from snakemake_kochi.remote.setup import set_up
-    from snakemake_kochi.remote.there import prologue
 
     location = _behind_a_login_host(name)
     with _connection(location) as connection:
-        host = set_up(connection, prologue(location.machine), python, again, remark)
+        host = set_up(connection, Environment.of(location.machine), python, again, remark)
         if host.is_set_up and not again:
             say(f"kochi {host.own} is in {host.root} of {name} already.")
         else:
@@ -89,12 +89,12 @@ def _connection(location: Location) -> Connection:
 @json_option
 def show_command(name: str | None, as_json: bool) -> int:
     """Show what is on a machine behind a login host: Pythons, versions, what is missing."""
+    from snakemake_kochi.remote.environment import Environment
     from snakemake_kochi.remote.setup import look
-    from snakemake_kochi.remote.there import prologue
 
     location = _behind_a_login_host(name)
     with _connection(location) as connection:
-        host = look(connection, prologue(location.machine), None)
+        host = look(connection, Environment.of(location.machine), None)
     found = {
         "machine": location.machine.name,
         "login_host": location.machine.login_host,

@@ -21,10 +21,11 @@ from snakemake_kochi.project.configuration import configuration_file, repository
 from snakemake_kochi.project.machines import SENT_VARIABLE, common_files
 from snakemake_kochi.remote.arrival import VARIABLE
 from snakemake_kochi.remote.connection import Connection
+from snakemake_kochi.remote.environment import Environment
 from snakemake_kochi.remote.project import Sent, owner, place_there, send_project
 from snakemake_kochi.remote.refusal import RemoteError
 from snakemake_kochi.remote.script import Script
-from snakemake_kochi.remote.there import prologue
+from snakemake_kochi.remote.session import write_all
 from snakemake_kochi.remote.version import NOT_SET_UP, find_kochi
 
 FAILED = 1
@@ -57,13 +58,16 @@ def run_there(
     command = _Command(location, words, takes_input, variables, write)
     with Connection(command.host) as connection:
         # Outside of any repository, a file for all projects may make a project of any directory.
-        if location.project is None or repository(location.project.directory) is None:
-            return command.run_without_project(connection)
-        if needs is Needs.PLACE:
-            status = command.run_in_place(connection)
-            if status != _NOT_SENT:
-                return FAILED if status == NOT_SET_UP else status
-        return command.run_with_files(connection)
+        try:
+            if location.project is None or repository(location.project.directory) is None:
+                return command.run_without_project(connection)
+            if needs is Needs.PLACE:
+                status = command.run_in_place(connection)
+                if status != _NOT_SENT:
+                    return FAILED if status == NOT_SET_UP else status
+            return command.run_with_files(connection)
+        finally:
+            command.environment.forget(connection)
 
 
 class _Command:
@@ -81,13 +85,13 @@ class _Command:
         self._location, self._words, self._takes_input = location, words, takes_input
         self._variables = variables
         self._write = write
-        self._prologue = prologue(machine)
+        self.environment = Environment.of(machine)
         self._find_kochi = find_kochi(machine.name)
 
     def run_with_files(self, connection: Connection) -> int:
         """Send the project first."""
         root = self._root_there(connection)
-        sent = send_project(connection, self._location, root, self._prologue)
+        sent = send_project(connection, self._location, root, self.environment.later())
         return self._run(connection, sent.variables, sent.working_directory, sent)
 
     def run_in_place(self, connection: Connection) -> int:
@@ -104,6 +108,8 @@ class _Command:
             f'cd "$KOCHI_ROOT"/{shlex.quote(str(project))} || exit\n'
             f"cd ./{shlex.quote(self._below)} 2> /dev/null"
         )
+        if self.environment.is_loaded and (self._has_terminal or self._has_input):
+            self._root_there(connection)
         return self._run(connection, {}, None, before=text)
 
     def run_without_project(self, connection: Connection) -> int:
@@ -134,11 +140,22 @@ class _Command:
         return "." if below.startswith("..") else below
 
     def _root_there(self, connection: Connection) -> str:
-        script = f"{self._prologue}\n{self._find_kochi}\nprintf '%s' \"$KOCHI_ROOT\""
-        answer = connection.run(Script(script))
+        """Load the environment, for this session and the next ones; return KOCHI_ROOT."""
+        script = f"{self._find_kochi}\nprintf '%s' \"$KOCHI_ROOT\""
+        answer = connection.run(self.environment.first(script, keep=True))
         if answer.returncode != 0:
             raise self._unfit(answer.returncode, answer.stderr.decode(errors="replace"))
+        if self.environment.is_loaded:  # what it has said
+            (self._write or write_all)(2, answer.stderr)
         return os.fsdecode(answer.stdout)
+
+    @property
+    def _has_terminal(self) -> bool:
+        return self._write is None and all(os.isatty(stream) for stream in (0, 1, 2))
+
+    @property
+    def _has_input(self) -> bool:
+        return self._write is None and self._takes_input
 
     def _unfit(self, status: int, said: str) -> RemoteError:
         lines = said.strip().splitlines()
@@ -162,9 +179,8 @@ class _Command:
         before: str = "",
     ) -> int:
         name = self._location.machine.name
-        has_terminal = self._write is None and all(os.isatty(stream) for stream in (0, 1, 2))
         arrival = {
-            "attended": not has_terminal,
+            "attended": not self._has_terminal,
             "directory": directory,
             "machines": machines,
             "receives": sent.parcel if sent else None,
@@ -179,8 +195,11 @@ class _Command:
         }
         lines = [f"export {key}={shlex.quote(value)}" for key, value in exported.items()]
         start = f'exec "$kochi" {shlex.join(self._words)}'
-        parts = [self._prologue, self._find_kochi, before, *lines, start]
-        script = Script("\n".join(parts))
+        text = "\n".join([self._find_kochi, before, *lines, start])
+        if self.environment.is_kept:
+            script = Script(f"{self.environment.later(last=True)}\n{text}")
+        else:
+            script = self.environment.first(text, keep=False)
         if self._write is not None:
             return connection.relay(script, self._write)
-        return connection.terminal(script, stdin=sys.stdin.fileno() if self._takes_input else None)
+        return connection.terminal(script, stdin=sys.stdin.fileno() if self._has_input else None)

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -101,15 +101,9 @@ class Connection:
 
         If `what` says what the script is for, a status other than 0 raises RemoteError, too.
         """
-        with contextlib.ExitStack() as stack:
-            if isinstance(input, bytes):
-                file = stack.enter_context(tempfile.TemporaryFile())
-                file.write(input)
-                file.seek(0)
-                input = file
-            said = {1: bytearray(), 2: bytearray()}
-            attended = self._attend(script, input)
-            status = attended.relay(lambda stream, content: said[stream].extend(content))
+        said = {1: bytearray(), 2: bytearray()}
+        attended = self._attend(script, input)
+        status = attended.relay(lambda stream, content: said[stream].extend(content))
         self._check(attended, status)
         if what is not None and status != 0:
             lines = bytes(said[2] or said[1]).decode(errors="replace").strip().splitlines()
@@ -123,7 +117,7 @@ class Connection:
         What it prints is passed on as it comes, with the number of its stream. Raises AwayError
         when the connection is lost.
         """
-        attended = self._attend(script, subprocess.DEVNULL)
+        attended = self._attend(script, b"")
         status = attended.relay(write)
         self._check(attended, status)
         return status
@@ -135,7 +129,11 @@ class Connection:
         stdout: int | IO[bytes] | None = subprocess.PIPE,
         stderr: int | IO[bytes] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start a script; its process here ends with this one, and has the script's streams."""
+        """Start a script; its process here ends with this one, and has the script's streams.
+
+        The script must not be private: the words of that process are seen here, too.
+        """
+        assert not script.is_private
         return subprocess.Popen(
             [*program(self._session()), self.host, script.text],
             stdin=stdin,
@@ -148,15 +146,16 @@ class Connection:
         """Run a script with the user's streams; return its exit status.
 
         With a terminal of its own there if all of the user's streams are one; otherwise `stdin`,
-        by default nothing, is its standard input, and Ctrl-C reaches it as SIGINT.
+        by default nothing, is its standard input, and Ctrl-C reaches it as SIGINT. A private script
+        needs its standard input for itself, so it must have neither.
         """
         if all(os.isatty(stream) for stream in (0, 1, 2)):
             attended = self._attend(script, None, "-tt")
             status = attended.relay(write_all)
         else:
             attended = self._attend(
-                Script(f"{_PRINT_GROUP}\n{script.text}"),
-                subprocess.DEVNULL if stdin is None else stdin,
+                replace(script, text=f"{_PRINT_GROUP}\n{script.text}"),
+                b"" if stdin is None else stdin,
             )
             status = self._relay_interrupts(attended)
         self._check(attended, status)
@@ -179,7 +178,9 @@ class Connection:
         words = ["ssh", *_ALWAYS, *self._master.options, "-o", "ControlMaster=no"]
         return [*words, "-o", "BatchMode=yes", *(options or ("-T",)), "--", self.host]
 
-    def _attend(self, script: Script, stdin: int | IO[bytes] | None, *options: str) -> Attended:
+    def _attend(
+        self, script: Script, stdin: int | bytes | IO[bytes] | None, *options: str
+    ) -> Attended:
         wrapped = Wrapped(script, (1,) if options else (1, 2))
         try:
             return Attended(self._session(*options), wrapped, stdin, own_session=not options)

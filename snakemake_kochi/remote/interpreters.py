@@ -120,15 +120,16 @@ def advice(platform: Platform) -> str:
 
 def bring(
     connection: Connection,
-    prologue: str,
+    before: str,
     root: str,
     platform: Platform,
     remark: Callable[[str], None],
 ) -> Python:
     """Let uv download a Python here, and put it into KOCHI_ROOT there; `can_bring` must hold.
 
-    `root` is KOCHI_ROOT as it is known there. The Python appears there when it is complete and has
-    run. What an attempt that was cut off has sent is deleted. Raises KochiError.
+    `before`: lines of bash after which KOCHI_ROOT is set; `root` is that as it is known there. The
+    Python appears there when it is complete and has run. What an attempt that was cut off has sent
+    is deleted. Raises KochiError.
     """
     words = uv_words()
     assert words is not None
@@ -144,7 +145,7 @@ def bring(
         with archive.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
             content.seek(0)
-            answer = connection.run(Script(f"{prologue}\n{_receiving(there, digest)}"), content)
+            answer = connection.run(Script(f"{before}\n{_receiving(there, digest)}"), content)
     if answer.returncode != 0:
         raise _not_stored(found.name, connection.host, answer.stderr)
     pythons = list(described(answer.stdout.decode(errors="surrogateescape").splitlines()))

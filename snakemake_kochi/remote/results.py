@@ -27,10 +27,10 @@ from snakemake_kochi.git import FETCHING_MISSING, run_git
 from snakemake_kochi.location import Location
 from snakemake_kochi.project.machines import SENT_VARIABLE
 from snakemake_kochi.remote.connection import Connection
+from snakemake_kochi.remote.environment import Environment
 from snakemake_kochi.remote.project import place_there
 from snakemake_kochi.remote.refusal import RemoteError
 from snakemake_kochi.remote.script import Script
-from snakemake_kochi.remote.there import prologue
 from snakemake_kochi.remote.version import find_kochi
 
 # Where a project was not sent yet; no status of kochi.
@@ -53,8 +53,16 @@ def bring_results(connection: Connection, location: Location) -> Brought | None:
 
     Raises RemoteError; KochiError for what is wrong here, and GitError.
     """
+    environment = Environment.of(location.machine)
+    try:
+        return _bring(connection, location, environment)
+    finally:
+        environment.forget(connection)
+
+
+def _bring(connection: Connection, location: Location, environment: Environment) -> Brought | None:
     repository, machine = location.require_project().directory, location.machine.name
-    told = _commit_there(connection, location)
+    told = _commit_there(connection, location, environment)
     if told is None:
         return None
     name = str(told["name"])
@@ -62,7 +70,8 @@ def bring_results(connection: Connection, location: Location) -> Brought | None:
         choose_name(repository, machine, name)
     if not told["commit"]:
         return Brought(name)
-    _fetch(connection, location, repository, Path(told["repository"]), name)
+    serve = f"{environment.later(last=True)}\ngit upload-pack"
+    _fetch(connection, location, Path(told["repository"]), name, serve)
     branch, ref = f"refs/heads/{branch_called(name)}", there_ref(machine)
     store = Store.of(repository)
     wanted = (each for each in pointers_between(repository, branch, ref) if not store.has(each))
@@ -73,22 +82,22 @@ def bring_results(connection: Connection, location: Location) -> Brought | None:
     return Brought(name, int(told["results"]), int(told["missed"]), len(missing))
 
 
-def _commit_there(connection: Connection, location: Location) -> dict[str, Any] | None:
+def _commit_there(
+    connection: Connection, location: Location, environment: Environment
+) -> dict[str, Any] | None:
     place, name = place_there(location, "/"), location.machine.name
     inside, project, note = (
         shlex.quote(str(path.relative_to(place.root)))
         for path in (place.directory, place.project, place.note(place.project))
     )
-    script = (
-        f"{prologue(location.machine)}\n"
-        f'[ -f "$KOCHI_ROOT"/{note} ] || exit {_NOT_SENT}\n'
-        f"{find_kochi(name)}\n"
+    before = f'[ -f "$KOCHI_ROOT"/{note} ] || exit {_NOT_SENT}\n{find_kochi(name)}'
+    text = (
         f'export {SENT_VARIABLE}="$KOCHI_ROOT"/{inside}\n'
         f"export KOCHI_MACHINE={shlex.quote(name)} KOCHI_DEFAULT_MACHINE={shlex.quote(name)}\n"
         f'cd "$KOCHI_ROOT"/{project} || exit\n'
         'exec "$kochi" artifact sync --no-merge --json'
     )
-    done = connection.run(Script(script))
+    done = connection.run(environment.first(text, keep=True, before=before))
     if done.returncode == _NOT_SENT:
         return None
     if done.returncode != 0:
@@ -98,11 +107,9 @@ def _commit_there(connection: Connection, location: Location) -> dict[str, Any] 
     return dict(json.loads(done.stdout))
 
 
-def _fetch(
-    connection: Connection, location: Location, repository: Path, there: Path, name: str
-) -> None:
-    address, machine = connection.url(str(there)), location.machine
-    serve = f"{prologue(machine)}\ngit upload-pack"
+def _fetch(connection: Connection, location: Location, there: Path, name: str, serve: str) -> None:
+    repository, machine = location.require_project().directory, location.machine
+    address = connection.url(str(there))
     refspecs = (
         f"+refs/heads/{branch_called(name)}:{there_ref(machine.name)}",
         f"{CODE}/*:{CODE}/*",

@@ -3,7 +3,8 @@
 sshd gives a command to the user's login shell, as one text. The shell may be bash, csh or fish,
 which read quotes, `$` and `!` differently, and it may print a banner first. So the program is sent
 as base64, inside a line that means the same in all of them, and it begins with a marker: what came
-before is not the program's.
+before is not the program's. All users of the host see that line; a private program travels on
+standard input instead.
 """
 
 from __future__ import annotations
@@ -19,13 +20,22 @@ from dataclasses import dataclass, field
 # The kernel limits one argument, here that of `bash -c`, to 128 KiB; sshd adds the shell's words.
 _MOST_CHARACTERS = 120_000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# sshd's bash would read ~/.bashrc a second time.
+_GIVEN = "bash --norc -c 'eval \"$(printf %s {} | base64 -d)\"'"
+# bash reads no more than the line, so that the rest is the script's input.
+_READ = (
+    "bash --norc -c 'IFS= read -r kochi_script && "
+    'eval "$(printf %s "$kochi_script" | base64 -d)"\''
+)
 
 
 @dataclass(frozen=True)
 class Script:
-    """A program in the language of bash, which runs it in the home directory."""
+    """A program in the language of bash, which runs it in the home directory. `is_private`: its
+    text may have secrets."""
 
     text: str
+    is_private: bool = False
 
     @classmethod
     def of(
@@ -69,13 +79,22 @@ class Wrapped:
     @property
     def line(self) -> str:
         """Raises ValueError if the script is longer than a host accepts."""
-        marks = "".join(f"printf '%s\\n' {self.word} >&{stream}\n" for stream in self.streams)
-        coded = base64.b64encode(os.fsencode(marks + self.script.text)).decode()
-        # sshd's bash would read ~/.bashrc a second time.
-        line = f"bash --norc -c 'eval \"$(printf %s {coded} | base64 -d)\"'"
+        if self.script.is_private:
+            return _READ
+        line = _GIVEN.format(self._coded)
         if len(line) > _MOST_CHARACTERS:
             raise ValueError(f"{len(line)} characters, of which a host accepts {_MOST_CHARACTERS}")
         return line
+
+    @property
+    def given(self) -> bytes:
+        """What its standard input has to begin with."""
+        return f"{self._coded}\n".encode() if self.script.is_private else b""
+
+    @property
+    def _coded(self) -> str:
+        marks = "".join(f"printf '%s\\n' {self.word} >&{stream}\n" for stream in self.streams)
+        return base64.b64encode(os.fsencode(marks + self.script.text)).decode()
 
     def after_marker(self, output: bytes) -> bytes | None:
         """What the script itself has printed so far; None if it did not begin yet."""

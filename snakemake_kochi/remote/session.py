@@ -12,7 +12,9 @@ import os
 import selectors
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from typing import IO
 
 from snakemake_kochi.parent_death import ending_with_this_process
@@ -29,19 +31,28 @@ class Attended:
         self,
         words: Sequence[str],
         wrapped: Wrapped,
-        stdin: int | IO[bytes] | None,
+        stdin: int | bytes | IO[bytes] | None,
         own_session: bool = False,
     ) -> None:
+        """`stdin`: a file, None for the one of this process, or what it is to have, which a
+        private script requires. Raises ValueError if the script is longer than a host accepts."""
         self._wrapped = wrapped
-        self.process = subprocess.Popen(
-            [*words, wrapped.line],
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=own_session,
-            preexec_fn=ending_with_this_process(),
-        )
+        assert isinstance(stdin, bytes) or not wrapped.script.is_private
+        with ExitStack() as stack:
+            given: int | IO[bytes] | None = stdin if not isinstance(stdin, bytes) else None
+            if isinstance(stdin, bytes):
+                given = stack.enter_context(tempfile.TemporaryFile())
+                given.write(wrapped.given + stdin)
+                given.seek(0)
+            self.process = subprocess.Popen(
+                [*words, wrapped.line],
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=own_session,
+                preexec_fn=ending_with_this_process(),
+            )
         assert self.process.stdout is not None and self.process.stderr is not None
         # Until its marker comes, what a stream has said is held back.
         self._held: dict[int, bytes | None] = {1: b"", 2: b""}

@@ -26,6 +26,7 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import EnvironmentPaths, InstalledPaths
 from snakemake_kochi.remote.collection import Collection, Wanted
 from snakemake_kochi.remote.connection import Connection
+from snakemake_kochi.remote.environment import Environment
 from snakemake_kochi.remote.interpreters import LOOKING, Platform, advice, bring, can_bring
 from snakemake_kochi.remote.pythons import (
     DESCRIBE,
@@ -112,15 +113,16 @@ def _dotted(version: tuple[int, ...]) -> str:
 # ---- what is there
 
 
-def look(connection: Connection, prologue: str, python: str | None, tries: bool = False) -> Host:
+def look(
+    connection: Connection, environment: Environment, python: str | None, tries: bool = False
+) -> Host:
     """What is on the host; with `python`, only that Python is looked at.
 
-    `prologue` is the text of `there.prologue`. `tries`:
-    make a directory in KOCHI_ROOT, and try whether programs in it are executed. Raises RemoteError.
+    `tries`: make a directory in KOCHI_ROOT, try whether programs in it are executed, and keep the
+    environment for other sessions. Raises RemoteError.
     """
-    answer = connection.run(
-        Script(f"{prologue}\n{_looking(python, tries)}"), what="looking at what is there"
-    )
+    script = environment.first(_looking(python, tries), keep=tries)
+    answer = connection.run(script, what="looking at what is there")
     said: dict[str, list[str]] = {}
     for line in answer.stdout.decode(errors="surrogateescape").splitlines():
         key, _, value = line.partition("\t")
@@ -204,16 +206,25 @@ printf 'free\\t%s\\n' "$(df -Pk -- "$kochi_place" 2>/dev/null | awk 'NR == 2 {{ 
 
 
 def set_up(
-    connection: Connection, prologue: str, named: str | None, again: bool, remark: Remark
+    connection: Connection, environment: Environment, named: str | None, again: bool, remark: Remark
 ) -> Host:
     """Put this package on the host, if it is not there or `again` is true.
 
     `named` is the Python to use. `remark` prints what is done. Returns what was there before. An
     interrupted call changes nothing that works; the next one goes on. Raises KochiError.
     """
-    host = look(connection, prologue, named, tries=True)
-    if host.is_set_up and not again:
+    try:
+        host = look(connection, environment, named, tries=True)
+        if again or not host.is_set_up:
+            _install(connection, environment, host, named, remark)
         return host
+    finally:
+        environment.forget(connection)
+
+
+def _install(
+    connection: Connection, environment: Environment, host: Host, named: str | None, remark: Remark
+) -> None:
     if not host.is_executable:
         raise RemoteError(
             f"programs in {host.root} there are not executed",
@@ -223,18 +234,18 @@ def set_up(
         if named is not None or not can_bring(host.platform):
             raise RemoteError(f"{connection.host}: {no_python(host)}")
         remark(f"Of Python, {_what_was_found(host)}")
-        python = bring(connection, prologue, host.root, host.platform, remark)
+        python = bring(connection, environment.later(), host.root, host.platform, remark)
     remark(f"Using Python {python.text}: {python.executable}")
     collection = Collection(python)
     wheels = list(host.wheels)
     if collection.missing(wheels):
-        wheels += _fetch_there(connection, prologue, collection, wheels, python, remark)
+        wheels += _fetch_there(connection, environment, collection, wheels, python, remark)
     with tempfile.TemporaryDirectory(prefix="kochi-") as place:
         sent = collection.collect(wheels, Path(place), remark)
         said = f"sending {pluralize(len(sent), 'wheel')} ..."
         remark(f"{_used(collection, wheels, python)} there already; {said}")
         wheels += [each.name if isinstance(each, Path) else each.file_name for each in sent]
-        script = Script(f"{prologue}\n{_installing(python, host.root)}")
+        script = Script(f"{environment.later(last=True)}\n{_installing(python, host.root)}")
         process = connection.start(script, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         try:
             plan = _plan(host, python, collection, wheels)
@@ -249,7 +260,6 @@ def set_up(
             f"this package was not installed on {connection.host}; what worked there still does",
             "When the cause is removed, type the same line again: it goes on where it was.",
         )
-    return host
 
 
 def _used(collection: Collection, wheels: Sequence[str], python: Python) -> str:
@@ -259,7 +269,7 @@ def _used(collection: Collection, wheels: Sequence[str], python: Python) -> str:
 
 def _fetch_there(
     connection: Connection,
-    prologue: str,
+    environment: Environment,
     collection: Collection,
     wheels: Sequence[str],
     python: Python,
@@ -274,7 +284,7 @@ def _fetch_there(
     directory = shlex.quote(str(_PATHS.wheels))
     answer = connection.run(
         Script(
-            f"""{prologue}
+            f"""{environment.later()}
 umask 077
 cd -- "$KOCHI_ROOT"/{directory} || exit 1
 kochi_aside=.fetched-$$.tmp

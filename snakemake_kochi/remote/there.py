@@ -16,15 +16,12 @@ _PARTS = re.compile(r"(\A~[A-Za-z0-9_.-]*(?:/|\Z)|\$\{[A-Za-z_]\w*\}|\$[A-Za-z_]
 
 
 def prologue(machine: Machine) -> str:
-    """Bash that loads the machine's environment, then sets and exports KOCHI_ROOT.
+    """Bash that sets and exports KOCHI_ROOT, after the machine's environment was loaded.
 
-    What load_env_script prints goes to standard error. If a variable is not set there, or the path
-    is not absolute, the text says so and exits with NOT_SET_UP.
+    If a variable is not set there, or the path is not absolute, the text says so and exits with
+    NOT_SET_UP.
     """
     lines = []
-    if load := machine.load_env_on_login_node:
-        # A shell's options that it sets would end what follows.
-        lines.append(f"{{ {load}\n:; }} >&2 < /dev/null\nset +eu +o pipefail")
     if not machine.kochi_root:
         lines.append('KOCHI_ROOT="${KOCHI_ROOT:-$HOME/.kochi}"')
     for name in _variables(machine.kochi_root or ""):

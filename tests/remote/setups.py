@@ -13,6 +13,7 @@ from support import git
 
 from snakemake_kochi.remote import setup
 from snakemake_kochi.remote.connection import Connection
+from snakemake_kochi.remote.environment import Environment
 from snakemake_kochi.remote.script import Script
 from snakemake_kochi.remote.wheels import identity
 
@@ -58,7 +59,7 @@ def set_up(host: SshHost, prologue: str = PROLOGUE, **options: object) -> list[s
     with Connection(host.name) as connection:
         setup.set_up(
             connection,
-            prologue,
+            Environment(prologue),
             None if named is None else str(named),
             bool(options.get("again", False)),
             said.append,

@@ -15,6 +15,7 @@ from pathlib import Path
 import pexpect
 import psutil
 import pytest
+from full_disk import mounted
 from ssh_host import SshHost
 from support import git, wait_until, write
 
@@ -199,6 +200,32 @@ def test_a_refusing_login_is_one_message(host: SshHost, project: Path) -> None:
     assert done.returncode == 75
     assert done.stderr.startswith("kochi: no connection to spica: no ssh server answers there")
     assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_there_is_one_message_and_the_next_call_goes_on(
+    host: SshHost, project: Path, tmp_path: Path
+) -> None:
+    line = ("enqueue", "-m", "spica", "-q", "mine", "--json", "-c", "--", "true")
+    with mounted(tmp_path / "disk") as disk:
+        write(project / "kochi.yaml", host.machine(kochi_root=str(disk.directory / "root")))
+        for text in ("one\n", os.urandom(200_000).hex()):  # the first time, and later
+            write(project / "data.txt", text)
+            disk.fill()
+            done = kochi(*line, cwd=project)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert "No space left on device" in done.stderr
+            assert "Traceback" not in done.stderr
+            disk.empty()
+            assert json.loads(kochi(*line, cwd=project).stdout)["queue"] == "mine"
+        # Nothing is to be sent, and only the command itself finds no space.
+        disk.fill()
+        done = kochi(*line, cwd=project)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
+        listed = json.loads(kochi("show", "jobs", "-m", "spica", "--json", cwd=project).stdout)
+        assert len(listed) == 2
+        disk.empty()
+        assert kochi(*line, cwd=project).returncode == 0
 
 
 # ---- ends

@@ -25,6 +25,7 @@ from support import wait_until, write
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.remote import interpreters, setup
 from snakemake_kochi.remote.connection import Connection
+from snakemake_kochi.remote.environment import Environment
 from snakemake_kochi.remote.interpreters import Platform
 from snakemake_kochi.remote.version import find_kochi
 from snakemake_kochi.remote.wheels import InstalledWheel
@@ -235,7 +236,7 @@ def test_without_uv_here_it_is_said_what_to_type(
         set_up(host, prologue, python=None)
     assert "Type: pip install uv\nThen type the same line again." in raised.value.message
     with Connection(host.name) as connection:
-        found = setup.look(connection, prologue, None)
+        found = setup.look(connection, Environment(prologue), None)
     assert [each for each in found.lacking if "pip install uv" in each] != []
 
     # The program on PATH, too, is a uv.

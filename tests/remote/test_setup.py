@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import shlex
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import distribution
@@ -25,6 +27,7 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.remote import collection, interpreters, setup, wheels
 from snakemake_kochi.remote.collection import Collection
 from snakemake_kochi.remote.connection import Connection
+from snakemake_kochi.remote.environment import Environment
 from snakemake_kochi.remote.pythons import Python, described
 from snakemake_kochi.remote.version import NOT_SET_UP, find_kochi
 from snakemake_kochi.remote.wheels import InstalledWheel, identity, installed_wheel, own_wheel
@@ -140,6 +143,46 @@ def test_what_a_killed_installation_has_made_is_deleted_by_the_next(
     assert not made.name.startswith(".")
 
 
+@pytest.mark.parametrize("when", ["sending", "installing"])
+def test_a_laptop_that_is_killed_leaves_nothing_in_the_way(
+    when: str, host: SshHost, small: InstalledWheel, tmp_path: Path
+) -> None:
+    reached, go = tmp_path / "reached", tmp_path / "go"
+    add = setup._add
+
+    def stop_at_end(stream: tarfile.TarFile, name: str, content: bytes) -> None:
+        if name == "end":
+            reached.touch()
+            wait_until(go.exists)
+        add(stream, name, content)
+
+    def be_the_laptop() -> None:
+        os.setsid()
+        if when == "sending":
+            setup._add = stop_at_end
+        else:
+            waits = f"while not os.path.exists({str(go)!r}): time.sleep(0.05)"
+            setup._TRIAL = f"import os, time\nopen({str(reached)!r}, 'w').close()\n{waits}"
+        set_up(host)
+
+    laptop = multiprocessing.get_context("fork").Process(target=be_the_laptop, daemon=True)
+    laptop.start()
+    wait_until(reached.exists, when)
+    assert laptop.pid is not None
+    os.killpg(laptop.pid, signal.SIGKILL)
+    laptop.join()
+    go.touch()
+    pythons = host.root / "remote" / "pythons"
+    ends = "it ends there"
+    wait_until(lambda: not [each for each in pythons.iterdir() if each.name[0] == "."], ends)
+    set_up(host)
+    [made] = pythons.iterdir()
+    link = host.root / "remote" / f"python-{identity()}"
+    assert os.readlink(link) == f"pythons/{made.name}"
+    assert there(host, f'{find_kochi("spica")}\n"$kochi"').stdout == "kochi, version 0.1.0\n"
+    assert not [each for each in (host.root / "remote").rglob("*.tmp") if each.is_file()]
+
+
 def test_a_full_disk_is_said_and_nothing_is_left_half_done(
     host: SshHost, small: InstalledWheel, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,7 +216,7 @@ def test_a_python_without_ensurepip_gets_pip_from_a_wheel(
         f'{shlex.quote(PYTHON)} "$@" | sed \'s/"has_ensurepip": true/"has_ensurepip": false/\'',
     )
     with Connection(host.name) as connection:
-        found = setup.look(connection, PROLOGUE, "python-of-debian")
+        found = setup.look(connection, Environment(PROLOGUE), "python-of-debian")
     assert [each.has_ensurepip for each in found.pythons] == [False]
     set_up(host, python="python-of-debian")
     pip = there(host, f'{find_kochi("spica")}\n"${{kochi%/*}}/pip" --version').stdout
@@ -255,15 +298,15 @@ def test_a_host_without_a_python_of_use_says_what_it_has_and_what_to_do(
     tools += ("touch", "uname", "getconf")
     for tool in tools:
         (host.bin / tool).symlink_to(str(shutil.which(tool)))
-    prologue = f"{PROLOGUE}\nPATH={shlex.quote(str(host.bin))}"
+    environment = Environment(f"{PROLOGUE}\nPATH={shlex.quote(str(host.bin))}")
     with Connection(host.name) as connection:
         with pytest.raises(KochiError) as old:
-            setup.set_up(connection, prologue, None, False, print)
+            setup.set_up(connection, environment, None, False, print)
         with pytest.raises(KochiError) as named:
-            setup.set_up(connection, prologue, "/no/such/python3", False, print)
+            setup.set_up(connection, environment, "/no/such/python3", False, print)
         (host.bin / "python3").unlink()
         with pytest.raises(KochiError) as none:
-            setup.set_up(connection, prologue, None, False, print)
+            setup.set_up(connection, environment, None, False, print)
     assert re.search(
         r"none from 3\.11 to 3\.14 was found there\n  \S+: Python 3\.6\.", old.value.message
     )
@@ -272,7 +315,7 @@ def test_a_host_without_a_python_of_use_says_what_it_has_and_what_to_do(
     uv.parent.mkdir(parents=True)
     uv.symlink_to(PYTHON)
     with Connection(host.name) as connection:
-        of_uv = setup.look(connection, prologue, None).python
+        of_uv = setup.look(connection, environment, None).python
     assert of_uv is not None
     assert of_uv.path == str(uv)
     for error in (old, named, none):
