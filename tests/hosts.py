@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -14,6 +14,7 @@ import psutil
 from support import wait_until
 
 _STOPPING = 10.0
+_ENTERED = ("--uts", "--pid", "--mount", "--net")
 _APART = ("--uts", "--pid", "--mount", "--mount-proc", "--fork", "--kill-child")
 
 
@@ -24,19 +25,21 @@ class Host:
         with Host("login1", tmp_path) as host:
             host.start("snakemake", cwd=tmp_path)
 
-    All processes there end with it.
+    All processes there end with it. `before`: words in front of its first process, as those of a
+    computer with a network of its own, which it then has.
     """
 
-    def __init__(self, name: str, logs: Path) -> None:
+    def __init__(self, name: str, logs: Path, before: Sequence[str] = ()) -> None:
         self.name = name
         self._logs = logs
+        self._before = before
         self._started: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Host:
         # Its first process does nothing but bury the others.
         script = 'hostname "$0" && echo ready && while :; do sleep 1000 & wait; done'
         self._process = subprocess.Popen(
-            ("unshare", *_APART, "bash", "-c", script, self.name),
+            (*self._before, "unshare", *_APART, "bash", "-c", script, self.name),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -46,6 +49,7 @@ class Host:
         try:
             assert self._process.stdout.readline() == b"ready\n"
             (self._first,) = psutil.Process(self._process.pid).children()
+            self.enter = ("nsenter", f"--target={self._first.pid}", *_ENTERED, "--")
         except BaseException:
             self._process.kill()
             self._process.wait()
@@ -78,9 +82,8 @@ class Host:
     ) -> Started:
         """Start a command there. What it says is in a file."""
         said = self._logs / f"{self.name}-{len(self._started)}.said"
-        enter = ["nsenter", f"--target={self._first.pid}", "--uts", "--pid", "--mount", "--"]
         # Who enters other mounts starts at their root.
-        enter += ["env", f"--chdir={cwd}"]
+        enter = [*self.enter, "env", f"--chdir={cwd}"]
         with said.open("wb") as stream:
             process = subprocess.Popen(
                 (*enter, *command),

@@ -24,7 +24,7 @@ _PATIENCE = 60.0
 _STOPPING = 10.0
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25  # between two questions: each is a process
 _MEMORY_MB = 4096  # of each node; Slurm counts it and enforces nothing
-_CLIENTS = (
+CLIENTS = (
     *("sacct", "sacctmgr", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"),
 )
 
@@ -284,7 +284,7 @@ class SlurmCluster:
     def _configure(self) -> None:
         for name in ("state", "spool", "bin"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
-        for client in _CLIENTS:
+        for client in CLIENTS:
             script = self.directory / "bin" / client
             setting = f"export SLURM_CONF={shlex.quote(str(self.configuration))}"
             noted = shlex.quote(str(self._calls(client)))

@@ -9,10 +9,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from networks import Computer
 from support import REPOSITORY, wait_until, write
 
 _SSHD = "/usr/sbin/sshd"
@@ -25,9 +26,9 @@ _LOGIN = """
     cd "$HOME"
     [ -f "$HOME/.banner" ] && . "$HOME/.banner"
     if [ -n "$SSH_ORIGINAL_COMMAND" ]; then
-        exec {shell} -c "$SSH_ORIGINAL_COMMAND"
+        exec {before} {shell} -c "$SSH_ORIGINAL_COMMAND"
     fi
-    exec {shell} -l
+    exec {before} {shell} -l
 """
 
 
@@ -42,6 +43,9 @@ class SshHost:
     `root` (its KOCHI_ROOT), `bin` (first on its PATH, with `kochi` of this checkout). Here: `keys`
     with the user's key, and `ssh_config`, which an `ssh` first on `laptop_path` reads: OpenSSH
     does not look at $HOME for its own.
+
+    On a `computer` with a network of its own, it has that computer's `address`. `before`: words in
+    front of the shell of a login, which may lead into another network.
     """
 
     def __init__(
@@ -54,7 +58,10 @@ class SshHost:
         address: str = "127.0.0.1",
         laptop: Path | None = None,
         with_kochi: bool = True,
+        computer: Computer | None = None,
+        before: Sequence[str] = (),
     ) -> None:
+        self._computer, self._before = computer, before
         self.name, self._shell, self._address = name, shell, address
         self.directory = directory / f"host-{name}"
         self.laptop = laptop or directory / "laptop"
@@ -164,12 +171,20 @@ class SshHost:
 
     def start(self, port: int | None = None) -> None:
         """Start sshd, on a free port unless one is given."""
-        self.port = port or _free_port(self._address)
+        self.port = port or (22 if self._computer else _free_port(self._address))
         config = write(self.directory / "sshd_config", self._sshd_config())
         # Privilege separation of a sshd of root needs it.
         os.makedirs("/run/sshd", 0o755, exist_ok=True)
         self._process = subprocess.Popen(
-            [_SSHD, "-D", "-f", str(config), "-E", str(self.log)],
+            [
+                *(self._computer.words if self._computer else ()),
+                _SSHD,
+                "-D",
+                "-f",
+                str(config),
+                "-E",
+                str(self.log),
+            ],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -177,6 +192,8 @@ class SshHost:
 
     def _answers(self) -> bool:
         assert self._process is not None and self._process.poll() is None, self.log.read_text()
+        if self._computer is not None:
+            return self._computer.reaches(self._address, self.port)
         with socket.socket() as connection:
             return connection.connect_ex((self._address, self.port)) == 0
 
@@ -200,6 +217,7 @@ class SshHost:
                 path=shlex.quote(f"{self.bin}:{os.environ['PATH']}"),
                 python_path=shlex.quote(str(REPOSITORY)),
                 shell=shlex.quote(self._shell),
+                before=shlex.join(self._before),
                 exports="\n".join(
                     f"    export {name}={shlex.quote(value)}"
                     for name, value in self._variables.items()

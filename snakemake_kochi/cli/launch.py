@@ -48,7 +48,10 @@ _SAYS_HOW = ("--profile", "--executor", "-e", "--workflow-profile")
 )
 @click.option("--name", metavar="NAME", default="", help="A name for the run.")
 @click.option(
-    "--in-allocation", is_flag=True, help="Run it in a one-core job of the machine's scheduler."
+    "--in-allocation/--on-login-node",
+    default=None,
+    help="Run it in a one-core job of the machine's scheduler, or on this host; by default where "
+    "the machine has its controllers.",
 )
 @click.option(
     *("-t", "--time-limit", "limit"),
@@ -68,7 +71,7 @@ def command(
     stop: bool,
     status: bool,
     name: str,
-    in_allocation: bool,
+    in_allocation: bool | None,
     limit: str | None,
     identity: str | None,
     position: int,
@@ -86,12 +89,14 @@ def command(
     from snakemake_kochi.location import find_location
 
     asks = stop or status
-    if asks and (arguments or in_allocation or (stop and status)):
+    says_where = in_allocation is not None
+    if asks and (arguments or says_where or (stop and status)):
         raise click.UsageError("--stop and --status can be combined with --follow only")
-    if limit is not None and not in_allocation:
-        raise click.UsageError("-t requires --in-allocation")
     location = find_location(machine)
-    launches = bool(arguments or in_allocation or not (asks or follow))
+    is_in_one = in_allocation if says_where else location.machine.controller.in_allocation
+    if limit is not None and not is_in_one:
+        raise click.UsageError("-t requires --in-allocation")
+    launches = bool(arguments or says_where or not (asks or follow))
     if location.is_elsewhere:
         return _elsewhere(location, launches, follow and not asks, identity, position)
     if launches:
@@ -130,7 +135,7 @@ def _launch(
     location: Location,
     name: str,
     arguments: Sequence[str],
-    in_allocation: bool,
+    in_allocation: bool | None,
     limit: str | None,
     follow: bool,
     as_json: bool,
@@ -144,11 +149,8 @@ def _launch(
             remark(unused)
     # -P: as for the command `snakemake`, the project's own modules do not hide ours.
     words = [sys.executable, "-P", "-m", "snakemake", *_profile(location, arguments), *arguments]
-    found = launch(location, name, words, in_allocation, limit, remark)
-    if "KOCHI_SENT" in os.environ:
-        from snakemake_kochi.phases.sent import hand_over
-
-        hand_over()
+    found = launch(location, name, words, remark, in_allocation, limit)
+    leave_files_to_run()
     if as_json and not follow:
         print_json(found.describe())
         return 0
@@ -157,6 +159,15 @@ def _launch(
         return follow_run(found)
     remark(how_to_follow(location))
     return 0
+
+
+def leave_files_to_run() -> None:
+    """A run that was just launched is about to read the files of a project that another computer
+    sent; until then, the end of this process lets nobody send others."""
+    if "KOCHI_SENT" in os.environ:
+        from snakemake_kochi.phases.sent import hand_over
+
+        hand_over()
 
 
 def how_to_follow(location: Location) -> str:

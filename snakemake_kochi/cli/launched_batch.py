@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from snakemake_kochi.cli.launch import follow_run, how_to_follow
+from snakemake_kochi.cli.launch import follow_run, how_to_follow, leave_files_to_run
 from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.detached.control import find, launch
 from snakemake_kochi.detached.launches import Found, look_at
@@ -37,7 +37,8 @@ def launch_batch(
         else:
             if last is None or last.is_over:
                 prepare()
-            found = launch(location, name, command, False, None, remark)
+            found = launch(location, name, command, remark)
+            leave_files_to_run()
         if as_json:
             print_json(found.describe() | {"joined": is_joined})
             return 0
@@ -55,10 +56,9 @@ def launch_batch(
 
 def _goes_on(found: Found, command: Sequence[str]) -> bool:
     """Whether it is a run of this command that goes on."""
-    # Of a run on another host this is not known yet: `launch` finds out.
-    return found.launch.command == tuple(command) and not (
-        found.is_over or found.state == "elsewhere"
-    )
+    # Of a run on another host the scheduler may know it. Otherwise `launch` finds out.
+    is_known = found.state != "elsewhere" or bool(found.scheduler)
+    return found.launch.command == tuple(command) and is_known and not found.is_over
 
 
 def _tell(location: Location, found: Found, is_joined: bool) -> None:

@@ -31,6 +31,7 @@ from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.queue.controllers import ControllerState
 from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, heartbeat_interval, sign_of_life
 from snakemake_kochi.queue.workers import seconds_since
+from snakemake_kochi.schedulers.interface import time_limit
 from snakemake_kochi.schedulers.native import system, system_of_host
 
 _PATIENCE = 20.0  # seconds within which a supervisor must start
@@ -45,17 +46,21 @@ def launch(
     location: Location,
     name: str,
     command: Sequence[str],
-    in_allocation: bool,
-    limit: str | None,
     say: Callable[[str], None],
+    in_allocation: bool | None = None,
+    limit: str | None = None,
 ) -> Found:
     """Start a command in the current directory, and leave it running.
 
-    It runs on this host, or in a small job of the machine's scheduler with a time limit. Raises
-    KochiError, also when a run launched in this directory goes on. If it takes time to find out
-    whether such a run goes on, a message says so first.
+    It runs on this host, or in a small job of the machine's scheduler with a time limit: where the
+    machine has its controllers, unless something else is given. Raises KochiError, also when a run
+    launched in this directory goes on. If it takes time to find out whether such a run goes on, a
+    message says so first.
     """
-    machine = location.machine_paths
+    machine, place = location.machine_paths, location.machine.controller
+    in_allocation = place.in_allocation if in_allocation is None else in_allocation
+    if limit is None and place.time is not None:
+        limit = time_limit(place.time)
     heartbeat_interval()  # raises KochiError: the supervisor could not report a wrong interval
     if in_allocation and location.machine.scheduler is None:
         raise KochiError(

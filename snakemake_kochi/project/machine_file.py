@@ -19,7 +19,7 @@ from snakemake_kochi.project.launchers import (
     preferred_launcher,
     template_problem,
 )
-from snakemake_kochi.project.machines import LOCAL, Machine
+from snakemake_kochi.project.machines import LOCAL, ControllerPlace, Machine
 from snakemake_kochi.project.problems import KeyPath, check_name
 from snakemake_kochi.project.quiet import read_quiet
 from snakemake_kochi.project.values import path_problem, value_problem
@@ -64,6 +64,7 @@ def _machine(name: str, data: Mapping[str, Any], path: KeyPath, layers: Layers) 
         alloc_script=script(data.get("alloc_script")),
         scheduler=optional_text(data.get("scheduler")),
         allocation=_allocation(data, (*path, "allocation"), layers),
+        controller=_controller(data, (*path, "controller"), layers),
         load_env_on_login_node=on_login_node,
         load_env_on_machine=on_machine,
         launchers=_launchers(data, path, layers),
@@ -108,6 +109,25 @@ def _allocation(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> 
         except ValueError as error:
             problems.add((*path, key), f"{text!r}: {error}")
     return AllocationSettings(**found)
+
+
+def _controller(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> ControllerPlace:
+    data = section(machine, "controller")
+    in_allocation = "in_allocation" in data and data["in_allocation"].is_true
+    if in_allocation and optional_text(machine.get("scheduler")) is None:
+        problems.add(
+            (*path, "in_allocation"), "this is for machines with a scheduler, as 'scheduler: slurm'"
+        )
+    text = optional_text(data.get("time"))
+    if text is None or problems.is_unknown((*path, "time")):
+        return ControllerPlace(in_allocation)
+    if not in_allocation:
+        problems.add((*path, "time"), "this key is for controllers with 'in_allocation: true'")
+    try:
+        return ControllerPlace(in_allocation, walltime_of(text))
+    except ValueError as error:
+        problems.add((*path, "time"), f"{text!r}: {error}")
+    return ControllerPlace(in_allocation)
 
 
 def _facts(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> FrozenDict[str, str]:
@@ -253,7 +273,7 @@ class Layers:
         `allocation` and `facts`.
 
         A nearer `scheduler` or `alloc_script` replaces the other one, with its keys of
-        `allocation`.
+        `allocation`, and `controller`.
         """
         merged: dict[str, Any] = {}
         for document in reversed(self.documents):
@@ -262,6 +282,7 @@ class Layers:
                 if way in own and other in merged and other not in own:
                     merged.pop(other)
                     merged.pop("allocation", None)
+                    merged.pop("controller", None)
             inner = {
                 key: section(merged, key) | section(own, key) for key in ("allocation", "facts")
             }

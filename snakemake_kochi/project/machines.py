@@ -41,6 +41,15 @@ NAMING = ("KOCHI_DEFAULT_MACHINE", "KOCHI_MACHINE", FOUND_VARIABLE)
 
 
 @dataclass(frozen=True)
+class ControllerPlace:
+    """Where the controllers of launched runs are: on the login node, or in an allocation of their
+    own with a time limit in seconds; None: the scheduler's."""
+
+    in_allocation: bool = False
+    time: float | None = None
+
+
+@dataclass(frozen=True)
 class Machine:
     """A named place to run. Scripts are one text, "" if there is none. `files`: those that describe
     it, the nearest first; `root_file`: the one with its `kochi_root`; `script_file`: the one
@@ -58,6 +67,7 @@ class Machine:
     alloc_script: str = ""
     scheduler: str | None = None
     allocation: AllocationSettings = field(default_factory=AllocationSettings)
+    controller: ControllerPlace = field(default_factory=ControllerPlace)
     load_env_on_login_node: str = ""
     load_env_on_machine: str = ""
     isolation: MachineIsolation | None = None

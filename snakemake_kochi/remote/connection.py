@@ -26,11 +26,10 @@ from urllib.parse import quote
 from snakemake_kochi.parent_death import ending_with_this_process
 from snakemake_kochi.remote.refusal import AwayError, RemoteError, refusal
 from snakemake_kochi.remote.script import Script, Wrapped
-from snakemake_kochi.remote.session import Attended, program, write_all
+from snakemake_kochi.remote.session import SSH_FAILED, Attended, program, write_all
 from snakemake_kochi.remote.sockets import answers, socket_path
 
 PERSISTS = 300  # seconds after the last session
-_SSH_FAILED = 255
 _LONG_IDLE = 30.0  # seconds: afterwards the network may have changed, or the laptop have slept
 _PROBED = 10  # seconds that such a connection has for an answer
 _CONNECT_TIMEOUT = "30"
@@ -151,7 +150,7 @@ class Connection:
         """
         if all(os.isatty(stream) for stream in (0, 1, 2)):
             attended = self._attend(script, None, "-tt")
-            status = attended.relay(write_all)
+            status = attended.relay_to_terminal()
         else:
             attended = self._attend(
                 replace(script, text=f"{_PRINT_GROUP}\n{script.text}"),
@@ -219,14 +218,14 @@ class Connection:
 
     def _check(self, attended: Attended, status: int) -> None:
         """Raises RemoteError when not the script has failed but the connection."""
-        if status == _SSH_FAILED and not self._is_alive():
+        if status < 0 or (status == SSH_FAILED and not self._is_alive()):
             raise AwayError(
                 f"the connection to {self.host} was lost",
                 "What was handed over is kept there. Type the same line again.",
             )
         if attended.has_begun:
             return
-        if status == _SSH_FAILED:
+        if status == SSH_FAILED:
             raise self._refusal(attended.refusal)
         said = (attended.refusal + attended.noise).strip().splitlines()
         raise RemoteError(

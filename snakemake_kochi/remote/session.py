@@ -20,6 +20,7 @@ from typing import IO
 from snakemake_kochi.parent_death import ending_with_this_process
 from snakemake_kochi.remote.script import Script, Wrapped
 
+SSH_FAILED = 255
 _MOST_BYTES = 1 << 18
 
 
@@ -84,6 +85,27 @@ class Attended:
             self.process.terminate()
             self.process.wait()
             raise
+
+    def relay_to_terminal(self) -> int:
+        """The same to the user's terminal; return the status.
+
+        If ssh was killed, or the connection lost while a program had all of the screen, the
+        terminal is restored.
+        """
+        # Imported here: few sessions have a terminal.
+        from snakemake_kochi.terminal.screen import Modes, RawTerminal
+
+        terminal, modes = RawTerminal(0), Modes()
+
+        def write(stream: int, content: bytes) -> None:
+            modes.note(content)
+            write_all(stream, content)
+
+        status = self.relay(write)
+        if status < 0 or status == SSH_FAILED:
+            terminal.leave()
+            write_all(1, modes.undone())
+        return status
 
     def _relay(self, write: Callable[[int, bytes], None]) -> int:
         with selectors.DefaultSelector() as selector:

@@ -352,6 +352,7 @@ def test_a_run_on_another_host_that_can_write_nothing_more_gives_signs_of_life(
     [
         (("--follow",), 1, "nothing was launched in this directory on machine local"),
         (("--stop", "--", "all"), 2, "--stop and --status can be combined"),
+        (("--stop", "--on-login-node"), 2, "--stop and --status can be combined"),
         (("-t", "1", "--", "all"), 2, "-t requires --in-allocation"),
         (
             ("--in-allocation", "--", "all"),

@@ -12,6 +12,7 @@ import pytest
 
 from snakemake_kochi.errors import ConfigError, KochiError, NameNotFoundError
 from snakemake_kochi.project.configuration import load_project
+from snakemake_kochi.project.machines import ControllerPlace
 from snakemake_kochi.project.recipes import Project, Requirement
 
 EXAMPLE = """
@@ -70,6 +71,27 @@ def test_a_machine_has_what_the_file_says() -> None:
     )
     assert machine.alloc_interact_script == "srun -w spica --pty bash"
     assert machine.alloc_script.endswith("-t ${KOCHI_ALLOC_TIME_LIMIT:-0}")
+
+
+def test_a_machine_says_where_its_controllers_are() -> None:
+    def place(text: str) -> ControllerPlace:
+        return (
+            project(f"machines: {{m: {{scheduler: slurm, controller: {text}}}}}")
+            .machine("m")
+            .controller
+        )
+
+    assert place("{in_allocation: true, time: 1d}") == ControllerPlace(True, 86400)
+    assert place("{in_allocation: no}") == place("") == ControllerPlace()
+    assert "in_allocation: this is for machines with a scheduler" in said(
+        "machines: {m: {controller: {in_allocation: true}}}"
+    )
+    assert "time: this key is for controllers with 'in_allocation: true'" in said(
+        "machines: {m: {scheduler: slurm, controller: {time: 1h}}}"
+    )
+    assert "'soon'" in said(
+        "machines: {m: {scheduler: slurm, controller: {in_allocation: true, time: soon}}}"
+    )
 
 
 def test_the_environment_script_may_differ_between_login_and_compute_nodes() -> None:

@@ -19,6 +19,8 @@ from full_disk import mounted
 from ssh_host import SshHost
 from support import git, wait_until, write
 
+from tests.terminal.conftest import Person
+
 KOCHI = (sys.executable, "-m", "snakemake_kochi.cli")
 
 
@@ -297,6 +299,19 @@ def test_the_users_terminal_is_that_of_the_command(host: SshHost, project: Path)
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 9
+
+
+def test_a_terminal_whose_ssh_is_killed_is_restored(host: SshHost, project: Path) -> None:
+    line = r"printf '\033[?1049hfull screen'; sleep 1000"
+    someone = Person("run", "-m", "spica", "--", "bash", "-c", line, cwd=str(project))
+    someone.sees("full screen")
+    wait_until(someone.is_in_raw_mode)
+    for process in psutil.Process(someone.child.pid).children():
+        if process.name() == "ssh":
+            process.kill()
+    assert "\x1b[?1049l" in someone.sees("the connection to spica was lost")
+    assert not someone.is_in_raw_mode()
+    assert someone.leaves()[0] == 75
 
 
 def test_a_terminal_that_is_closed_ends_the_command_there(host: SshHost, project: Path) -> None:

@@ -4,75 +4,31 @@ from __future__ import annotations
 
 import csv
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from laptop import EXPERIMENT, SNAKEFILE
+from laptop import Laptop as AnyLaptop
 from ssh_host import SshHost
 from support import git, wait_until, write
 
 from snakemake_kochi.detached.launches import Found, all_launches
 from snakemake_kochi.paths import Root
 
-KOCHI = (sys.executable, "-m", "snakemake_kochi.cli")
-
-# Each run waits for a file, so that nothing depends on how fast this computer is.
-EXPERIMENT = """
-    default_params: {n: 1}
-    metrics: {time: 'time (.+)'}
-    batches:
-      test:
-        machines: [spica, vega]
-        params: {n: [1, 2]}
-        artifacts: [{type: stdout, dest: "wait/${n}.log"}]
-    run:
-      depend_params: [n]
-      exclusive: false
-      script: |
-        touch "$GO.$KOCHI_MACHINE.$KOCHI_PARAM_N"
-        while [ ! -e "$GO" ]; do sleep 0.05; done
-        echo "time $KOCHI_PARAM_N"
-    """
-
-
-SNAKEFILE = """
-    rule out:
-        output: "out"
-        shell: 'touch "$GO.rule"; while [ ! -e "$GO" ]; do sleep 0.05; done; touch {output}'
-    """
-
 
 @dataclass
-class Laptop:
-    """A laptop with a project, and two machines behind login hosts."""
+class Laptop(AnyLaptop):
+    """With two machines behind login hosts."""
 
-    top: Path
     hosts: dict[str, SshHost]
     go: Path
 
     @property
     def begun(self) -> set[str]:
         return {path.name.removeprefix("go.") for path in self.go.parent.glob("go.*")}
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*KOCHI, *words],
-            cwd=self.top,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def kochi(self, *words: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*words)
-        out, err = process.communicate(timeout=240)
-        print(f"$ kochi {' '.join(words)}\n{out}{err}[{process.returncode}]")
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def launches(self, machine: str) -> list[Found]:
         return list(all_launches(Root(self.hosts[machine].root).machine(machine)))
@@ -95,7 +51,7 @@ def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Laptop]:
             host.use(monkeypatch)
         sections = [host.machine().removeprefix("machines:\n") for host in hosts.values()]
         write(top / "kochi.yaml", "machines:\n" + "".join(sections))
-        write(top / "wait.yaml", EXPERIMENT)
+        write(top / "wait.yaml", EXPERIMENT.replace("MACHINES", "spica, vega"))
         write(top / ".gitignore", "/results/\n/.snakemake/\n")
         git(top, "add", ".")
         git(top, "commit", "-q", "-m", "first")
@@ -155,6 +111,19 @@ def test_the_run_goes_on_without_the_laptop_and_the_same_line_follows_it(
     out, _ = joining.communicate(timeout=120)
     assert joining.returncode == 0
     assert "5 of 5 steps (100%) done" in out
+
+
+def test_a_run_has_the_files_of_its_launch_whatever_is_sent_after_it(laptop: Laptop) -> None:
+    assert laptop.kochi("artifact", "init", "../collected").returncode == 0
+    laptop.go.touch()
+    line = ("batch", "-m", "spica", "--launch", "wait.yaml", "test")
+    assert laptop.kochi(*line).returncode == 0
+    changed = (laptop.top / "wait.yaml").read_text().replace("echo", "exit 3; echo")
+    (laptop.top / "wait.yaml").write_text(changed)
+    assert laptop.kochi("run", "-m", "spica", "--", "true").returncode == 0
+    assert laptop.kochi("launch", "-m", "spica", "--follow").returncode == 0
+    log = laptop.top.parent / "collected/spica/wait/1.log"
+    assert "time 1\n" in log.read_text()
 
 
 def test_a_lost_connection_is_made_again_and_nothing_is_shown_twice(laptop: Laptop) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class Person:
         self,
         *words: str,
         command: Sequence[str] = COMMAND,
-        env: dict[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
         """`words` are those after `command`, by default `kochi`."""
