@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pexpect
 import pytest
 from support import wait_until
 
@@ -376,6 +378,19 @@ def test_a_log_is_followed_until_the_job_ends(
     go_on.write_text("")
     assert follower.communicate()[0] == "after\n"
     assert follower.returncode == 0
+
+
+def test_states_have_their_colours_on_a_terminal_and_names_cannot_bring_their_own(
+    kochi: Kochi, work: Work
+) -> None:
+    submit(kochi, "false", "\x1b[41m", name="mine")
+    work("test")
+    shown, status = pexpect.run(
+        shlex.join([*COMMAND, "show", "jobs", "-t"]), withexitstatus=True, encoding="utf-8"
+    )
+    assert status == 0
+    assert "\x1b[31mfailed: exit status 1\x1b[0m" in shown
+    assert "\x1b[41m" not in shown and "\\x1b[41m" in shown
 
 
 def test_the_log_of_a_worker_is_shown_and_followed_until_it_leaves(

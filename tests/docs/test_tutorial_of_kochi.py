@@ -21,7 +21,7 @@ from ssh_host import SshHost
 from support import git, wait_until
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import find_job, list_jobs, list_workers
+from snakemake_kochi.queue import find_job, list_jobs, list_queues, list_workers
 from snakemake_kochi.terminal.loopback import free_port
 from tests.terminal.conftest import PROMPT
 from tests.terminal.servers import serve
@@ -263,9 +263,11 @@ def _submit_batch_jobs(reader: Reader) -> None:
     name = re.search(r"published as '(\S+)'", said)[1]  # type: ignore[index]
     assert git(reader.artifacts, "branch", "--show-current") == "kochi_artifacts\n"
     # adapted: it runs Snakemake, which waits for the jobs and starts a worker itself. That of the
-    # next line takes some of them.
+    # next line takes those that are left.
     window.begins("kochi batch fib.yaml batch_test")
-    window.sees("fib_batch_test")
+    machine = Root.find().machine("local")
+    queued = "fib_batch_test"
+    wait_until(lambda: any(each.name == queued for each in list_queues(machine)), "jobs wait")
     worker.does("kochi work -q fib_batch_test")
     window.sees("steps (100%) done")
     window.sees(PROMPT)
@@ -386,9 +388,12 @@ def _login_to_compute_nodes(reader: Reader, machine: MachinePaths) -> None:
     window.sees(PROMPT)
     window.does(f"kochi cancel -m spica {job}")
 
+    # "if you want to debug a program in the current workspace on a compute node, kochi interact is
+    # recommended"
     port = free_port()
-    window.begins(f"kochi interact -m spica -q test -c -p {port}")
+    window.begins(f"kochi interact -m spica -q test -p {port} fib.yaml")
     window.sees(PROMPT)
-    assert window.does("echo $(hostname) $KOCHI_WORKER_ID; ls").startswith(f"node1 {number}\n")
+    assert window.does("echo $(hostname) $KOCHI_WORKER_ID") == f"node1 {number}\n"
+    assert "fib(20) = 6765" in window.does("./fib 20")
     serve(window, port)
     window.sees(PROMPT)

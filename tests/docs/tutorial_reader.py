@@ -24,7 +24,7 @@ from .test_from_kochi import ORIGINAL as COMMANDS
 _FILES = Path(__file__).parent / "kochi_tutorial"
 LINE = "-" * 80 + "\r\n"
 # Seconds: a batch is waited for.
-_PATIENCE = 300
+_PATIENCE = 150
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _BASHRC = f"PS1='{PROMPT}'\nbind 'set enable-bracketed-paste off'\n"
 
