@@ -282,15 +282,17 @@ def call_snakemake(
     targets: Sequence[str],
     options: Sequence[str],
     variables: Mapping[str, str] | None = None,
+    module: str = "snakemake",
 ) -> NoReturn:
     """Print the command line and become Snakemake, which then handles signals and the exit status.
 
     The project's Snakefile is used if it has all rules of the library under their own names, else
-    the library's.
+    the library's. `module` runs it.
     """
     command = snakemake_command(location, targets, options)
     _, environment = _command(location, [], variables or {})
     os.chdir(location.require_project().directory)
+    command[command.index("snakemake")] = module
     os.execve(sys.executable, command, environment)
 
 

@@ -87,7 +87,9 @@ def install_command(
         # Only rules of the project's own need experiments. What is wrong in one, or is not for this
         # machine, does not concern a recipe.
         words += ["--config", "kochi_experiments=[]"]
-    call_snakemake(location, list(dict.fromkeys(targets)), words, variables)
+    # Jobs elsewhere would go on, and the next run waits for them.
+    module = "snakemake" if is_elsewhere else "snakemake_kochi.cli.hanging_up"
+    call_snakemake(location, list(dict.fromkeys(targets)), words, variables, module)
 
 
 def _here(cores: int | None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -86,6 +87,22 @@ def test_a_batch_runs_there_and_its_status_and_results_come_home(laptop: Laptop)
         "done",
         "done",
     ]
+
+
+def test_results_there_are_run_again_compared_and_traced_from_here(laptop: Laptop) -> None:
+    laptop.go.touch()
+    assert laptop.kochi("batch", "-m", "spica", "wait.yaml", "test").returncode == 0
+    traced = laptop.kochi("trace", "-m", "spica")
+    assert traced.returncode == 0, traced.stderr
+    assert [each for each in json.loads(traced.stdout)["traceEvents"] if each["ph"] == "X"]
+    again = laptop.kochi("rerun", "-m", "spica", "results/spica/wait/1.log")
+    assert again.returncode == 0, again.stderr
+    compared = laptop.kochi("reproduce", "-m", "spica", "results/spica/wait/2.log")
+    assert compared.returncode == 0, compared.stderr
+    for command in ("rerun", "reproduce"):
+        wrong = laptop.kochi(command, "-m", "spica", "results/spica/wait/3.log")
+        assert wrong.returncode == 1
+        assert wrong.stderr.startswith("kochi: ") and "Traceback" not in wrong.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
