@@ -167,6 +167,19 @@ def is_over(words: Sequence[str], process: ProcessIdentity | None) -> bool:
     return process is None or not process.is_alive()
 
 
+def this_process() -> str:
+    """The calling process and its node, in one word."""
+    own = ProcessIdentity.of(os.getpid())
+    assert own is not None
+    return "-".join((*node_words(), str(own.pid), str(own.start)))
+
+
+def is_dead(process: str) -> bool:
+    """Whether a process, as `this_process` named it, has certainly ended; "" names none."""
+    *node, pid, start = process.split("-") if process else ("", "0", "0")
+    return len(node) == 3 and is_over(node, ProcessIdentity(int(pid), int(start)))
+
+
 def child_pids() -> list[int]:
     """The children of the calling (single-threaded) process, including zombies."""
     own = os.getpid()

@@ -65,7 +65,8 @@ def interact_command(machine: str | None, port: int | None, keep: bool, **typed:
 
     environment = {name: os.environ[name] for name in TERMINAL_VARIABLES if os.environ.get(name)}
     elsewhere = os.environ.get(FORWARDED, "")
-    terminal = Terminal(size_of_terminal(0, 1), keep, environment, elsewhere)
+    size = size_of_terminal(0, 1)
+    terminal = Terminal(size, keep, port is not None, environment, elsewhere)
     request = Request(**typed, terminal=terminal)  # type: ignore[arg-type]
     # Before the job is submitted: the port may be taken.
     with _forwarded(port) as forwarding:

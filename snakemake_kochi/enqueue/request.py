@@ -36,12 +36,13 @@ _SHELL = "an interactive shell"
 
 @dataclass(frozen=True)
 class Terminal:
-    """The terminal of a job, of this size at first; `keep`: the job goes on without it.
-    `environment` is what programs learn of it from variables. `forwarded` is the word by which
-    another computer, which forwards a port to the job, finds it."""
+    """The terminal of a job, of this size at first; `keep`: the job goes on without it. `has_port`:
+    a port is forwarded to the job. `environment` is what programs learn of it from variables.
+    `forwarded` is the word by which another computer, which forwards the port, finds the job."""
 
     size: Size
     keep: bool = False
+    has_port: bool = False
     environment: Mapping[str, str] = FrozenDict()
     forwarded: str = ""
 
@@ -147,6 +148,7 @@ def _ticket(
     resources: Resources,
     freeze: Freeze | None = None,
     directory: Path | None = None,
+    has_network: bool = True,
 ) -> Ticket:
     project = {"project": str(location.project.directory)} if location.project else {}
     environment = {"KOCHI_FREEZE": str(freeze.file)} if freeze else {}
@@ -155,7 +157,8 @@ def _ticket(
         # Imported here: most jobs have no terminal.
         from snakemake_kochi.terminal.host import host_command
 
-        command = host_command(location.root.directory, command, terminal.keep, terminal.size)
+        root = location.root.directory
+        command = host_command(root, command, terminal.keep, terminal.size, has_network)
         environment |= terminal.environment
         labels = {**labels, "terminal": "kept" if terminal.keep else "ends with its client"}
         labels |= {"forwarded": terminal.forwarded} if terminal.forwarded else {}
@@ -194,6 +197,7 @@ def _experiment(location: Location, request: Request) -> Prepared:
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
     from snakemake_kochi.phases.job import job_command
     from snakemake_kochi.phases.sent import have_read
+    from snakemake_kochi.project.isolation import NETWORK
     from snakemake_kochi.project.requirements import requirements_at
     from snakemake_kochi.project.values import parse_assignment
 
@@ -205,6 +209,13 @@ def _experiment(location: Location, request: Request) -> Prepared:
     freeze = take_freeze(Path.cwd(), machine, globs, named=file)
     have_read()
     experiment = freeze.experiment(file)
+    isolation = experiment.run.isolation
+    has_network = isolation is None or NETWORK not in isolation.words
+    if request.terminal is not None and request.terminal.has_port and not has_network:
+        raise KochiError(
+            f"{file}: run.isolate: the run script has no network, so that no port reaches it",
+            "Leave out -p, or remove 'network' there.",
+        )
     given = dict(map(parse_assignment, request.words[1:]))
     point = experiment.point(machine, given)
     extra = tuple(map(project.requirement, request.dependencies))
@@ -224,7 +235,11 @@ def _experiment(location: Location, request: Request) -> Prepared:
     labels = {"experiment": file} | parameters | _labels(request, freeze, installs)
     is_shared = request.is_shared or not experiment.run.exclusive
     resources = request.resources(is_shared, point.request)
-    ticket = _ticket(location, request, name, words, labels, resources, freeze, project.directory)
+    ticket = _ticket(
+        location,
+        *(request, name, words, labels, resources, freeze, project.directory),
+        has_network=has_network,
+    )
     remarks = (*experiment.remarks, *experiment.without_effect(given))
     return Prepared(request.queue or point.queue, ticket, remarks)
 

@@ -7,26 +7,32 @@ user can enter, and answers no process of another user.
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import socket
 import struct
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import read_json, to_json, write_atomically
+from snakemake_kochi.node_storage import StorageError, default_directory, hold
 from snakemake_kochi.paths import JobPaths
-from snakemake_kochi.processes import Node
+from snakemake_kochi.processes import Node, ProcessIdentity
 
 _VERSION = 1
+_LONGEST = 107  # bytes of a socket's name, see unix(7)
+_STORAGE = Path("/tmp")
 _UCRED = struct.Struct("3i")  # struct ucred, see unix(7): pid, uid, gid
 
 
 @dataclass(frozen=True)
 class Address:
     """The terminal of one attempt of a job. `keep`: it outlives its clients. `port`: a TCP port of
-    the node on which its program may listen."""
+    the node on which its program may listen; 0 if that has no network."""
 
     attempt: int
     worker: int
@@ -91,12 +97,58 @@ def peer_user(connection: socket.socket) -> int:
     return int(user)
 
 
+def accept_own(listener: socket.socket) -> socket.socket | None:
+    """The next connection, if it is one of this user."""
+    try:
+        connection, _ = listener.accept()
+    except OSError:
+        return None
+    # The directory keeps others out; the kernel's word is asked all the same.
+    if peer_user(connection) != os.geteuid():
+        connection.close()
+        return None
+    return connection
+
+
 @contextmanager
 def _reachable(path: Path) -> Iterator[str]:
     """A short name of a path: that of a socket may have 107 characters, and $TMPDIR is longer in
-    some allocations."""
+    some allocations. Else its own: what deletes old files in /tmp spares a socket in use, which it
+    knows by the name."""
+    if len(os.fsencode(path)) <= _LONGEST:
+        yield str(path)
+        return
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"
     finally:
         os.close(directory)
+
+
+@contextmanager
+def socket_directory(
+    holder: ProcessIdentity, storages: Sequence[Path] | None = None
+) -> Iterator[Path]:
+    """A new directory that no other user may enter. It is deleted afterwards, and by the next
+    holder if this one was killed.
+
+    By default it is in $TMPDIR, or in /tmp. Raises OSError.
+    """
+    directory = _make_directory(
+        holder, (default_directory(), _STORAGE) if storages is None else storages
+    )
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _make_directory(holder: ProcessIdentity, storages: Sequence[Path]) -> Path:
+    for storage in storages:
+        try:
+            return hold(storage, "terminal", secrets.token_hex(8), holder).directory
+        except (StorageError, OSError):
+            continue
+    # In a directory for everybody, somebody else may have taken the name of ours. A name that
+    # nobody can know is left; if this process is killed, so is the directory.
+    return Path(tempfile.mkdtemp(prefix=f"kochi-{os.geteuid()}-", dir=storages[-1]))

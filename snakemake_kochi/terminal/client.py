@@ -7,21 +7,23 @@ import os
 import selectors
 import signal
 import socket
+import termios
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from snakemake_kochi.terminal.output import Modes
 from snakemake_kochi.terminal.protocol import (
     VERSION,
-    FrameReader,
     Kind,
+    Peer,
     ProtocolError,
     frame,
     json_frame,
     read_json_payload,
 )
-from snakemake_kochi.terminal.screen import Modes, RawTerminal, size_of_terminal, write_all
+from snakemake_kochi.terminal.screen import RawTerminal, size_of_terminal, write_all
 
 # Ctrl-], as telnet, and as systemd's tools do: pressed three times in a second, it leaves. The
 # first two reach the program, as an editor may need them.
@@ -51,15 +53,13 @@ class Client:
     """One connection to the terminal of a job."""
 
     def __init__(self, stream: socket.socket, source: int = 0, target: int = 1) -> None:
-        self._stream = stream
+        self._host = Peer(stream)
         self._source = source
         self._target = target
-        self._frames = FrameReader()
-        self._unsent = bytearray()
         self._modes = Modes()
         self._presses: list[float] = []
         self._told: int | None = None
-        self._is_resized = self._is_stopped = False
+        self._is_resized = self._is_stopped = self._is_continued = False
         self._is_at_line_start = True
 
     def attend(self) -> Ending:
@@ -68,10 +68,9 @@ class Client:
         The job goes on after "detached"; after "left" and "told" if it is kept.
         """
         terminal = RawTerminal(self._source)
-        self._stream.setblocking(False)
         with _noting(self) as wakeup:
             size = size_of_terminal(self._source, self._target).numbers
-            self._send(json_frame(Kind.HELLO, {"version": VERSION, "size": size}))
+            self._host.send(json_frame(Kind.HELLO, {"version": VERSION, "size": size}))
             try:
                 with terminal.raw():
                     ending = self._run(wakeup, terminal)
@@ -79,19 +78,17 @@ class Client:
                 self._tidy()
         if ending.kind in ("left", "told"):
             # Also to one that reads slowly.
-            self._stream.settimeout(_PATIENCE)
-            with contextlib.suppress(OSError):
-                self._stream.sendall(bytes(self._unsent))
+            self._host.send_rest(_PATIENCE)
         return ending
 
     def _run(self, wakeup: int, terminal: RawTerminal) -> Ending:
         with selectors.PollSelector() as selector:
             selector.register(wakeup, selectors.EVENT_READ)
             selector.register(self._source, selectors.EVENT_READ)
-            selector.register(self._stream, selectors.EVENT_READ)
+            selector.register(self._host, selectors.EVENT_READ)
             while True:
-                wanted = selectors.EVENT_WRITE if self._unsent else 0
-                selector.modify(self._stream, wanted | selectors.EVENT_READ)
+                wanted = selectors.EVENT_WRITE if self._host.unsent else 0
+                selector.modify(self._host, wanted | selectors.EVENT_READ)
                 for key, events in selector.select():
                     ending = None
                     if key.fd == wakeup:
@@ -100,7 +97,7 @@ class Client:
                         ending = self._type()
                     else:
                         if events & selectors.EVENT_WRITE:
-                            self._send(b"")
+                            self._host.send()
                         if events & selectors.EVENT_READ:
                             ending = self._receive()
                     if ending is not None:
@@ -110,31 +107,37 @@ class Client:
         with contextlib.suppress(BlockingIOError):
             os.read(wakeup, 512)
         if self._told is not None:
-            self._send(frame(Kind.DETACH))
+            self._host.send(frame(Kind.DETACH))
             return Ending("told", signal=self._told)
         if self._is_stopped:
             self._is_stopped = False
             terminal.leave()
             signal.raise_signal(signal.SIGSTOP)
-            terminal.enter()
+        if self._is_continued:
+            # A shell has had the terminal meanwhile.
+            self._is_continued = False
+            with contextlib.suppress(termios.error):  # the window was closed
+                terminal.enter()
             self._is_resized = True
         if self._is_resized:
             self._is_resized = False
-            self._send(frame(Kind.SIZE, size_of_terminal(self._source, self._target).pack()))
+            self._host.send(frame(Kind.SIZE, size_of_terminal(self._source, self._target).pack()))
         return None
 
     def _type(self) -> Ending | None:
         try:
             data = os.read(self._source, _CHUNK)
+        except BlockingIOError:  # another program of the terminal has made it so
+            return None
         except OSError:
             data = b""
         if not data:  # the window was closed
-            self._send(frame(Kind.DETACH))
+            self._host.send(frame(Kind.DETACH))
             return Ending("told", signal=signal.SIGHUP)
         if self._wants_to_leave(data):
-            self._send(frame(Kind.DETACH))
+            self._host.send(frame(Kind.DETACH))
             return Ending("left")
-        self._send(frame(Kind.DATA, data))
+        self._host.send(frame(Kind.DATA, data))
         return None
 
     def _wants_to_leave(self, data: bytes) -> bool:
@@ -148,20 +151,12 @@ class Client:
 
     def _receive(self) -> Ending | None:
         try:
-            data = self._stream.recv(_CHUNK)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            return Ending("lost", why=error.strerror or str(error))
-        if not data:
-            return Ending("lost")
-        try:
-            for kind, payload in self._frames.feed(data):
+            for kind, payload in self._host.receive():
                 if (ending := self._take(kind, payload)) is not None:
                     return ending
         except ProtocolError as error:
             return Ending("lost", why=error.message)
-        return None
+        return Ending("lost", why=self._host.why) if self._host.is_gone else None
 
     def _take(self, kind: bytes, payload: bytes) -> Ending | None:
         if kind == Kind.DATA:
@@ -170,7 +165,7 @@ class Client:
             try:
                 write_all(self._target, payload)
             except OSError:
-                self._send(frame(Kind.HANG_UP))
+                self._host.send(frame(Kind.HANG_UP))
                 return Ending("told", signal=signal.SIGPIPE)
         elif kind == Kind.EXIT:
             said = read_json_payload(payload)
@@ -189,17 +184,6 @@ class Client:
             raise ProtocolError("the terminal of the job belongs to another version")
         return None
 
-    def _send(self, data: bytes) -> None:
-        self._unsent += data
-        try:
-            while self._unsent:
-                del self._unsent[: self._stream.send(self._unsent)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            # Reading tells the end, after what was sent before it.
-            self._unsent.clear()
-
     def _tidy(self) -> None:
         undone = self._modes.undone()
         with contextlib.suppress(OSError):
@@ -210,6 +194,8 @@ class Client:
             self._is_resized = True
         elif number == signal.SIGTSTP:
             self._is_stopped = True
+        elif number == signal.SIGCONT:
+            self._is_continued = True
         else:
             self._told = number
 
@@ -221,7 +207,7 @@ def _noting(client: Client) -> Iterator[int]:
     for descriptor in (wakeup, notifier):
         os.set_blocking(descriptor, False)
     before_fd = signal.set_wakeup_fd(notifier, warn_on_full_buffer=False)
-    numbers = (*_TOLD, signal.SIGWINCH, signal.SIGTSTP)
+    numbers = (*_TOLD, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
     before = {
         each: signal.signal(each, lambda number, _: client.note_signal(number)) for each in numbers
     }

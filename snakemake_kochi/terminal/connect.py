@@ -48,6 +48,11 @@ def connected(location: Location, address: Address) -> Iterator[socket.socket]:
 
 def way_to_port(location: Location, address: Address) -> list[str]:
     """The argument list that runs a relay to the job's port. Raises KochiError."""
+    if not address.port:
+        raise KochiError(
+            "the job's script is isolated from the network, so that no port reaches it",
+            "Leave out -p",
+        )
     # Imported here: most terminals have no port.
     from snakemake_kochi.terminal.port_relay import port_relay_command
 

@@ -35,8 +35,14 @@ from snakemake_kochi.terminal.loopback import (
     next_free_port,
     user_of_client,
 )
-from snakemake_kochi.terminal.pipes import reading, writing
-from snakemake_kochi.terminal.streams import CHUNK, Multiplexer, StreamError, abort
+from snakemake_kochi.terminal.streams import (
+    CHUNK,
+    Multiplexer,
+    StreamError,
+    abort,
+    reading,
+    writing,
+)
 
 _FIRST_FOR_USERS = 1024
 _MOST_CONNECTIONS = 400  # a process may often have 1,024 files open

@@ -1,7 +1,7 @@
 """The terminal host, the process of a job of `kochi interact`.
 
-    python -m snakemake_kochi.terminal.host --root ROOT [--keep] [--size R,C,W,H]
-        [--client PROCESS] -- COMMAND...
+    python -m snakemake_kochi.terminal.host --root ROOT [--keep] [--no-port]
+        [--size R,C,W,H] [--client PROCESS] -- COMMAND...
 
 It runs the command in a pseudo-terminal, and listens on a Unix domain socket for the client that
 has the terminal of a person; `address.py` says where, `protocol.py` what they say. The command
@@ -30,32 +30,35 @@ from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, told
 from snakemake_kochi.paths import Root
-from snakemake_kochi.processes import ProcessIdentity, is_over, node_words, this_node
-from snakemake_kochi.terminal.address import Address, listen_at, peer_user, read_address
+from snakemake_kochi.processes import ProcessIdentity, is_dead, this_node, this_process
+from snakemake_kochi.terminal.address import (
+    Address,
+    accept_own,
+    listen_at,
+    read_address,
+    socket_directory,
+)
 from snakemake_kochi.terminal.loopback import free_port
-from snakemake_kochi.terminal.place import socket_directory
-from snakemake_kochi.terminal.program import Program
+from snakemake_kochi.terminal.output import Recent
+from snakemake_kochi.terminal.program import Program, shell_status
 from snakemake_kochi.terminal.protocol import (
     VERSION,
-    FrameReader,
     Kind,
+    Peer,
     ProtocolError,
     Size,
+    data_frames,
     frame,
     json_frame,
     read_json_payload,
 )
 
-# Seconds in which the first client must come: it looks for the job's terminal twice a second, and
-# a network filesystem may show it late.
-_PATIENCE = 60.0
+# Seconds in which the first client must come. A network filesystem may show it the terminal late,
+# and it waits for an ssh server and for its relay (`login.py`, `connect.py`).
+_PATIENCE = 120.0
 # Seconds between two looks whether the process that is to be the client is dead.
 _LOOK = 1.0
-# Seconds for a program to end after its terminal was closed, within the 5 s that a worker gives.
-_GRACE = 3.0
-# Seconds in which the output of an ended program must have come, if another process still has its
-# terminal; and in which a client must take it.
-_LAST_OUTPUT = 0.2
+# Seconds in which a client must take the last output.
 _LAST_CLIENT = 10.0
 _CHUNK = 1 << 16
 # Bytes of recent output that --keep replays.
@@ -65,29 +68,10 @@ _HUNG_UP = 128 + signal.SIGHUP
 _PORT = "KOCHI_FORWARD_PORT"
 
 
-class _Client:
+class _Client(Peer):
     """A connection; `is_attached` once it has said what it wants."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.frames = FrameReader()
-        self.unsent = bytearray()
-        self.is_attached = False
-
-    def fileno(self) -> int:
-        return self.connection.fileno()
-
-    def send(self, data: bytes) -> bool:
-        """Send as much as it takes now; returns False if it is gone."""
-        self.unsent += data
-        try:
-            while self.unsent:
-                del self.unsent[: self.connection.send(self.unsent)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            return False
-        return True
+    is_attached = False
 
 
 class Host:
@@ -97,17 +81,11 @@ class Host:
         self, words: Sequence[str], size: Size, keep: bool, job: str, expected: str = ""
     ) -> None:
         self._expected = expected
-        self._words = words
         self._keep = keep
         self._job = job
-        self._program: Program | None = None
+        self._program = Program(words)
         self._clients: list[_Client] = []
-        self._recent = bytearray()
-        self._unseen = 0  # bytes at the end of `_recent` that no client got
-        self._status: int | None = None
-        self._ended_at = 0.0
-        self._why = ""
-        self._give_up = 0.0  # when to stop waiting for a program that was told to end
+        self._recent = Recent(_REPLAYED)
         self._is_lost = self._is_told = False
         self._deadline = time.monotonic() + _PATIENCE
         self._wakeup, notifier = os.pipe()
@@ -117,12 +95,12 @@ class Host:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._note_order)
         if keep:
-            self._program = Program(words, size)
+            self._program.start(size)
 
     def serve(self, listener: socket.socket) -> int:
         """Serve until the program has ended; returns its exit status."""
         listener.setblocking(False)
-        while not self._is_over():
+        while not self._program.is_over:
             for ready, events in self._wait(listener):
                 if ready is listener:
                     self._accept(listener)
@@ -151,61 +129,43 @@ class Host:
             for client in self._clients:
                 wanted = selectors.EVENT_WRITE if client.unsent else 0
                 selector.register(client, wanted | selectors.EVENT_READ, client)
-            if program is not None and program.is_open:
+            if program.has_terminal:
                 wanted = selectors.EVENT_WRITE if program.has_input else 0
                 # A program waits for a client that is slow, as for a terminal.
-                if attached is None or len(attached.unsent) < _CHUNK:
+                if attached is None or attached.unsent < _CHUNK:
                     wanted |= selectors.EVENT_READ
                 if wanted:
                     selector.register(program, wanted, program)
             found = selector.select(self._pause())
+        program.is_silent = False  # it may have its terminal again
         return [(key.data, events) for key, events in found]
 
     def _pause(self) -> float | None:
         """Seconds after which something is due without an event."""
-        moments = []
-        if self._program is None:
+        moments = [due] if (due := self._program.due) is not None else []
+        if not self._program.has_begun:
             moments.append(min(self._deadline, time.monotonic() + _LOOK))
-        if self._give_up:
-            moments.append(self._give_up)
-        if self._status is not None:
-            moments.append(self._ended_at + _LAST_OUTPUT)
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     # ---- clients
 
     def _accept(self, listener: socket.socket) -> None:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            return
-        # The directory keeps others out; the kernel's word is asked all the same.
-        if peer_user(connection) != os.geteuid():
-            connection.close()
-            return
-        connection.setblocking(False)
-        self._clients.append(_Client(connection))
+        if (connection := accept_own(listener)) is not None:
+            self._clients.append(_Client(connection))
 
     def _look_at(self, client: _Client, events: int) -> None:
         if client not in self._clients:
             return
-        if events & selectors.EVENT_WRITE and not client.send(b""):
+        if events & selectors.EVENT_WRITE and not client.send():
             self._lose(client)
         elif events & selectors.EVENT_READ:
             try:
-                data = client.connection.recv(_CHUNK)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self._lose(client)
-                return
-            try:
-                for kind, payload in client.frames.feed(data):
+                for kind, payload in client.receive():
                     self._take(client, kind, payload)
             except ProtocolError as error:
                 client.send(frame(Kind.REFUSED, str(error).encode()))
+                self._lose(client)
+            if client.is_gone:
                 self._lose(client)
 
     def _take(self, client: _Client, kind: bytes, payload: bytes) -> None:
@@ -214,17 +174,17 @@ class Host:
             self._greet(client, payload)
         elif not client.is_attached:
             raise ProtocolError("a client must say first what it wants")
-        elif kind == Kind.DATA and program is not None and program.is_open:
+        elif kind == Kind.DATA and program.is_open:
             program.give(payload)
-        elif kind == Kind.SIZE and program is not None and program.is_open:
+        elif kind == Kind.SIZE and program.is_open:
             program.resize(Size.unpack(payload))
         elif kind == Kind.DETACH:
             if self._keep:
                 self._detach(client, f"job {self._job} goes on")
             else:
-                self._end("its terminal was closed")
+                program.end("its terminal was closed")
         elif kind == Kind.HANG_UP:
-            self._end("its terminal was closed")
+            program.end("its terminal was closed")
 
     def _greet(self, client: _Client, payload: bytes) -> None:
         said = read_json_payload(payload)
@@ -247,21 +207,13 @@ class Host:
             self._detach(other, f"job {self._job} goes on in another terminal")
         client.is_attached = True
         client.send(json_frame(Kind.WELCOME, {"keep": self._keep}))
-        if self._program is None:
-            self._program = Program(self._words, size)
+        if not self._program.has_begun:
+            self._program.start(size)
         elif self._program.is_open:
             self._program.resize(size)
-            client.send(b"".join(self._replay()))
+            client.send(data_frames(self._recent.again()))
             self._program.redraw()
-        self._unseen = 0
         self._note("a terminal is attached")
-
-    def _replay(self) -> list[bytes]:
-        recent = bytes(self._recent)
-        if len(recent) >= _REPLAYED:
-            # Not from the middle of a character, or of a sequence for the terminal.
-            recent = recent[recent.find(b"\n") + 1 :]
-        return [frame(Kind.DATA, recent[at : at + _CHUNK]) for at in range(0, len(recent), _CHUNK)]
 
     def _detach(self, client: _Client, why: str) -> None:
         client.send(frame(Kind.DETACHED, why.encode()))
@@ -271,15 +223,14 @@ class Host:
         if client not in self._clients:
             return
         self._clients.remove(client)
-        client.connection.close()
-        if not client.is_attached or self._status is not None:
+        client.close()
+        if not client.is_attached or self._program.status is not None:
             return
         self._note("the terminal was detached")
         if not self._keep:
             self._is_lost = True
-            self._end("the connection to its terminal was lost")
-            if self._program is not None:
-                self._program.close()
+            self._program.end("the connection to its terminal was lost")
+            self._program.close()
 
     # ---- the program
 
@@ -291,62 +242,40 @@ class Host:
         # Anything else means that it can be read, or that its end is to be read.
         if not events & selectors.EVENT_READ or (data := program.read()) is None:
             return
+        client = self._attached
+        is_seen = client is not None and client.send(frame(Kind.DATA, data))
         if self._keep:
-            self._recent += data
-            del self._recent[:-_REPLAYED]
-        if (client := self._attached) is None:
-            self._unseen = min(self._unseen + len(data), len(self._recent))
-        elif not client.send(frame(Kind.DATA, data)):
+            self._recent.add(data, is_seen)
+        if client is not None and not is_seen:
             self._lose(client)
 
     def _look_at_program(self) -> None:
         if self._is_told:
-            self._end("its worker ended it")
-        if self._program is None:
+            self._program.end("its worker ended it")
+        if not self._program.has_begun:
             is_late = time.monotonic() >= self._deadline
-            if is_late or _is_dead(self._expected):
-                self._end("no terminal was attached to it")
-        elif self._status is None and (status := self._program.poll()) is not None:
-            self._status = status
-            self._ended_at = time.monotonic()
-
-    def _end(self, why: str) -> None:
-        """Tell the program to end, for a reason that is not its own."""
-        if self._status is not None or self._why:
-            return
-        self._why = why
-        self._give_up = time.monotonic() + _GRACE
-        if self._program is None:
-            self._status = -signal.SIGHUP
-        else:
-            self._program.hang_up()
-
-    def _is_over(self) -> bool:
-        now = time.monotonic()
-        if self._status is not None:
-            # Somebody else may have the terminal, as a program in the background has.
-            is_quiet = now >= self._ended_at + _LAST_OUTPUT
-            return self._program is None or not self._program.is_open or is_quiet
-        return bool(self._give_up) and now >= self._give_up
+            if is_late or is_dead(self._expected):
+                self._program.end("no terminal was attached to it")
+        self._program.look()
 
     def _finish(self) -> int:
         """Tell the client how the program ended; returns the exit status."""
-        ended = -signal.SIGHUP if self._status is None else self._status
-        status = ended if ended >= 0 else 128 - ended
-        number = -ended if ended < 0 else None
+        program = self._program
+        ended = -signal.SIGHUP if program.status is None else program.status
+        status = shell_status(ended)
+        # A client that is slow has kept it waiting.
+        rest = program.read_rest()
+        program.close()
         if (client := self._attached) is not None:
-            client.connection.settimeout(_LAST_CLIENT)
-            client.send(
-                json_frame(Kind.EXIT, {"status": status, "signal": number, "why": self._why})
-            )
-            client.connection.close()
-        if self._program is not None:
-            self._program.close()
-        if self._unseen:
-            sys.stdout.buffer.write(self._recent[-self._unseen :] + b"\n")
+            number = -ended if ended < 0 else None
+            said = {"status": status, "signal": number, "why": program.why}
+            client.send_rest(_LAST_CLIENT, data_frames(rest) + json_frame(Kind.EXIT, said))
+            client.close()
+        if unseen := self._recent.unseen:
+            sys.stdout.buffer.write(unseen + b"\n")
             sys.stdout.flush()
-        if self._why:
-            self._note(f"the program was told to end: {self._why}")
+        if program.why:
+            self._note(f"the program was told to end: {program.why}")
         return status or (_HUNG_UP if self._is_lost else 0)
 
     def _note(self, text: str) -> None:
@@ -355,25 +284,15 @@ class Host:
             print(f"kochi: {text}", flush=True)
 
 
-def _is_dead(process: str) -> bool:
-    """Whether a process, as `this_process` names it, has certainly ended."""
-    *node, pid, start = process.split("-") if process else ("", "0", "0")
-    return len(node) == 3 and is_over(node, ProcessIdentity(int(pid), int(start)))
-
-
-def this_process() -> str:
-    """The calling process and its node, in one word."""
-    own = ProcessIdentity.of(os.getpid())
-    assert own is not None
-    return "-".join((*node_words(), str(own.pid), str(own.start)))
-
-
-def host_command(root: Path, command: Sequence[str], keep: bool, size: Size) -> tuple[str, ...]:
+def host_command(
+    root: Path, command: Sequence[str], keep: bool, size: Size, has_network: bool
+) -> tuple[str, ...]:
     """The argument list that runs a command in a terminal of its job, with this Python. The calling
     process is to be its client."""
     # -P: a module of that name in the user's directory must not replace a library.
     words = [sys.executable, "-P", "-m", "snakemake_kochi.terminal.host", "--root", str(root)]
     words += ["--keep"] if keep else ["--client", this_process()]
+    words += [] if has_network else ["--no-port"]
     return (*words, "--size", ",".join(map(str, size.numbers)), "--", *command)
 
 
@@ -391,8 +310,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if read_address(job) is not None:
             # What ran there is lost, and nobody waits for the same again.
             raise KochiError(f"the terminal of job {number} was lost in an earlier attempt")
-        port = free_port()
-        os.environ[_PORT] = str(port)  # before the program begins
+        port = 0 if options.no_port else free_port()
+        if port:
+            os.environ[_PORT] = str(port)  # before the program begins
         with socket_directory(own) as directory:
             path = directory / "socket"
             with listen_at(path) as listener:
@@ -414,6 +334,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--root", type=Path, required=True, metavar="DIRECTORY")
     parser.add_argument("--keep", action="store_true", help="go on without a client")
+    parser.add_argument("--no-port", action="store_true", help="the command has no network")
     parser.add_argument("--client", default="", metavar="PROCESS", help="the first client")
     parser.add_argument(
         "--size",

@@ -17,8 +17,14 @@ import sys
 from collections.abc import Sequence
 
 from snakemake_kochi.terminal.loopback import LOOPBACK, LOOPBACK_6, users_of_server
-from snakemake_kochi.terminal.pipes import reading, writing
-from snakemake_kochi.terminal.streams import CHUNK, Multiplexer, StreamError, abort
+from snakemake_kochi.terminal.streams import (
+    CHUNK,
+    Multiplexer,
+    StreamError,
+    abort,
+    reading,
+    writing,
+)
 
 _STDIN, _STDOUT = 0, 1
 _ROOT = 0

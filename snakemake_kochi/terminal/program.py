@@ -11,12 +11,20 @@ import pty
 import signal
 import struct
 import termios
+import time
 from collections.abc import Sequence
 
 from snakemake_kochi.terminal.protocol import Size
 
 _CHUNK = 1 << 16
 _MOST_TYPED = 1 << 20
+# Seconds for a program to end after its terminal was closed, within the 5 s that a worker gives.
+_GRACE = 3.0
+# Seconds in which the output of an ended program must have come, if another process still has its
+# terminal.
+_LAST_OUTPUT = 0.2
+# Seconds until a program without its terminal may have opened it again.
+_LOOK = 1.0
 _NOT_FOUND, _CANNOT_EXECUTE = 127, 126  # as in shells
 # ioctl_tty(2) and termbits.h; Python's termios lacks it: the terminal erases whole characters.
 _IUTF8 = 0o040000
@@ -28,11 +36,24 @@ _OF_A_TERMINAL = (
 
 
 class Program:
-    """A program, and the side of its pseudo-terminal that stands for a person."""
+    """A program, and the side of its pseudo-terminal that stands for a person.
 
-    def __init__(self, words: Sequence[str], size: Size) -> None:
-        """Start it; it leads a session of its own. Raises OSError."""
+    `status`: how it ended, as the exit status, or the negative number of a signal; None until
+    then. `why`: it was told to end. `is_silent`: no process had its terminal at the last look.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
         self._input = bytearray()
+        self._master = -1
+        self.pid = 0
+        self.status: int | None = None
+        self.why = ""
+        self.is_silent = False
+        self._ended_at = self._give_up = 0.0
+
+    def start(self, size: Size) -> None:
+        """Start it; it leads a session of its own. Raises OSError."""
         self._master, slave = pty.openpty()
         self.resize(size)
         settings = termios.tcgetattr(slave)
@@ -40,14 +61,23 @@ class Program:
         termios.tcsetattr(slave, termios.TCSANOW, settings)
         self.pid = os.fork()
         if self.pid == 0:
-            _become(words, slave)
+            _become(self._words, slave)
         os.close(slave)
         os.set_blocking(self._master, False)
 
     @property
+    def has_begun(self) -> bool:
+        return self.pid != 0
+
+    @property
     def is_open(self) -> bool:
-        """Whether the program may still have its terminal."""
+        """Whether the program may have a terminal."""
         return self._master >= 0
+
+    @property
+    def has_terminal(self) -> bool:
+        """Whether a process has it. A program that has none may open it again, as /dev/tty."""
+        return self.is_open and not self.is_silent
 
     def fileno(self) -> int:
         return self._master
@@ -73,7 +103,8 @@ class Program:
                 self._input.clear()
 
     def read(self) -> bytes | None:
-        """What it has printed; None if there is nothing now. At the end, closes the terminal."""
+        """What it has printed; None if there is nothing now, and then `has_terminal` tells whether
+        anybody can print more."""
         try:
             if data := os.read(self._master, _CHUNK):
                 return data
@@ -83,8 +114,15 @@ class Program:
             # Linux reports this when no process has the terminal any more.
             if error.errno != errno.EIO:
                 raise
-        self.close()
+        self.is_silent = True
         return None
+
+    def read_rest(self) -> bytes:
+        """What an ended program has printed and nobody has read."""
+        found, until = b"", time.monotonic() + _LAST_OUTPUT
+        while self.is_open and time.monotonic() < until and (data := self.read()):
+            found += data
+        return found
 
     def resize(self, size: Size) -> None:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", *size.numbers))
@@ -94,25 +132,63 @@ class Program:
         with contextlib.suppress(OSError):
             os.killpg(os.tcgetpgrp(self._master), signal.SIGWINCH)
 
-    def hang_up(self) -> None:
-        """Signal what a program gets when its terminal is closed; shells end their jobs then."""
-        with contextlib.suppress(OSError):
-            os.killpg(os.tcgetpgrp(self._master), signal.SIGHUP)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGHUP)
-            os.kill(self.pid, signal.SIGCONT)
-
     def close(self) -> None:
         """Take the terminal away. The kernel signals the processes that have it."""
         if self.is_open:
             os.close(self._master)
             self._master = -1
 
-    def poll(self) -> int | None:
-        """How it ended, as the exit status, or the negative number of a signal; None while it
-        runs."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
-        return None if pid == 0 else os.waitstatus_to_exitcode(status)
+    def look(self) -> None:
+        """Notice that it has ended."""
+        if self.has_begun and self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._note_end(os.waitstatus_to_exitcode(status))
+
+    def end(self, why: str) -> None:
+        """Tell it to end, for a reason that is not its own, by what a program gets when its
+        terminal is closed. Shells end their jobs then."""
+        if self.status is not None or self.why:
+            return
+        self.why = why
+        self._give_up = time.monotonic() + _GRACE
+        if not self.has_begun:
+            self._note_end(-signal.SIGHUP)
+            return
+        with contextlib.suppress(OSError):
+            os.killpg(os.tcgetpgrp(self._master), signal.SIGHUP)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGHUP)
+            os.kill(self.pid, signal.SIGCONT)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is to be waited for: it has ended, or does not though it was told to, and
+        has printed all."""
+        now = time.monotonic()
+        if self.status is None:
+            return bool(self._give_up) and now >= self._give_up
+        # Somebody else may have the terminal, as a program in the background has.
+        return not self.has_terminal or now >= self._ended_at + _LAST_OUTPUT
+
+    @property
+    def due(self) -> float | None:
+        """When to look again, although nothing happens."""
+        if self.status is not None:
+            return self._ended_at + _LAST_OUTPUT
+        if self._give_up:
+            return self._give_up
+        return time.monotonic() + _LOOK if self.is_silent else None
+
+    def _note_end(self, status: int) -> None:
+        self.status = status
+        self._ended_at = time.monotonic()
+        self.is_silent = False  # it may have printed something at its end
+
+
+def shell_status(status: int) -> int:
+    """A `status` as shells have it: 128 + n after signal n."""
+    return status if status >= 0 else 128 - status
 
 
 def _become(words: Sequence[str], slave: int) -> None:

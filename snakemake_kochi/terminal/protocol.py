@@ -9,7 +9,9 @@ A relay begins with the line GREETING: what a login shell prints before it is no
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,6 +46,7 @@ _END = b"\n"
 _SIZE = struct.Struct("!HHHH")
 # Far more than either side sends at once: a longer frame comes from something else.
 _LONGEST = 1 << 20
+_CHUNK = 1 << 16
 
 
 class ProtocolError(KochiError):
@@ -90,6 +93,11 @@ def frame(kind: bytes, payload: bytes = b"") -> bytes:
     return _HEADER.pack(kind, len(payload)) + payload + _END
 
 
+def data_frames(data: bytes) -> bytes:
+    """Bytes of any length as frames; no bytes are no frame."""
+    return b"".join(frame(Kind.DATA, data[at : at + _CHUNK]) for at in range(0, len(data), _CHUNK))
+
+
 def json_frame(kind: bytes, data: Mapping[str, Any]) -> bytes:
     return frame(kind, json.dumps(data).encode())
 
@@ -126,3 +134,65 @@ class FrameReader:
             found.append((kind, bytes(self._pending[_HEADER.size : end])))
             del self._pending[: end + len(_END)]
         return found
+
+
+class Peer:
+    """The other side of a connection. It may be slow: what it does not take now waits here."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._frames = FrameReader()
+        self._unsent = bytearray()
+        self.is_gone = False
+        self.why = ""  # it is gone, in the words of the system
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    @property
+    def unsent(self) -> int:
+        """The number of bytes that wait."""
+        return len(self._unsent)
+
+    def send(self, frames: bytes = b"") -> bool:
+        """Send what it takes of this, and of what waits; False if it takes nothing any more. It
+        may have said something before, which `receive` still gets."""
+        self._unsent += frames
+        try:
+            while self._unsent:
+                del self._unsent[: self._connection.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._unsent.clear()
+            return False
+        return True
+
+    def send_rest(self, patience: float, frames: bytes = b"") -> bool:
+        """Send all; False if it has not taken it within so many seconds."""
+        self._unsent += frames
+        self._connection.settimeout(patience)
+        try:
+            self._connection.sendall(self._unsent)
+        except OSError:
+            return False
+        finally:
+            self._unsent.clear()
+            with contextlib.suppress(OSError):
+                self._connection.setblocking(False)
+        return True
+
+    def receive(self) -> list[tuple[bytes, bytes]]:
+        """The frames that have come; `is_gone` tells the end. Raises ProtocolError."""
+        try:
+            data = self._connection.recv(_CHUNK)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            data, self.why = b"", error.strerror or str(error)
+        self.is_gone = not data
+        return self._frames.feed(data)
+
+    def close(self) -> None:
+        self._connection.close()

@@ -19,6 +19,7 @@ from pathlib import Path
 from snakemake_kochi.errors import told
 from snakemake_kochi.terminal.address import connect_to
 from snakemake_kochi.terminal.protocol import GREETING
+from snakemake_kochi.terminal.screen import write_all
 
 _CHUNK = 1 << 16
 
@@ -29,7 +30,7 @@ def relay_command(socket_path: str) -> list[str]:
 
 
 def join(connection: socket.socket, source: int = 0, target: int = 1) -> None:
-    """Copy bytes both ways until one side ends."""
+    """Copy bytes both ways until one side ends. Raises OSError if nobody reads the target."""
     with selectors.PollSelector() as selector:
         selector.register(source, selectors.EVENT_READ)
         selector.register(connection, selectors.EVENT_READ)
@@ -38,17 +39,19 @@ def join(connection: socket.socket, source: int = 0, target: int = 1) -> None:
                 if key.fd == source:
                     if not (data := os.read(source, _CHUNK)):
                         return
-                    connection.sendall(data)
+                    try:
+                        connection.sendall(data)
+                    except OSError:
+                        # The host is gone. What it has said last is still to be read.
+                        selector.unregister(source)
                 else:
-                    if not (data := connection.recv(_CHUNK)):
+                    try:
+                        data = connection.recv(_CHUNK)
+                    except ConnectionError:
                         return
-                    _write(target, data)
-
-
-def _write(target: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(target, left) :]
+                    if not data:
+                        return
+                    write_all(target, data)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"kochi: {told(error)}", file=sys.stderr)
         return 1
-    _write(1, GREETING)
-    with connection, contextlib.suppress(ConnectionError, BrokenPipeError):
+    with connection, contextlib.suppress(OSError):
+        write_all(1, GREETING)
         join(connection)
     return 0
 

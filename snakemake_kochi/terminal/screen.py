@@ -1,63 +1,19 @@
-"""The terminal of a person while a program elsewhere has it: raw mode, its size, and its
-restoration."""
+"""The terminal of a person while a program elsewhere has it: its size, raw mode, and how it is
+restored."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
-import re
+import select
 import struct
 import termios
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from snakemake_kochi.terminal.protocol import Size
-
-# Private modes that a program may leave behind: cursor keys, the cursor, mouse, focus, the
-# alternate screens, and bracketed paste (xterm's control sequences, "DEC Private Mode Set").
-_MODE = re.compile(rb"\x1b\[\?([\d;]+)([hl])")
-_WATCHED = frozenset(b"1 25 47 1000 1002 1003 1004 1006 1015 1047 1049 2004".split())
-_USUALLY_SET = frozenset((b"25",))
-_LONGEST_SEQUENCE = 64
-_PLAIN = b"\x1b>\x1b[0m"  # the keypad, and colours
-
-
-class Modes:
-    """Which modes of the terminal a program has changed."""
-
-    def __init__(self) -> None:
-        self._changed: set[bytes] = set()
-        self._rest = b""
-
-    def note(self, output: bytes) -> None:
-        """Look at what the program prints."""
-        output = self._rest + output
-        if b"\x1b" not in output:
-            return
-        end = 0
-        for found in _MODE.finditer(output):
-            end = found.end()
-            for mode in _WATCHED & set(found[1].split(b";")):
-                if (found[2] == b"h") == (mode in _USUALLY_SET):
-                    self._changed.discard(mode)
-                else:
-                    self._changed.add(mode)
-        # A sequence may be cut in two.
-        last = output.rfind(b"\x1b", end)
-        is_cut = last >= 0 and len(output) - last < _LONGEST_SEQUENCE
-        self._rest = output[last:] if is_cut else b""
-
-    def undone(self) -> bytes:
-        """What to print so that the terminal is as before; b"" if nothing was left behind."""
-        if not self._changed:
-            return b""
-        parts = [
-            b"\x1b[?%s%s" % (mode, b"h" if mode in _USUALLY_SET else b"l")
-            for mode in sorted(self._changed)
-        ]
-        self._changed.clear()
-        return b"".join(parts) + _PLAIN
 
 
 def size_of_terminal(*descriptors: int) -> Size:
@@ -80,12 +36,14 @@ class RawTerminal:
         self._before = termios.tcgetattr(descriptor)
 
     def enter(self) -> None:
-        tty.setraw(self._descriptor, termios.TCSADRAIN)
+        _uninterrupted(lambda: tty.setraw(self._descriptor, termios.TCSADRAIN))
 
     def leave(self) -> None:
         # A window that is closed has no terminal any more.
         with contextlib.suppress(termios.error, OSError):
-            termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
+            _uninterrupted(
+                lambda: termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
+            )
 
     @contextlib.contextmanager
     def raw(self) -> Iterator[None]:
@@ -96,8 +54,25 @@ class RawTerminal:
             self.leave()
 
 
+def _uninterrupted(change: Callable[[], object]) -> None:
+    """Change a terminal. These calls wait for its output, and Python, which calls others again
+    after a signal, gives up these."""
+    while True:
+        try:
+            change()
+        except termios.error as error:
+            if error.args[0] != errno.EINTR:
+                raise
+        else:
+            return
+
+
 def write_all(descriptor: int, data: bytes) -> None:
-    """Raises OSError."""
+    """Write to a descriptor, which other programs that have it may have made non-blocking. Raises
+    OSError."""
     left = memoryview(data)
     while left:
-        left = left[os.write(descriptor, left) :]
+        try:
+            left = left[os.write(descriptor, left) :]
+        except BlockingIOError:
+            select.select([], [descriptor], [])

@@ -128,12 +128,13 @@ class Session:
     # ---- in it
 
     def _attend(self, address: Address) -> Ending:
+        if self.forwarding is not None:
+            self.forwarding.begin(way_to_port(self.location, address))
         where = f"worker {address.worker} on {address.node.host}"
         leave = "Ctrl-] three times leaves it"
         then = "" if self.ends_it else f"; kochi attach {self.job} comes back"
         self.say(f"Job {self.job} has this terminal: {where}. {leave}{then}.")
         if self.forwarding is not None:
-            self.forwarding.begin(way_to_port(self.location, address))
             self.say(f"{self.forwarding.address} here is port {address.port} there.")
         try:
             with connected(self.location, address) as stream:
@@ -171,8 +172,8 @@ class Session:
                 self._cancel()
             self.say(f"kochi: {how}")
         elif ending.signal is not None:
-            name = signal.Signals(ending.signal).name
-            self.say(f"kochi: job {self.job} was ended by signal {ending.signal} ({name})")
+            said = _signal_said(ending.signal)
+            self.say(f"kochi: job {self.job} was ended by signal {said}")
         elif ending.status:
             self.say(f"Job {self.job} has ended: exit status {ending.status}.")
         else:
@@ -208,6 +209,14 @@ class Session:
                 self.say(f"  {line}")
         status = None if view.result is None else view.result.exit_status
         return status or _ENDED_EARLY
+
+
+def _signal_said(number: int) -> str:
+    """A signal for people. Those for real-time programs have no names here, but the first."""
+    try:
+        return f"{number} ({signal.Signals(number).name})"
+    except ValueError:
+        return str(number)
 
 
 @contextlib.contextmanager

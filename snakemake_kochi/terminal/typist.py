@@ -14,16 +14,15 @@ import sys
 import time
 from collections.abc import Sequence
 
-from snakemake_kochi.terminal.program import Program
+from snakemake_kochi.terminal.program import Program, shell_status
 from snakemake_kochi.terminal.screen import RawTerminal, size_of_terminal, write_all
 
 _CHUNK = 1 << 16
 _TOLD = (signal.SIGHUP, signal.SIGTERM)
 # Seconds of silence after a prompt: before it, schedulers and start-up files print lines.
 _SILENCE = 0.4
-# Seconds between two looks at the program, and after its end, for what it has printed last.
+# Seconds between two looks at the program.
 _LOOK = 0.1
-_LAST = 1.0
 _LONGEST_PROMPT = 4096
 # What a terminal does, and does not show: colours, titles, modes.
 _SEQUENCE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])")
@@ -40,7 +39,8 @@ def run_and_type(words: Sequence[str], line: str) -> int:
 
 class _Typist:
     def __init__(self, words: Sequence[str], line: str) -> None:
-        self._program = Program(words, size_of_terminal())
+        self._program = Program(words)
+        self._program.start(size_of_terminal())
         self._line: bytes | None = f"{line}\r".encode()
         self._printed = b""
         self._silent_since = time.monotonic()
@@ -64,9 +64,10 @@ class _Typist:
         with selectors.PollSelector() as selector:
             selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
             selector.register(self._program.fileno(), selectors.EVENT_READ)
-            ended: float | None = None
-            status: int | None = None
-            while self._program.is_open:
+            while not self._program.is_over:
+                if self._program.is_silent:
+                    time.sleep(_LOOK)
+                    self._program.is_silent = False
                 for key, _ in selector.select(_LOOK):
                     if key.fd != self._program.fileno():
                         if not self._pass_on():
@@ -76,25 +77,21 @@ class _Typist:
                 self._type()
                 if self._program.has_input:
                     self._program.push()
-                status = self._program.poll() if status is None else status
-                if status is not None:
-                    # Others may still have the terminal, and may never end.
-                    ended = ended or time.monotonic()
-                    if time.monotonic() >= ended + _LAST:
-                        break
-            while status is None:
-                time.sleep(_LOOK)
-                status = self._program.poll()
-            return status if status >= 0 else 128 - status
+                self._program.look()
+            self._show(self._program.read_rest())
+        status = self._program.status
+        return shell_status(-signal.SIGHUP if status is None else status)
 
     def _pass_on(self) -> bool:
         """Hand over what the person types; returns whether there can be more."""
         try:
             data = os.read(sys.stdin.fileno(), _CHUNK)
+        except BlockingIOError:
+            return True
         except OSError:
             data = b""
         if not data:  # the window was closed
-            self._program.hang_up()
+            self._program.end("its window was closed")
             return False
         self._program.give(data)
         return True

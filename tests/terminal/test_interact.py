@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from support import wait_until
 
@@ -205,6 +207,43 @@ def test_what_is_typed_and_shown_is_passed_on_byte_by_byte(person: Spawn, at_wor
     someone.sees("\r\n50000\r\n")
 
 
+def test_a_terminal_that_another_program_has_made_non_blocking(
+    person: Spawn, at_work: object
+) -> None:
+    someone = at_prompt(person, preexec_fn=lambda: os.set_blocking(0, False))
+    someone.types("seq 50000")
+    someone.sees("\r\n50000\r\n")
+    someone.types("exit 8")
+    assert someone.leaves()[0] == 8
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
+def test_a_client_that_was_stopped_has_its_terminal_again(
+    number: signal.Signals, person: Spawn, at_work: object
+) -> None:
+    someone = at_prompt(person)
+    someone.child.kill(number)
+    process = psutil.Process(someone.child.pid)
+    wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "it is stopped")
+    # As by the shell in which it was typed.
+    settings = termios.tcgetattr(someone.child.child_fd)
+    settings[3] |= termios.ICANON
+    termios.tcsetattr(someone.child.child_fd, termios.TCSANOW, settings)
+    someone.child.kill(signal.SIGCONT)
+    wait_until(someone.is_in_raw_mode, "the terminal is raw")
+    assert someone.asks("echo $((4+4))").endswith("8\r\n")
+
+
+def test_a_program_may_close_its_terminal_and_open_it_again(
+    person: Spawn, at_work: object, machine: MachinePaths
+) -> None:
+    script = "exec < /dev/null > /dev/null 2>&1; sleep 2; echo again > /dev/tty; exit 4"
+    someone = person("interact", "-q", "test", "--", "bash", "-c", script)
+    someone.sees("again\r\n")
+    assert someone.leaves()[0] == 4
+    assert await_end(machine) == "exit status 4"
+
+
 def test_standard_input_that_is_no_terminal_is_refused(
     person: Spawn, shell: Callable[..., Outcome]
 ) -> None:
@@ -297,11 +336,14 @@ def kill_worker(worker: subprocess.Popen[str]) -> None:
         os.kill(int(child), signal.SIGKILL)
 
 
-def test_a_program_that_is_killed_is_told(person: Spawn, at_work: object) -> None:
-    someone = person("interact", "-q", "test", "--", "bash", "-c", "kill -9 $$")
-    status, said = someone.leaves()
-    assert status == 137
-    assert "job 0 was ended by signal 9 (SIGKILL)" in said
+@pytest.mark.parametrize(("number", "said"), [(9, "9 (SIGKILL)"), (40, "40")])
+def test_a_program_that_is_killed_is_told(
+    number: int, said: str, person: Spawn, at_work: object
+) -> None:
+    someone = person("interact", "-q", "test", "--", "bash", "-c", f"kill -{number} $$")
+    status, shown = someone.leaves()
+    assert status == 128 + number
+    assert f"job 0 was ended by signal {said}\r\n" in shown
 
 
 def test_a_job_that_is_cancelled_is_told(

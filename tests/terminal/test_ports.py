@@ -64,6 +64,28 @@ def test_a_port_that_is_taken_is_said_before_a_job_is_submitted(
     assert not list_jobs(machine, ended=True)
 
 
+def test_a_script_without_a_network_has_no_port(
+    project: Path, person: Spawn, at_work: object, machine: MachinePaths
+) -> None:
+    (project / "apart.yaml").write_text("run: {isolate: [network], script: echo the run}\n")
+    port = str(free_port())
+    status, said = person("interact", "-q", "test", "apart.yaml", "-p", port).leaves()
+    assert status == 1
+    assert "apart.yaml: run.isolate: the run script has no network" in said
+    assert "Leave out -p" in said
+    assert not list_jobs(machine, ended=True)
+
+    someone = person("interact", "-q", "test", "--keep", "apart.yaml")
+    someone.sees("press the up arrow.\r\n")
+    someone.types("echo \"port: '$KOCHI_FORWARD_PORT'\"")
+    someone.sees("port: ''\r\n")
+    status, said = person("attach", "0", "-p", port).leaves()
+    assert status == 1
+    assert "isolated from the network" in said
+    someone.types("exit")
+    assert someone.leaves()[0] == 0
+
+
 def test_a_job_that_is_kept_is_reached_by_who_attaches_later(
     person: Spawn, at_work: object, machine: MachinePaths
 ) -> None:

@@ -18,9 +18,14 @@ from strangers import STRANGER, as_user
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import ProcessIdentity
-from snakemake_kochi.terminal.address import Address, connect_to, listen_at, read_address
+from snakemake_kochi.terminal.address import (
+    Address,
+    connect_to,
+    listen_at,
+    read_address,
+    socket_directory,
+)
 from snakemake_kochi.terminal.loopback import free_port
-from snakemake_kochi.terminal.place import socket_directory
 
 from .conftest import PROMPT, Person, await_end
 
@@ -226,3 +231,12 @@ def test_without_any_name_that_is_free_the_socket_is_in_a_directory_that_nobody_
             assert each.parent == top
             assert stat.S_IMODE(each.stat().st_mode) == 0o700
     assert not first.exists() and not second.exists()
+
+
+def test_the_socket_has_its_own_name_for_those_who_delete_what_is_not_used(top: Path) -> None:
+    for name in ("short", "long" * 50):
+        place = top / name
+        place.mkdir()
+        with listen_at(place / "socket"), connect_to(place / "socket"):
+            names = Path("/proc/net/unix").read_text().split()
+            assert (str(place / "socket") in names) == (name == "short")

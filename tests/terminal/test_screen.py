@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from snakemake_kochi.phases.interactive import commands_of
+from snakemake_kochi.terminal.output import Modes
 from snakemake_kochi.terminal.protocol import (
     FrameReader,
     Kind,
@@ -12,7 +13,6 @@ from snakemake_kochi.terminal.protocol import (
     Size,
     frame,
 )
-from snakemake_kochi.terminal.screen import Modes
 
 
 def undone(*output: bytes) -> bytes:
