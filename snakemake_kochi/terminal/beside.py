@@ -2,9 +2,9 @@
 
     ROOT MACHINE worker|job NUMBER [--] [COMMAND...]
 
-It takes from a process of the job its environment, its directory, its CPUs and its cgroup, as far
-as this user may enter that, and becomes the command, by default a shell. It does not belong to the
-job: it is not ended with it, and the job does not wait for it.
+It takes from a process of the job its environment, its directory, its CPUs, its cgroup and its
+namespaces, as far as this user may enter them, and becomes the command, by default a shell. It does
+not belong to the job: it is not ended with it, and the job does not wait for it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from snakemake_kochi.processes import (
 from snakemake_kochi.queue import WorkerState, find_job, find_worker
 from snakemake_kochi.queue.result import read_attempt
 from snakemake_kochi.terminal.become import become
+from snakemake_kochi.terminal.namespaces import Entered
 
 # What belongs to the terminal and not to the job.
 _OF_TERMINAL = ("TERM", "COLORTERM", "LINES", "COLUMNS", "SSH_TTY", "NO_COLOR")
@@ -68,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = Root(Path(directory)).machine(name)
     try:
         found = _beside_job(machine, int(number)) if kind == "job" else _beside(machine, number)
-        _enter(found)
-        return _run(found, command)
+        entered = _enter(found)
+        return entered.run(lambda: _run(found, command))
     except KochiError as error:
         print(f"kochi: {error}", file=sys.stderr)
         return 1
@@ -180,25 +181,29 @@ def _read(what: str, process: ProcessIdentity) -> Beside:
 # ---- taking over
 
 
-def _enter(found: Beside) -> None:
+def _enter(found: Beside) -> Entered:
     lacks = []
-    try:
-        os.chdir(found.directory)
-    except OSError:
-        # In a container, or deleted.
-        lacks.append(f"its directory {found.directory}")
-        os.chdir("/")
     if not _enter_cgroups(found.pid):
         lacks.append("its cgroup")
     try:
         os.sched_setaffinity(0, found.cpus)
     except OSError:
         lacks.append(f"its CPUs {format_cpus(found.cpus)}")
+    entered = Entered(found.pid)
+    if not entered.is_whole:
+        lacks.append("its isolation")
+    try:
+        os.chdir(found.directory)
+    except OSError:
+        # In a container, or deleted.
+        lacks.append(f"its directory {found.directory}")
+        os.chdir("/")
     if sys.stdin.isatty():
         where = f"{os.uname().nodename}, CPUs {format_cpus(os.sched_getaffinity(0))}"
         print(f"kochi: beside {found.what} on {where}, in {os.getcwd()}", file=sys.stderr)
         if lacks:
             print(f"kochi: this user may not enter {', '.join(lacks)}", file=sys.stderr)
+    return entered
 
 
 def _enter_cgroups(pid: int) -> bool:

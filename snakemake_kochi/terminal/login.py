@@ -36,6 +36,8 @@ VERSION = 1
 # Seconds until a worker on another node has seen the request, and its server has started.
 _PATIENCE = 30.0
 _PAUSE = 0.1
+# Seconds after which it is asked again: a server that was about to end has left no answer.
+_AGAIN = 5.0
 # Seconds for a connection to one address of a node.
 _CONNECT = 3.0
 
@@ -129,10 +131,12 @@ def _ask(
     paths: LoginPaths,
     stale: Mapping[str, Any] | None,
 ) -> Mapping[str, Any]:
-    write_atomically(paths.asked, b"")
-    notify(machine.worker(worker.worker).wakeup)
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
+    again, deadline = 0.0, time.monotonic() + _PATIENCE
+    while (now := time.monotonic()) < deadline:
+        if now >= again:
+            again = now + _AGAIN
+            write_atomically(paths.asked, b"")
+            notify(machine.worker(worker.worker).wakeup)
         show_new_files(paths.directory)
         answer = _read_answer(paths)
         if answer is not None and (answer != stale or not is_there(paths.asked)):

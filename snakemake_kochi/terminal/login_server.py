@@ -2,7 +2,7 @@
 
 The worker starts it when a person asks for it, as a child in a session of its own. It listens, and
 has an sshd serve each connection, which reads the configuration that is written here: it accepts
-one key, of one user, and executes what `login_session.py` is told. It ends with its worker, and
+one key, of one user, and executes what `become.py` is told. It ends with its worker, and
 after some time without connections; no process of a login outlives it.
 """
 
@@ -57,6 +57,10 @@ UsePAM no
 # Kochi has checked these files itself, and knows more kinds of permissions.
 StrictModes no
 DisableForwarding yes
+# Some versions except these two from that.
+AllowAgentForwarding no
+X11Forwarding no
+MaxSessions 1
 PermitUserEnvironment no
 PermitUserRC no
 PrintMotd no
@@ -112,7 +116,7 @@ def _make_command(paths: LoginPaths) -> list[str]:
             "Its administrators can install OpenSSH's server there. For a shell on the node as a "
             "job of the worker, type: kochi interact -q QUEUE",
         )
-    session = [sys.executable, "-P", "-m", "snakemake_kochi.terminal.login_session"]
+    session = [sys.executable, "-P", "-m", "snakemake_kochi.terminal.become"]
     text = _CONFIGURATION.format(
         host_key=quoted(paths.host_key, has_tokens=False),
         public_key=quoted(paths.public_key),
@@ -163,6 +167,8 @@ class _Server:
         """Serve connections until the worker, the parent of this process, has ended."""
         poll = select.poll()
         for each in self._sockets:
+            # A connection may have gone before it is accepted.
+            each.setblocking(False)
             poll.register(each, select.POLLIN)
         with contextlib.suppress(OSError):
             poll.register(os.pidfd_open(parent), select.POLLIN)

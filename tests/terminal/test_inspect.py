@@ -218,6 +218,57 @@ def test_what_an_isolated_program_has_is_found(here: Node) -> None:
     wait_until(lambda: here.type(*words).stdout == "found\n", seconds=20)
 
 
+# What only an isolated program sees, and the exit status.
+SEE = "cat /opt/mark; cat <(echo $$); tail -n +3 /proc/net/dev | wc -l; kill -0 1; exit 5"
+
+
+def isolated(mark: str) -> str:
+    """A script whose program has its own files, processes and network."""
+    apart = "--tmpfs /opt --unshare-pid --as-pid-1 --unshare-net --proc /proc"
+    return f"bwrap --dev-bind / / {apart} bash -c 'echo {mark} > /opt/mark; sleep 300; true'; true"
+
+
+def test_a_login_is_in_the_isolation_of_its_job(here: Node) -> None:
+    job = here.begin(isolated("inside"))
+    words = ("inspect", "job", str(job))
+    see = (*words, "--", "bash", "-c", SEE)
+    wait_until(lambda: here.type(*see).returncode == 5, "the program has begun")
+    mark, number, interfaces = here.type(*see).stdout.splitlines()
+    assert mark == "inside" and int(number) < 100 and interfaces == "1"
+    # Keys are for the program, and not for what waits for it.
+    login = here.open(*words)
+    login.sendline("cat /opt/mark; trap 'echo hand''led' INT; echo rea''dy")
+    login.expect("inside\r\n")
+    login.expect("ready\r\n")
+    login.sendline('bash -c \'trap "echo inter"rupted INT; echo wai""ting; sleep 300\'')
+    login.expect("waiting\r\n")
+    login.sendintr()
+    login.expect("interrupted\r\n")
+    login.sendline("exit 6")
+    login.expect(pexpect.EOF)
+    login.close()
+    assert login.exitstatus == 6
+
+
+def test_an_ordinary_user_is_in_the_isolation_of_a_job(tmp_path: Path) -> None:
+    user = OrdinaryUser()
+    try:
+        with Host("node9", tmp_path) as node:
+            user.start(node, *COMMAND, "work", "-q", "q", "-b").wait_for("Kochi worker 0 started")
+            script = isolated("of ada")
+            user.start(node, *COMMAND, "enqueue", "-q", "q", "--", "bash", "-c", script).wait()
+
+            def seen() -> str:
+                words = ("inspect", "job", "0", "--", "bash", "-c", "id -u; cat /opt/mark")
+                typed = user.start(node, *COMMAND, *words)
+                typed.wait()
+                return typed.said
+
+            wait_until(lambda: seen() == f"{user.NUMBER}\nof ada\n", "the program has begun")
+    finally:
+        shutil.rmtree(user.directory)
+
+
 def test_a_login_is_no_part_of_the_job(here: Node) -> None:
     job = here.begin("sleep 300")
     login = here.open("inspect", "job", str(job))
@@ -374,6 +425,17 @@ def test_a_second_login_uses_the_same_server_and_a_dead_one_is_replaced(there: N
             each.kill()
     assert there.type("inspect", "0", "--", "true").returncode == 0
     assert (there.login / "answer.json").read_text() != first
+
+
+def test_a_server_is_asked_for_again_if_the_last_one_ended_just_then(there: Node) -> None:
+    (worker,) = [each for each in there.work.process.children() if "work" in each.cmdline()]
+    worker.suspend()
+    login = there.open("inspect", "0", "--", "hostname")
+    wait_until(lambda: (there.login / "asked").exists(), "a server is asked for")
+    (there.login / "asked").unlink()
+    worker.resume()
+    login.expect("node7\r\n")
+    login.expect(pexpect.EOF)
 
 
 def test_a_node_without_sshd_says_so(there: Node) -> None:

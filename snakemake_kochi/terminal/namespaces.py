@@ -1,0 +1,110 @@
+"""The namespaces of an isolated process: its files, its network, its processes (namespaces(7))."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+from collections.abc import Callable
+
+from snakemake_kochi.processes import PROC
+from snakemake_kochi.terminal.program import shell_status
+
+# In this order: what is last decides which files this process sees.
+_KINDS = ("net", "ipc", "uts", "pid", "mnt")
+_FILES, _PROCESSES = "mnt", "pid"
+_GET_OWNER = 0xB701  # NS_GET_USERNS, ioctl_ns(2)
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# Keys of the terminal, which are for the program.
+_OF_KEYS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
+
+
+class Entered:
+    """The namespaces of a process that this one has entered, as far as this user may.
+
+    Python's modules may be out of sight then.
+    """
+
+    def __init__(self, pid: int) -> None:
+        own, others = _namespaces("self"), _namespaces(str(pid))
+        different = [kind for kind in _KINDS if others.get(kind) != own.get(kind)]
+        self.is_whole = True
+        self._has_processes = False
+        if not different:
+            return
+        library = ctypes.CDLL(None, use_errno=True)
+        with contextlib.ExitStack() as stack:
+            try:
+                opened = {kind: _open(stack, pid, kind) for kind in different}
+                # A user may do so below namespaces of users that are their own.
+                if (owner := _owner(stack, opened.get(_FILES))) is not None:
+                    _enter(library, owner)
+                for descriptor in opened.values():
+                    _enter(library, descriptor)
+            except OSError:
+                self.is_whole = False
+                return
+        self._has_processes = _PROCESSES in different
+
+    def run(self, become: Callable[[], int]) -> int:
+        """Become a program, or its parent; returns an exit status."""
+        # Only a child is in another namespace of processes.
+        return _as_child(become) if self._has_processes else become()
+
+
+def _namespaces(process: str) -> dict[str, tuple[int, int]]:
+    found = {}
+    for kind in _KINDS:
+        with contextlib.suppress(OSError):
+            status = os.stat(PROC / process / "ns" / kind)
+            found[kind] = (status.st_dev, status.st_ino)
+    return found
+
+
+def _open(stack: contextlib.ExitStack, pid: int, kind: str) -> int:
+    descriptor = os.open(PROC / str(pid) / "ns" / kind, os.O_RDONLY)
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _owner(stack: contextlib.ExitStack, namespace: int | None) -> int | None:
+    """The namespace of users to which a namespace belongs; None if it is that of this process."""
+    if namespace is None:
+        return None
+    descriptor = fcntl.ioctl(namespace, _GET_OWNER)
+    stack.callback(os.close, descriptor)
+    own = os.stat(PROC / "self" / "ns" / "user")
+    return None if os.path.samestat(os.fstat(descriptor), own) else descriptor
+
+
+def _enter(library: ctypes.CDLL, descriptor: int) -> None:
+    if library.setns(descriptor, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _as_child(become: Callable[[], int]) -> int:
+    """Become a program in a child; returns its exit status. Stops and ends as it does."""
+    library = ctypes.CDLL(None)
+    for number in _OF_KEYS:
+        signal.signal(number, signal.SIG_IGN)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            library.prctl(_PR_SET_PDEATHSIG, int(signal.SIGHUP), 0, 0, 0)
+            for number in _OF_KEYS:
+                signal.signal(number, signal.SIG_DFL)
+            status = become()
+        finally:
+            os._exit(status)
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os.kill(child, number))
+    while True:
+        _, status = os.waitpid(child, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            return shell_status(os.waitstatus_to_exitcode(status))
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os.kill(child, signal.SIGCONT)
