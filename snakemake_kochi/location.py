@@ -199,7 +199,9 @@ def _no_machine(
     ]
     if not said.startswith("did you mean"):
         begin = f"To describe the machine for all projects, write into {file}"
-        hints.append(how_to_describe(name, begin))
+        hints.append(
+            f"{how_to_describe(name, begin)}\nIf you reach it by ssh, also: login_host: HOST"
+        )
     message = f"there is no machine '{name}', {said}"
     return NameNotFoundError(message, "\n".join(filter(None, hints)))
 

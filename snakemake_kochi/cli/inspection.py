@@ -12,7 +12,7 @@ import click
 
 from snakemake_kochi.cli.options import JOB, WORKER, machine_option
 from snakemake_kochi.cli.output import remark
-from snakemake_kochi.errors import KochiError, NameNotFoundError
+from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 
 if TYPE_CHECKING:
     from snakemake_kochi.location import Location
@@ -109,6 +109,8 @@ def _parsed(words: Sequence[str]) -> tuple[str, int, list[str]]:
     kind, rest = (words[0], words[1:]) if words[0] in _KINDS else ("worker", words)
     if not rest:
         raise click.UsageError(f"the number of the {kind} was expected")
+    if (said := nearest(rest[0], _KINDS)).startswith("did you mean"):
+        raise click.UsageError(f"'worker' or 'job' was expected, and not '{rest[0]}', {said}")
     number = (JOB if kind == "job" else WORKER).convert(rest[0], None, None)
     return kind, number, list(rest[1:])
 

@@ -98,7 +98,15 @@ def attach_command(machine: str | None, port: int | None, job: int) -> int:
 @machine_option
 @click.argument("job", metavar="JOB")
 def forward_command(machine: str | None, job: str) -> int:
-    """Join standard input and output with the port of a job; -p uses it from another computer."""
+    """The part of -p on another computer: `kochi interact -p PORT` starts it, and nobody types it.
+
+    It carries connections, through standard input and output, to the port of a job.
+    """
+    if sys.stdin.isatty():
+        raise KochiError(
+            "this is no command for people: it carries the connections of -p to another computer",
+            "To carry those to a port of this one, type: kochi attach JOB -p PORT",
+        )
     from snakemake_kochi.terminal.become import become
     from snakemake_kochi.terminal.connect import way_to_port
 
@@ -110,16 +118,19 @@ def forward_command(machine: str | None, job: str) -> int:
 
 def _address(location: Location, job: str) -> Address:
     """The terminal of a job, which a number names or the word of another computer."""
-    from snakemake_kochi.queue import list_jobs
+    from snakemake_kochi.queue import find_job, list_jobs
     from snakemake_kochi.terminal.address import read_address
 
-    found = [int(job)] if job.isdecimal() else []
+    found = [find_job(location.machine_paths, int(job)).job] if job.isdecimal() else []
     for view in [] if found else list_jobs(location.machine_paths, limit=_MOST_JOBS):
         if view.ticket is not None and view.ticket.labels.get("forwarded") == job:
             found.append(view.job)
     address = read_address(location.machine_paths.job(found[0])) if found else None
     if address is None:
-        raise KochiError("the job has no terminal yet, or has ended: it has no port")
+        raise KochiError(
+            "the job has no terminal yet, or has ended: it has no port",
+            "A job that has one was started with: kochi interact -p PORT",
+        )
     return address
 
 

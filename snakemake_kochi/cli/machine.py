@@ -109,7 +109,7 @@ def show_command(name: str | None, as_json: bool) -> int:
         print_json(found)
         return 0
     missing = found.pop("missing")
-    print_pairs({readable(key): value for key, value in found.items()})
+    print_pairs({readable(key): value or "none" for key, value in found.items()})
     _say_missing(host)
     if not host.is_set_up and not missing:
         remark(f"To put the version from here there, type: {_setup_line(location)}")

@@ -35,7 +35,10 @@ _COMMANDS = {
     "enqueue": ("snakemake_kochi.cli.enqueue", "Submit one job to a queue."),
     "interact": ("snakemake_kochi.cli.interactive", "Run a shell or a command as a job, here."),
     "attach": ("snakemake_kochi.cli.interactive", "Attach to a job of kochi interact --keep."),
-    "forward": ("snakemake_kochi.cli.interactive", "Join stdin and stdout with a port of a job."),
+    "forward": (
+        "snakemake_kochi.cli.interactive",
+        "Carry the port of kochi interact -p; not for people.",
+    ),
     "batch": ("snakemake_kochi.cli.batch", "Run a batch of an experiment."),
     "install": ("snakemake_kochi.cli.install", "Install recipes of dependencies."),
     "run": ("snakemake_kochi.cli.install", "Run a command with installed recipes."),
@@ -98,6 +101,17 @@ class Group(click.Group):
                 )
             ctx.fail(f"there is no command '{name}', {nearest(name, known)}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            # Of an option without its value click does not say to which command it belongs.
+            name = ctx.invoked_subcommand
+            command = self.get_command(ctx, name) if name else None
+            if error.ctx is None and command is not None:
+                error.ctx = click.Context(command, parent=ctx, info_name=name)
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if not self._commands_in:

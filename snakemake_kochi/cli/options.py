@@ -51,9 +51,26 @@ def machine_option(function: _Function) -> _Function:
     return click.option(
         *("-m", "--machine"),
         metavar="MACHINE",
+        multiple=True,  # to see the second one, of which click would say nothing
+        callback=_one_machine,
         help="The machine to use. By default $KOCHI_DEFAULT_MACHINE, else the machine of "
         "kochi.yaml that this host belongs to, else 'local', which is this computer.",
     )(runs_elsewhere(function))
+
+
+def _one_machine(
+    _context: click.Context, _parameter: click.Parameter, names: Sequence[str]
+) -> str | None:
+    # An empty name is a variable of a script that is not set. What was meant for a cluster must not
+    # run here.
+    if "" in names:
+        raise click.UsageError("a machine was expected after -m, and not an empty text")
+    if len(different := list(dict.fromkeys(names))) > 1:
+        raise click.UsageError(
+            f"one machine was expected after -m, and not {', '.join(different)}. For a batch on "
+            "several machines, its experiment file has the key 'machines'"
+        )
+    return names[0] if names else None
 
 
 def json_option(function: _Function) -> _Function:

@@ -216,6 +216,13 @@ def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: L
     for key in ("work_dir", "kochi_root", "lock_dir", "scratch_dir"):
         if wrong := path_problem(getattr(machine, key) or ""):
             problems.add((*path, key), wrong)
+    host = machine.login_host or ""
+    if host.startswith("-") or len(host.split()) > 1:
+        # ssh would take it for options, or for a host and a command.
+        problems.add(
+            (*path, "login_host"),
+            f"{host!r}: HOST or USER@HOST was expected, or a name from ~/.ssh/config",
+        )
     if machine.name == LOCAL and machine.hosts:
         problems.add(
             (*path, "hosts"), "'local' stands for any computer; give these hosts to another machine"

@@ -23,9 +23,9 @@ from snakemake_kochi.remote.arrival import VARIABLE
 from snakemake_kochi.remote.connection import Connection
 from snakemake_kochi.remote.environment import Environment
 from snakemake_kochi.remote.project import Sent, owner, place_there, send_project
-from snakemake_kochi.remote.refusal import RemoteError
 from snakemake_kochi.remote.script import Script
 from snakemake_kochi.remote.session import write_all
+from snakemake_kochi.remote.there import unfit
 from snakemake_kochi.remote.version import NOT_SET_UP, find_kochi
 
 FAILED = 1
@@ -144,7 +144,8 @@ class _Command:
         script = f"{self._find_kochi}\nprintf '%s' \"$KOCHI_ROOT\""
         answer = connection.run(self.environment.first(script, keep=True))
         if answer.returncode != 0:
-            raise self._unfit(answer.returncode, answer.stderr.decode(errors="replace"))
+            name = self._location.machine.name
+            raise unfit(answer, f"load_env_script of machine '{name}' on {self.host}")
         if self.environment.is_loaded:  # what it has said
             (self._write or write_all)(2, answer.stderr)
         return os.fsdecode(answer.stdout)
@@ -156,18 +157,6 @@ class _Command:
     @property
     def _has_input(self) -> bool:
         return self._write is None and self._takes_input
-
-    def _unfit(self, status: int, said: str) -> RemoteError:
-        lines = said.strip().splitlines()
-        ours = [number for number, line in enumerate(lines) if line.startswith("kochi: ")]
-        if status == NOT_SET_UP and ours:
-            message, *hints = lines[ours[-1] :]
-            return RemoteError(message.removeprefix("kochi: "), "\n".join(hints) or None)
-        last = "".join(f"\n  {line}" for line in lines[-5:])
-        return RemoteError(
-            f"load_env_script of machine '{self._location.machine.name}' ended with status "
-            f"{status} on {self.host}{last}"
-        )
 
     def _run(
         self,

@@ -76,7 +76,8 @@ _MOST_LINES = 4
 def refusal(host: str, said: str, asks: bool, via: str = "") -> RemoteError:
     """The error for what ssh has said. `asks`: whether ssh could ask a person; `via`: what it goes
     through (ProxyJump or ProxyCommand), whose words look like those of the host."""
-    lines = [line.strip() for line in said.splitlines() if line.strip().strip("@")]
+    lines = [line.strip().removeprefix("ssh: ") for line in said.splitlines()]
+    lines = [line for line in lines if line.strip("@")]
     names = {"ssh": f"ssh {shlex.quote(host)}", "name": shlex.quote(host.rpartition("@")[2])}
     kind, meaning, hint = RemoteError, "ssh failed", "Try: {ssh}"
     for pattern, found, advice in (*_WRONG, *_AWAY):

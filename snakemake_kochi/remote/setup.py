@@ -38,6 +38,8 @@ from snakemake_kochi.remote.pythons import (
 )
 from snakemake_kochi.remote.refusal import RemoteError
 from snakemake_kochi.remote.script import Script
+from snakemake_kochi.remote.there import CORRECT_ROOT, unfit
+from snakemake_kochi.remote.version import NOT_SET_UP
 from snakemake_kochi.remote.wheels import InstalledWheel, identity
 
 _INSTALL = (Path(__file__).parent / "install_package.py").read_text(encoding="utf-8")
@@ -121,8 +123,9 @@ def look(
     `tries`: make a directory in KOCHI_ROOT, try whether programs in it are executed, and keep the
     environment for other sessions. Raises RemoteError.
     """
-    script = environment.first(_looking(python, tries), keep=tries)
-    answer = connection.run(script, what="looking at what is there")
+    answer = connection.run(environment.first(_looking(python, tries), keep=tries))
+    if answer.returncode != 0:
+        raise unfit(answer, f"looking at what is on {connection.host}")
     said: dict[str, list[str]] = {}
     for line in answer.stdout.decode(errors="surrogateescape").splitlines():
         key, _, value = line.partition("\t")
@@ -185,13 +188,15 @@ done
 if [ {int(tries)} = 1 ]; then
   umask 077
   kochi_trial="$KOCHI_ROOT"/{own}/.trial-$$.tmp
-  if mkdir -p "$KOCHI_ROOT"/{environments} "$KOCHI_ROOT"/{wheels} &&
-      printf '#!/bin/sh\\nexit 0\\n' >"$kochi_trial"; then
+  if kochi_said=$({{ mkdir -p -- "$KOCHI_ROOT"/{environments} "$KOCHI_ROOT"/{wheels} &&
+      printf '#!/bin/sh\\nexit 0\\n' >"$kochi_trial"; }} 2>&1); then
     chmod 700 "$kochi_trial"
     "$kochi_trial" 2>/dev/null && printf 'executes\\tyes\\n' || printf 'executes\\tno\\n'
     rm -f "$kochi_trial"
   else
-    exit 1
+    printf 'kochi: KOCHI_ROOT %s there cannot be used: %s\\n%s\\n' "$KOCHI_ROOT" \\
+      "${{kochi_said%%$'\\n'*}}" {shlex.quote(CORRECT_ROOT)} >&2
+    exit {NOT_SET_UP}
   fi
 fi
 kochi_place=$KOCHI_ROOT

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 
 from snakemake_kochi.project.machines import Machine
+from snakemake_kochi.remote.refusal import RemoteError
 from snakemake_kochi.remote.version import NOT_SET_UP
 
+CORRECT_ROOT = (
+    "Choose a directory that you may write to and that all nodes see: kochi_root of the machine in "
+    "kochi.yaml"
+)
 _PARTS = re.compile(r"(\A~[A-Za-z0-9_.-]*(?:/|\Z)|\$\{[A-Za-z_]\w*\}|\$[A-Za-z_]\w*)", re.ASCII)
 
 
@@ -47,4 +53,20 @@ def _expanded(text: str) -> str:
 
 
 def _complain(said: str, rest: str = "") -> str:
-    return f"{{ printf '%s\\n' {shlex.quote(said)}\"{rest}\" >&2; exit {NOT_SET_UP}; }}"
+    lines = f'{shlex.quote(said)}"{rest}" {shlex.quote(CORRECT_ROOT)}'
+    return f"{{ printf '%s\\n' {lines} >&2; exit {NOT_SET_UP}; }}"
+
+
+def unfit(answer: subprocess.CompletedProcess[bytes], otherwise: str) -> RemoteError:
+    """The error for a script that has failed there.
+
+    It says what a text of this module, of `version` or of `setup` has said there with NOT_SET_UP;
+    else that what `otherwise` names ended with a status, with the last lines.
+    """
+    lines = answer.stderr.decode(errors="replace").strip().splitlines()
+    ours = [number for number, line in enumerate(lines) if line.startswith("kochi: ")]
+    if answer.returncode == NOT_SET_UP and ours:
+        message, *hints = lines[ours[-1] :]
+        return RemoteError(message.removeprefix("kochi: "), "\n".join(hints) or None)
+    last = "".join(f"\n  {line}" for line in lines[-5:])
+    return RemoteError(f"{otherwise} ended with status {answer.returncode}{last}")

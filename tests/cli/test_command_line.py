@@ -103,11 +103,33 @@ def test_an_unknown_option_gets_the_nearest_one_and_status_2(kochi: Kochi) -> No
     assert "--blocking" in outcome.err
 
 
+def test_an_option_without_its_value_is_told_with_its_command(kochi: Kochi) -> None:
+    for words in (["batch", "-m"], ["machine", "setup", "--python"], ["show", "jobs", "-m"]):
+        outcome = kochi(*words)
+        assert outcome.status == 2
+        assert outcome.err.startswith(f"Usage: kochi {' '.join(words[:-1])} [OPTIONS]")
+        assert f"Option '{words[-1]}' requires an argument." in outcome.err
+
+
+def test_a_command_has_one_machine(project: Path, kochi: Kochi) -> None:
+    outcome = kochi("enqueue", "-m", "spica", "-m", "local", "-q", "test", "true")
+    assert outcome.status == 2
+    assert "one machine was expected after -m, and not spica, local." in outcome.err
+    # A variable of a script that is not set: the job is not meant for this computer.
+    outcome = kochi("enqueue", "-m", "", "-q", "test", "true")
+    assert outcome.status == 2
+    assert "a machine was expected after -m, and not an empty text" in outcome.err
+    assert kochi("show", "jobs", "-a", "--json").data == []
+    assert kochi("show", "jobs", "-m", "local", "-m", "local").status == 0
+
+
 def test_a_name_in_place_of_a_number_is_told_where_the_numbers_are(kochi: Kochi) -> None:
     for words, expected in (
         (["cancel", "fib"], "'JOB...': 'fib' is not the number of a job. To list "),
         (["show", "job", "1.5"], "'JOB': '1.5' is not the number of a job."),
         (["release", "w1"], "'w1' is not the number of a worker. To list "),
+        (["inspect", "w1"], "'w1' is not the number of a worker. To list "),
+        (["inspect", "jobs", "1"], "'worker' or 'job' was expected, and not 'jobs', did you mean "),
         (
             ["show", "jobs", "-l", "few"],
             "--limit': 'few' is not a whole number of 1 or more",

@@ -81,7 +81,7 @@ def test_an_unknown_machine_where_there_is_no_kochi_yaml_is_refused_with_a_way_t
     assert said.index("go to the project's directory") < said.index("git init && kochi init")
     assert said.index("git init && kochi init") < said.index("conf.yaml")
     text = "machines:\n  spica:\n    scheduler: slurm\n    kochi_root: DIRECTORY"
-    assert text in said
+    assert f"{text}\nIf you reach it by ssh, also: login_host: HOST" in said
     assert load_project(tmp_path, text).machine("spica").kochi_root == "DIRECTORY"
 
 
@@ -132,3 +132,10 @@ def test_hosts_that_say_nothing_are_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as error:
         load_project(Path("/nowhere"), text)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize("host", ["ssh deneb", "me@deneb -p 22", "-oProxyCommand=true", "-l"])
+def test_a_login_host_is_a_name_and_neither_a_command_nor_an_option(host: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_project(Path("/nowhere"), f"machines:\n  m:\n    login_host: {host}")
+    assert f"kochi.yaml:3: machines.m.login_host: '{host}': HOST or USER@HOST" in str(error.value)

@@ -24,6 +24,7 @@ from ssh_host import SshHost
 from support import wait_until
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.remote import collection, interpreters, setup, wheels
 from snakemake_kochi.remote.collection import Collection
 from snakemake_kochi.remote.connection import Connection
@@ -205,6 +206,22 @@ def test_a_filesystem_that_executes_nothing_is_refused(
         with pytest.raises(KochiError, match="are not executed") as raised:
             set_up(host, f"export KOCHI_ROOT={shlex.quote(str(disk))}")
         assert "noexec" in str(raised.value.hint)
+
+
+def test_a_kochi_root_that_cannot_be_made_is_said_with_what_to_do(
+    host: SshHost, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for root, said in (
+        (str(tmp_path / "file" / "root"), "Not a directory"),
+        ("$NOWHERE/kochi", "$NOWHERE, which is not set on the login host"),
+        (".kochi", "no absolute path on the login host: .kochi"),
+    ):
+        machine = Machine("spica", kochi_root=root)
+        with Connection(host.name) as connection, pytest.raises(KochiError) as raised:
+            setup.look(connection, Environment.of(machine), None, tries=True)
+        assert said in raised.value.message and "\n" not in raised.value.message
+        assert "Choose a directory" in str(raised.value.hint)
 
 
 def test_a_python_without_ensurepip_gets_pip_from_a_wheel(
