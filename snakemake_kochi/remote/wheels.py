@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 import sys
 import sysconfig
@@ -113,6 +114,8 @@ def installed_wheel(found: Distribution) -> InstalledWheel:
     """The wheel that an installed distribution came from. Raises NotPackableError."""
     name, files = found.metadata["Name"], found.files
     text = found.read_text("WHEEL")
+    if text is None and (installed := found.read_text("installed-files.txt")) is not None:
+        return _wheel_of_egg(found, installed.split("\n"))
     if text is None or files is None:
         raise NotPackableError(f"{name} was not installed from a wheel")
     tags = tuple(re.findall(r"^Tag: *(\S+)", text, re.MULTILINE))
@@ -141,6 +144,35 @@ def installed_wheel(found: Distribution) -> InstalledWheel:
         metadata=directory,
         is_pure=re.search(r"^Root-Is-Purelib: *true", text, re.MULTILINE | re.I) is not None,
     )
+
+
+def _wheel_of_egg(found: Distribution, files: list[str]) -> InstalledWheel:
+    """The wheel of a distribution that its own `setup.py install` has installed.
+
+    pip before 23.1 does so with a source if the package `wheel` is not there, as in a new
+    environment of Debian 12. `files` are relative to the directory of its metadata, .egg-info.
+    Raises NotPackableError.
+    """
+    name, place = found.metadata["Name"], Path(str(found.locate_file("")))
+    said = found.read_text("PKG-INFO")
+    eggs = (each for each in place.glob("*.egg-info/PKG-INFO") if each.read_text() == said)
+    if (egg := next(eggs, None)) is None:
+        raise NotPackableError(f"{name} is installed without its metadata")
+    metadata = f"{re.sub(r'[^A-Za-z0-9.]+', '_', name)}-{found.version}.dist-info"
+    packed = [(egg, f"{metadata}/METADATA")]
+    if (entry_points := egg.with_name("entry_points.txt")).is_file():
+        packed.append((entry_points, f"{metadata}/entry_points.txt"))
+    scripts = {each.name for each in found.entry_points if each.group.endswith("_scripts")}
+    for path in (Path(os.path.normpath(egg.parent / file)) for file in files if file):
+        if path.suffix == ".pyc" or path.parent == egg.parent or path.name in scripts:
+            continue
+        if path.suffix == ".so" or not path.is_file():
+            raise NotPackableError(f"{name} was compiled here, or lacks its file {path}")
+        inside = path.is_relative_to(place)
+        relative = path.relative_to(place).as_posix() if inside else ""
+        packed.append((path, relative or _outside(path, metadata, name)))
+    tags = ("py3-none-any",)
+    return InstalledWheel(name, found.version, tags, tuple(packed), metadata, is_pure=True)
 
 
 def _outside(path: Path, directory: str, name: str) -> str:

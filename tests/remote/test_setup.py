@@ -13,7 +13,7 @@ import sys
 import tarfile
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.metadata import distribution
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from threading import Thread
 
@@ -31,7 +31,13 @@ from snakemake_kochi.remote.connection import Connection
 from snakemake_kochi.remote.environment import Environment
 from snakemake_kochi.remote.pythons import Python, described
 from snakemake_kochi.remote.version import NOT_SET_UP, find_kochi
-from snakemake_kochi.remote.wheels import InstalledWheel, identity, installed_wheel, own_wheel
+from snakemake_kochi.remote.wheels import (
+    InstalledWheel,
+    NotPackableError,
+    identity,
+    installed_wheel,
+    own_wheel,
+)
 
 
 def make_old_version(directory: Path) -> None:
@@ -402,6 +408,33 @@ def test_a_wheel_of_an_installed_distribution_has_its_name_and_its_files(tmp_pat
         check=True,
     )
     assert found.stdout.startswith(str(target / "psutil"))
+
+
+def test_a_distribution_that_an_old_pip_has_installed_from_its_source_is_packed(
+    tmp_path: Path,
+) -> None:
+    # As pip 23.0 leaves it where the package `wheel` is missing.
+    egg = tmp_path / "site" / "old_style-1.0-py3.11.egg-info"
+    files = {
+        egg / "PKG-INFO": "Metadata-Version: 2.1\nName: old.style\nVersion: 1.0\n",
+        egg / "top_level.txt": "old_style\n",
+        egg / "installed-files.txt": "../old_style/__init__.py\n"
+        "../old_style/__pycache__/__init__.cpython-311.pyc\nPKG-INFO\ntop_level.txt\n",
+        egg.with_name("old_style") / "__init__.py": "answer = 42\n",
+    }
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    wheel = installed_wheel(Distribution.at(egg))
+    assert wheel.file_name == "old.style-1.0-py3-none-any.whl"
+    target = tmp_path / "target"
+    pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--target", target]
+    subprocess.run([*pip, wheel.write(tmp_path)], check=True, capture_output=True)
+    assert (target / "old_style" / "__init__.py").read_text() == "answer = 42\n"
+
+    (egg / "installed-files.txt").write_text("../old_style/fast.so\n")
+    with pytest.raises(NotPackableError, match="compiled here"):
+        installed_wheel(Distribution.at(egg))
 
 
 def python_here() -> Python:
