@@ -127,10 +127,8 @@ def _address(location: Location, job: str) -> Address:
             found.append(view.job)
     address = read_address(location.machine_paths.job(found[0])) if found else None
     if address is None:
-        raise KochiError(
-            "the job has no terminal yet, or has ended: it has no port",
-            "A job that has one was started with: kochi interact -p PORT",
-        )
+        # In one line: the other computer shows the last one.
+        raise KochiError("the job has no terminal yet, or has ended: it has no port")
     return address
 
 

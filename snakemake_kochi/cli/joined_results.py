@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 
 from snakemake_kochi.artifacts.branches import is_collected
@@ -42,6 +43,11 @@ def end_of_run(location: Location, follow: Callable[[], int], collects: bool = T
     status = follow()
     if collects and location.project is not None:
         collect(location)
+        if not is_collected(location.project.directory):
+            remark(
+                "To have its results as files here, type: kochi artifact init DIR && "
+                f"kochi artifact sync -m {shlex.quote(location.machine.name)}"
+            )
     return status
 
 

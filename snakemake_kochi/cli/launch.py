@@ -140,7 +140,7 @@ def _launch(
     follow: bool,
     as_json: bool,
 ) -> int:
-    from snakemake_kochi.detached.control import launch
+    from snakemake_kochi.detached.control import how_to_follow, launch
 
     if not _SAYS_WHERE.intersection(word.split("=")[0] for word in arguments):
         from snakemake_kochi.allocation.workers import unused_scheduler
@@ -168,12 +168,6 @@ def leave_files_to_run() -> None:
         from snakemake_kochi.phases.sent import hand_over
 
         hand_over()
-
-
-def how_to_follow(location: Location) -> str:
-    """What to type for the run that was launched last."""
-    on = f" -m {shlex.quote(location.machine.name)}" if location.is_named else ""
-    return f"To follow it, type: kochi launch{on} --follow; to stop it: kochi launch{on} --stop"
 
 
 def _profile(location: Location, arguments: Sequence[str]) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from snakemake_kochi.cli.launch import follow_run, how_to_follow, leave_files_to_run
+from snakemake_kochi.cli.launch import follow_run, leave_files_to_run
 from snakemake_kochi.cli.output import print_json, remark, say
-from snakemake_kochi.detached.control import find, launch
+from snakemake_kochi.detached.control import find, how_to_follow, launch
 from snakemake_kochi.detached.launches import Found, look_at
 from snakemake_kochi.location import Location
 

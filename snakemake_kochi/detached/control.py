@@ -39,7 +39,6 @@ _MOST_PATIENCE = 60.0  # seconds after which a supervisor must no longer start
 _PAUSE = 0.02  # seconds between two looks for it
 _LOOK = 0.5  # seconds between two looks at a run on another host
 _QUESTION = 10.0  # seconds between two questions to the scheduler
-_HOW = "To follow it, type: kochi launch --follow; to stop it: kochi launch --stop"
 
 
 def launch(
@@ -73,7 +72,7 @@ def launch(
     locks = find_lock_settings(machine)
     try:
         with locks.hold(locks.paths.launches, patience=_PATIENCE):
-            _refuse_a_second(machine)
+            _refuse_a_second(location)
             launched, paths = make_launch(machine, name, command, in_allocation)
             if in_allocation:
                 _submit(location, launched, paths, limit)
@@ -84,11 +83,17 @@ def launch(
     return look_at(paths)
 
 
-def _refuse_a_second(machine: MachinePaths) -> None:
-    found = find(machine)
+def how_to_follow(location: Location) -> str:
+    """What to type for the run that was launched last."""
+    on = f" -m {shlex.quote(location.machine.name)}" if location.is_named else ""
+    return f"To follow it, type: kochi launch{on} --follow; to stop it: kochi launch{on} --stop"
+
+
+def _refuse_a_second(location: Location) -> None:
+    found = find(location.machine_paths)
     if found is None or found.is_over:
         return
-    hint = _HOW
+    hint = how_to_follow(location)
     if found.state == "elsewhere" and found.processes is not None:
         hint += f". It is on {found.processes.node.host}"
         if found.processes.heartbeat is None:

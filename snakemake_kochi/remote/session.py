@@ -93,7 +93,8 @@ class Attended:
         terminal is restored.
         """
         # Imported here: few sessions have a terminal.
-        from snakemake_kochi.terminal.screen import Modes, RawTerminal
+        from snakemake_kochi.terminal.output import Modes
+        from snakemake_kochi.terminal.screen import RawTerminal
 
         terminal, modes = RawTerminal(0), Modes()
 

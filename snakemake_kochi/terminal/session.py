@@ -31,7 +31,8 @@ _START_PATIENCE = 5.0
 _RESULT_PATIENCE = 3.0
 _LAST_LINES = 20
 # The times in explanations: a line is printed again if something else has changed.
-_TIMES = re.compile(r"\d+(?:\.\d+)? (?:milli|micro|nano)?(?:second|minute|hour|day|week|year)s?")
+_TIME = r"\d+(?:\.\d+)? (?:milli|micro|nano)?(?:second|minute|hour|day|week|year)s?"
+_TIMES = re.compile(rf"{_TIME}(?:(?:,| and|, and) {_TIME})*")  # "1 hour and 2 seconds", "2 hours"
 _LOST = 255  # as ssh
 _ENDED_EARLY = 1
 

@@ -121,13 +121,17 @@ def test_the_run_goes_on_without_the_laptop_and_the_same_line_follows_it(
     assert found.state == "running"
     status = laptop.kochi("launch", "-m", "spica", "--status")
     assert "State: running" in status.stdout
+    other = laptop.kochi("launch", "-m", "spica", "--", "another")
+    assert other.returncode == 1
+    assert "to stop it: kochi launch -m spica --stop" in other.stderr
     joining = laptop.start(*line)
     assert joining.stdout is not None
     assert joining.stdout.readline().startswith("This batch runs already, launched at ")
     laptop.go.touch()
-    out, _ = joining.communicate(timeout=120)
+    out, err = joining.communicate(timeout=120)
     assert joining.returncode == 0
     assert "5 of 5 steps (100%) done" in out
+    assert "type: kochi artifact init DIR && kochi artifact sync -m spica" in err
 
 
 def test_a_run_has_the_files_of_its_launch_whatever_is_sent_after_it(laptop: Laptop) -> None:
