@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import secrets
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +41,16 @@ _WITH_FILES = (
 _BY_THEMSELVES = ("batch", "launch")
 # Their standard input is that of the user's command.
 _WITH_INPUT = ("alloc_interact", "attach", "forward", "inspect", "interact", "run")
+# What to do when the connection was lost that had their terminal.
+_BACK = (
+    "kochi attach -m {machine} JOB comes back to it; kochi show jobs -m {machine} lists the jobs."
+)
+_AFTER_LOSS = {
+    "alloc_interact": "The allocation ends with its shell. Type the same line again.",
+    "attach": f"The job goes on: {_BACK}",
+    "inspect": "The jobs there go on. Type the same line again.",
+    "interact": f"The job ends with its terminal. With --keep it goes on: {_BACK}",
+}
 
 
 def runs_elsewhere(function: _Function) -> _Function:
@@ -102,12 +113,19 @@ def run_elsewhere(
     `variables` are set for it.
     """
     from snakemake_kochi.remote.command import Needs, run_there
+    from snakemake_kochi.remote.refusal import LostError
 
     command = click.get_current_context().command_path.partition(" ")[2]
     if with_files is None:
         with_files = command in _WITH_FILES
     needs = Needs.FILES if with_files else Needs.PLACE
-    return run_there(location, typed_words(), needs, command in _WITH_INPUT, variables)
+    try:
+        return run_there(location, typed_words(), needs, command in _WITH_INPUT, variables)
+    except LostError as error:
+        if (hint := _AFTER_LOSS.get(command)) is None:
+            raise
+        machine = shlex.quote(location.machine.name)
+        raise LostError(error.message, hint.format(machine=machine)) from error
 
 
 def typed_words() -> list[str]:

@@ -24,7 +24,7 @@ from typing import IO
 from urllib.parse import quote
 
 from snakemake_kochi.parent_death import ending_with_this_process
-from snakemake_kochi.remote.refusal import AwayError, RemoteError, refusal
+from snakemake_kochi.remote.refusal import LostError, RemoteError, refusal
 from snakemake_kochi.remote.script import Script, Wrapped
 from snakemake_kochi.remote.session import SSH_FAILED, Attended, program, write_all
 from snakemake_kochi.remote.sockets import answers, socket_path
@@ -113,7 +113,7 @@ class Connection:
     def relay(self, script: Script, write: Callable[[int, bytes], None]) -> int:
         """Run a script without a terminal and input; return its exit status.
 
-        What it prints is passed on as it comes, with the number of its stream. Raises AwayError
+        What it prints is passed on as it comes, with the number of its stream. Raises LostError
         when the connection is lost.
         """
         attended = self._attend(script, b"")
@@ -219,7 +219,7 @@ class Connection:
     def _check(self, attended: Attended, status: int) -> None:
         """Raises RemoteError when not the script has failed but the connection."""
         if status < 0 or (status == SSH_FAILED and not self._is_alive()):
-            raise AwayError(
+            raise LostError(
                 f"the connection to {self.host} was lost",
                 "What was handed over is kept there. Type the same line again.",
             )

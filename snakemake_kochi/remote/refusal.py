@@ -18,6 +18,10 @@ class AwayError(RemoteError):
     exit_status = 75  # EX_TEMPFAIL of sysexits.h
 
 
+class LostError(AwayError):
+    """The connection was lost while a program ran there."""
+
+
 # Words of OpenSSH (sshconnect.c, sshconnect2.c, packet.c, kex.c), what they mean, and what to do.
 # The first that is found counts: after a changed key, ssh also says that it cannot verify the host.
 _WRONG = (

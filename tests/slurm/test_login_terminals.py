@@ -86,6 +86,7 @@ def test_a_job_ends_with_the_connection_of_its_terminal(at_work: LoginSite) -> N
     status, said = someone.leaves()
     assert status == LOST
     assert "the connection to spica was lost" in said
+    assert "The job ends with its terminal." in said
     assert await_end(at_work.machine()) == "exit status 129"
 
 
@@ -94,7 +95,9 @@ def test_a_kept_job_is_attached_to_again_after_the_connection_was_lost(at_work: 
     someone.types("x=kept")
     someone.sees(PROMPT)
     sever(at_work)
-    assert someone.leaves()[0] == LOST
+    status, said = someone.leaves()
+    assert status == LOST
+    assert "With --keep it goes on: kochi attach -m spica JOB comes back to it" in said
     again = at_prompt(at_work, "attach", *ON, "0")
     is_a_real_terminal(again)
     again.child.send(LEAVE)
