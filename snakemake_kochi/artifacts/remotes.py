@@ -28,6 +28,8 @@ _DEFAULT = "origin"
 # Git's words for a branch that is not a descendant of that of the remote.
 _HAS_OTHER_COMMITS = ("(fetch first)", "(non-fast-forward)")
 _MOST_LINES = 10
+# The user's settings push.followTags and push.recurseSubmodules are for pushes of the user's own.
+_NOTHING_ELSE = ("--no-follow-tags", "--recurse-submodules=no")
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def push(repository: Path, paths: ProjectPaths, remote: str | None = None) -> Ex
     said: list[str] = []
     told = run_git(
         repository,
-        *("push", "--porcelain", "--no-verify", *command[1:]),
+        *("push", "--porcelain", *_NOTHING_ELSE, "--no-verify", *command[1:]),
         environment=FETCHING_MISSING,
         transports=TRANSPORTS,
         accept=(0, 1),
@@ -123,7 +125,8 @@ def fetch(repository: Path, remote: str | None = None, with_large: bool = False)
     tracking = f"refs/remotes/{remote}/{MERGED}*"
     before = _refs(repository, tracking)
     refspecs = (f"+{_BRANCHES}:{tracking}", f"{CODE}/*:{CODE}/*")
-    command = ("fetch", remote, *refspecs)
+    # Of code, this clone may have what the remote lacks: with fetch.prune it would be deleted.
+    command = ("fetch", "--no-prune", remote, *refspecs)
     words = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
     run_git(
         repository,

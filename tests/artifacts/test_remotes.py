@@ -68,6 +68,30 @@ def test_a_clone_gets_results_with_their_code(
     assert fetch(clone).changed == push(repository, paths).changed == ()
 
 
+@pytest.mark.parametrize("setting", ["fetch.prune", "remote.origin.prune"])
+def test_a_fetch_deletes_no_code_that_the_remote_lacks(
+    setting: str, repository: Path, paths: ProjectPaths, bare: Path, clone: Path, tmp_path: Path
+) -> None:
+    result(repository, paths, "first")
+    push(repository, paths)
+    own = Root(tmp_path / "root of the clone").project(clone)
+    tree = result(clone, own, "own").tree
+    git(clone, "config", setting, "true")
+    git(clone, *fetch(clone).command)
+    assert git(clone, "cat-file", "-t", f"refs/kochi/code/{tree}") == "commit\n"
+
+
+def test_a_push_sends_no_tags_and_no_submodules(
+    repository: Path, paths: ProjectPaths, bare: Path
+) -> None:
+    git(repository, "config", "push.followTags", "true")
+    git(repository, "config", "push.recurseSubmodules", "on-demand")
+    typed(repository, "tag", "--annotate", "--message=private", "private")
+    result(repository, paths, "first")
+    push(repository, paths)
+    assert git(bare, "tag", "--list") == ""
+
+
 def test_the_printed_commands_do_the_same(
     repository: Path, paths: ProjectPaths, bare: Path, clone: Path
 ) -> None:

@@ -229,7 +229,8 @@ def test_results_are_pushed_and_fetched_with_the_git_command_that_does_it(
     fetched = kochi("artifact", "fetch", "--json")
     write(tmp_path / "clone" / "kochi.yaml", "{}")
     assert fetched.data["remote"] == "origin"
-    assert fetched.data["command"].startswith("git fetch origin '+refs/heads/kochi_artifacts*:")
+    line = "git fetch --no-prune origin '+refs/heads/kochi_artifacts*:"
+    assert fetched.data["command"].startswith(line)
     wrong = kochi("artifact", "fetch", "orgin")
     assert wrong.status == 1
     assert "'orgin' is neither a remote of this repository nor a file" in wrong.err
