@@ -46,7 +46,7 @@ def install_command(
     installed on a compute node. The branch of a remote repository is looked up each time. The
     previous installation stays in use until the new one is complete.
     """
-    from snakemake_kochi.cli.batch import call_snakemake, snakefile_options
+    from snakemake_kochi.cli.snakemake_calls import call_snakemake, snakefile_options
     from snakemake_kochi.library.outputs import install_rule
     from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE, REVISIONS_VARIABLE
 

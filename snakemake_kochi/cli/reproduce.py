@@ -88,7 +88,7 @@ def _reproduce(
     jobs: int,
     as_json: bool,
 ) -> list[Reproduced]:
-    from snakemake_kochi.cli.batch import require_writable
+    from snakemake_kochi.cli.snakemake_calls import require_writable
     from snakemake_kochi.phases.keep import alive
 
     location = find_location(machine)
@@ -194,7 +194,7 @@ def _tell_counted(lines: Counter[str], count: int) -> None:
 
 
 def _run(location: Location, rerun: Rerun, jobs: int) -> None:
-    from snakemake_kochi.cli.batch import run_snakemake
+    from snakemake_kochi.cli.snakemake_calls import run_snakemake
     from snakemake_kochi.cli.unlock import unlock_dead_run
     from snakemake_kochi.library.loading import RERUN_VARIABLE
     from snakemake_kochi.resources import workflow_directory
