@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,6 +58,11 @@ class Location:
     @property
     def machine_paths(self) -> MachinePaths:
         return self.root.machine(self.machine.name)
+
+    def typed(self, command: str, *words: str) -> str:
+        """A command of kochi for this machine, for people to type."""
+        on = ["-m", self.machine.name] if self.is_named else []
+        return shlex.join(["kochi", *command.split(" "), *on, *words])
 
     def prepare_machine(self) -> MachinePaths:
         """Prepare the machine for jobs: check its owner, and settle the configured locks.

@@ -20,6 +20,7 @@ from snakemake_kochi.cli.options import (
 from snakemake_kochi.cli.output import say
 from snakemake_kochi.cli.snakemake_calls import call_snakemake, snakemake_command
 from snakemake_kochi.enqueue.experiment_files import globs_with, load, path_in_project
+from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.paths import WorkingPaths
 

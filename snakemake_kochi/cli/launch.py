@@ -96,39 +96,70 @@ def command(
     is_in_one = in_allocation if says_where else location.machine.controller.in_allocation
     if limit is not None and not is_in_one:
         raise click.UsageError("-t requires --in-allocation")
-    launches = bool(arguments or says_where or not (asks or follow))
+    if not (arguments or says_where or not (asks or follow)):
+        return of_last(location, identity, position, stop=stop, status=status, as_json=as_json)
     if location.is_elsewhere:
-        return _elsewhere(location, launches, follow and not asks, identity, position)
-    if launches:
-        location.prepare_machine()
-        return _launch(location, name, arguments, in_allocation, limit, follow, as_json)
+        if follow:
+            words = _words(location, name, in_allocation, limit, arguments)
+            return _follow_elsewhere(location, words, None, 0)
+        from snakemake_kochi.cli.elsewhere import run_elsewhere
+
+        return run_elsewhere(location, with_files=True)
+    location.prepare_machine()
+    return _launch(location, name, arguments, in_allocation, limit, follow, as_json)
+
+
+def of_last(
+    location: Location,
+    identity: str | None = None,
+    position: int = 0,
+    *,
+    stop: bool = False,
+    status: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Follow the last run launched in this directory, or the one with an identity, or stop or
+    describe it; return the exit status of the command."""
+    if location.is_elsewhere:
+        if not (stop or status):
+            return _follow_elsewhere(location, None, identity, position)
+        from snakemake_kochi.cli.elsewhere import run_elsewhere
+
+        return run_elsewhere(location, with_files=False)
     found = _last(location, identity)
     if status:
         _tell(location, found, as_json)
         return 0
-    if stop:
-        return _stop(found)
-    return follow_run(found, position)
+    return _stop(location, found) if stop else follow_run(location, found, position)
 
 
-def _elsewhere(
-    location: Location, launches: bool, follows: bool, identity: str | None, position: int
+def _words(
+    location: Location,
+    name: str,
+    in_allocation: bool | None,
+    limit: str | None,
+    arguments: Sequence[str],
+) -> list[str]:
+    """The words after `kochi` that launch a run, without following it."""
+    words = ["launch", "-m", location.machine.name]
+    words += ["--name", name] if name else []
+    if in_allocation is not None:
+        words += ["--in-allocation" if in_allocation else "--on-login-node"]
+    words += [] if limit is None else ["--time-limit", limit]
+    return [*words, "--", *arguments]
+
+
+def _follow_elsewhere(
+    location: Location, words: Sequence[str] | None, identity: str | None, position: int
 ) -> int:
-    """The same on a login host. What is followed is followed from here, as the connection may be
-    lost."""
-    from snakemake_kochi.cli.elsewhere import run_elsewhere, typed_words
-
-    if not follows:
-        return run_elsewhere(location, with_files=launches)
+    """Follow a run on a login host from here, as the connection may be lost. `words`: what
+    launches it, if it is not launched yet."""
     from snakemake_kochi.cli.joined_results import end_of_run
     from snakemake_kochi.remote.controller import follow_there, launch_there
 
-    if not launches:
+    if words is None:
         return end_of_run(location, lambda: follow_there(location, identity, position))
-    words = typed_words()
-    end = words.index("--") if "--" in words else len(words)
-    kept = [word for word in words[:end] if word not in ("-f", "--follow")]
-    return end_of_run(location, lambda: launch_there(location, [*kept, *words[end:]]))
+    return end_of_run(location, lambda: launch_there(location, words))
 
 
 def _launch(
@@ -156,7 +187,7 @@ def _launch(
         return 0
     say(f"Launched {found.launch.identity}, output: {found.paths.output}")
     if follow:
-        return follow_run(found)
+        return follow_run(location, found)
     remark(how_to_follow(location))
     return 0
 
@@ -239,7 +270,7 @@ def _last(location: Location, identity: str | None) -> Found:
     return found
 
 
-def _stop(found: Found) -> int:
+def _stop(location: Location, found: Found) -> int:
     from snakemake_kochi.detached.control import stop
 
     if found.is_over:
@@ -249,29 +280,30 @@ def _stop(found: Found) -> int:
     stop(found)
     remark(
         "The run was told to stop. Ctrl-C ends only this wait; to kill the run, type: "
-        "kochi launch --stop"
+        f"{location.typed('launch', '--stop')}"
     )
-    ended = _show(found, written)
+    ended = _show(location, found, written)
     say(f"{ended.launch.identity} {'was killed' if ended.state == 'killed' else 'has ended'}.")
     return 0
 
 
-def follow_run(found: Found, position: int = 0) -> int:
+def follow_run(location: Location, found: Found, position: int = 0) -> int:
     """Show the output of a launched run from a position on; return its exit status."""
-    ended = _show(found, position)
+    ended = _show(location, found, position)
     if ended.is_time_up:
         remark(f"kochi: {ended.launch.identity}: {_TIME_UP}")
     if ended.status is not None and (ended.status <= 128 or ended.status == _INTERRUPTED):
         return ended.status
     remark(
-        f"kochi: {ended.launch.identity} was killed; to see its jobs, type: kochi show jobs\n"
+        f"kochi: {ended.launch.identity} was killed; to see its jobs, type: "
+        f"{location.typed('show jobs')}\n"
         "To continue the run, type the same command again. If Snakemake then says that the "
         "directory is locked, type first: snakemake --unlock"
     )
     return ended.status or 1
 
 
-def _show(found: Found, position: int) -> Found:
+def _show(location: Location, found: Found, position: int) -> Found:
     """Show the run's output from a position on, until the run has ended."""
     from snakemake_kochi.detached.control import Watch, settled
 
@@ -294,5 +326,6 @@ def _show(found: Found, position: int) -> Found:
                 return found
             time.sleep(_LOOK)
     except KeyboardInterrupt:
-        remark("\nThe run goes on. To follow it again, type: kochi launch --follow")
+        again = location.typed("launch", "--follow")
+        remark(f"\nThe run goes on. To follow it again, type: {again}")
         raise

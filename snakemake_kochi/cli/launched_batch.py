@@ -45,7 +45,7 @@ def launch_batch(
         _tell(location, found, is_joined)
         if not follow:
             return 0
-        status = follow_run(found, position if is_joined else 0)
+        status = follow_run(location, found, position if is_joined else 0)
         position = 0
         # A run that was joined has the files of its start, and these may have changed since; or the
         # process that launched it was killed before it began.
@@ -56,9 +56,10 @@ def launch_batch(
 
 def _goes_on(found: Found, command: Sequence[str]) -> bool:
     """Whether it is a run of this command that goes on."""
-    # Of a run on another host the scheduler may know it. Otherwise `launch` finds out.
-    is_known = found.state != "elsewhere" or bool(found.scheduler)
-    return found.launch.command == tuple(command) and is_known and not found.is_over
+    if found.is_over or found.launch.command != tuple(command):
+        return False
+    # Of a run on another host this is not known yet unless a scheduler says so: `launch` finds out.
+    return found.state != "elsewhere" or bool(found.scheduler)
 
 
 def _tell(location: Location, found: Found, is_joined: bool) -> None:

@@ -41,6 +41,12 @@ _LOOK = 0.5  # seconds between two looks at a run on another host
 _QUESTION = 10.0  # seconds between two questions to the scheduler
 
 
+def how_to_follow(location: Location) -> str:
+    """What to type for the run that was launched last in the current directory."""
+    follow, stop = (location.typed("launch", word) for word in ("--follow", "--stop"))
+    return f"To follow it, type: {follow}; to stop it: {stop}"
+
+
 def launch(
     location: Location,
     name: str,
@@ -83,26 +89,25 @@ def launch(
     return look_at(paths)
 
 
-def how_to_follow(location: Location) -> str:
-    """What to type for the run that was launched last."""
-    on = f" -m {shlex.quote(location.machine.name)}" if location.is_named else ""
-    return f"To follow it, type: kochi launch{on} --follow; to stop it: kochi launch{on} --stop"
-
-
 def _refuse_a_second(location: Location) -> None:
     found = find(location.machine_paths)
     if found is None or found.is_over:
         return
-    hint = how_to_follow(location)
+    hint = f"A directory has one on a machine at a time. {how_to_follow(location)}"
     if found.state == "elsewhere" and found.processes is not None:
         hint += f". It is on {found.processes.node.host}"
         if found.processes.heartbeat is None:
             hint += f"; if that is gone for good, remove {found.paths.directory}"
     raise KochiError(
-        f"a run launched in this directory goes on: {found.launch.identity} ({found.state}), "
-        f"output: {found.paths.output}",
+        f"a run launched in this directory goes on: {_named(found)} ({found.state}), output: "
+        f"{found.paths.output}",
         hint,
     )
+
+
+def _named(found: Found) -> str:
+    name = found.launch.name
+    return f"{found.launch.identity}, {name}" if name else found.launch.identity
 
 
 def _await_elsewhere(machine: MachinePaths, say: Callable[[str], None]) -> None:

@@ -466,6 +466,25 @@ def test_at_its_time_limit_a_run_gives_back_what_waits_and_nobody_needs(
     assert len(list((here / "out").iterdir())) == 2
 
 
+def test_a_machine_may_say_that_controllers_are_in_allocations(
+    kochi: Kochi, shell: Kochi, here: Path, on_cluster: SlurmCluster
+) -> None:
+    own = "{login_host: other, scheduler: slurm, controller: {in_allocation: true}}"
+    write(here / "kochi.yaml", f"machines: {{own: {own}}}\n")
+    script = "touch begun$KOCHI_PARAM_N; while [ ! -e ../../go ]; do sleep 0.05; done"
+    write(
+        here / "one.yaml",
+        f"batches: {{all: {{params: {{n: 1}}}}}}\nrun: {{script: '{script}'}}\n",
+    )
+    line = ("batch", "--launch", "one.yaml", "all")
+    assert shell(*line).status == 0
+    found = launched("own")
+    assert found.launch.job_name is not None
+    wait_until(lambda: launched("own").state == "elsewhere")
+    assert shell(*line, "--json").data["joined"] is True
+    assert kochi("launch", "--stop").status == 0
+
+
 def test_a_run_whose_allocation_never_began_is_taken_back(
     kochi: Kochi, here: Path, on_cluster: SlurmCluster
 ) -> None:

@@ -173,12 +173,30 @@ def test_a_run_there_is_stopped_from_here(laptop: Laptop) -> None:
     wait_until(lambda: laptop.begun == {"rule"})
     refused = laptop.kochi("launch", "-m", "spica", "--", "other")
     assert "a run launched in this directory goes on" in refused.stderr
+    assert "kochi launch -m spica --follow" in refused.stderr
     assert refused.returncode == 1
     stopped = laptop.kochi("launch", "-m", "spica", "--stop")
     assert "has ended." in stopped.stdout
-    followed = laptop.kochi("launch", "-m", "spica", "--follow")
-    assert followed.returncode != 0
-    assert "Building DAG of jobs" in followed.stdout
+    assert "kochi launch -m spica --stop" in stopped.stderr
+    for command in ("launch", "show runs"):
+        followed = laptop.kochi(*command.split(), "-m", "spica", "--follow")
+        assert followed.returncode != 0
+        assert "Building DAG of jobs" in followed.stdout
+
+
+def test_the_options_of_a_run_that_is_followed_at_once_are_those_that_were_typed(
+    laptop: Laptop,
+) -> None:
+    write(laptop.top / "Snakefile", SNAKEFILE)
+    laptop.go.touch()
+    for _ in range(2):
+        # The last -f is one of Snakemake's: the second time, too, the rule is executed.
+        done = laptop.kochi("launch", "-fm", "spica", "--name", "-f", "--", "out", "-f")
+        assert done.returncode == 0
+        assert "1 of 1 steps (100%) done" in done.stdout
+    assert {each.launch.name for each in laptop.launches("spica")} == {"-f"}
+    shown = laptop.kochi("show", "runs", "--stop", "-m", "spica")
+    assert "has ended already" in shown.stdout
 
 
 def test_one_line_runs_a_batch_on_two_machines_and_makes_one_table(laptop: Laptop) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
-import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import click
 
@@ -17,7 +18,24 @@ from snakemake_kochi.location import find_location
 _STATES = {"launched": "waiting", "unattended": "running", "elsewhere": "running"}
 
 
+def _or_launch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """With --follow or --stop, the command is `kochi launch` with that option."""
+
+    @functools.wraps(function)
+    def call(follow: bool, stop: bool, **given: Any) -> Any:
+        if not (follow or stop):
+            return function(**given)
+        from snakemake_kochi.cli.launch import of_last
+
+        return of_last(find_location(given["machine"]), stop=stop)
+
+    return call
+
+
 @click.command("runs")
+@click.option("-f", "--follow", is_flag=True, help="Show the output of the newest one instead.")
+@click.option("--stop", is_flag=True, help="Stop the newest one instead.")
+@_or_launch
 @machine_option
 @click.option("-a", "--all", "all_runs", is_flag=True, help="Those of all directories.")
 @click.option(
@@ -31,7 +49,8 @@ _STATES = {"launched": "waiting", "unattended": "running", "elsewhere": "running
 def runs_command(machine: str | None, all_runs: bool, limit: int, as_json: bool) -> None:
     """List launched runs: those of this directory, or with -a of all, the newest first.
 
-    `kochi launch --follow`, --status and --stop are for the newest one of a directory.
+    --follow and --stop are those of `kochi launch`, which has --status, too. They are for the
+    newest run of this directory.
     """
     location = find_location(machine)
     here = None if all_runs else os.getcwd()
@@ -47,8 +66,7 @@ def runs_command(machine: str | None, all_runs: bool, limit: int, as_json: bool)
         f"{location.machine.name}. To launch one, type: kochi launch",
     )
     if any(not run.is_over for run in runs):
-        on = f" -m {shlex.quote(location.machine.name)}" if location.is_named else ""
-        remark(f"To follow the newest one, type: kochi launch{on} --follow")
+        remark(f"To follow the newest one, type: {location.typed('launch', '--follow')}")
 
 
 def _some(found: Iterator[Found], limit: int) -> Iterator[Found]:
