@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,13 +16,17 @@ from humanfriendly.text import pluralize
 
 from snakemake_kochi.cleaning.clean import Report, clean
 from snakemake_kochi.cli.options import json_option, machine_option, yes_option
-from snakemake_kochi.cli.output import agreed, print_json, print_table, remark, say
+from snakemake_kochi.cli.output import agreed, print_json, print_table, remark, say, shown
+from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import is_there
-from snakemake_kochi.location import find_location
-from snakemake_kochi.paths import InstalledPaths
+from snakemake_kochi.location import Location, find_location
+from snakemake_kochi.paths import InstalledPaths, SentPaths
 from snakemake_kochi.project.clean_rules import KINDS, Rules, read_rule
+from snakemake_kochi.project.sent import sent_note
 
 _MOST_FAULTS = 5  # that are shown
+# Seconds after which a project that another computer sent may be one that nobody works on.
+_OLD = 30 * 24 * 3600.0
 
 
 def _checked(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -82,9 +89,19 @@ def command(machine: str | None, dry_run: bool, yes: bool, as_json: bool, **writ
 
     Ended jobs with their logs, builds, installations, snapshots, and what dead processes have left,
     of all projects. It shows first what it would delete, and asks. An AGE is a time like 12h or
-    30d, 0, or 'never'. Runs and workers may go on meanwhile.
+    30d, 0, or 'never'. Runs and workers may go on meanwhile. Projects that other computers sent
+    stay, because their results may not be at home.
     """
     location = find_location(machine)
+    status = _clean(location, dry_run, yes, as_json, written)
+    if status == 0:
+        _say_sent(location.root.directory)
+    return status
+
+
+def _clean(
+    location: Location, dry_run: bool, yes: bool, as_json: bool, written: Mapping[str, Any]
+) -> int:
     paths = location.machine_paths
     rules = (location.machine.clean or Rules()).changed_by(written)
     installed = InstalledPaths(PurePosixPath(location.root.directory))
@@ -104,6 +121,21 @@ def command(machine: str | None, dry_run: bool, yes: bool, as_json: bool, **writ
         location.prepare_machine()
         _show(clean(location.root, paths, rules), as_json, is_dry=False)
     return 0
+
+
+def _say_sent(root: Path) -> None:
+    """Name the projects from other computers for which no command was typed for long."""
+    for place in SentPaths.all_below(root):
+        try:
+            used = place.note(place.project).stat().st_mtime
+            home = (sent_note(place.project) or {}).get("directory")
+        except (OSError, DamagedFileError):
+            continue
+        if time.time() - used > _OLD:
+            day = datetime.fromtimestamp(used).date()
+            typed = f"rm -rf {shlex.quote(str(place.directory))}"
+            said = f"The project {home} of another computer was last used on {day}. If its results"
+            remark(shown(f"{said} are at home (kochi artifact sync), type: {typed}"))
 
 
 def _show(report: Report, as_json: bool, is_dry: bool) -> None:

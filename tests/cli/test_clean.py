@@ -13,7 +13,7 @@ import pytest
 from cleaning.stage import Stage, make_old
 from support import git, write
 
-from snakemake_kochi.paths import Root
+from snakemake_kochi.paths import Root, SentPaths
 
 from .conftest import Outcome
 
@@ -38,6 +38,24 @@ def test_a_dry_run_shows_a_table_and_deletes_nothing(stage: Stage, kochi: Kochi)
     assert re.fullmatch(r"Would delete +Number +Inodes +Size", lines[0])
     assert re.fullmatch(r"jobs +2 +8 +\d+ KiB", lines[2])
     assert stage.jobs() == [0, 1]
+
+
+def test_projects_of_other_computers_stay_and_old_ones_are_named(
+    stage: Stage, kochi: Kochi, tmp_path: Path
+) -> None:
+    places = [
+        SentPaths.of(stage.root.directory, tmp_path / name, "laptop") for name in ("old", "new")
+    ]
+    for place in places:
+        content = {"version": 1, "sources": {}, "directory": f"/home/ada/{place.project.name}"}
+        write(place.note(place.project), json.dumps(content))
+    make_old(places[0].note(places[0].project))
+    outcome = kochi("clean", "-y", "--after", "0")
+    assert outcome.status == 0
+    assert all(place.project.exists() for place in places)
+    assert "The project /home/ada/old of another computer was last used on" in outcome.err
+    assert f"rm -rf {places[0].directory}\n" in outcome.err
+    assert "/home/ada/new" not in outcome.err
 
 
 def test_without_an_answer_nothing_is_deleted_and_with_one_it_is(
