@@ -29,14 +29,14 @@ _WITH_FILES = (
     "install",
     "interact",
     "launch",
-    "reproduce",
-    "rerun",
     "run",
     "show batch",
     "show install",
     "show installs",
     "show pipeline",
 )
+# These need the results that are here, too.
+_WITH_RESULTS = ("reproduce", "rerun")
 # These go there by themselves: the connection may end before what they start.
 _BY_THEMSELVES = ("batch", "launch")
 # Their standard input is that of the user's command.
@@ -119,6 +119,8 @@ def run_elsewhere(
     if with_files is None:
         with_files = command in _WITH_FILES
     needs = Needs.FILES if with_files else Needs.PLACE
+    if command in _WITH_RESULTS:
+        needs = Needs.RESULTS
     try:
         return run_there(location, typed_words(), needs, command in _WITH_INPUT, variables)
     except LostError as error:

@@ -64,10 +64,17 @@ def bring(location: Location, as_json: bool) -> None:
     from snakemake_kochi.remote.connection import Connection
     from snakemake_kochi.remote.results import bring_results
 
-    host = location.machine.login_host
+    host, machine = location.machine.login_host, location.machine.name
     assert host is not None
+    repository = location.require_project().directory
+    name = published_name(repository, machine)
     with Connection(host) as connection:
         brought = bring_results(connection, location)
+    if brought is not None and brought.name != name:
+        remark(
+            f"Results of {machine} are published as '{brought.name}' and not as '{name}': those "
+            "that are there already have that name."
+        )
     if as_json:
         return
     if brought is None:

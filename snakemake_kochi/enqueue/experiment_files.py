@@ -12,6 +12,7 @@ from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Project
+from snakemake_kochi.project.sent import path_here
 from snakemake_kochi.project.shape import is_experiment
 
 
@@ -29,7 +30,7 @@ def path_in_project(project: Project, word: str) -> str:
     Raises NameNotFoundError, with the nearest name, when the file does not exist, and KochiError
     when it is a directory or outside of the project.
     """
-    path = Path(word)
+    path = path_here(project.directory, Path(word))
     if path.is_dir():
         raise KochiError(f"{word} is a directory, not an experiment file")
     if not path.is_file():

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from snakemake_kochi.files import name_of, safe_name
 
+_STATE, _SOURCES = "sent", "sources"
+
 
 @dataclass(frozen=True)
 class SentPaths:
@@ -25,6 +27,9 @@ class SentPaths:
         """The place of a project in a KOCHI_ROOT; `owner` says on which computer the project is."""
         digest = hashlib.sha256(os.fsencode(f"{owner}\0{project.resolve()}")).hexdigest()[:10]
         readable = safe_name(project.resolve().name) or "root"
+        # The other directories beside the project.
+        if readable in (_STATE, _SOURCES):
+            readable += "_"
         return cls(root / "remote" / "projects" / f"{readable}-{digest}")
 
     @classmethod
@@ -54,12 +59,12 @@ class SentPaths:
         """Where, in this directory, a local source of a recipe is; `text`: as in kochi.yaml."""
         digest = hashlib.sha256(os.fsencode(text)).hexdigest()[:10]
         readable = safe_name(os.path.basename(os.path.normpath(text))) or "source"
-        return f"sources/{digest}/{readable}"
+        return f"{_SOURCES}/{digest}/{readable}"
 
     @property
     def state(self) -> Path:
         """What is known about the files that were sent."""
-        return self.directory / "sent"
+        return self.directory / _STATE
 
     @property
     def uses(self) -> Path:

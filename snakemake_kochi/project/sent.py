@@ -1,11 +1,11 @@
 """A project that another computer sent: where the directories are that its kochi.yaml names.
 
 What came from where is in the project's repository:
-.git/kochi/sent.json   {"version", "parcel", "tree", "base", "dirty", "sources"}
+.git/kochi/sent.json   {"version", "parcel", "tree", "base", "dirty", "sources", "directory"}
 
 `sources` has, by the key and the value in kochi.yaml (`mirror_dir ../lib`), a path relative to the
 directory above the project. `parcel.py` describes what a parcel is; `tree`, `base` and `dirty` are
-those of the snapshot that was sent.
+those of the snapshot that was sent. `directory` is that of the project at home.
 """
 
 from __future__ import annotations
@@ -34,6 +34,15 @@ def sent_note(directory: Path) -> dict[str, Any] | None:
     if not isinstance(note.get("sources"), dict):
         raise DamagedFileError(f"{file}: not a note of what was sent")
     return note
+
+
+def path_here(directory: Path, path: Path) -> Path:
+    """A path as it was typed at home, on this computer; `directory`: that of the project."""
+    note = sent_note(directory) if path.is_absolute() else None
+    home = None if note is None else note.get("directory")
+    if home is None or not path.is_relative_to(home):
+        return path
+    return directory / path.relative_to(home)
 
 
 def local_path(directory: Path, key: str, text: str, what: str) -> Path:

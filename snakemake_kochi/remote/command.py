@@ -22,22 +22,28 @@ from snakemake_kochi.project.machines import SENT_VARIABLE, common_files
 from snakemake_kochi.remote.arrival import VARIABLE
 from snakemake_kochi.remote.connection import Connection
 from snakemake_kochi.remote.environment import Environment
-from snakemake_kochi.remote.project import Sent, owner, place_there, send_project
+from snakemake_kochi.remote.project import (
+    NOT_SENT,
+    Sent,
+    below,
+    entering,
+    owner,
+    send_project,
+)
 from snakemake_kochi.remote.script import Script
 from snakemake_kochi.remote.session import write_all
-from snakemake_kochi.remote.there import unfit
+from snakemake_kochi.remote.there import to_work_directory, unfit
 from snakemake_kochi.remote.version import NOT_SET_UP, find_kochi
 
 FAILED = 1
-# Where a project was not sent yet; no status of kochi.
-_NOT_SENT = 79
 
 
 class Needs(enum.Enum):
-    """What a command needs of the project there: its files as they are here now, or any of them,
-    because it asks for jobs, workers and the like."""
+    """What a command needs of the project there: its files as they are here now, also with the
+    results that are here; or any of them, because it asks for jobs, workers and the like."""
 
     FILES = enum.auto()
+    RESULTS = enum.auto()
     PLACE = enum.auto()
 
 
@@ -63,9 +69,9 @@ def run_there(
                 return command.run_without_project(connection)
             if needs is Needs.PLACE:
                 status = command.run_in_place(connection)
-                if status != _NOT_SENT:
+                if status != NOT_SENT:
                     return FAILED if status == NOT_SET_UP else status
-            return command.run_with_files(connection)
+            return command.run_with_files(connection, needs is Needs.RESULTS)
         finally:
             command.environment.forget(connection)
 
@@ -88,32 +94,32 @@ class _Command:
         self.environment = Environment.of(machine)
         self._find_kochi = find_kochi(machine.name)
 
-    def run_with_files(self, connection: Connection) -> int:
+    def run_with_files(self, connection: Connection, with_results: bool) -> int:
         """Send the project first."""
         root = self._root_there(connection)
-        sent = send_project(connection, self._location, root, self.environment.later())
+        # As in `-d DEPENDENCY:RECIPE@BRANCH`.
+        may_name_branches = any("@" in word for word in self._words)
+        sent = send_project(
+            connection,
+            self._location,
+            root,
+            self.environment.later(),
+            with_branches=may_name_branches,
+            with_results=with_results,
+        )
         return self._run(connection, sent.variables, sent.working_directory, sent)
 
     def run_in_place(self, connection: Connection) -> int:
-        """In the project as it was sent last; _NOT_SENT if it never was."""
-        # KOCHI_ROOT is known there only.
-        place = place_there(self._location, "/")
-        inside = place.directory.relative_to(place.root)
-        project, note = (
-            path.relative_to(place.root) for path in (place.project, place.note(place.project))
-        )
-        text = (
-            f'export {SENT_VARIABLE}="$KOCHI_ROOT"/{shlex.quote(str(inside))}\n'
-            f'[ -f "$KOCHI_ROOT"/{shlex.quote(str(note))} ] || exit {_NOT_SENT}\n'
-            f'cd "$KOCHI_ROOT"/{shlex.quote(str(project))} || exit\n'
-            f"cd ./{shlex.quote(self._below)} 2> /dev/null"
-        )
+        """In the project as it was sent last; NOT_SENT if it never was."""
+        inside = below(self._location.require_project())
+        text = f"{entering(self._location)}\ncd ./{shlex.quote(inside)} 2> /dev/null"
         if self.environment.is_loaded and (self._has_terminal or self._has_input):
             self._root_there(connection)
         return self._run(connection, {}, None, before=text)
 
     def run_without_project(self, connection: Connection) -> int:
-        """In a directory of its own, with the machines for all projects from here."""
+        """In the machine's `work_dir`, else in a directory of its own, with the machines for all
+        projects from here."""
         place = SentPaths.without_project(Path(self._root_there(connection)), owner())
         found = Root.find().machine(self._location.machine.name).found
         machines = [each.text for each in common_files() if each.file != str(found)]
@@ -130,14 +136,15 @@ class _Command:
             json.dumps(machines).encode(),
             "sending the descriptions of machines",
         )
-        return self._run(connection, variables, str(place.project), machines=str(arriving))
-
-    @property
-    def _below(self) -> str:
-        """The working directory, relative to the project's."""
-        top = self._location.require_project().directory.resolve()
-        below = os.path.relpath(Path.cwd().resolve(), top)
-        return "." if below.startswith("..") else below
+        is_named = self._location.machine.work_dir is not None
+        status = self._run(
+            connection,
+            variables,
+            None if is_named else str(place.project),
+            machines=str(arriving),
+            before=to_work_directory(self._location.machine) if is_named else "",
+        )
+        return FAILED if status == NOT_SET_UP else status
 
     def _root_there(self, connection: Connection) -> str:
         """Load the environment, for this session and the next ones; return KOCHI_ROOT."""

@@ -26,7 +26,7 @@ from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, own_outputs
 from snakemake_kochi.phases.sent import USE_VARIABLE
 from snakemake_kochi.phases.sources import SNAKEMAKE_STATE, local_repository
 from snakemake_kochi.processes import this_node
-from snakemake_kochi.project.configuration import configuration_file
+from snakemake_kochi.project.configuration import FILE_NAME, configuration_file
 from snakemake_kochi.project.machines import SENT_VARIABLE, common_files
 from snakemake_kochi.project.recipes import Project, Recipe
 from snakemake_kochi.project.sent import source_key
@@ -46,17 +46,20 @@ from snakemake_kochi.snapshot import (
 
 # In an experiment that takes other code than the checked-out one, or other recipes.
 _BRANCHES = re.compile(r"\b(code|branch|commit_hash)[\"']?\s*:|@")
+# The exit status where a project was not sent yet; no status of kochi.
+NOT_SENT = 79
 _log = logging.getLogger(__name__)
 _NO_ROOM = ("No space left", "Disk quota exceeded", "unable to write", "unpacker error")
-# Makes an empty repository in $name of the current directory, unless there is one.
+# Makes an empty repository in $name of the current directory, unless there is one. Its formats are
+# those of `snapshot/arrival.py`, whatever is the default there.
 _MAKE = """\
 if ! [ -e "$name/.git/HEAD" ]; then
   new=".$name.$$.tmp"
-  git init --quiet --template= "$new" || exit
+  GIT_DEFAULT_HASH=sha1 GIT_DEFAULT_REF_FORMAT=files git init --quiet --template= "$new" || exit
   for setting in core.hooksPath=/dev/null receive.autogc=false gc.auto=0; do
     git -C "$new" config "${setting%%=*}" "${setting#*=}" || exit
   done
-  mv -T "$new" "$name" 2> /dev/null || rm -rf "$new"
+  mv -T -- "$new" "$name" 2> /dev/null || rm -rf "$new"
   [ -e "$name/.git/HEAD" ] || { echo "$PWD/$name is in the way" >&2; exit 1; }
 fi
 """
@@ -92,18 +95,48 @@ def place_there(location: Location, root: str) -> SentPaths:
     return SentPaths.of(Path(root), location.require_project().directory, owner())
 
 
+def entering(location: Location) -> str:
+    """Bash that goes to the project as it was sent last, for a command there; it exits with
+    NOT_SENT if the project never was. $KOCHI_ROOT must be set, which is known there only."""
+    place = place_there(location, "/")
+    is_outside = _configuration_elsewhere(location.require_project()) is not None
+    inside, project, note, text = (
+        f'"$KOCHI_ROOT"/{shlex.quote(str(path.relative_to(place.root)))}'
+        for path in (place.directory, place.project, place.note(place.project), place.configuration)
+    )
+    lines = [f"[ -f {note} ] || exit {NOT_SENT}"]
+    if is_outside:
+        lines += [f"[ -f {text} ] || exit {NOT_SENT}", f"export KOCHI_CONF={text}"]
+    return "\n".join([*lines, f"export {SENT_VARIABLE}={inside}", f"cd {project} || exit"])
+
+
+def below(project: Project) -> str:
+    """The working directory, relative to the project's."""
+    found = os.path.relpath(Path.cwd().resolve(), project.directory.resolve())
+    return "." if Path(found).parts[:1] == ("..",) else found
+
+
 def owner() -> str:
     """This computer and user, for names of places on other computers."""
     return f"{this_node().machine or socket.gethostname()} {os.getuid()}"
 
 
-def send_project(connection: Connection, location: Location, root: str, before: str = "") -> Sent:
+def send_project(
+    connection: Connection,
+    location: Location,
+    root: str,
+    before: str = "",
+    with_branches: bool = False,
+    with_results: bool = False,
+) -> Sent:
     """Send what is missing of the project. The working tree there is as before until `receive`.
 
     `root`: the absolute path of KOCHI_ROOT there. `before`: lines of sh after which `git` is found
-    there. Raises RemoteError; GitError and KochiError for what is wrong here.
+    there. `with_branches`: all branches travel, and not only if an experiment may name one.
+    `with_results`: those of results do, too. Raises RemoteError; GitError and KochiError for what
+    is wrong here.
     """
-    place, packed = place_there(location, root), _Packed(location)
+    place, packed = place_there(location, root), _Packed(location, with_branches, with_results)
     name, parcel = place.project.name, packed.parcel
     script = Script(
         f"{before}\numask 077\nname={shlex.quote(name)}\n"
@@ -125,14 +158,18 @@ def send_project(connection: Connection, location: Location, root: str, before: 
                 raise
     for sentence in left_behind(packed.project.directory, packed.texts):
         _log.warning("%s", sentence)
-    below = os.path.relpath(Path.cwd().resolve(), packed.project.directory.resolve())
     return Sent(
         str(place.project),
         str(place.directory),
         parcel.commit,
         packed.configuration is not None,
-        "." if below.startswith("..") else below,
+        below(packed.project),
     )
+
+
+def _configuration_elsewhere(project: Project) -> Path | None:
+    file = configuration_file(project.directory)
+    return None if file == project.directory / FILE_NAME else file
 
 
 def _push(
@@ -155,8 +192,9 @@ def _push(
 class _Packed:
     """What is to be sent of a project."""
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, with_branches: bool, with_results: bool) -> None:
         self.location = location
+        self._with_branches, self._with_results = with_branches, with_results
         self.project: Project = location.require_project()
         self.store = Root.find().project(self.project.directory).store
         Root.find().secure(self.store.parent)
@@ -171,18 +209,22 @@ class _Packed:
     @cached_property
     def configuration(self) -> str | None:
         """The text of kochi.yaml, if it is not in the project."""
-        file = configuration_file(self.project.directory)
-        if file == self.project.directory / file.name:
-            return None
-        return file.read_text(errors="surrogateescape")
+        file = _configuration_elsewhere(self.project)
+        return None if file is None else file.read_text(errors="surrogateescape")
 
     @cached_property
     def parcel(self) -> Parcel:
         project, machine = self.project, self.location.machine
-        has_branches = any(map(_BRANCHES.search, self.texts.values()))
+        has_branches = self._with_branches or any(map(_BRANCHES.search, self.texts.values()))
         outputs = own_outputs(Path.cwd(), project.directory, Root.find())
         name = place_there(self.location, "/").project.name
-        own = Tree(project.directory, name, outputs, with_branches=has_branches)
+        own = Tree(
+            project.directory,
+            name,
+            outputs,
+            with_branches=has_branches,
+            with_results=self._with_results,
+        )
         mirrors = {tree.at: tree for _, tree in self._mirrors()}
         sources = {key: tree.at for key, tree in self._mirrors()}
         repositories: dict[str, Bare] = {}

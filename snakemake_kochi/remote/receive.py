@@ -90,6 +90,7 @@ def _unpack(place: SentPaths, parcel: str, description: Mapping[str, Any]) -> No
     # Until all is there, it says of no snapshot that it is the one that was sent.
     content = {"version": VERSION, "sources": description["sources"], "parcel": "", "tree": ""}
     content |= {key: project[key] for key in ("base", "dirty")}
+    content["directory"] = description["from"]["directory"]
     if _noted(note).get("parcel") != parcel:
         write_atomically(note, to_json(content))
     unpack(

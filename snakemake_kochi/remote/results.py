@@ -22,19 +22,17 @@ from snakemake_kochi.artifacts.code import CODE
 from snakemake_kochi.artifacts.incoming import join, pointers_between, there_ref
 from snakemake_kochi.artifacts.large import Pointer, Store
 from snakemake_kochi.artifacts.published import branch_called, choose_name, published_name
-from snakemake_kochi.errors import KochiError
+from snakemake_kochi.errors import GitError, KochiError
 from snakemake_kochi.git import FETCHING_MISSING, run_git
 from snakemake_kochi.location import Location
-from snakemake_kochi.project.machines import SENT_VARIABLE
 from snakemake_kochi.remote.connection import Connection
 from snakemake_kochi.remote.environment import Environment
-from snakemake_kochi.remote.project import place_there
+from snakemake_kochi.remote.project import NOT_SENT, entering
 from snakemake_kochi.remote.refusal import RemoteError
 from snakemake_kochi.remote.script import Script
 from snakemake_kochi.remote.version import find_kochi
 
-# Where a project was not sent yet; no status of kochi.
-_NOT_SENT = 79
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def _bring(connection: Connection, location: Location, environment: Environment)
         choose_name(repository, machine, name)
     if not told["commit"]:
         return Brought(name)
-    serve = f"{environment.later(last=True)}\ngit upload-pack"
+    serve = f"{environment.later()}\ngit upload-pack"  # several times, perhaps
     _fetch(connection, location, Path(told["repository"]), name, serve)
     branch, ref = f"refs/heads/{branch_called(name)}", there_ref(machine)
     store = Store.of(repository)
@@ -85,20 +83,14 @@ def _bring(connection: Connection, location: Location, environment: Environment)
 def _commit_there(
     connection: Connection, location: Location, environment: Environment
 ) -> dict[str, Any] | None:
-    place, name = place_there(location, "/"), location.machine.name
-    inside, project, note = (
-        shlex.quote(str(path.relative_to(place.root)))
-        for path in (place.directory, place.project, place.note(place.project))
-    )
-    before = f'[ -f "$KOCHI_ROOT"/{note} ] || exit {_NOT_SENT}\n{find_kochi(name)}'
+    name = location.machine.name
     text = (
-        f'export {SENT_VARIABLE}="$KOCHI_ROOT"/{inside}\n'
+        f"{entering(location)}\n"
         f"export KOCHI_MACHINE={shlex.quote(name)} KOCHI_DEFAULT_MACHINE={shlex.quote(name)}\n"
-        f'cd "$KOCHI_ROOT"/{project} || exit\n'
         'exec "$kochi" artifact sync --no-merge --json'
     )
-    done = connection.run(environment.first(text, keep=True, before=before))
-    if done.returncode == _NOT_SENT:
+    done = connection.run(environment.first(text, keep=True, before=find_kochi(name)))
+    if done.returncode == NOT_SENT:
         return None
     if done.returncode != 0:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
@@ -117,13 +109,20 @@ def _fetch(connection: Connection, location: Location, there: Path, name: str, s
     # No setting of the user's may lead elsewhere, or remove refs that are not there.
     own = ("-c", f"url.{address}.insteadOf={address}")
     options = ("--quiet", "--no-tags", "--no-prune", "--no-write-fetch-head")
-    run_git(
-        repository,
-        *(*own, "fetch", *options, "--no-recurse-submodules", "--update-shallow"),
-        *(f"--upload-pack={serve}", address, *refspecs),
-        environment={**FETCHING_MISSING, **connection.git_environment()},
-        transports=("ssh", "file"),
-    )
+    for attempt in range(_ATTEMPTS):
+        try:
+            run_git(
+                repository,
+                *(*own, "fetch", *options, "--no-recurse-submodules", "--update-shallow"),
+                *(f"--upload-pack={serve}", address, *refspecs),
+                environment={**FETCHING_MISSING, **connection.git_environment()},
+                transports=("ssh", "file"),
+            )
+            return
+        except GitError as error:
+            # Another command may have brought the same just now, from here or another machine.
+            if "cannot lock ref" not in error.message or attempt == _ATTEMPTS - 1:
+                raise
 
 
 def _fetch_contents(

@@ -1,7 +1,7 @@
-"""What a login host has of a machine: its KOCHI_ROOT and its `kochi`, as texts for bash there.
+"""What a login host has of a machine: its directories and its `kochi`, as texts for bash there.
 
-KOCHI_ROOT is that of a command that is typed there: variables and `~` in `kochi_root` are those of
-the login host.
+KOCHI_ROOT is that of a command that is typed there: variables and `~` in `kochi_root` and
+`work_dir` are those of the login host.
 """
 
 from __future__ import annotations
@@ -24,20 +24,45 @@ _PARTS = re.compile(r"(\A~[A-Za-z0-9_.-]*(?:/|\Z)|\$\{[A-Za-z_]\w*\}|\$[A-Za-z_]
 def prologue(machine: Machine) -> str:
     """Bash that sets and exports KOCHI_ROOT, after the machine's environment was loaded.
 
-    If a variable is not set there, or the path is not absolute, the text says so and exits with
-    NOT_SET_UP.
+    If a variable is not set there, the path is not absolute, or somebody else owns what is there,
+    the text says so and exits with NOT_SET_UP.
     """
     lines = []
     if not machine.kochi_root:
         lines.append('KOCHI_ROOT="${KOCHI_ROOT:-$HOME/.kochi}"')
-    for name in _variables(machine.kochi_root or ""):
-        said = f"kochi: {machine.root_said_at} has ${name}, which is not set on the login host"
-        lines.append(f'[ -n "${{{name}+set}}" ] || {_complain(said)}')
+    lines += _require_variables(machine.kochi_root or "", machine.root_said_at)
     if machine.kochi_root:
         lines.append(f"KOCHI_ROOT={_expanded(machine.kochi_root)}")
     said = f"kochi: KOCHI_ROOT of machine '{machine.name}' is no absolute path on the login host:"
     lines.append(f"case $KOCHI_ROOT in /*) ;; *) {_complain(said, ' $KOCHI_ROOT')} ;; esac")
+    said = f"kochi: KOCHI_ROOT of machine '{machine.name}' belongs to another user:"
+    # Programs below it are executed. `ownership.py` examines more, when one of them runs.
+    lines.append(
+        'for kochi_owner in $(stat -Lc %u -- "$KOCHI_ROOT" "$KOCHI_ROOT/remote" 2> /dev/null); do\n'
+        f'  case $kochi_owner in "$EUID" | 0) ;; *) {_complain(said, " $KOCHI_ROOT")} ;; esac\n'
+        "done"
+    )
     return "\n".join([*lines, "export KOCHI_ROOT"])
+
+
+def to_work_directory(machine: Machine) -> str:
+    """Bash that goes to the machine's `work_dir`, or says that it cannot and exits with
+    NOT_SET_UP."""
+    assert machine.work_dir is not None
+    at = f"machines: {machine.name}: work_dir"
+    lines = _require_variables(machine.work_dir, at)
+    said = f"kochi: {at}: {machine.work_dir} is no directory on the login host"
+    # A relative path must not be looked up in $CDPATH.
+    lines.append(f"CDPATH= cd -- {_expanded(machine.work_dir)} 2> /dev/null || {_complain(said)}")
+    return "\n".join(lines)
+
+
+def _require_variables(text: str, at: str) -> list[str]:
+    said = "kochi: {} has ${}, which is not set on the login host"
+    return [
+        f'[ -n "${{{name}+set}}" ] || {_complain(said.format(at, name))}'
+        for name in _variables(text)
+    ]
 
 
 def _variables(text: str) -> list[str]:

@@ -28,6 +28,7 @@ from snakemake_kochi.files import make_directory, read_json, to_json, write_atom
 from snakemake_kochi.git import run_git
 from snakemake_kochi.snapshot.parcel import (
     DESCRIPTION,
+    RESULTS_OF_HOME,
     VERSION,
     make_commit,
     sent_ref,
@@ -37,7 +38,9 @@ from snakemake_kochi.snapshot.repository import create_store, reading_objects, r
 
 # Of each repository: which refs were sent, so that those are deleted that are sent no more.
 _REFS = Path("kochi") / "sent-refs.json"
-_OWN_REFS = ("refs/kochi/", "refs/heads/kochi_artifacts")
+_OWN_REFS = ("refs/kochi/", "refs/heads/kochi_artifacts", RESULTS_OF_HOME)
+# Whatever is the default here.
+_FORMATS = {"GIT_DEFAULT_HASH": "sha1", "GIT_DEFAULT_REF_FORMAT": "files"}
 _CONFIGURATION = """\
 [core]
 \trepositoryformatversion = 0
@@ -186,7 +189,8 @@ def _prepare(own: Path, objects: Path, configuration: str) -> None:
         beside = own.with_name(f".{own.name}.kochi.tmp")
         shutil.rmtree(beside, ignore_errors=True)
         make_directory(beside.parent)
-        run_git(beside.parent, "init", "--quiet", "--bare", "--template=", beside.name)
+        words = ("init", "--quiet", "--bare", "--template=", beside.name)
+        run_git(beside.parent, *words, environment=_FORMATS)
         if own.is_dir():  # a killed process has begun to remove it
             shutil.rmtree(own)
         os.replace(beside, own)

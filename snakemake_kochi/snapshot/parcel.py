@@ -47,9 +47,12 @@ VERSION = 1
 DESCRIPTION = "parcel.json"
 # A date is part of a commit, and must not make a difference.
 _DATE = {"GIT_AUTHOR_DATE": "946684800 +0000", "GIT_COMMITTER_DATE": "946684800 +0000"}
-# Results travel in the other direction.
+# Results travel in the other direction, unless they are to be run again.
 _RESULTS = re.compile(r"refs/(heads|remotes/[^/]+)/kochi_artifacts")
-_NAMES = ("refs/heads", "refs/remotes", "refs/tags")
+_NAMES = ("refs/heads", "refs/remotes")
+_CODE = "refs/kochi/code"  # of results
+# Where branches of results are that travel: as those of a remote.
+RESULTS_OF_HOME = "refs/remotes/kochi-home/"
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Tree:
 
     `excluded`: patterns as for `freeze`. `with_history`: whether that of its repositories travels;
     otherwise they have the checked-out commit alone. `with_branches`: whether all branches do.
+    `with_results`: whether the branches of results do, and the code of results.
     """
 
     directory: Path
@@ -65,6 +69,7 @@ class Tree:
     excluded: Sequence[str] = ()
     with_history: bool = True
     with_branches: bool = False
+    with_results: bool = False
 
 
 @dataclass(frozen=True)
@@ -183,6 +188,8 @@ def _repository(packing: _Packing, tree: Tree, path: str) -> dict[str, Any]:
         refs = _tags(packing, directory, "--points-at" if alone else "--merged", "HEAD")
         if tree.with_branches and not alone:
             refs |= _branches(directory)
+    if tree.with_results and not path and not alone:
+        refs |= _results(directory)
     if not alone:
         packing.history |= dict.fromkeys([head] if head else [])
         packing.history |= dict.fromkeys(
@@ -281,12 +288,24 @@ def _tags(packing: _Packing, directory: Path, *which: str) -> dict[str, str]:
 
 def _branches(directory: Path) -> dict[str, str]:
     """The branches, of this repository and of its remotes, without those of results."""
-    form = "--format=%(objectname) %(symref) %(refname)"
-    listed = os.fsdecode(run_git(directory, "for-each-ref", form, *_NAMES[:2])).splitlines()
-    rows = [line.split(" ", 2) for line in listed]
+    found = _refs(directory, *_NAMES)
+    return {name: commit for name, commit in found.items() if not _RESULTS.match(name)}
+
+
+def _results(directory: Path) -> dict[str, str]:
+    """The branches of results, and the code of results, by the names that they have there."""
     return {
-        name: commit for commit, symbolic, name in rows if not symbolic and not _RESULTS.match(name)
+        name.replace("refs/heads/", RESULTS_OF_HOME): commit
+        for name, commit in _refs(directory, *_NAMES, _CODE).items()
+        if _RESULTS.match(name) or name.startswith(_CODE)
     }
+
+
+def _refs(directory: Path, *which: str) -> dict[str, str]:
+    form = "--format=%(objectname) %(symref) %(refname)"
+    listed = os.fsdecode(run_git(directory, "for-each-ref", form, *which)).splitlines()
+    rows = [line.split(" ", 2) for line in listed]
+    return {name: commit for commit, symbolic, name in rows if not symbolic}
 
 
 def _is_empty(directory: Path) -> bool:

@@ -19,6 +19,7 @@ from full_disk import mounted
 from ssh_host import SshHost
 from support import git, wait_until, write
 
+from snakemake_kochi.remote.wheels import identity
 from tests.terminal.conftest import Person
 
 KOCHI = (sys.executable, "-m", "snakemake_kochi.cli")
@@ -141,6 +142,104 @@ def test_kochi_root_is_expanded_there(
     done = kochi("show", "path", "root", "-m", "spica", cwd=project)
     assert done.stdout.strip() == expected.format(home=host.home)
     assert done.stderr == "loaded\n" or "loaded" in done.stderr
+
+
+def test_outside_of_a_project_a_command_works_in_the_work_dir(
+    host: SshHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLACE", "/nowhere")
+    root = Path(os.environ["KOCHI_ROOT"])
+    root.mkdir(mode=0o700)
+    load = '    load_env_script: {on_login_node: "export PLACE=\\"$HOME/a place\\""}\n'
+    write(root / "conf.yaml", host.machine(work_dir="$PLACE/work") + load)
+    words = ("run", "-m", "spica", "--", "pwd")
+    done = kochi(*words, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "kochi: machines: spica: work_dir: $PLACE/work is no directory on the login host\n"
+    )
+    (host.home / "a place" / "work").mkdir(parents=True)
+    assert kochi(*words, cwd=tmp_path).stdout == f"{host.home}/a place/work\n"
+
+
+def test_nothing_is_executed_in_a_kochi_root_of_another_user(host: SshHost, project: Path) -> None:
+    python = write(host.root / "remote" / f"python-{identity()}" / "bin" / "python", "#!/bin/sh\n")
+    write(python.with_name("kochi"), "#!/bin/sh\ntouch ~/trap\n").chmod(0o755)
+    python.chmod(0o755)
+    for trap in (host.root, host.root / "remote"):
+        os.chown(trap, 4711, 4711)
+        for words in (("run", "-m", "spica", "--", "true"), ("show", "jobs", "-m", "spica")):
+            done = kochi(*words, cwd=project)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert "KOCHI_ROOT of machine 'spica' belongs to another user" in done.stderr
+        os.chown(trap, os.geteuid(), os.getegid())
+    assert not (host.home / "trap").exists()
+
+
+def test_an_experiment_may_be_named_by_its_path_here(host: SshHost, project: Path) -> None:
+    text = "batches: {all: {params: {n: 1}}}\nrun: {script: 'true'}\n"
+    file = write(project / "sub" / "one.yaml", text)
+    for words in (("batch", "-n"), ("show", "batch"), ("show", "pipeline")):
+        done = kochi(*words, "-m", "spica", str(file), "all", cwd=project)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_configuration_elsewhere_is_known_to_every_command(
+    host: SshHost, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(project, "rm", "--quiet", "--cached", "kochi.yaml")
+    (project / "kochi.yaml").rename(tmp_path / "own.yaml")
+    monkeypatch.setenv("KOCHI_CONF", str(tmp_path / "own.yaml"))
+    for _ in range(2):  # the project is not there, and is
+        done = kochi("show", "path", "project", "-m", "spica", cwd=project)
+        assert done.stdout.startswith(f"{host.root}/projects/fib-"), done.stderr
+    assert kochi("artifact", "init", "../collected", cwd=project).returncode == 0
+    done = kochi("artifact", "sync", "-m", "spica", cwd=project)
+    assert done.returncode == 0
+    assert "There is nothing new in kochi_artifacts_spica" in done.stdout
+
+
+def test_a_branch_that_only_the_command_names_is_there(
+    host: SshHost, project: Path, tmp_path: Path
+) -> None:
+    tool = tmp_path / "tool"
+    git(tmp_path, "init", "-q", "-b", "main", str(tool))
+    for branch in ("main", "feature"):
+        write(tool / "tool.txt", f"{branch}\n")
+        git(tool, "checkout", "-q", "-B", branch)
+        git(tool, "add", ".")
+        git(tool, "commit", "-q", "-m", branch)
+    git(tool, "checkout", "-q", "main")
+    recipe = "{name: head, git: ../tool, script: [cp tool.txt $KOCHI_INSTALL_PREFIX]}"
+    dependencies = f"dependencies: {{tool: {{recipes: [{recipe}]}}}}\n"
+    write(project / "kochi.yaml", host.machine() + dependencies)
+    done = kochi("install", "-m", "spica", "-d", "tool:head@feature", cwd=project)
+    assert done.returncode == 0
+    show = "cat $KOCHI_INSTALL_PREFIX_TOOL/tool.txt"
+    words = ("run", "-m", "spica", "-d", "tool:head@feature", "--", "sh", "-c", show)
+    assert kochi(*words, cwd=project).stdout == "feature\n"
+
+
+def test_results_of_here_are_reproduced_there(host: SshHost, project: Path) -> None:
+    write(
+        project / "one.yaml",
+        """
+        batches: {all: {params: {n: 1}, artifacts: [{type: stdout, dest: one.txt}]}}
+        run: {script: echo always the same}
+        """,
+    )
+    write(project / ".gitignore", "/results/\n/.snakemake/\n")
+    assert kochi("batch", "one.yaml", "all", cwd=project).returncode == 0
+    write(project / "data.txt", "since then\n")
+    refs = git(project, "for-each-ref")
+    done = kochi("reproduce", "-m", "spica", "--sample", "1", cwd=project)
+    assert done.returncode == 0
+    assert "identical" in done.stdout
+    assert git(project, "for-each-ref") == refs
+    # They do not come home as results of that machine.
+    assert kochi("artifact", "init", "../collected", cwd=project).returncode == 0
+    synced = kochi("artifact", "sync", "-m", "spica", cwd=project)
+    assert "There is nothing new in kochi_artifacts_spica" in synced.stdout
 
 
 def test_a_variable_of_kochi_root_that_is_not_set_there_is_named(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from other_computer import MACHINE, RECEIVE, OtherComputer
@@ -14,8 +15,10 @@ from support import REPOSITORY, git, run, write
 from snakemake_kochi.artifacts.branches import initialise, synchronise
 from snakemake_kochi.artifacts.large import Store, parse_pointer
 from snakemake_kochi.cli.restore import restore_batches
+from snakemake_kochi.errors import GitError
 from snakemake_kochi.library.recorded import Asked
 from snakemake_kochi.location import find_location
+from snakemake_kochi.remote import results
 from snakemake_kochi.remote.connection import Connection
 from snakemake_kochi.remote.project import send_project
 from snakemake_kochi.remote.results import Brought, bring_results
@@ -120,6 +123,25 @@ def test_results_come_home_and_are_done_here(project: Path, there: OtherComputer
     assert [batch.there for batch in batches] == [2]
     assert "Nothing to be done" in snakemake(project, "-n", "square_first")
     assert Path("results/spica/square/2_0.bin").read_bytes() == b"2" * 2000000
+
+
+def test_a_command_that_brings_the_same_at_once_does_not_fail_this_one(
+    project: Path, there: OtherComputer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = [*there.python, "-m", "snakemake_kochi.cli", "batch", "square.yaml", "first"]
+    there.receive(there.send(), run)
+    fetches = []
+
+    def run_git(directory: Path, *words: str, **given: Any) -> bytes:
+        if "fetch" in words and not fetches.append(words) and len(fetches) == 1:
+            raise GitError("error: cannot lock ref 'refs/kochi/there/spica': reference exists")
+        return git_here(directory, *words, **given)
+
+    git_here = results.run_git
+    monkeypatch.setattr(results, "run_git", run_git)
+    brought = bring(there)
+    assert brought is not None and brought.large == 2
+    assert len(fetches) == 2
 
 
 def test_through_ssh_with_a_banner_and_a_path_with_spaces(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -284,6 +285,80 @@ def test_clones_have_places_of_their_own(
     ]
     monkeypatch.setattr("snakemake_kochi.remote.project.owner", lambda: "another laptop")
     assert there.send().directory not in [each.directory for each in places]
+
+
+@pytest.mark.parametrize(
+    "name", ["sent", "sources", "-n", 'a b\'s "x"\nü', ".hidden", "$(touch here)", "x" * 200]
+)
+def test_a_project_may_have_any_name(
+    name: str,
+    repository: Path,
+    there: OtherComputer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library = tmp_path / "library"
+    write(library / "lib.c", "lib\n")
+    write(repository / "sources" / "a.c", "a\n")
+    write(
+        repository / "kochi.yaml",
+        f"{MACHINE}dependencies: {{library: {{recipes: [{{name: r, mirror: true, "
+        f"mirror_dir: {library}, script: [make]}}]}}}}\n",
+    )
+    top = repository.rename(tmp_path / name)
+    monkeypatch.chdir(top)
+    # Whatever is the default there.
+    monkeypatch.setenv("GIT_DEFAULT_HASH", "sha256")
+    for text in ("one\n", "two\n"):
+        write(top / "main.c", text)
+        here, found = frozen_here(top), frozen_there(there)
+        assert {key: found[key] for key in here} == here
+        assert not found["without"]
+    project = Path(there.send().directory)
+    assert git(project, "status", "--porcelain") == git(top, "status", "--porcelain")
+    assert not list(tmp_path.rglob("here"))
+
+
+@pytest.mark.parametrize("state", ["unborn", "worktree", "conflict"])
+def test_a_repository_may_be_in_any_state(
+    state: str,
+    repository: Path,
+    there: OtherComputer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    untouched: Callable[[Path], None],
+) -> None:
+    top = repository
+    write(top / "kochi.yaml", MACHINE)
+    git(top, "add", "--all")
+    git(top, "commit", "--quiet", "--message=second")
+    if state == "unborn":
+        git(top, "checkout", "--quiet", "--orphan", "new")
+    elif state == "worktree":
+        top = tmp_path / "linked"
+        git(repository, "worktree", "add", "--quiet", "-b", "linked", str(top))
+    else:
+        git(top, "checkout", "--quiet", "-b", "other", "HEAD~1")
+        write(top / "kochi.yaml", f"{MACHINE}# other\n")
+        git(top, "add", "--all")
+        git(top, "commit", "--quiet", "--message=other")
+        subprocess.run(["git", "-C", top, "merge", "--quiet", "main"], capture_output=True)
+        write(top / "kochi.yaml", MACHINE)
+        assert git(top, "ls-files", "--unmerged")
+    write(top / "-n", "a file\n")
+    write(top / "main.c", "changed\n")
+    monkeypatch.chdir(top)
+    untouched(top)
+    for _ in range(2):
+        here, found = frozen_here(top), frozen_there(there)
+        assert {key: found[key] for key in here} == here
+    project = Path(there.send().directory)
+    for words in (("symbolic-ref", "-q", "HEAD"), ("rev-parse", "-q", "--verify", "HEAD")):
+        said = [
+            subprocess.run(["git", "-C", each, *words], capture_output=True).stdout
+            for each in (top, project)
+        ]
+        assert said[0] == said[1]
 
 
 def test_a_shallow_and_a_partial_clone_know_their_commit_there(
