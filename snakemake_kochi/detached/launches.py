@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -265,17 +265,19 @@ def launch_of(machine: MachinePaths, node: Node, run: ProcessIdentity) -> Launch
 
 def last_launch(machine: MachinePaths, directory: str) -> Found | None:
     """The newest launch of a directory; a launch with damaged files is skipped."""
-    return next(all_launches(machine, directory), None)
+    return next(all_launches(machine, [directory]), None)
 
 
-def all_launches(machine: MachinePaths, directory: str | None = None) -> Iterator[Found]:
-    """The launches of a directory or of all, the newest first, without those with damaged files."""
+def all_launches(
+    machine: MachinePaths, directories: Collection[str] | None = None
+) -> Iterator[Found]:
+    """The launches of directories or of all, the newest first, without those with damaged files."""
     for identity in sorted(machine.launch_names(), reverse=True):
         try:
             found = look_at(machine.launch(identity))
         except (FileNotFoundError, DamagedFileError):
             continue
-        if directory in (None, found.launch.directory):
+        if directories is None or found.launch.directory in directories:
             yield found
 
 

@@ -158,6 +158,8 @@ def test_a_launched_batch_is_joined_by_the_same_line_and_refuses_another(
     assert rest.out == followed.out.encode()[position:].decode()
     monkeypatch.chdir(project / "sub")
     assert shell("launch", "-m", "one", "--status", "--json").data["launch"] == again["launch"]
+    listed = shell("show", "runs", "-m", "one", "--json").data
+    assert [each["launch"] for each in listed] == [again["launch"]]
     unknown = shell("launch", "-m", "one", "--follow", "--run", "x")
     assert "nothing was launched" in unknown.err
 

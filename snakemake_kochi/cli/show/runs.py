@@ -47,13 +47,18 @@ def _or_launch(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @json_option
 def runs_command(machine: str | None, all_runs: bool, limit: int, as_json: bool) -> None:
-    """List launched runs: those of this directory, or with -a of all, the newest first.
+    """List launched runs: those of this directory and of its project, or with -a all, the newest
+    first.
 
     --follow and --stop are those of `kochi launch`, which has --status, too. They are for the
     newest run of this directory.
     """
     location = find_location(machine)
-    here = None if all_runs else os.getcwd()
+    here = None
+    if not all_runs:
+        # A batch is launched in the project's directory.
+        project = location.project
+        here = {os.getcwd(), *([] if project is None else [str(project.directory)])}
     runs = list(_some(all_launches(location.machine_paths, here), limit))
     if as_json:
         print_json([_to_dict(run) for run in runs])
