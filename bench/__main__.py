@@ -21,6 +21,7 @@ from bench import (
     idle,
     latency,
     local,
+    remote,
     runners,
     sizing,
     slurm,
@@ -49,6 +50,7 @@ BENCHES: dict[str, Callable[[Path, Size], list[Row]]] = {
     "sizing": sizing.measure,
     "tables": tables.measure,
     "cleaning": cleaning.measure,
+    "remote": remote.measure,
 }
 
 

@@ -50,17 +50,18 @@ def to_work_directory(machine: Machine) -> str:
     NOT_SET_UP."""
     assert machine.work_dir is not None
     at = f"machines: {machine.name}: work_dir"
-    lines = _require_variables(machine.work_dir, at)
+    lines = _require_variables(machine.work_dir, at, "")
     said = f"kochi: {at}: {machine.work_dir} is no directory on the login host"
     # A relative path must not be looked up in $CDPATH.
-    lines.append(f"CDPATH= cd -- {_expanded(machine.work_dir)} 2> /dev/null || {_complain(said)}")
+    complaint = _complain(said, hint="")
+    lines.append(f"CDPATH= cd -- {_expanded(machine.work_dir)} 2> /dev/null || {complaint}")
     return "\n".join(lines)
 
 
-def _require_variables(text: str, at: str) -> list[str]:
+def _require_variables(text: str, at: str, hint: str = CORRECT_ROOT) -> list[str]:
     said = "kochi: {} has ${}, which is not set on the login host"
     return [
-        f'[ -n "${{{name}+set}}" ] || {_complain(said.format(at, name))}'
+        f'[ -n "${{{name}+set}}" ] || {_complain(said.format(at, name), hint=hint)}'
         for name in _variables(text)
     ]
 
@@ -77,8 +78,8 @@ def _expanded(text: str) -> str:
     return "".join(parts)
 
 
-def _complain(said: str, rest: str = "") -> str:
-    lines = f'{shlex.quote(said)}"{rest}" {shlex.quote(CORRECT_ROOT)}'
+def _complain(said: str, rest: str = "", hint: str = CORRECT_ROOT) -> str:
+    lines = f'{shlex.quote(said)}"{rest}" {shlex.quote(hint) if hint else ""}'
     return f"{{ printf '%s\\n' {lines} >&2; exit {NOT_SET_UP}; }}"
 
 

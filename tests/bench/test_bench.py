@@ -28,6 +28,7 @@ LINES = {
     "sizing": "200 jobs of 1 minute: requested by kochi",
     "tables": "200 records",
     "cleaning": "inodes left",
+    "remote": "`artifact sync` without new results",
 }
 
 
