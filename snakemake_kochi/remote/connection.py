@@ -149,8 +149,12 @@ class Connection:
         needs its standard input for itself, so it must have neither.
         """
         if all(os.isatty(stream) for stream in (0, 1, 2)):
+            from snakemake_kochi.terminal.screen import RawTerminal
+
+            # Before ssh changes it.
+            before = RawTerminal(0)
             attended = self._attend(script, None, "-tt")
-            status = attended.relay_to_terminal()
+            status = attended.relay_to_terminal(before)
         else:
             attended = self._attend(
                 replace(script, text=f"{_PRINT_GROUP}\n{script.text}"),

@@ -15,10 +15,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from snakemake_kochi.parent_death import ending_with_this_process
 from snakemake_kochi.remote.script import Script, Wrapped
+
+if TYPE_CHECKING:
+    from snakemake_kochi.terminal.screen import RawTerminal
 
 SSH_FAILED = 255
 _MOST_BYTES = 1 << 18
@@ -86,17 +89,16 @@ class Attended:
             self.process.wait()
             raise
 
-    def relay_to_terminal(self) -> int:
-        """The same to the user's terminal; return the status.
+    def relay_to_terminal(self, terminal: RawTerminal) -> int:
+        """The same to the user's terminal, as it was before this process began; return the status.
 
         If ssh was killed, or the connection lost while a program had all of the screen, the
         terminal is restored.
         """
         # Imported here: few sessions have a terminal.
         from snakemake_kochi.terminal.output import Modes
-        from snakemake_kochi.terminal.screen import RawTerminal
 
-        terminal, modes = RawTerminal(0), Modes()
+        modes = Modes()
 
         def write(stream: int, content: bytes) -> None:
             modes.note(content)
