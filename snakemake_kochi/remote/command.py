@@ -63,8 +63,8 @@ def run_there(
     """
     command = _Command(location, words, takes_input, variables, write)
     with Connection(command.host) as connection:
-        # Outside of any repository, a file for all projects may make a project of any directory.
         try:
+            # Outside of any repository, a file for all projects makes a project of any directory.
             if location.project is None or repository(location.project.directory) is None:
                 return command.run_without_project(connection)
             if needs is Needs.PLACE:

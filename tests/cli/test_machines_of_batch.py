@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from laptop import EXPERIMENT
 from support import git, wait_until, write
 
 from snakemake_kochi.cli import machines_of_batch
@@ -23,24 +24,6 @@ from .conftest import COMMAND, Outcome
 
 Kochi = Callable[..., Outcome]
 
-# Each run waits for a file, so that nothing depends on how fast this computer is.
-EXPERIMENT = """
-    default_params: {n: 1}
-    metrics: {time: 'time (.+)'}
-    batches:
-      test:
-        machines: [one, two]
-        params: {n: [1, 2]}
-        artifacts: [{type: stdout, dest: "wait/${n}.log"}]
-    run:
-      depend_params: [n]
-      exclusive: false
-      script: |
-        touch "$GO.$KOCHI_MACHINE.$KOCHI_PARAM_N"
-        while [ ! -e "$GO" ]; do sleep 0.05; done
-        echo "time $KOCHI_PARAM_N"
-    """
-
 
 @pytest.fixture
 def go(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -48,7 +31,7 @@ def go(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     roots = {name: tmp_path / f"root of {name}" for name in ("one", "two")}
     machines = "\n".join(f"  {name}: {{kochi_root: '{root}'}}" for name, root in roots.items())
     write(project / "kochi.yaml", f"machines:\n{machines}\n")
-    write(project / "wait.yaml", EXPERIMENT)
+    write(project / "wait.yaml", EXPERIMENT.replace("MACHINES", "one, two"))
     (project / "fib.yaml").unlink()
     git(project, "add", "--all")
     git(project, "commit", "--quiet", "--message", "two machines")
