@@ -173,3 +173,18 @@ def wait_until(condition: Callable[[], Found], what: str = "", seconds: float = 
         # a long time, they take a processor from what the test waits for.
         time.sleep(min(0.02 + waited / 20, 0.2))
     return found
+
+
+def interruptible(mark: str) -> str:
+    """A command for a shell in a terminal: it says `mark`, and ends with status 3 by Ctrl-C.
+
+    The command as it is typed does not contain `mark`. A program that only said it and slept
+    could lose a Ctrl-C that comes in between.
+    """
+    return waiting_for("INT", mark, "echo interrupted; exit 3")
+
+
+def waiting_for(signal: str, mark: str, script: str) -> str:
+    """A command that says `mark`, then runs a script, without ' in it, for each such signal."""
+    said = f"{mark[0]}''{mark[1:]}"
+    return f"bash -c 'trap \"{script}\" {signal}; echo {said}; while :; do sleep 0.1; done'"

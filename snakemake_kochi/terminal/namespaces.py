@@ -88,6 +88,7 @@ def _enter(library: ctypes.CDLL, descriptor: int) -> None:
 def _as_child(become: Callable[[], int]) -> int:
     """Become a program in a child; returns its exit status. Stops and ends as it does."""
     library = ctypes.CDLL(None)
+    has_terminal = _has_terminal()
     for number in _OF_KEYS:
         signal.signal(number, signal.SIG_IGN)
     child = os.fork()
@@ -95,6 +96,11 @@ def _as_child(become: Callable[[], int]) -> int:
         status = 1
         try:
             library.prctl(_PR_SET_PDEATHSIG, int(signal.SIGHUP), 0, 0, 0)
+            if has_terminal:
+                # The group of this process has no number there, and a shell would fail to give
+                # the terminal back to it: dash then exits with status 2.
+                os.setpgid(0, 0)
+                _give_terminal(os.getpid())
             for number in _OF_KEYS:
                 signal.signal(number, signal.SIG_DFL)
             status = become()
@@ -107,4 +113,20 @@ def _as_child(become: Callable[[], int]) -> int:
         if not os.WIFSTOPPED(status):
             return shell_status(os.waitstatus_to_exitcode(status))
         os.kill(os.getpid(), signal.SIGSTOP)
-        os.kill(child, signal.SIGCONT)
+        if has_terminal and _has_terminal():
+            _give_terminal(child)
+        (os.killpg if has_terminal else os.kill)(child, signal.SIGCONT)
+
+
+def _has_terminal() -> bool:
+    """Whether the keys of the terminal are for this process."""
+    with contextlib.suppress(OSError):
+        return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
+    return False
+
+
+def _give_terminal(group: int) -> None:
+    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.tcsetpgrp(0, group)
+    signal.signal(signal.SIGTTOU, before)

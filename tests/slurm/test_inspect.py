@@ -11,7 +11,7 @@ from pathlib import Path
 import pexpect
 import pytest
 from slurm_cluster import SlurmCluster
-from support import git, wait_until, write
+from support import git, interruptible, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import find_job, list_workers
@@ -127,10 +127,10 @@ def test_a_terminal_in_an_allocation_is_a_real_one(login: Login) -> None:
     shell.setwinsize(44, 111)
     shell.sendline("sleep 0.5; stty size")
     shell.expect("44 111\r\n")
-    # Ctrl-C reaches it only when the shell has given it the terminal.
-    shell.sendline("sh -c 'echo beg''un; sleep 100'")
+    shell.sendline(interruptible("begun"))
     shell.expect("begun\r\n")
     shell.sendintr()
+    shell.expect("interrupted\r\n")
     shell.sendline("echo still $((1+1)) here")
     shell.expect("still 2 here")
     # The job ends beside it, and the worker goes on.
@@ -177,9 +177,10 @@ def test_a_shell_in_an_allocation_with_a_worker_beside_it(login: Login) -> None:
     # Ctrl-C is for what the person has typed.
     login.type("enqueue", "-q", "q", "--", "sleep", "300")
     wait_until(lambda: find_job(login.machine, 1).state == "running", "the job runs")
-    shell.sendline("sh -c 'echo beg''un; sleep 100'")
+    shell.sendline(interruptible("begun"))
     shell.expect("begun\r\n")
     shell.sendintr()
+    shell.expect("interrupted\r\n")
     # A step in it waits for nothing.
     shell.sendline("srun --overlap echo a step $((1+1))")
     shell.expect("a step 2")

@@ -19,7 +19,7 @@ import pexpect
 import psutil
 import pytest
 from hosts import Host, Started
-from support import git, wait_until, write
+from support import git, interruptible, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import find_job, list_workers
@@ -57,9 +57,13 @@ class Node:
         return job
 
     def open(self, *words: str) -> pexpect.spawn[str]:
-        environment = {**os.environ, "TERM": "xterm", "PS1": "$ ", "SHELL": "/bin/sh"}
+        """A command of kochi in a terminal."""
+        return self.terminal(*COMMAND, *words)
+
+    def terminal(self, program: str, *words: str) -> pexpect.spawn[str]:
+        environment = {**os.environ, "TERM": "xterm", "PS1": "$ "}
         return pexpect.spawn(
-            *(COMMAND[0], [*COMMAND[1:], *words]),
+            *(program, list(words)),
             encoding="utf-8",
             timeout=60,
             dimensions=(33, 99),
@@ -222,14 +226,16 @@ def test_what_an_isolated_program_has_is_found(here: Node) -> None:
 SEE = "cat /opt/mark; cat <(echo $$); tail -n +3 /proc/net/dev | wc -l; kill -0 1; exit 5"
 
 
-def isolated(mark: str) -> str:
+def isolated(mark: str, shell: str = "/bin/bash") -> str:
     """A script whose program has its own files, processes and network."""
     apart = "--tmpfs /opt --unshare-pid --as-pid-1 --unshare-net --proc /proc"
-    return f"bwrap --dev-bind / / {apart} bash -c 'echo {mark} > /opt/mark; sleep 300; true'; true"
+    script = f"echo {mark} > /opt/mark; export SHELL={shell}; sleep 300; true"
+    return f"bwrap --dev-bind / / {apart} bash -c '{script}'; true"
 
 
-def test_a_login_is_in_the_isolation_of_its_job(here: Node) -> None:
-    job = here.begin(isolated("inside"))
+@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/dash"])
+def test_a_login_is_in_the_isolation_of_its_job(here: Node, shell: str) -> None:
+    job = here.begin(isolated("inside", shell))
     words = ("inspect", "job", str(job))
     see = (*words, "--", "bash", "-c", SEE)
     wait_until(lambda: here.type(*see).returncode == 5, "the program has begun")
@@ -240,7 +246,7 @@ def test_a_login_is_in_the_isolation_of_its_job(here: Node) -> None:
     login.sendline("cat /opt/mark; trap 'echo hand''led' INT; echo rea''dy")
     login.expect("inside\r\n")
     login.expect("ready\r\n")
-    login.sendline('bash -c \'trap "echo inter"rupted INT; echo wai""ting; sleep 300\'')
+    login.sendline(interruptible("waiting"))
     login.expect("waiting\r\n")
     login.sendintr()
     login.expect("interrupted\r\n")
@@ -248,6 +254,25 @@ def test_a_login_is_in_the_isolation_of_its_job(here: Node) -> None:
     login.expect(pexpect.EOF)
     login.close()
     assert login.exitstatus == 6
+
+
+def test_a_program_in_an_isolation_is_stopped_and_goes_on(here: Node) -> None:
+    job = here.begin(isolated("inside"))
+    words = shlex.join([*COMMAND, "inspect", "job", str(job), "--"])
+    wait_until(lambda: here.type("inspect", "job", str(job), "--", "test", "-e", "/opt/mark"))
+    shell = here.terminal("bash", "--norc")
+    shell.sendline(f'{words} python3 -c \'print("rea" "dy"); print(input()[::-1])\'; true')
+    shell.expect("ready\r\n")
+    shell.send("\x1a")
+    shell.expect("Stopped")
+    shell.sendline("echo out''side; fg")
+    shell.expect("outside\r\n")
+    shell.sendline("abc")
+    shell.expect("cba\r\n")
+    shell.sendline("exit 4")
+    shell.expect(pexpect.EOF)
+    shell.close()
+    assert shell.exitstatus == 4
 
 
 def test_an_ordinary_user_is_in_the_isolation_of_a_job(tmp_path: Path) -> None:
@@ -350,9 +375,10 @@ def test_a_terminal_by_ssh_is_a_real_one(there: Node) -> None:
     login.sendline("sleep 0.5; stty size")
     login.expect("44 111\r\n")
     # Ctrl-C is for the program there.
-    login.sendline("sh -c 'echo beg''un; sleep 100'; echo status $?")
+    login.sendline(interruptible("begun") + "; echo status $?")
     login.expect("begun\r\n")
     login.sendintr()
+    login.expect("interrupted\r\nstatus 3\r\n")
     login.sendline("echo still $((1+1)) here; exit 6")
     login.expect("still 2 here")
     login.expect(pexpect.EOF)

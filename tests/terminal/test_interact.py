@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import wait_until
+from support import interruptible, wait_until, waiting_for
 
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import find_by_environment
@@ -147,10 +147,9 @@ def test_programs_get_the_size_of_the_window_and_its_changes(
 ) -> None:
     someone = at_prompt(person, dimensions=(33, 101))
     assert someone.asks("stty size") == "33 101\r\n"
-    someone.types("trap 'echo changed to $(stty size)' WINCH")
-    someone.sees(PROMPT)
+    someone.types(waiting_for("WINCH", "ready", r"echo changed to \$(stty size); exit"))
+    someone.sees("ready\r\n")
     someone.child.setwinsize(40, 120)
-    someone.types("sleep 1")
     someone.sees("changed to 40 120")
 
 
@@ -164,7 +163,7 @@ def test_programs_know_the_kind_of_terminal(person: Spawn, at_work: object) -> N
 
 def test_ctrl_c_is_for_the_program(person: Spawn, at_work: object, machine: MachinePaths) -> None:
     someone = at_prompt(person)
-    someone.types('bash -c \'trap "echo was inter"rupted INT; echo rea""dy; sleep 1000\'')
+    someone.types(interruptible("ready"))
     someone.sees("ready\r\n")
     someone.child.sendintr()
     someone.sees("interrupted\r\n")
