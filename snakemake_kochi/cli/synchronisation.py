@@ -81,6 +81,13 @@ def bring(location: Location, as_json: bool) -> None:
         remark(f"This project was not sent to {host} yet, so there are no results of it.")
     elif brought.large:
         say(f"The content of {pluralize(brought.large, 'large file')} came from {host}")
+    if brought is not None and brought.lost:
+        again = f"kochi rerun -m {shlex.quote(machine)}"
+        files = pluralize(brought.lost, "large file")
+        remark(
+            f"The content of {files} is not on {host} any more; the branch has size and checksum. "
+            f"To repeat a run, type: {again}"
+        )
 
 
 def _restore(location: Location, as_json: bool) -> int:

@@ -33,17 +33,20 @@ from snakemake_kochi.remote.script import Script
 from snakemake_kochi.remote.version import find_kochi
 
 _ATTEMPTS = 3
+_PATIENCE = 30.0  # seconds for the end of a session after its last byte
 
 
 @dataclass(frozen=True)
 class Brought:
     """What was there. `results`: how many were committed just now, `missed`: how many of them from
-    the working directory; `large`: how many contents of large files came here."""
+    the working directory; `large`: how many contents of large files came here, `lost`: how many are
+    not there any more."""
 
     name: str
     results: int = 0
     missed: int = 0
     large: int = 0
+    lost: int = 0
 
 
 def bring_results(connection: Connection, location: Location) -> Brought | None:
@@ -74,10 +77,11 @@ def _bring(connection: Connection, location: Location, environment: Environment)
     store = Store.of(repository)
     wanted = (each for each in pointers_between(repository, branch, ref) if not store.has(each))
     missing = {each.sha256: each for each in wanted}
+    lost = 0
     if missing:
-        _fetch_contents(connection, Path(told["large_files"]), store, missing)
+        lost = _fetch_contents(connection, Path(told["large_files"]), store, missing)
     join(repository, branch, ref)
-    return Brought(name, int(told["results"]), int(told["missed"]), len(missing))
+    return Brought(name, int(told["results"]), int(told["missed"]), len(missing) - lost, lost)
 
 
 def _commit_there(
@@ -127,26 +131,36 @@ def _fetch(connection: Connection, location: Location, there: Path, name: str, s
 
 def _fetch_contents(
     connection: Connection, there: Path, store: Store, missing: Mapping[str, Pointer]
-) -> None:
-    """Put contents of large files into the store here, each as soon as it has arrived."""
+) -> int:
+    """Put contents of large files into the store here, each as soon as it has arrived; returns how
+    many are not there any more."""
     prefix = str(store.directory / "objects") + os.sep
     names = [str(store.path(each)).removeprefix(prefix) for each in missing.values()]
-    script = Script(f"cd {shlex.quote(str(there / 'objects'))} && exec tar -cf - -T -")
+    # A content that somebody has deleted must not keep all other results there.
+    script = Script(
+        f"cd {shlex.quote(str(there / 'objects'))} || exit\n"
+        'while read -r name; do [ -e "$name" ] && printf "%s\\n" "$name"; done | tar -cf - -T -'
+    )
     with tempfile.TemporaryFile() as asked:
         asked.write("".join(f"{name}\n" for name in sorted(names)).encode())
         asked.seek(0)
         process = connection.start(script, stdin=asked, stdout=subprocess.PIPE)
         try:
             arrived = _unpack(process, store)
+            is_complete = process.wait(_PATIENCE) == 0
+        except subprocess.TimeoutExpired:
+            is_complete = False
         finally:
             process.kill()
             process.wait()
-    if lacking := missing.keys() - arrived:
+    lacking = missing.keys() - arrived
+    if lacking and not is_complete:
         raise RemoteError(
             f"the contents of {len(lacking)} large files did not arrive, for example "
             f"{min(lacking)[:12]}",
             "Type the same line again: it goes on.",
         )
+    return len(lacking)
 
 
 def _unpack(process: subprocess.Popen[bytes], store: Store) -> set[str]:

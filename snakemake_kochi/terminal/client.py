@@ -135,18 +135,19 @@ class Client:
             self._host.send(frame(Kind.DETACH))
             return Ending("told", signal=signal.SIGHUP)
         if self._wants_to_leave(data):
+            if before := data.rstrip(_KEY):
+                self._host.send(frame(Kind.DATA, before))
             self._host.send(frame(Kind.DETACH))
             return Ending("left")
         self._host.send(frame(Kind.DATA, data))
         return None
 
     def _wants_to_leave(self, data: bytes) -> bool:
-        if data.strip(_KEY):
-            self._presses.clear()
-            return False
+        # A program that types, or a slow line, may send keys together with what is before them.
+        before = data.rstrip(_KEY)
         now = time.monotonic()
-        recent = [moment for moment in self._presses if now - moment < _WITHIN]
-        self._presses = [*recent, *(now for _ in data)]
+        recent = [] if before else [each for each in self._presses if now - each < _WITHIN]
+        self._presses = [*recent, *(now for _ in data[len(before) :])]
         return len(self._presses) >= _TIMES
 
     def _receive(self) -> Ending | None:

@@ -125,6 +125,26 @@ def test_results_come_home_and_are_done_here(project: Path, there: OtherComputer
     assert Path("results/spica/square/2_0.bin").read_bytes() == b"2" * 2000000
 
 
+def test_a_large_content_that_was_deleted_there_keeps_no_other_result_there(
+    project: Path, there: OtherComputer
+) -> None:
+    there.home.mkdir()
+    words = ["-m", "snakemake_kochi.cli", "batch", "square.yaml", "first"]
+    there.receive(there.send(), [*there.python, *words])
+    objects = [each for each in there.root.rglob("lfs/objects/*/*/*") if each.is_file()]
+    assert len(objects) == 2
+    objects[0].unlink()
+    brought = bring(there)
+    assert brought is not None and (brought.large, brought.lost) == (1, 1)
+    report = synchronise(project, find_location("spica").project_paths, "spica", is_here=False)
+    assert sorted(each.name for each in Path(report.directory, "spica/square").glob("*.txt")) == [
+        "1_0.txt",
+        "2_0.txt",
+    ]
+    # And it is not asked for again.
+    assert bring(there) == Brought("spica")
+
+
 def test_a_command_that_brings_the_same_at_once_does_not_fail_this_one(
     project: Path, there: OtherComputer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -417,6 +417,15 @@ def test_ctrl_bracket_pressed_three_times_leaves_and_once_is_for_the_program(
     await_end(machine)
 
 
+def test_what_is_typed_before_the_keys_that_leave_reaches_the_program(
+    person: Spawn, at_work: object, machine: MachinePaths
+) -> None:
+    someone = at_prompt(person, "--keep")
+    someone.child.send(f"touch typed\r{LEAVE}")
+    someone.leaves()
+    wait_until(lambda: list(Path.cwd().rglob("typed")), "the line was read")
+
+
 # ---- --keep
 
 
