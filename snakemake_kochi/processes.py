@@ -200,7 +200,7 @@ NONCE_VARIABLE = "KOCHI_ATTEMPT_NONCE"
 _EXEC_PATIENCE = 2.0  # seconds
 
 
-def _environment(pid: int) -> bytes:
+def environment_of(pid: int) -> bytes:
     """The environment of a process of this user; empty if it cannot be read.
 
     During an exec a process seems to have none, and on a busy node this state can last long. A
@@ -254,7 +254,7 @@ def _find_once(leader: ProcessIdentity, nonce: str) -> list[ProcessIdentity]:
             # The session belongs to the job only from its setsid on.
             (entry.pid, entry.start) == (leader.pid, leader.start)
             or entry.session == session
-            or variable in _environment(pid).split(b"\0")
+            or variable in environment_of(pid).split(b"\0")
         )
     }
     while more := {pid for pid, entry in living.items() if entry.parent in found} - found:
@@ -273,7 +273,7 @@ def find_by_environment(variables: Mapping[str, str], since: int) -> list[int]:
         for entry in all_entries()
         if entry.state not in "ZX"
         and entry.start >= since
-        and wanted.issubset(_environment(entry.pid).split(b"\0"))
+        and wanted.issubset(environment_of(entry.pid).split(b"\0"))
     ]
 
 

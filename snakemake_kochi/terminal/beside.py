@@ -26,13 +26,14 @@ from snakemake_kochi.processes import (
     PROC,
     ProcessEntry,
     ProcessIdentity,
+    environment_of,
     find_job_processes,
     process_entry,
 )
 from snakemake_kochi.queue import WorkerState, find_job, find_worker
 from snakemake_kochi.queue.result import read_attempt
 from snakemake_kochi.terminal.become import become
-from snakemake_kochi.terminal.namespaces import Entered
+from snakemake_kochi.terminal.namespaces import Namespaces
 
 # What belongs to the terminal and not to the job.
 _OF_TERMINAL = ("TERM", "COLORTERM", "LINES", "COLUMNS", "SSH_TTY", "NO_COLOR")
@@ -41,17 +42,24 @@ _SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "fish", "csh", "tcsh")
 _ISOLATORS = ("bwrap", "unshare", "starter", "starter-suid", "appinit", "sinit")
 _OURS = "snakemake"
 _CGROUPS = Path("/sys/fs/cgroup")
+# Looks for a process that does not end just then. After some of them, the shell stands for the
+# programs that it runs, which end too soon; then what is above it.
+_LOOKS, _LOOKS_AT_PROGRAM = 10, 5
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What a program takes over from a process. `what`: whose process it is, for people."""
+    """What a program takes over from a process, which may end then.
+
+    `what`: whose process it is, for people. `cgroups`: path by hierarchy, as in /proc/PID/cgroup.
+    """
 
     what: str
-    pid: int
     environment: Mapping[str, str]
     directory: str
     cpus: frozenset[int]
+    cgroups: Mapping[str, str]
+    namespaces: Namespaces
 
 
 def beside_words(
@@ -69,8 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = Root(Path(directory)).machine(name)
     try:
         found = _beside_job(machine, int(number)) if kind == "job" else _beside(machine, number)
-        entered = _enter(found)
-        return entered.run(lambda: _run(found, command))
+        _enter(found)
+        return found.namespaces.run(lambda: _run(found, command))
     except KochiError as error:
         print(f"kochi: {error}", file=sys.stderr)
         return 1
@@ -80,20 +88,25 @@ def _beside(machine: MachinePaths, number: str) -> Beside:
     worker = find_worker(machine, int(number))
     _check_node(worker)
     found = _read(f"worker {worker.worker}", worker.process)
+    if found is None:
+        raise KochiError(f"worker {worker.worker} has just ended")
     own = {"KOCHI_MACHINE": machine.name, "KOCHI_WORKER_ID": number}
     return replace(found, environment={**found.environment, **own})
 
 
 def _beside_job(machine: MachinePaths, job: int) -> Beside:
-    view = find_job(machine, job)
-    with contextlib.suppress(FileNotFoundError, DamagedFileError):
-        attempt = read_attempt(machine.job(job).attempt(view.attempt))
-        if view.state == "running":
-            _check_node(find_worker(machine, attempt.worker))
-            processes = find_job_processes(attempt.process, attempt.nonce)
-            if processes:
-                chosen = choose_process(attempt.process, processes)
-                return _read(f"job {job}", chosen)
+    for look in range(_LOOKS):
+        view = find_job(machine, job)
+        with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            attempt = read_attempt(machine.job(job).attempt(view.attempt))
+            if view.state == "running":
+                _check_node(find_worker(machine, attempt.worker))
+                processes = find_job_processes(attempt.process, attempt.nonce)
+                if processes:
+                    above = max(0, look + 1 - _LOOKS_AT_PROGRAM)
+                    chosen = choose_process(attempt.process, processes, above)
+                    if (found := _read(f"job {job}", chosen)) is not None:
+                        return found
     raise KochiError(
         f"job {job} has no process on this node: it has just begun, or just ended",
         f"To see its state, type: kochi show job {job}",
@@ -112,13 +125,14 @@ def _check_node(worker: WorkerState) -> None:
 
 
 def choose_process(
-    leader: ProcessIdentity, processes: Sequence[ProcessIdentity]
+    leader: ProcessIdentity, processes: Sequence[ProcessIdentity], above: int = 0
 ) -> ProcessIdentity:
     """The process that a person means by a job: the program that runs, or the script around it.
 
     Above it are processes of Snakemake and of Kochi, whose environment is another one. A shell has
     set variables that only its children have, so the first of these stands for it; and so it is
-    with a program that isolates another one.
+    with a program that isolates another one. `above`: take the process so many levels
+    above that one, at most the first of them.
     """
     entries = {each.pid: entry for each in processes if (entry := process_entry(each.pid))}
     children: dict[int, list[ProcessEntry]] = {}
@@ -130,8 +144,11 @@ def choose_process(
         top = ours[-1]
         if below := [each for each in children.get(top, ()) if not _is_ours(each.pid)]:
             top = below[0].pid
+    path = [top]
     while (below := children.get(top, [])) and _stands_for_child(top):
         top = below[0].pid
+        path.append(top)
+    top = path[max(0, len(path) - 1 - above)]
     found = entries.get(top)
     return processes[0] if found is None else ProcessIdentity(top, found.start)
 
@@ -161,36 +178,45 @@ def _stands_for_child(pid: int) -> bool:
     return False
 
 
-def _read(what: str, process: ProcessIdentity) -> Beside:
-    """What a process has. Raises KochiError when it has ended."""
+def _read(what: str, process: ProcessIdentity) -> Beside | None:
+    """What a process has, or None if it ends. Raises KochiError if it cannot be looked at."""
     entry = PROC / str(process.pid)
     try:
-        # Before the rest: then all of it is of this process, which is alive afterwards.
-        variables = (entry / "environ").read_bytes().split(b"\0")
+        variables = environment_of(process.pid).split(b"\0")
         directory = os.readlink(entry / "cwd")
         cpus = os.sched_getaffinity(process.pid)
     except OSError as error:
-        raise KochiError(f"{what} has just ended, or cannot be looked at: {error}") from error
-    if not process.is_alive():
-        raise KochiError(f"{what} has just ended")
+        if _ends(process):
+            return None
+        raise KochiError(f"{what} cannot be looked at: {error}") from error
+    cgroups, namespaces = _cgroups(str(process.pid)), Namespaces(process.pid)
+    # After the rest: then all of it is of this process.
+    if _ends(process):
+        namespaces.close()
+        return None
     pairs = (each.partition(b"=") for each in variables if b"=" in each)
     environment = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
-    return Beside(what, process.pid, environment, directory, frozenset(cpus))
+    return Beside(what, environment, directory, frozenset(cpus), cgroups, namespaces)
+
+
+def _ends(process: ProcessIdentity) -> bool:
+    """Whether a process has ended, or begins to: it gives up its memory first."""
+    entry = process_entry(process.pid)
+    return entry is None or entry.start != process.start or not entry.has_memory
 
 
 # ---- taking over
 
 
-def _enter(found: Beside) -> Entered:
+def _enter(found: Beside) -> None:
     lacks = []
-    if not _enter_cgroups(found.pid):
+    if not _enter_cgroups(found.cgroups):
         lacks.append("its cgroup")
     try:
         os.sched_setaffinity(0, found.cpus)
     except OSError:
         lacks.append(f"its CPUs {format_cpus(found.cpus)}")
-    entered = Entered(found.pid)
-    if not entered.is_whole:
+    if not found.namespaces.enter():
         lacks.append("its isolation")
     try:
         os.chdir(found.directory)
@@ -203,17 +229,16 @@ def _enter(found: Beside) -> Entered:
         print(f"kochi: beside {found.what} on {where}, in {os.getcwd()}", file=sys.stderr)
         if lacks:
             print(f"kochi: this user may not enter {', '.join(lacks)}", file=sys.stderr)
-    return entered
 
 
-def _enter_cgroups(pid: int) -> bool:
+def _enter_cgroups(cgroups: Mapping[str, str]) -> bool:
     """Enter the cgroups of a process as far as that is permitted; whether all are entered.
 
     The limits and counts of the job then include this process.
     """
     own = _cgroups("self")
     entered = True
-    for controllers, path in _cgroups(str(pid)).items():
+    for controllers, path in cgroups.items():
         if own.get(controllers) == path:
             continue
         procs = _hierarchy(controllers) / path.lstrip("/") / "cgroup.procs"

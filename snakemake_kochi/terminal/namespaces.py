@@ -21,32 +21,47 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _OF_KEYS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
 
 
-class Entered:
-    """The namespaces of a process that this one has entered, as far as this user may.
+class Namespaces:
+    """The namespaces of a process that are not those of this one.
 
-    Python's modules may be out of sight then.
+    They are opened at once: the process may end before they are entered.
     """
 
     def __init__(self, pid: int) -> None:
         own, others = _namespaces("self"), _namespaces(str(pid))
         different = [kind for kind in _KINDS if others.get(kind) != own.get(kind)]
-        self.is_whole = True
+        self._opened: dict[str, int] = {}
+        self._owner: int | None = None
+        self._is_whole = True
         self._has_processes = False
-        if not different:
-            return
-        library = ctypes.CDLL(None, use_errno=True)
-        with contextlib.ExitStack() as stack:
-            try:
-                opened = {kind: _open(stack, pid, kind) for kind in different}
-                # A user may do so below namespaces of users that are their own.
-                if (owner := _owner(stack, opened.get(_FILES))) is not None:
-                    _enter(library, owner)
-                for descriptor in opened.values():
-                    _enter(library, descriptor)
-            except OSError:
-                self.is_whole = False
-                return
-        self._has_processes = _PROCESSES in different
+        self._stack = contextlib.ExitStack()
+        try:
+            self._opened = {kind: _open(self._stack, pid, kind) for kind in different}
+            # A user may do so below namespaces of users that are their own.
+            self._owner = _owner(self._stack, self._opened.get(_FILES))
+        except OSError:
+            self._is_whole = False
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def enter(self) -> bool:
+        """Enter them as far as this user may, once; whether that is all of them.
+
+        Python's modules may be out of sight then.
+        """
+        with self._stack:
+            if self._is_whole and self._opened:
+                library = ctypes.CDLL(None, use_errno=True)
+                try:
+                    if self._owner is not None:
+                        _enter(library, self._owner)
+                    for descriptor in self._opened.values():
+                        _enter(library, descriptor)
+                except OSError:
+                    self._is_whole = False
+        self._has_processes = self._is_whole and _PROCESSES in self._opened
+        return self._is_whole
 
     def run(self, become: Callable[[], int]) -> int:
         """Become a program, or its parent; returns an exit status."""

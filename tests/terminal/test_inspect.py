@@ -226,10 +226,10 @@ def test_what_an_isolated_program_has_is_found(here: Node) -> None:
 SEE = "cat /opt/mark; cat <(echo $$); tail -n +3 /proc/net/dev | wc -l; kill -0 1; exit 5"
 
 
-def isolated(mark: str, shell: str = "/bin/bash") -> str:
+def isolated(mark: str, shell: str = "/bin/bash", program: str = "sleep 300") -> str:
     """A script whose program has its own files, processes and network."""
     apart = "--tmpfs /opt --unshare-pid --as-pid-1 --unshare-net --proc /proc"
-    script = f"echo {mark} > /opt/mark; export SHELL={shell}; sleep 300; true"
+    script = f"echo {mark} > /opt/mark; export SHELL={shell}; {program}; true"
     return f"bwrap --dev-bind / / {apart} bash -c '{script}'; true"
 
 
@@ -238,8 +238,10 @@ def test_a_login_is_in_the_isolation_of_its_job(here: Node, shell: str) -> None:
     job = here.begin(isolated("inside", shell))
     words = ("inspect", "job", str(job))
     see = (*words, "--", "bash", "-c", SEE)
-    wait_until(lambda: here.type(*see).returncode == 5, "the program has begun")
-    mark, number, interfaces = here.type(*see).stdout.splitlines()
+    wait_until(lambda: here.type(*see).stdout.startswith("inside\n"), "the program has begun")
+    done = here.type(*see)
+    assert done.returncode == 5
+    mark, number, interfaces = done.stdout.splitlines()
     assert mark == "inside" and int(number) < 100 and interfaces == "1"
     # Keys are for the program, and not for what waits for it.
     login = here.open(*words)
@@ -254,6 +256,55 @@ def test_a_login_is_in_the_isolation_of_its_job(here: Node, shell: str) -> None:
     login.expect(pexpect.EOF)
     login.close()
     assert login.exitstatus == 6
+
+
+# Whoever looks at a process finds that it ends just then: so many times when it was chosen, and
+# again before it is joined.
+ENDING = """
+import sys, time
+import psutil
+from snakemake_kochi.terminal import beside
+
+def end(process):
+    found = psutil.Process(process.pid)
+    if found.name() == "sleep":
+        shell = found.parent()
+        found.kill()
+        while not [each for each in shell.children() if each != found and each.name() == "sleep"]:
+            time.sleep(0.01)
+
+def choose(*given):
+    chosen.append(original(*given))
+    if len(chosen) <= int(sys.argv[1]):
+        end(chosen[-1])
+    return chosen[-1]
+
+def enter(found):
+    end(chosen[-1])
+    original_enter(found)
+
+chosen, original, original_enter = [], beside.choose_process, beside._enter
+beside.choose_process, beside._enter = choose, enter
+sys.exit(beside.main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(("times", "found"), [(2, "it"), (1000, "")])
+def test_a_program_that_ends_while_it_is_looked_at_is_followed_by_the_next(
+    here: Node, times: int, found: str
+) -> None:
+    job = here.begin(isolated("inside", program="export FOUND=it; while :; do sleep 300; done"))
+    words = ("inspect", "job", str(job), "--", "printenv", "FOUND")
+    wait_until(lambda: here.type(*words).stdout == "it\n", "the program has begun")
+    given = [str(Root.find().directory), "local", "job", str(job), "--"]
+    show = ["bash", "-c", "cat /opt/mark; echo $KOCHI_JOB_ID $FOUND"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", ENDING, str(times), *given, *show],
+        capture_output=True,
+        text=True,
+    )
+    # In the end the script stands for its programs, without what it has exported for them.
+    assert (done.stdout, done.stderr) == (f"inside\n{job} {found}".rstrip() + "\n", "")
 
 
 def test_a_program_in_an_isolation_is_stopped_and_goes_on(here: Node) -> None:
