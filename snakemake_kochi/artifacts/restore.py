@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,22 +125,28 @@ def restore_files(
 ) -> Outcome:
     """Write the files of results that are not there, and then their records, aside.
 
-    A file that is there with another content stays, and so does its whole result, unless `force`.
+    A file that is there with another content stays, and so does its whole result, unless `force`,
+    or it is that of another result of the publication, and nobody has edited it.
     Each file appears complete, with the SHA-256 of its record. Killed at any point, the next call
     goes on. Raises OSError, for a full disk for example: what was written until then is whole.
     """
     outcome, missing = Outcome(), []
+    differing: dict[str, tuple[Wanted, list[Path]]] = {}
     for each in wanted:
         state, files = _compare(each)
-        if state == "differing" and force:
-            missing.append(each)
-        elif state == "differing":
-            outcome.differing[each.identity] = files
+        if state == "differing":
+            differing[each.identity] = each, files
         elif state == "missing":
             missing.append(each)
         else:
             (outcome.present if state == "present" else outcome.own).add(each.identity)
-    writer = _Writer(force)
+    forced = set(differing) if force else _published(repository, publication, differing)
+    for identity, (each, files) in differing.items():
+        if identity in forced:
+            missing.append(each)
+        else:
+            outcome.differing[identity] = files
+    writer = _Writer(forced)
     left = _write(repository, publication, publication.commit, missing, writer, outcome)
     # A newer result has taken the place of these: their files are in the history.
     by_commit = defaultdict(list)
@@ -208,6 +214,52 @@ def _describes(record: Mapping[str, Any], wanted: Wanted) -> bool:
     return True
 
 
+def _published(
+    repository: Path,
+    publication: Publication,
+    differing: Mapping[str, tuple[Wanted, Sequence[Path]]],
+) -> set[str]:
+    """Those in whose place another result of the publication is, as it was recorded: nothing is
+    lost when they replace it."""
+    found = {}
+    for identity, (wanted, files) in differing.items():
+        own = _recorded_as(wanted, files)
+        if own is not None and is_name(own):
+            found[identity] = record_path(publication.name, own)
+    if not found:
+        return set()
+    there = set(paths_in(repository, publication.commit, sorted(set(found.values()))))
+    return {identity for identity, path in found.items() if path in there}
+
+
+def _recorded_as(wanted: Wanted, differing: Sequence[Path]) -> str | None:
+    """The identity of the result whose files these are, if nobody has edited them."""
+    try:
+        own = read_json(wanted.record_file)
+        identity = str(own["identity"])
+        digests = {each["dest"]: each.get("sha256") for each in own["artifacts"]}
+    except (FileNotFoundError, DamagedFileError, KeyError, TypeError, AttributeError):
+        return None
+    dests = {file: dest for dest, file in wanted.files.items()}
+    for file in differing:
+        # The record differs, too, where a file of the wanted result is absent.
+        if file != wanted.record_file and not _is_as_recorded(
+            file, digests.get(dests[file], ""), identity
+        ):
+            return None
+    return identity
+
+
+def _is_as_recorded(file: Path, digest: str | None, identity: str) -> bool:
+    """`digest`: its SHA-256; None for a file that is the record itself."""
+    try:
+        if digest is not None:
+            return _digest_of(file) == digest
+        return _identity_in(file.read_bytes()) == identity
+    except OSError:
+        return False
+
+
 def _has_record_aside(wanted: Wanted) -> bool:
     """Whether a call that was killed has written the record."""
     try:
@@ -259,8 +311,8 @@ def _write(
 class _Writer:
     """Writes files that appear complete."""
 
-    def __init__(self, force: bool) -> None:
-        self._force = force
+    def __init__(self, forced: Collection[str]) -> None:
+        self._forced = forced  # the results that replace files with another content
         self._directories: set[Path] = set()
 
     def put(self, file: Path, content: IO[bytes], wanted: Wanted, dest: str | None) -> bool:
@@ -279,7 +331,7 @@ class _Writer:
                 else _is_record_of(wanted, beside.read_bytes())
             )
             if is_right:
-                self._move(beside, file, self._force or dest is None)
+                self._move(beside, file, dest is None or wanted.identity in self._forced)
             return is_right
         finally:
             beside.unlink(missing_ok=True)
@@ -330,7 +382,11 @@ def _digest_of(file: Path) -> str:
 
 
 def _is_record_of(wanted: Wanted, content: bytes) -> bool:
+    return _identity_in(content) == wanted.identity
+
+
+def _identity_in(record: bytes) -> str | None:
     try:
-        return bool(json.loads(content)["identity"] == wanted.identity)
+        return str(json.loads(record)["identity"])
     except (ValueError, KeyError, TypeError):
-        return False
+        return None

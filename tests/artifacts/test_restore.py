@@ -100,6 +100,29 @@ def test_a_file_with_other_content_stays_with_its_whole_result_unless_forced(
     assert contents_of(tmp_path) == {"a.txt": b"a", "b.txt": b"b"}
 
 
+def test_a_result_of_the_branch_gives_way_to_another_one_unless_it_was_edited(
+    repository: Path, paths: ProjectPaths, tmp_path: Path
+) -> None:
+    contents = {"a.txt": b"old a", "b.txt": b"old b", "c.txt": b"old c", "d.txt": b"old d"}
+    old = publish(repository, paths, contents)
+    restore_files(repository, publication(repository), wanted(old, tmp_path))
+    for each in wanted(old, tmp_path):
+        os.rename(each.aside, each.record_file)
+    a, b, c, _ = wanted(old, tmp_path)
+    (tmp_path / "results" / "b.txt").write_bytes(b"mine")
+    # A run here, whose result was not published.
+    write(c.record_file, json.dumps({**c.record, "identity": "of my own run"}))
+    (tmp_path / "results" / "d.txt").unlink()
+    new = publish(repository, paths, dict.fromkeys(contents, b"new"))
+    outcome = restore_files(repository, publication(repository), wanted(new, tmp_path))
+    assert outcome.restored == {new[0]["identity"], new[3]["identity"]}
+    assert outcome.differing.keys() == {new[1]["identity"], new[2]["identity"]}
+    left = {"a.txt": b"new", "b.txt": b"mine", "c.txt": b"old c", "d.txt": b"new"}
+    assert contents_of(tmp_path) == left
+    assert json.loads(a.aside.read_text())["identity"] == new[0]["identity"]
+    assert json.loads(b.record_file.read_text())["identity"] == old[1]["identity"]
+
+
 def test_the_same_file_of_a_run_here_keeps_its_own_record(
     repository: Path, paths: ProjectPaths, tmp_path: Path
 ) -> None:

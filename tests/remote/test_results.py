@@ -123,6 +123,17 @@ def test_results_come_home_and_are_done_here(project: Path, there: OtherComputer
     assert [batch.there for batch in batches] == [2]
     assert "Nothing to be done" in snakemake(project, "-n", "square_first")
     assert Path("results/spica/square/2_0.bin").read_bytes() == b"2" * 2000000
+    # After a change the results of the present code take the place of those that came before.
+    write(project / "square.txt", "changed again\n")
+    there.receive(
+        there.send(), [*there.python, "-m", "snakemake_kochi.cli", "batch", "square.yaml", "first"]
+    )
+    assert bring(there) is not None
+    synchronise(project, location.project_paths, "spica", is_here=False)
+    batches = restore_batches(location, Asked("", "", "", "", False))
+    assert [len(batch.outcome.restored) for batch in batches] == [2]
+    assert Path("results/spica/square/1_0.txt").read_text().startswith("changed again\n")
+    assert "Nothing to be done" in snakemake(project, "-n", "square_first")
 
 
 def test_a_large_content_that_was_deleted_there_keeps_no_other_result_there(
