@@ -223,6 +223,13 @@ def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: L
             (*path, "login_host"),
             f"{host!r}: HOST or USER@HOST was expected, or a name from ~/.ssh/config",
         )
+    if "login_host" in data and not str(data["login_host"]):
+        # What is meant for the machine would run on this computer.
+        problems.add(
+            (*path, "login_host"),
+            "HOST or USER@HOST was expected, or a name from ~/.ssh/config; if this computer "
+            "belongs to the machine, delete the line, or write null",
+        )
     if machine.name == LOCAL and machine.hosts:
         problems.add(
             (*path, "hosts"), "'local' stands for any computer; give these hosts to another machine"

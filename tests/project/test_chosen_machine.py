@@ -139,3 +139,12 @@ def test_a_login_host_is_a_name_and_neither_a_command_nor_an_option(host: str) -
     with pytest.raises(ConfigError) as error:
         load_project(Path("/nowhere"), f"machines:\n  m:\n    login_host: {host}")
     assert f"kochi.yaml:3: machines.m.login_host: '{host}': HOST or USER@HOST" in str(error.value)
+
+
+@pytest.mark.parametrize("host", ["", "''"])
+def test_a_login_host_without_a_value_does_not_make_the_machine_this_computer(host: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_project(Path("/nowhere"), f"machines:\n  m:\n    login_host: {host}")
+    assert "kochi.yaml:3: machines.m.login_host: HOST or USER@HOST was expected" in str(error.value)
+    found = load_project(Path("/nowhere"), "machines:\n  m:\n    login_host: null")
+    assert found.machines["m"].login_host is None
