@@ -14,6 +14,7 @@ import click
 
 from snakemake_kochi import __version__
 from snakemake_kochi.errors import ConfigError, KochiError, nearest, told
+from snakemake_kochi.hints import typed
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -188,9 +189,9 @@ def _prepare_streams() -> None:
 
 
 def _complain(message: str, hint: str | None = None) -> int:
-    click.echo(message, err=True)
+    click.echo(typed(message), err=True)
     if hint:
-        click.echo(hint, err=True)
+        click.echo(typed(hint), err=True)
     return FAILED
 
 

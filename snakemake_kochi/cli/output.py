@@ -15,6 +15,7 @@ from tabulate import tabulate
 
 from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.hints import typed
 
 _COLOURS = {
     "waiting": "cyan",
@@ -45,7 +46,7 @@ def print_json(data: Any) -> None:
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], nothing: str) -> None:
     """A table with a line per row, or the sentence `nothing` when there is no row."""
     if not rows:
-        click.echo(nothing, err=True)
+        click.echo(typed(nothing), err=True)
         return
     cells = [[shown(value) for value in row] for row in rows]
     table = tabulate(cells, headers=list(headers), tablefmt="simple", disable_numparse=True)
@@ -67,7 +68,7 @@ def print_pairs(pairs: Mapping[str, object]) -> None:
 def say(text: str, quiet: bool = False) -> None:
     """Print a sentence about what was done."""
     if not quiet:
-        click.echo(text)
+        click.echo(typed(text))
 
 
 def remark(text: str) -> None:
@@ -75,7 +76,7 @@ def remark(text: str) -> None:
 
     It goes to standard error, so that a program reads only the result.
     """
-    click.echo(text, err=True)
+    click.echo(typed(text), err=True)
 
 
 class _Styled(str):

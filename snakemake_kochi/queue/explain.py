@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError
+from snakemake_kochi.hints import typed
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.entries import count_before, worker_numbers
@@ -241,7 +242,7 @@ def _earlier_attempts(machine: MachinePaths, view: JobView) -> Iterator[str]:
 
 
 def _start(queue: str) -> str:
-    return f"start one with: kochi work -q {queue} -b"
+    return typed(f"start one with: kochi work -q {queue} -b")
 
 
 def _because(reason: str) -> str:

@@ -20,6 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from snakemake_kochi.hints import ask_for
+
 VARIABLE = "KOCHI_ARRIVAL"
 
 
@@ -29,6 +31,7 @@ def arrive() -> None:
     if text is None:
         return
     given: dict[str, Any] = json.loads(text)
+    ask_for(os.environ.get("KOCHI_DEFAULT_MACHINE"))
     if given["attended"]:
         end_with_connection()
     _prepare(given)

@@ -85,6 +85,18 @@ def test_a_job_is_submitted_there_and_shown_from_here(host: SshHost, project: Pa
     assert host.logins == 1
 
 
+def test_what_a_message_says_to_type_is_for_this_computer(host: SshHost, project: Path) -> None:
+    done = kochi("enqueue", "-m", "spica", "-q", "mine", "--", "true", cwd=project)
+    assert "To start one, type: kochi work -m spica -q mine" in done.stderr
+    shown = kochi("show", "job", "-m", "spica", "0", cwd=project)
+    assert "start one with: kochi work -m spica -q mine -b" in shown.stdout
+    done = kochi("show", "log", "job", "-m", "spica", "77", cwd=project)
+    assert "List them with: kochi show jobs -m spica -t\n" in done.stderr
+    # What is printed as it is: a user's own words.
+    done = kochi("run", "-m", "spica", "--", "echo", "kochi work -q mine", cwd=project)
+    assert done.stdout == "kochi work -q mine\n"
+
+
 def test_a_machine_for_all_projects_is_reached_without_a_project(
     host: SshHost, tmp_path: Path
 ) -> None:
