@@ -37,11 +37,13 @@ def join_results(
         remark(f"kochi: no table: {error.sentences}")
 
 
-def end_of_run(location: Location, follow: Callable[[], int], collects: bool = True) -> int:
+def end_of_run(
+    location: Location, follow: Callable[[], tuple[int, bool]], collects: bool = True
+) -> int:
     """Follow a run on a login host to its end, and bring its results home if it `collects`; return
-    the exit status of the run."""
-    status = follow()
-    if collects and location.project is not None:
+    the exit status of the run. `follow` gives it, and whether there was a run."""
+    status, has_run = follow()
+    if has_run and collects and location.project is not None:
         collect(location)
         if not is_collected(location.project.directory):
             remark(

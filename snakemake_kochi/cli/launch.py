@@ -158,7 +158,7 @@ def _follow_elsewhere(
     from snakemake_kochi.remote.controller import follow_there, launch_there
 
     if words is None:
-        return end_of_run(location, lambda: follow_there(location, identity, position))
+        return end_of_run(location, lambda: (follow_there(location, identity, position), True))
     return end_of_run(location, lambda: launch_there(location, words))
 
 

@@ -22,24 +22,34 @@ _FIRST_PAUSE, _MOST_PAUSE = 2.0, 60.0  # seconds between two attempts to connect
 _JSON = "--json"
 
 
-def launch_there(location: Location, words: Sequence[str], position: int | None = None) -> int:
-    """Launch a run on a login host, or join one, and follow it to its end; return its exit status.
+def launch_there(
+    location: Location, words: Sequence[str], position: int | None = None
+) -> tuple[int, bool]:
+    """Launch a run on a login host, or join one, and follow it to its end; return its exit status,
+    and whether there was a run: the command may have been refused.
 
     `words` after `kochi` have it launched and described as JSON. `position`: so many bytes of the
     output of a run that is joined were shown before; then the connection is not made again when it
     is lost. Raises KochiError; AwayError with what goes on.
     """
+    is_alone = position is None
     while True:
         found = _launched(location, words)
         if isinstance(found, int):
-            return found
+            return found, False
         name, is_joined = str(found["launch"]), bool(found.get("joined"))
-        _say(location, found, is_joined, position is None)
-        status = _follow(location, name, (position or 0) if is_joined else 0, position is None)
-        position = None if position is None else 0
+        _say(location, found, is_joined, is_alone)
+        status = _follow(location, name, (position or 0) if is_joined else 0, is_alone)
+        position = None if is_alone else 0
         # As `kochi batch --launch` does there.
         if not is_joined or status != 0:
-            return status
+            if status != 0 and is_alone:
+                on = f"-m {shlex.quote(location.machine.name)}"
+                text = (
+                    f"the commands in this output need {on}, as in: kochi show jobs {on} --failed"
+                )
+                print(f"Here, {text}", file=sys.stderr)
+            return status, True
 
 
 def follow_there(location: Location, launch: str | None, position: int) -> int:

@@ -80,7 +80,13 @@ def test_a_batch_runs_there_and_its_status_and_results_come_home(laptop: Laptop)
     assert "Nothing to be done" in again.stdout
     failing = (laptop.top / "wait.yaml").read_text().replace("echo", "exit 3; echo")
     (laptop.top / "wait.yaml").write_text(failing)
-    assert laptop.kochi("batch", "-m", "spica", "wait.yaml", "test").returncode == 1
+    failed = laptop.kochi("batch", "-m", "spica", "wait.yaml", "test")
+    assert failed.returncode == 1
+    assert "as in: kochi show jobs -m spica --failed" in failed.stderr
+    # Nothing was run, so nothing comes home after the message.
+    wrong = laptop.kochi("batch", "-m", "spica", "wait.yaml", "tset")
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert wrong.stderr.endswith("there is no batch 'tset', did you mean 'test'?\n")
     listed = laptop.kochi("show", "runs", "-m", "spica")
     assert [line.split()[1] for line in listed.stdout.splitlines()[2:]] == [
         "failed:",
