@@ -184,6 +184,15 @@ def interruptible(mark: str) -> str:
     return waiting_for("INT", mark, "echo interrupted; exit 3")
 
 
+def until_size(rows: int, columns: int) -> str:
+    """A command for a shell in a terminal: it waits until the window has a size, and says `sized`.
+
+    The command as it is typed does not contain the word.
+    """
+    size = f"{rows} {columns}"
+    return f"while [ \"$(stty size)\" != '{size}' ]; do sleep 0.1; done; echo s''ized"
+
+
 def waiting_for(signal: str, mark: str, script: str) -> str:
     """A command that says `mark`, then runs a script, without ' in it, for each such signal."""
     said = f"{mark[0]}''{mark[1:]}"

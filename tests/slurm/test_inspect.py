@@ -11,7 +11,7 @@ from pathlib import Path
 import pexpect
 import pytest
 from slurm_cluster import SlurmCluster
-from support import git, interruptible, wait_until, write
+from support import git, interruptible, until_size, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import find_job, list_workers
@@ -125,8 +125,8 @@ def test_a_terminal_in_an_allocation_is_a_real_one(login: Login) -> None:
     shell.sendline("stty size")
     shell.expect("33 99\r\n")
     shell.setwinsize(44, 111)
-    shell.sendline("sleep 0.5; stty size")
-    shell.expect("44 111\r\n")
+    shell.sendline(until_size(44, 111))
+    shell.expect("sized\r\n")
     shell.sendline(interruptible("begun"))
     shell.expect("begun\r\n")
     shell.sendintr()
@@ -135,7 +135,7 @@ def test_a_terminal_in_an_allocation_is_a_real_one(login: Login) -> None:
     shell.expect("still 2 here")
     # The job ends beside it, and the worker goes on.
     login.type("cancel", "0")
-    wait_until(lambda: find_job(login.machine, 0).state == "ended", seconds=15)
+    wait_until(lambda: find_job(login.machine, 0).state == "ended")
     shell.sendline("echo still $((2+1)) here; exit 4")
     shell.expect("still 3 here")
     shell.expect(pexpect.EOF)
@@ -226,8 +226,8 @@ def test_a_script_opens_the_shell_and_the_worker_is_typed_into_it(login: Login) 
     shell.sendline("hostname; stty size")
     shell.expect("node2\r\n33 99\r\n")
     shell.setwinsize(44, 111)
-    shell.sendline("sleep 1; stty size")
-    shell.expect("44 111\r\n")
+    shell.sendline(until_size(44, 111))
+    shell.expect("sized\r\n")
     login.type("enqueue", "-m", "scripted", "-q", "test", "--", "echo", "fo" + "o")
     shell.expect("foo\r\n")
     # Its scheduler is not known: by ssh.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from slurm_cluster import SlurmCluster
-from support import git, wait_until, write
+from support import git, until_size, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import find_job, list_workers
@@ -52,8 +52,9 @@ def test_a_shell_in_an_allocation_goes_through_it(
     someone.sees(PROMPT)
     assert someone.asks("hostname; stty size; basename $PWD") == "node2\r\n33 99\r\nproject\r\n"
     someone.child.setwinsize(44, 111)
-    someone.asks("sleep 0.5")
-    assert someone.asks("stty size") == "44 111\r\n"
+    someone.types(until_size(44, 111))
+    someone.sees("sized\r\n")
+    someone.sees(PROMPT)
     someone.types("sleep 1000")
     someone.sees("sleep 1000\r\n")
     someone.interrupts()

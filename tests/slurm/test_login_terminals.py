@@ -9,7 +9,7 @@ import psutil
 import pytest
 from login_site import LoginSite, login_site
 from slurm_cluster import SlurmCluster
-from support import wait_until
+from support import until_size, wait_until
 
 from snakemake_kochi.queue import find_job, list_workers
 from tests.terminal.conftest import PROMPT, Person, await_end
@@ -44,7 +44,9 @@ def is_a_real_terminal(someone: Person) -> None:
     """The window and its changes are seen there, and Ctrl-C is for the program."""
     assert someone.asks("hostname; stty size") == "node2\r\n33 99\r\n"
     someone.child.setwinsize(44, 111)
-    someone.asks("while [ \"$(stty size)\" != '44 111' ]; do sleep 0.1; done")
+    someone.types(until_size(44, 111))
+    someone.sees("sized\r\n")
+    someone.sees(PROMPT)
     someone.types("sleep 1000")
     someone.sees("sleep 1000\r\n")
     someone.interrupts()

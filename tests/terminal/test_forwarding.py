@@ -106,7 +106,13 @@ def until(condition: Callable[[], bool]) -> None:
 def relays() -> list[psutil.Process]:
     started = port_relay_command(0)[1:-1]
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if child.cmdline()[1:-1] == started]
+
+    def words(child: psutil.Process) -> list[str]:
+        with suppress(psutil.NoSuchProcess):  # others may end meanwhile
+            return child.cmdline()
+        return []
+
+    return [child for child in children if words(child)[1:-1] == started]
 
 
 def through_pipes(words: Sequence[str]) -> list[str]:

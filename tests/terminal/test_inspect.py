@@ -19,7 +19,7 @@ import pexpect
 import psutil
 import pytest
 from hosts import Host, Started
-from support import git, interruptible, wait_until, write
+from support import git, interruptible, until_size, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import find_job, list_workers
@@ -206,7 +206,7 @@ def test_a_login_is_in_the_cgroup_of_its_job_where_that_is_permitted(here: Node)
         job = here.begin(f"echo $$ > {group}/cgroup.procs; sleep 300; true")
         wait_until(lambda: (group / "cgroup.procs").read_text())
         words = ("inspect", "job", str(job), "--", "cat", "/proc/self/cgroup")
-        wait_until(lambda: f":/{group.name}\n" in here.type(*words).stdout, seconds=20)
+        wait_until(lambda: f":/{group.name}\n" in here.type(*words).stdout)
         # And in no other one's.
         assert f":/{group.name}\n" not in here.type(*words[:1], "0", *words[3:]).stdout
         here.type("cancel", str(job))
@@ -219,7 +219,7 @@ def test_what_an_isolated_program_has_is_found(here: Node) -> None:
     inner = "export DEEP=found; sleep 300; true"
     job = here.begin(f"bwrap --dev-bind / / --unshare-pid bash -c '{inner}'; true")
     words = ("inspect", "job", str(job), "--", "printenv", "DEEP")
-    wait_until(lambda: here.type(*words).stdout == "found\n", seconds=20)
+    wait_until(lambda: here.type(*words).stdout == "found\n")
 
 
 # What only an isolated program sees, and the exit status.
@@ -352,7 +352,7 @@ def test_a_login_is_no_part_of_the_job(here: Node) -> None:
     login.expect(r"pid=(\d+) \[\]")
     pid = int(login.match[1])
     assert here.type("cancel", str(job)).returncode == 0
-    wait_until(lambda: find_job(here.machine, job).state == "ended", seconds=10)
+    wait_until(lambda: find_job(here.machine, job).state == "ended")
     assert psutil.pid_exists(pid)
     login.sendline("exit 5")
     login.expect(pexpect.EOF)
@@ -423,8 +423,8 @@ def test_a_terminal_by_ssh_is_a_real_one(there: Node) -> None:
     login.sendline("stty size; echo $TERM")
     login.expect("33 99\r\nxterm\r\n")
     login.setwinsize(44, 111)
-    login.sendline("sleep 0.5; stty size")
-    login.expect("44 111\r\n")
+    login.sendline(until_size(44, 111))
+    login.expect("sized\r\n")
     # Ctrl-C is for the program there.
     login.sendline(interruptible("begun") + "; echo status $?")
     login.expect("begun\r\n")
@@ -444,11 +444,11 @@ def test_jobs_end_while_somebody_is_logged_in_and_start_as_well(there: Node) -> 
     login.sendline("setsid sleep 1000 & echo begun $((3+4))")
     login.expect("begun 7")
     (there.directory / "go").touch()
-    wait_until(lambda: find_job(there.machine, job).state == "ended", seconds=10)
+    wait_until(lambda: find_job(there.machine, job).state == "ended")
     result = find_job(there.machine, job).result
     assert result is not None and result.reason == "success"
     second = there.submit("true")
-    wait_until(lambda: find_job(there.machine, second).state == "ended", seconds=10)
+    wait_until(lambda: find_job(there.machine, second).state == "ended")
     login.sendline("echo still $((4+4)) here")
     login.expect("still 8 here")
 

@@ -56,7 +56,7 @@ def test_the_worker_shows_which_job_has_a_terminal_and_not_what_is_typed(
     project: Path, person: Spawn, machine: MachinePaths, work: Callable[..., str]
 ) -> None:
     someone = person("interact", "-q", "test", "-n", "look")
-    wait_until(lambda: machine.queue("test").directory.exists())
+    someone.sees("Job 0 waits")
     worker = person("work", "-q", "test")
     worker.sees("Kochi job look (ID=0) started.")
     someone.sees(PROMPT)
@@ -183,16 +183,14 @@ def test_ctrl_c_is_for_a_command_in_a_copy_that_handles_it(
 
 def test_jobs_of_the_shell_are_stopped_and_go_on(person: Spawn, at_work: object) -> None:
     someone = at_prompt(person)
-    someone.types("sleep 1000")
-    wait_until(lambda: processes_of_job())
-    someone.sees("sleep 1000\r\n")
-    time.sleep(0.3)
+    someone.types(interruptible("ready"))
+    someone.sees("ready\r\n")
     someone.child.sendcontrol("z")
     someone.sees("Stopped")
     someone.sees(PROMPT)
     someone.types("bg; fg")
-    someone.sees("sleep 1000 &")
-    someone.sees("sleep 1000\r\n")
+    someone.sees("done' &\r\n")
+    someone.sees("done'\r\n")
     someone.interrupts()
 
 
@@ -433,13 +431,15 @@ def test_a_kept_job_is_left_and_attached_to_again_with_its_recent_output(
     person: Spawn, at_work: object, machine: MachinePaths
 ) -> None:
     someone = at_prompt(person, "--keep")
-    someone.types("echo be''fore; (sleep 1; echo mean''while) &")
+    wait = "while [ ! -e go ]; do sleep 0.1; done"
+    someone.types(f"echo be''fore; ({wait}; echo mean''while; touch said) &")
     someone.sees("before\r\n")
     someone.child.send(LEAVE)
     status, said = someone.leaves()
     assert status == 0
     assert "To attach to it, type: kochi attach 0" in said
-    time.sleep(1.2)
+    Path("go").touch()
+    wait_until(lambda: Path("said").exists(), "it has said something meanwhile")
     again = person("attach", 0, dimensions=(50, 90))
     again.sees("before\r\n")
     again.sees("meanwhile\r\n")
@@ -497,12 +497,12 @@ def test_a_kept_job_that_ends_alone_has_its_last_output_in_its_log(
     someone.sees("one\r\n")
     someone.child.sendline("")
     assert someone.leaves()[0] == 0
-    someone = person(
-        "interact", "-q", "test", "--keep", "bash", "-c", "echo one; sleep 1; echo two"
-    )
+    script = "echo one; while [ ! -e go ]; do sleep 0.1; done; echo two"
+    someone = person("interact", "-q", "test", "--keep", "bash", "-c", script)
     someone.sees("one\r\n")
     someone.child.send(LEAVE)
     someone.leaves()
+    Path("go").touch()
     await_end(machine, 1)
     assert "two" in machine.job(1).log.read_text()
     assert "two" not in machine.job(0).log.read_text()

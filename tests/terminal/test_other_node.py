@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from hosts import Host
-from support import wait_until
+from support import until_size, wait_until
 
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import list_workers
@@ -40,8 +40,9 @@ def test_a_shell_on_another_node_is_a_real_terminal(person: Spawn, node: Host) -
     someone.sees(PROMPT)
     assert someone.asks("hostname; stty size") == "node7\r\n31 97\r\n"
     someone.child.setwinsize(44, 111)
-    someone.asks("sleep 0.5")
-    assert someone.asks("stty size") == "44 111\r\n"
+    someone.types(until_size(44, 111))
+    someone.sees("sized\r\n")
+    someone.sees(PROMPT)
     someone.types("sleep 1000")
     someone.sees("sleep 1000\r\n")
     someone.interrupts()

@@ -117,9 +117,10 @@ def test_nothing_but_the_port_that_was_asked_for_is_listened_on(
     def listening() -> set[tuple[str, int]]:
         found = set()
         for process in own_processes():
-            for each in process.net_connections("inet"):
-                if each.status == psutil.CONN_LISTEN or each.type == socket.SOCK_DGRAM:
-                    found.add((each.laddr.ip, each.laddr.port))
+            with contextlib.suppress(psutil.NoSuchProcess):  # those of an earlier job end
+                for each in process.net_connections("inet"):
+                    if each.status == psutil.CONN_LISTEN or each.type == socket.SOCK_DGRAM:
+                        found.add((each.laddr.ip, each.laddr.port))
         return found
 
     port = free_port()
