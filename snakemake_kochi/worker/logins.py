@@ -69,3 +69,6 @@ class Logins:
         if self.helpers and self._server is not None:
             with contextlib.suppress(OSError):
                 self._server.terminate()
+            # The server does so, too, unless the supervisor is faster.
+            with contextlib.suppress(OSError):
+                self._paths.answer.unlink(missing_ok=True)

@@ -460,6 +460,15 @@ def test_jobs_end_while_somebody_is_logged_in_and_start_as_well(there: Node) -> 
     assert not (there.login / "answer.json").exists()
 
 
+def test_a_worker_that_leaves_tells_nobody_of_its_server_any_more(there: Node) -> None:
+    assert there.type("inspect", "0", "--", "true").returncode == 0
+    (server,) = servers_on(there)
+    server.suspend()  # so that it cannot do so itself
+    there.type("release", "0")
+    assert there.work.wait() == 0
+    assert not (there.login / "answer.json").exists()
+
+
 @pytest.mark.parametrize("who", ["the worker", "all"])
 def test_logins_end_when_the_worker_is_killed(there: Node, who: str) -> None:
     there.begin("sleep 300")
@@ -491,15 +500,20 @@ def commands_on(node: Node) -> list[str]:
     return sorted((each.info["name"] for each in processes_on(node)), reverse=True)
 
 
+def servers_on(node: Node) -> list[psutil.Process]:
+    """The ssh servers of workers."""
+    module = "snakemake_kochi.terminal.login_server"
+    return [each for each in processes_on(node) if module in (each.info["cmdline"] or ())]
+
+
 def test_a_second_login_uses_the_same_server_and_a_dead_one_is_replaced(there: Node) -> None:
     there.begin("sleep 300")
     assert there.type("inspect", "0", "--", "true").returncode == 0
     first = (there.login / "answer.json").read_text()
     assert there.type("inspect", "0", "--", "true").returncode == 0
     assert (there.login / "answer.json").read_text() == first
-    for each in processes_on(there):
-        if "snakemake_kochi.terminal.login_server" in (each.info["cmdline"] or ()):
-            each.kill()
+    for each in servers_on(there):
+        each.kill()
     assert there.type("inspect", "0", "--", "true").returncode == 0
     assert (there.login / "answer.json").read_text() != first
 
