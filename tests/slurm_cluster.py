@@ -20,6 +20,8 @@ from types import TracebackType
 
 import psutil
 
+from snakemake_kochi.terminal.loopback import free_port
+
 _PATIENCE = 60.0
 _STOPPING = 10.0
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25  # between two questions: each is a process
@@ -462,11 +464,8 @@ def find_program(name: str) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ones: all are held until the last is found."""
-    with contextlib.ExitStack() as held:
-        found = []
-        for _ in range(count):
-            each = held.enter_context(socket.socket())
-            each.bind(("127.0.0.1", 0))
-            found.append(each.getsockname()[1])
-    return found
+    """Different ones, which the kernel gives to no connection before a daemon listens there."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port())
+    return list(found)

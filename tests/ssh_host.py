@@ -16,6 +16,8 @@ from types import TracebackType
 from networks import Computer
 from support import REPOSITORY, wait_until, write
 
+from snakemake_kochi.terminal.loopback import free_port
+
 _SSHD = "/usr/sbin/sshd"
 # What sshd starts instead of the login shell's command: it sets the home and what a login shell of
 # that home would read, and has the chosen shell execute the command as sshd does.
@@ -171,7 +173,7 @@ class SshHost:
 
     def start(self, port: int | None = None) -> None:
         """Start sshd, on a free port unless one is given."""
-        self.port = port or (22 if self._computer else _free_port(self._address))
+        self.port = port or (22 if self._computer else free_port())
         config = write(self.directory / "sshd_config", self._sshd_config())
         # Privilege separation of a sshd of root needs it.
         os.makedirs("/run/sshd", 0o755, exist_ok=True)
@@ -281,10 +283,3 @@ class SshHost:
 def _make_key(path: Path) -> None:
     words = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "tests", "-f", str(path))
     subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as free:
-        free.bind((address, 0))
-        number: int = free.getsockname()[1]
-        return number
