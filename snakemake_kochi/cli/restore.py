@@ -80,11 +80,14 @@ def restore_batches(location: Location, asked: Asked) -> list[Batch]:
     return _restore(location, asked)[1]
 
 
-def tell_briefly(batches: Sequence[Batch]) -> None:
+def tell_briefly(batches: Sequence[Batch], machine: str) -> None:
     """Tell how many results are in results/, and which are not."""
-    for batch in batches:
-        if batch.restorable.found:
-            _tell_batch(batch)
+    found = [batch for batch in batches if batch.restorable.found]
+    for batch in found:
+        _tell_batch(batch)
+    if any(batch.outcome.differing for batch in found):
+        again = f"kochi artifact restore -m {shlex.quote(machine)} --force"
+        remark(f"To replace what is there with another content, type: {again}")
 
 
 def _restore(location: Location, asked: Asked) -> tuple[Recorded, list[Batch]]:
@@ -283,6 +286,8 @@ def _tell(batches: Sequence[Batch], read: Recorded, machine: str, as_json: bool)
     else:
         for batch in batches:
             _tell_batch(batch)
+        if any(batch.outcome.differing for batch in batches):
+            remark("To replace what is there with another content, add: --force")
         if read.others:
             remark(f"Not restored: results of {told_machines(read.others)}")
         if read.without_batch:
@@ -299,7 +304,7 @@ def _tell_batch(batch: Batch) -> None:
         how = f"{new} restored from {name}; of {lacking} more, content is not in this clone"
     say(f"{batch.label}: {of} in results/, {how}")
     for files in list(outcome.differing.values())[:_MOST_NAMED]:
-        remark(f"    {files[0]} is there with another content, and stays (--force replaces it)")
+        remark(f"    {files[0]} is there with another content, and stays")
     if (more := len(outcome.differing) - _MOST_NAMED) > 0:
         remark(f"    and {more} more")
     for error in dict.fromkeys(outcome.lacking.values()):

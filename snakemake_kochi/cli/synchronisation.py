@@ -104,7 +104,7 @@ def _restore(location: Location, as_json: bool) -> int:
             remark(f"The results are not in results/: {error.message}. To try again: {again}")
         return 0
     if not as_json:
-        tell_briefly(batches)
+        tell_briefly(batches, location.machine.name)
     return sum(batch.there for batch in batches)
 
 

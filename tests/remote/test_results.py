@@ -200,4 +200,10 @@ def test_through_ssh_with_a_banner_and_a_path_with_spaces(
             assert done.returncode == 0
         assert "2 of 2 results in results/" in done.stdout
         assert "Nothing to be done" in snakemake(project, "-n", "square_first")
+        Path("results/spica/square/1_0.txt").write_text("edited\n")
+        done = run(*kochi, "artifact", "sync", "-m", "spica", cwd=project)
+        assert "type: kochi artifact restore -m spica --force\n" in done.stdout
+        done = run(*kochi, "artifact", "restore", "-m", "spica", "--force", cwd=project)
+        assert done.returncode == 0
+        assert Path("results/spica/square/1_0.txt").read_text() != "edited\n"
         assert host.logins == 1
