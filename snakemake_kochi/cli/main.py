@@ -103,6 +103,14 @@ class Group(click.Group):
             ctx.fail(f"there is no command '{name}', {nearest(name, known)}")
         return super().resolve_command(ctx, args)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name not in ("-m", "--machine"):
+                raise
+            ctx.fail("-m comes after the whole command, as in: kochi show jobs -m MACHINE")
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)

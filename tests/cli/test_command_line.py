@@ -111,6 +111,17 @@ def test_an_option_without_its_value_is_told_with_its_command(kochi: Kochi) -> N
         assert f"Option '{words[-1]}' requires an argument." in outcome.err
 
 
+@pytest.mark.parametrize(
+    "words", [["-m", "spica", "show", "jobs"], ["show", "--machine", "spica", "log", "job", "3"]]
+)
+def test_a_machine_before_the_whole_command_is_told_where_it_belongs(
+    kochi: Kochi, words: list[str]
+) -> None:
+    outcome = kochi(*words)
+    assert outcome.status == 2
+    assert "-m comes after the whole command, as in: kochi show jobs -m MACHINE" in outcome.err
+
+
 def test_a_command_has_one_machine(project: Path, kochi: Kochi) -> None:
     outcome = kochi("enqueue", "-m", "spica", "-m", "local", "-q", "test", "true")
     assert outcome.status == 2
