@@ -256,14 +256,15 @@ def test_a_command_that_is_tried_again_goes_on_after_what_was_shown(
         "import os, sys\n"
         "rest = b'one\\ntwo \\xff\\nthree\\n'[int(sys.argv[2]):]\n"
         f"is_first = not os.path.exists({str(tmp_path / 'mark')!r})\n"
-        f"open({str(tmp_path / 'mark')!r}, 'w').close()\n"
+        f"open({str(tmp_path / 'mark')!r} + '-again' * (not is_first), 'w').close()\n"
         "head = b'Launched x\\n' if is_first else b'This batch runs already, x\\n'\n"
         "sys.stdout.buffer.write(head + (rest[:10] if is_first else rest))\n"
         "sys.exit(75 if is_first else 0)\n"
     )
     script = write(tmp_path / "program.py", program)
-    wait = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'mark')!r}): time.sleep(.02)"
-    waiting = _Member("local", [sys.executable, "-c", f"{wait}\ntime.sleep(3)"])
+    again = str(tmp_path / "mark-again")
+    wait = f"import os, time\nwhile not os.path.exists({again!r}): time.sleep(.02)"
+    waiting = _Member("local", [sys.executable, "-c", wait])
     found = [_Member("spica", [sys.executable, "-P", "-s", "-E", str(script)], 0), waiting]
     _Following(found).follow()
     lines = capsys.readouterr().out.splitlines()

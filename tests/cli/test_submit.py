@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +14,10 @@ import pytest
 from support import wait_until
 
 import snakemake_kochi
+from snakemake_kochi.enqueue import job as jobs
 from snakemake_kochi.enqueue import own_worker
 from snakemake_kochi.errors import KochiError, NameNotFoundError, WorkerError
+from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import Resources, find_job, list_queues, list_workers
 
@@ -75,11 +76,19 @@ def test_a_timeout_ends_the_waiting_and_a_cancelled_job_ends(own_surroundings: P
     assert (job.ok, job.cancel()) == (False, "ended")
 
 
-def test_ctrl_c_ends_the_waiting_and_not_the_job(own_surroundings: Path) -> None:
+def test_ctrl_c_ends_the_waiting_and_not_the_job(
+    own_surroundings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = snakemake_kochi.submit("while [ ! -e go ]; do sleep 0.05; done; echo done")
     wait_until(lambda: job.state == "running")
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt) as caught:
+
+    def look(path: Path) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        return is_there(path)
+
+    # A timer could be faster than what it is to interrupt.
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as caught:
+        patch.setattr(jobs, "is_there", look)
         job.wait()
     assert caught.value.__notes__ == ["Job 0 goes on. To end it: cancel()"]
     assert job.state == "running"
@@ -90,8 +99,6 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(own_surroundings: Path) -> None
 def test_a_named_queue_is_served_by_others_and_what_a_job_waits_for_is_said(
     own_surroundings: Path, worker: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from snakemake_kochi.enqueue import job as jobs
-
     monkeypatch.setattr(jobs, "_LOOK", 0.05)
     expected = "No worker serves that queue yet. To start one, type: kochi work -q test"
     with pytest.warns(UserWarning, match=expected):
