@@ -5,6 +5,8 @@ SCRATCH_DIR/kochi-<number of the user>/            mode 0700
   <host>-<boot>-<namespace>-<allocation>-<digest>/
     lock                                           held while the directory is filled
     holders/<pid>-<start>                          processes while which it stays
+    holders/worker                                 on another node than <host>: a worker that leads
+                                                   jobs on several nodes, while which it stays
     data-<nonce>/                                  what jobs find
     manifest.json                                  says which data are complete
 
@@ -20,19 +22,28 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import list_names, make_directory, safe_name
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.files import (
+    is_there,
+    list_names,
+    make_directory,
+    read_json,
+    safe_name,
+    to_json,
+    write_atomically,
+)
 from snakemake_kochi.ownership import OthersError, examine
 from snakemake_kochi.processes import ProcessIdentity, is_over, node_words
 
 _NAME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{8})-([0-9a-f]+)-.+")
 _HOLDER = re.compile(r"(\d+)-(\d+)")
 _REMOVED = ".removed-"
+_WORKER = "worker"  # among the holders
 
 
 class StorageError(KochiError):
@@ -56,12 +67,12 @@ class Place:
     def data(self, name: str) -> Path:
         return self.directory / name
 
-    def new_data(self) -> Path:
+    def new_data(self, called: str = "") -> Path:
         """An empty directory for data, instead of those that a killed process has left."""
         for name in list_names(self.directory):
             if name.startswith("data-"):
                 shutil.rmtree(self.directory / name, ignore_errors=True)
-        return make_directory(self.directory / f"data-{secrets.token_hex(4)}")
+        return make_directory(self.directory / (called or f"data-{secrets.token_hex(4)}"))
 
     @contextmanager
     def filling(self) -> Iterator[None]:
@@ -87,6 +98,41 @@ def hold(storage: Path, allocation: str, digest: str, holder: ProcessIdentity) -
     Raises StorageError if it cannot be used, and if another user could change the data;
     OSError, too.
     """
+    top = _own_top(storage)
+    name = "-".join((*node_words(), safe_name(allocation) or "node", digest))
+    place = Place(top / name)
+    with _holding(place):
+        (place.holders / _name_of(holder)).touch(0o600)
+    return place
+
+
+def hold_for_worker(place: Place, worker: Mapping[str, str]) -> None:
+    """Have a place with the name of one on another node on this node, too.
+
+    It stays until it is removed, or another process comes that finds the `worker` gone: its file
+    "state" is missing or says "left", or its file "presumed_dead" exists. Raises as `hold`.
+    """
+    _own_top(place.directory.parent.parent)
+    with _holding(place):
+        write_atomically(place.holders / _WORKER, to_json(dict(worker)))
+
+
+def is_held_by_processes(place: Place) -> bool:
+    """Whether a place is one of `hold`: on another node, both have one storage."""
+    return any(_HOLDER.fullmatch(name) for name in list_names(place.holders))
+
+
+def remove(place: Place) -> None:
+    """Remove a place of `hold_for_worker`. What cannot be removed now is left to the next call."""
+    top = place.directory.parent
+    with suppress(OSError):
+        with _locked(top / "lock"):
+            _move_aside(place.directory)
+        _delete(top)
+
+
+def _own_top(storage: Path) -> Path:
+    """The directory of this user in a directory for scratch data; made if it is missing."""
     top = own_directory(storage)
     if not storage.is_dir():
         raise StorageError(f"{storage} is not a directory on this node")
@@ -101,17 +147,21 @@ def hold(storage: Path, allocation: str, digest: str, holder: ProcessIdentity) -
         examine(top, top)
     except OthersError as error:
         raise StorageError(f"{storage} cannot be used: {error.message}", error.hint) from error
-    name = "-".join((*node_words(), safe_name(allocation) or "node", digest))
-    place = Place(top / name)
+    return top
+
+
+@contextmanager
+def _holding(place: Place) -> Iterator[None]:
+    """While a holder is noted in a place, which is made if it is missing."""
+    top = place.directory.parent
     with _locked(top / "lock"):
         if is_new := not place.directory.is_dir():
             _sweep(top, ())
         make_directory(place.holders)
-        (place.holders / _name_of(holder)).touch(0o600)
+        yield
     if is_new:
         # Now: what killed processes have left may fill the storage.
         _delete(top)
-    return place
 
 
 def take_over(
@@ -165,7 +215,11 @@ def _sweep(top: Path, leaving: Collection[ProcessIdentity]) -> None:
         if (found := _NAME.fullmatch(name)) and not _is_held(top / name, found.groups(), leaving):
             # By one call: a process that comes now makes the place anew.
             with suppress(OSError):
-                os.rename(top / name, top / f"{_REMOVED}{secrets.token_hex(4)}")
+                _move_aside(top / name)
+
+
+def _move_aside(place: Path) -> None:
+    os.rename(place, place.with_name(f"{_REMOVED}{secrets.token_hex(4)}"))
 
 
 def _delete(top: Path) -> None:
@@ -180,8 +234,22 @@ def _is_held(place: Path, node: tuple[str, ...], leaving: Collection[ProcessIden
             process = ProcessIdentity(int(found[1]), int(found[2]))
             if process not in leaving and not is_over(node, process):
                 return True
+    if (place / "holders" / _WORKER).exists() and node[0] != node_words()[0]:
+        return not _is_gone(place / "holders" / _WORKER)
     # Of another host, or of a container whose processes are not seen here.
     return not is_over(node, None)
+
+
+def _is_gone(holder: Path) -> bool:
+    """Whether a worker on another node has certainly ended; see `hold_for_worker`."""
+    with suppress(OSError, DamagedFileError, KeyError):
+        worker = read_json(holder, is_ours=True)
+        try:
+            state = read_json(Path(worker["state"]))["state"]
+        except FileNotFoundError:
+            return True
+        return state == "left" or is_there(Path(worker["presumed_dead"]))
+    return False
 
 
 @contextmanager

@@ -129,7 +129,7 @@ def run_task(
             task.placement, freeze.machine_name, freeze.run.exclusive, scratch / "launcher"
         )
         parts = (freeze, task, build, installs, variables, prepared)
-        around, known = _with_node_data(parts, around, scratch)
+        around, known = _with_node_data(parts, around, started, scratch)
         enclosure = enclosure_of(
             freeze.run.isolation,
             freeze.machine_isolation,
@@ -188,10 +188,11 @@ def _note_use(scratch: Path, build: Build, prepared: Build | None) -> None:
 def _with_node_data(
     parts: tuple[BatchFreeze, Task, Build, Sequence[Install], Mapping[str, str], Build | None],
     around: Environment,
+    started: Started,
     scratch: Path,
 ) -> tuple[Environment, dict[str, Any]]:
-    """The environment with the data that `prepare_node` leaves on this node, and what its record
-    says of them. Raises PhaseError."""
+    """The environment with the data that `prepare_node` leaves on the nodes of the run, and what
+    its record says of them. Raises PhaseError."""
     freeze, task, *_, prepared = parts
     if not freeze.node_code:
         return around, {}
@@ -202,7 +203,8 @@ def _with_node_data(
     if task.batch:
         begin(freeze.paths, record)
     try:
-        data = stage(freeze, task, around, prepared, scratch)
+        nodes = started.variables["KOCHI_NODELIST"].split(",")
+        data = stage(freeze, task, around, prepared, scratch, nodes)
     except PhaseError as error:
         error.record = failed(record, _reason(freeze, record, error), error.output)
         raise

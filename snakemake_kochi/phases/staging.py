@@ -2,8 +2,8 @@
 
 What it leaves in $KOCHI_SCRATCH, on the node's own storage, is for all runs of the same allocation
 on this node, or on this computer (`node_storage.py`). The first run executes it, and others wait.
-It runs in a private copy of the snapshot. The data stay while the worker lives, or, without a
-worker, the main process of Snakemake, or at least the run.
+The data stay while the worker lives, or, without a worker, the main process of Snakemake, or at
+least the run. `node_data.py` makes them, `other_nodes.py` does so on the other nodes of a run.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.errors import DamagedFileError, KochiError, PhaseError
 from snakemake_kochi.files import (
     expand_path,
-    has_room,
     is_there,
     lacks_room,
-    last_lines,
     make_directory,
     read_json,
     to_json,
@@ -39,14 +37,12 @@ from snakemake_kochi.node_storage import (
 )
 from snakemake_kochi.paths import MachinePaths, WorkingPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
-from snakemake_kochi.phases.products import LAST_LINES, Build, Install, digest_of
+from snakemake_kochi.phases.node_data import Order, Staged, complete, fill, finish, note
+from snakemake_kochi.phases.products import Build, Install, digest_of
 from snakemake_kochi.phases.record import Task
 from snakemake_kochi.phases.script import (
     MAIN_VARIABLE,
     Environment,
-    Stopwatch,
-    give_repository,
-    run_script,
     source_variables,
 )
 from snakemake_kochi.processes import Node, ProcessIdentity, process_entry, this_node
@@ -56,18 +52,7 @@ from snakemake_kochi.schedulers.environment import own_allocation
 if TYPE_CHECKING:
     from snakemake_kochi.project.machines import Machine
 
-VERSION = 1
-SCRATCH_VARIABLE = "KOCHI_SCRATCH"
-# For the script at the end: an allocation may be about to end, and should not be kept for long.
-_FINISH_SECONDS = 300.0
-
-
-@dataclass(frozen=True)
-class Staged:
-    """Data on this node: the directory of $KOCHI_SCRATCH, and what the record says of them."""
-
-    directory: Path
-    record: Mapping[str, Any]
+VERSION = 1  # of node-storage.json
 
 
 def stage(
@@ -76,11 +61,14 @@ def stage(
     around: Environment,
     prepared: Build | None,
     scratch: Path,
+    nodes: Sequence[str],
 ) -> Staged:
-    """The data that `prepare_node` leaves on this node. Its script is executed if no run did so.
+    """The data that `prepare_node` leaves on each node of a run. Its script is executed on those
+    where no run did so.
 
     `around` is the environment of the run without its parameters, `scratch` the private directory
-    of the run. Raises PhaseError when the script fails, and when the storage cannot be used.
+    of the run, `nodes` has the names of its nodes, this one first. Raises PhaseError when the
+    script fails, and when the storage cannot be used.
     """
     assert freeze.preparation is not None and freeze.preparation.prepare_node is not None
     step = freeze.preparation.prepare_node
@@ -92,6 +80,8 @@ def stage(
         raise PhaseError(error.message, error.hint) from error
     seen = step.environment(task.parameters)
     digest = digest_of(_description(freeze, seen, around.installs, prepared))
+    around = replace(around, variables={**around.variables, **seen})
+    order = _order(freeze, step, freeze.preparation.finish_node, digest, around)
     allocation = own_allocation(os.environ)
     if holder.pid == os.getpid():
         # Of an executor that has each job in an allocation of its own, for example.
@@ -101,12 +91,50 @@ def stage(
         if worker is not None:
             _note_storage(machine, worker, storage, holder)
         with place.filling():
-            if (found := _complete(place)) is not None:
+            if (found := complete(place)) is None:
+                own = make_directory(scratch / "prepare_node")
+                found = fill(order, place, place.new_data(), own, task.timeout)
+            if set(nodes[1:]) <= set(found.others):
                 return found
-            snapshot = _snapshot(freeze)
-            own = {**source_variables(snapshot["base"], snapshot["dirty"]), **seen}
-            environment = replace(around, variables={**around.variables, **own})
-            return _fill(freeze, step, digest, place, environment, scratch, task.timeout)
+            found = _with_others(freeze, task, order, place, found, worker, scratch, nodes)
+            note(order, place, found)
+            return found
+
+
+def _with_others(
+    freeze: BatchFreeze,
+    task: Task,
+    order: Order,
+    place: Place,
+    found: Staged,
+    worker: int | None,
+    scratch: Path,
+    nodes: Sequence[str],
+) -> Staged:
+    """The same data, when the other nodes of the run have them, too."""
+    # Imported here: most runs are on one node.
+    from snakemake_kochi.phases.other_nodes import make_there, way_to
+
+    launcher = task.placement.launcher
+    way = way_to(nodes, launcher, freeze.launchers, freeze.machine_name, place)
+    if way is None or worker is None:
+        print(
+            f"kochi: prepare_node has prepared {nodes[0]} only, and not {', '.join(nodes[1:])}: "
+            "set 'launcher' of the run, to say how programs are started there",
+            file=sys.stderr,
+        )
+        return found
+    paths = freeze.paths.machine(freeze.machine_name).worker(worker)
+    own = make_directory(scratch / "other_nodes")
+    made = make_there(
+        *(order, way, nodes, place, found.directory.name),
+        {"state": str(paths.state), "presumed_dead": str(paths.presumed_dead)},
+        *(own, task.timeout),
+    )
+    way["load_environment"] = order.environment.load_environment
+    way["installs"] = [asdict(install) for install in order.environment.installs]
+    record = {**found.record, "others": made}
+    return Staged(found.directory, record, tuple(nodes[1:]), way)
 
 
 def _description(
@@ -129,81 +157,26 @@ def _description(
     }
 
 
-def _complete(place: Place) -> Staged | None:
-    with suppress(FileNotFoundError, DamagedFileError, KeyError, TypeError):
-        data = read_json(place.manifest, VERSION, is_ours=True)
-        directory = place.data(str(data["data"]))
-        if is_there(directory):
-            return Staged(directory, data["record"])
-    return None
-
-
-def _fill(
-    freeze: BatchFreeze,
-    step: Step,
-    digest: str,
-    place: Place,
-    around: Environment,
-    scratch: Path,
-    timeout: float | None,
-) -> Staged:
-    directory = place.new_data()
-    environment = replace(around, variables={**around.variables, SCRATCH_VARIABLE: str(directory)})
-    own = make_directory(scratch / "prepare_node")
-    # Not on the storage: if that is full, the script says so.
-    log = own / "log"
-    with Stopwatch() as watch:
-        ended = run_script(
-            step.script,
-            f"prepare_node_{freeze.experiment}",
-            _workspace(freeze, own / "workspace"),
-            environment,
-            step.strict,
-            own,
-            output=log,
-            timeout=timeout,
-        )
-    if ended.has_failed:
-        full = (
-            "" if has_room(place.directory) else f", where {place.directory.parent.parent} is full"
-        )
-        raise PhaseError(
-            f"{freeze.file}: the prepare_node script {ended.how} on {this_node().host}{full}",
-            f"Free some space there, or: {_other_storage(freeze)}" if full else None,
-            reason=f"{ended.reason('the prepare_node script')}{full}",
-            output=last_lines(log, LAST_LINES),
-        )
-    _say_what_is_not_prepared()
-    record = {
-        "digest": digest,
-        "script": step.script,
-        "directory": str(directory),
-        **watch.record,
-    }
-    manifest = {"version": VERSION, "data": directory.name, "record": record}
-    manifest |= {"finish": _finish_of(freeze, environment)}
-    # Last: whoever finds it takes the data for complete.
-    write_atomically(place.manifest, to_json(manifest))
-    return Staged(directory, record)
-
-
-def _say_what_is_not_prepared() -> None:
-    first, *others = os.environ.get("KOCHI_NODELIST", "").split(",")
-    if others:
-        print(
-            f"kochi: prepare_node has prepared {first} only, and not {', '.join(others)}",
-            file=sys.stderr,
-        )
-
-
-def _workspace(freeze: BatchFreeze, directory: Path) -> Path:
-    # Imported here: it loads git, and most runs find the data.
-    from snakemake_kochi.snapshot import materialise
-
-    materialise(freeze.paths.store, _snapshot(freeze)["tree"], directory)
-    # That of the run is of another code if `code` says so.
-    give_repository(freeze.git_directory if freeze.configuration is None else None, directory)
-    return directory
+def _order(
+    freeze: BatchFreeze, step: Step, finish: Step | None, digest: str, around: Environment
+) -> Order:
+    snapshot = _snapshot(freeze)
+    own = source_variables(snapshot["base"], snapshot["dirty"])
+    return Order(
+        digest=digest,
+        experiment=freeze.experiment,
+        file=freeze.file,
+        script=step.script,
+        strict=step.strict,
+        environment=replace(around, variables={**around.variables, **own}),
+        store=str(freeze.paths.store),
+        tree=snapshot["tree"],
+        # That of the run is of another code if `code` says so.
+        git_directory=freeze.git_directory if freeze.configuration is None else None,
+        finish=None if finish is None else {"script": finish.script, "strict": finish.strict},
+        results=str(WorkingPaths(Path.cwd(), freeze.machine_name).results),
+        if_full=_other_storage(freeze),
+    )
 
 
 def _snapshot(freeze: BatchFreeze) -> Mapping[str, Any]:
@@ -212,25 +185,6 @@ def _snapshot(freeze: BatchFreeze) -> Mapping[str, Any]:
 
 
 # ---- the end
-
-
-def _finish_of(freeze: BatchFreeze, around: Environment) -> dict[str, Any] | None:
-    """What the process that removes the data has to know of the script `finish_node`, as JSON."""
-    assert freeze.preparation is not None
-    step = freeze.preparation.finish_node
-    if step is None:
-        return None
-    own = ("KOCHI_PARAM_", "KOCHI_PREPARED", "KOCHI_SCRATCH", "KOCHI_MACHINE")
-    variables = {name: text for name, text in around.variables.items() if name.startswith(own)}
-    variables["KOCHI_RESULTS"] = str(WorkingPaths(Path.cwd(), freeze.machine_name).results)
-    return {
-        "experiment": freeze.file,
-        "script": step.script,
-        "strict": step.strict,
-        "load_environment": around.load_environment,
-        "installs": [asdict(install) for install in around.installs],
-        "variables": variables,
-    }
 
 
 def main(storage: str, pid: str, start: str) -> int:
@@ -248,26 +202,15 @@ def _leave(storage: Path, leaving: ProcessIdentity) -> int:
 
 
 def _finish(place: Place) -> bool:
-    """Run the script `finish_node` of a place, if it has one and is complete; whether it failed."""
-    with suppress(OSError, DamagedFileError, KeyError, TypeError):
-        manifest = read_json(place.manifest, VERSION, is_ours=True)
-        if (finish := manifest["finish"]) is None:
-            return False
-        installs = tuple(Install.of(each) for each in finish["installs"])
-        ended = run_script(
-            finish["script"],
-            "finish_node",
-            place.data(str(manifest["data"])),
-            Environment(finish["load_environment"], installs, finish["variables"]),
-            finish["strict"],
-            make_directory(place.directory / "finish"),
-            timeout=_FINISH_SECONDS,
-        )
-        if ended.has_failed:
-            said = f"{finish['experiment']}: the finish_node script {ended.how}"
-            print(f"kochi: {said} on {this_node().host}", file=sys.stderr)
-        return ended.has_failed
-    return False
+    """Execute `finish_node` on all nodes that have the data of a place; whether it failed."""
+    found = complete(place)
+    has_failed = finish(place)
+    if found is not None and found.elsewhere is not None:
+        from snakemake_kochi.phases.other_nodes import leave_there
+
+        with suppress(OSError):
+            has_failed |= leave_there(place, found.elsewhere)
+    return has_failed
 
 
 # ---- the storage, and the process while which the data stay

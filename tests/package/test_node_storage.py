@@ -13,7 +13,10 @@ from snakemake_kochi.node_storage import (
     Place,
     StorageError,
     hold,
+    hold_for_worker,
+    is_held_by_processes,
     own_directory,
+    remove,
     sweep,
     take_over,
 )
@@ -106,6 +109,39 @@ def test_half_of_the_data_of_a_killed_process_are_removed_by_the_next(tmp_path: 
     whole = place.new_data()
     assert whole != half
     assert not half.exists()
+
+
+def test_the_data_of_a_worker_on_another_node_stay_until_it_has_left_or_is_presumed_dead(
+    tmp_path: Path,
+) -> None:
+    storage, state, dead = tmp_path / "storage", tmp_path / "worker.json", tmp_path / "dead.json"
+    storage.mkdir()
+    top = held(storage, "gone").directory
+    sweep(storage, this_process())
+    other = top.with_name("00000000" + top.name[8:])
+
+    def stays() -> bool:
+        hold_for_worker(Place(other), {"state": str(state), "presumed_dead": str(dead)})
+        sweep(storage)
+        return other.exists()
+
+    state.write_text('{"state": "running"}')
+    assert stays()
+    assert not is_held_by_processes(Place(other))
+    dead.touch()
+    assert not stays()
+    dead.unlink()
+    state.write_text('{"state": "left"}')
+    assert not stays()
+    # Not readable now is not gone.
+    state.write_text("{")
+    assert stays()
+    state.unlink()
+    assert not stays()
+    state.write_text('{"state": "running"}')
+    assert stays()
+    remove(Place(other))
+    assert names(storage) == []
 
 
 def test_a_directory_that_another_user_has_made_is_refused(tmp_path: Path) -> None:
