@@ -50,7 +50,9 @@ def dependency_order(values: Mapping[str, Iterable[Value]]) -> list[str]:
         return list(TopologicalSorter(used).static_order())
     except CycleError as error:
         names = chain(error.args[1][::-1])
-        raise TemplateError(f"parameters refer to each other in a circle: {names}") from None
+        raise TemplateError(
+            f"parameters refer to each other in a circle: {names}; give one of them a value"
+        ) from None
 
 
 def values_on(parameters: Parameters, machine: str) -> dict[str, tuple[Value, ...]]:

@@ -226,6 +226,8 @@ class SweepReader:
                 what = "a parameter" if owner == name else f"a parameter below '{owner}'"
                 said = f"'{name}' is also {what} of the same points; rename one"
                 self._problems.add((*path, name), said)
+                # One value replaces the other, so that points of the grid may be the same.
+                self._problems.mark_unknown((*path[:2], "params"))
             for choice in choices:
                 for text, inner in zip(choice.values, choice.below, strict=False):
                     siblings = {each: each for each in below}

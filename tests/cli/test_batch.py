@@ -196,7 +196,7 @@ def test_a_mistake_is_told_once_for_all_batches_and_each_line_has_its_prefix(
         "kochi: fib.yaml:3: default_queue: '${n}/${n}': the queue's name cannot be used in paths; "
         "1 to 128 letters, digits and any of ._+@=- were expected, not starting with a dot or dash",
         "kochi: fib.yaml:6: batches.a.params: parameters refer to each other in a circle: "
-        "loop -> loop",
+        "loop -> loop; give one of them a value",
     ]
     (project / "fib.yaml").write_text(MISTAKEN.replace("1 / $n", "1 / $inverse"))
     assert kochi("batch", "fib.yaml", "b").err.count("inverse -> inverse") == 1
