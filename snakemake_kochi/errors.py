@@ -19,6 +19,8 @@ Returned = TypeVar("Returned")
 # The exit statuses of a shell whose command was told to end.
 STOPPED = frozenset(128 + each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 _MOST_KNOWN = 10  # names in one message
+# The advice for a full disk or an exhausted quota.
+ROOM = "Free some space there, and type the same line again."
 
 
 class KochiError(WorkflowError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import logging
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from snakemake_kochi import __version__
-from snakemake_kochi.errors import ConfigError, KochiError, nearest, told
+from snakemake_kochi.errors import ROOM, ConfigError, KochiError, nearest, told
 from snakemake_kochi.hints import typed
 
 FAILED = 1
@@ -181,7 +182,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _complain(f"kochi: {error.message}", error.hint)
         return error.exit_status
     except OSError as error:
-        return _complain(f"kochi: {told(error)}")
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return _complain(f"kochi: {told(error)}", ROOM if is_full else None)
 
 
 def _prepare_streams() -> None:

@@ -24,7 +24,7 @@ from typing import IO
 from urllib.parse import quote
 
 from snakemake_kochi.parent_death import ending_with_this_process
-from snakemake_kochi.remote.refusal import LostError, RemoteError, refusal
+from snakemake_kochi.remote.refusal import LostError, RemoteError, advice_for_room, refusal
 from snakemake_kochi.remote.script import Script, Wrapped
 from snakemake_kochi.remote.session import SSH_FAILED, Attended, program, write_all
 from snakemake_kochi.remote.sockets import answers, socket_path
@@ -107,7 +107,7 @@ class Connection:
         if what is not None and status != 0:
             lines = bytes(said[2] or said[1]).decode(errors="replace").strip().splitlines()
             about = "\n".join(lines[-10:]) or f"exit status {status}"
-            raise RemoteError(f"{what} failed on {self.host}: {about}")
+            raise RemoteError(f"{what} failed on {self.host}: {about}", advice_for_room(about))
         return subprocess.CompletedProcess((), status, bytes(said[1]), bytes(said[2]))
 
     def relay(self, script: Script, write: Callable[[int, bytes], None]) -> int:

@@ -32,7 +32,7 @@ from snakemake_kochi.project.recipes import Project, Recipe
 from snakemake_kochi.project.sent import source_key
 from snakemake_kochi.remote.connection import Connection
 from snakemake_kochi.remote.left_behind import left_behind
-from snakemake_kochi.remote.refusal import RemoteError
+from snakemake_kochi.remote.refusal import RemoteError, advice_for_room
 from snakemake_kochi.remote.script import Script
 from snakemake_kochi.snapshot import (
     Bare,
@@ -49,7 +49,6 @@ _BRANCHES = re.compile(r"\b(code|branch|commit_hash)[\"']?\s*:|@")
 # The exit status where a project was not sent yet; no status of kochi.
 NOT_SENT = 79
 _log = logging.getLogger(__name__)
-_NO_ROOM = ("No space left", "Disk quota exceeded", "unable to write", "unpacker error")
 # Makes an empty repository in $name of the current directory, unless there is one. Its formats are
 # those of `snapshot/arrival.py`, whatever is the default there.
 _MAKE = """\
@@ -180,12 +179,9 @@ def _push(
     try:
         send_parcel(packed.store, packed.parcel, earlier, address, environment, serve)
     except GitError as error:
-        is_full = any(word in error.message for word in _NO_ROOM)
         raise RemoteError(
             f"the project was not sent: {error.message}",
-            "Free some space there, and type the same line again."
-            if is_full
-            else "Type the same line again: it goes on.",
+            advice_for_room(error.message) or "Type the same line again: it goes on.",
         ) from error
 
 

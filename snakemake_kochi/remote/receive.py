@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.artifacts.published import choose_name, published_name
-from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.errors import ROOM, DamagedFileError, KochiError, told
 from snakemake_kochi.files import (
     answered,
     expand_path,
+    lacks_room,
     list_names,
     make_directory,
     read_json,
@@ -51,6 +52,12 @@ def receive(place: SentPaths, parcel: str, token: str, pid: int) -> None:
     before = os.umask(0o077)
     try:
         _receive(place, parcel, token, pid)
+    except OSError as error:
+        if not lacks_room(error):
+            raise
+        raise KochiError(
+            f"the files of the project cannot be made on the machine: {told(error)}", ROOM
+        ) from error
     finally:
         os.umask(before)  # the command's own files have the user's
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 import shlex
 
-from snakemake_kochi.errors import KochiError
+from snakemake_kochi.errors import ROOM, KochiError
+
+# What git and other programs say on a full disk; "unpacker error" is of a push.
+_NO_ROOM = ("No space left", "Disk quota exceeded", "unable to write", "unpacker error")
 
 
 class RemoteError(KochiError):
     """A login host cannot be reached, the connection was lost, or something there is missing."""
+
+
+def advice_for_room(said: str) -> str | None:
+    """What to do if a program there has said that it finds no space, else None."""
+    return ROOM if any(word in said for word in _NO_ROOM) else None
 
 
 class AwayError(RemoteError):

@@ -331,6 +331,7 @@ def test_a_full_disk_there_is_one_message_and_the_next_call_goes_on(
             done = kochi(*line, cwd=project)
             assert (done.returncode, done.stdout) == (1, "")
             assert "No space left on device" in done.stderr
+            assert "Free some space there, and type the same line again." in done.stderr
             assert "Traceback" not in done.stderr
             disk.empty()
             assert json.loads(kochi(*line, cwd=project).stdout)["queue"] == "mine"
