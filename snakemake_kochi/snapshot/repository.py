@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from pathlib import Path
 
-from snakemake_kochi.errors import GitError
+from snakemake_kochi.errors import GitError, KochiError
 from snakemake_kochi.files import (
     is_there,
     make_directory,
@@ -253,7 +253,8 @@ def keep_repository(
 
     It is written to `path_of(digest)` unless it exists there; returns that directory. Returns None
     when `directory` is not the top of a working tree. `exclude` is that of the snapshot: tracked
-    files that are left out count as unchanged.
+    files that are left out count as unchanged. Raises KochiError if the path of a repository has a
+    line break.
     """
     return _keep(directory, store, path_of, matcher(exclude))
 
@@ -325,7 +326,13 @@ def _files(directory: Path, store: Path, commit: str = "") -> dict[str, bytes]:
     paths = ("objects", "shallow", "info/exclude")
     words = [word for path in paths for word in ("--git-path", path)]
     answers = _ask(directory, "rev-parse", "--path-format=absolute", *words, "--show-object-format")
-    objects, shallow, excluded, kind = map(os.fsdecode, answers.split(b"\n")[:4])
+    lines = answers.removesuffix(b"\n").split(b"\n")
+    if len(lines) != len(paths) + 1:
+        raise KochiError(
+            f"the path of the repository has a line break: {str(directory)!r}",
+            "Git's files cannot name such a directory. Rename it, or clone it to another place.",
+        )
+    objects, shallow, excluded, kind = map(os.fsdecode, lines)
     branch = _ask(directory, "symbolic-ref", "--quiet", "HEAD", accept=(0, 1))
     head = _ask(directory, "rev-parse", "--verify", "--quiet", "HEAD", accept=(0, 1))
     branch, head = (b"", f"{commit}\n".encode()) if commit else (branch, head)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from snakemake_kochi.errors import KochiError
 from snakemake_kochi.phases.script import give_repository
 from snakemake_kochi.snapshot import freeze, keep_repository, materialise, renew
 
@@ -106,6 +107,16 @@ def test_git_answers_in_a_copy_of_a_repository_without_commits(tmp_path: Path, s
 def test_a_directory_in_no_repository_has_copies_without_one(tmp_path: Path, store: Path) -> None:
     write(tmp_path / "plain" / "a.c", "a\n")
     assert not (copy_of(tmp_path / "plain", store) / ".git").exists()
+
+
+def test_a_repository_whose_path_has_a_line_break_is_refused(
+    repository: Path, store: Path, tmp_path: Path
+) -> None:
+    top = repository.rename(tmp_path / "two\nlines")
+    with pytest.raises(KochiError, match=r"has a line break: '.*two\\nlines'") as raised:
+        keep_repository(top, store, lambda digest: store.parent / "kept" / digest)
+    assert raised.value.hint is not None and "Rename it" in raised.value.hint
+    assert not list((store.parent / "kept").glob("*"))
 
 
 def test_what_a_snapshot_leaves_out_counts_as_unchanged(repository: Path, store: Path) -> None:
