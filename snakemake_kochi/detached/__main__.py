@@ -10,6 +10,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -22,6 +24,7 @@ from snakemake_kochi.detached.launches import (
     write_log,
     write_time_up,
 )
+from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import LaunchPaths
 
 # The signals by which a person ends a run, or a scheduler before the time is over.
@@ -32,6 +35,7 @@ _LOG = ".snakemake/log/*.snakemake.log"
 # Snakemake may wait before it opens the log. The growth is slow: the log of a run of seconds must
 # be found, too.
 _PAUSE, _MOST_PAUSE, _GROWTH = 0.1, 5.0, 1.05
+_STOP_LOOK = 2.0  # seconds between two looks for an order to stop
 _CANNOT_EXECUTE = 127
 _GIVEN_UP = 1
 
@@ -57,11 +61,8 @@ def main(directory: Path) -> int:
             # ends as by Ctrl-C.
             with contextlib.suppress(OSError):
                 write_time_up(paths)
-        if process is not None and process.poll() is None:
-            # The run may end just now.
-            with contextlib.suppress(ProcessLookupError):
-                # Ctrl-C also signals all processes of the terminal's foreground.
-                os.killpg(process.pid, signal.SIGINT)
+        if process is not None:
+            _interrupt(process)
 
     for number in _PASSED_ON:
         signal.signal(number, pass_on)
@@ -78,10 +79,31 @@ def main(directory: Path) -> int:
     file.start()
     if told:
         pass_on(told[0], None)
+    threading.Thread(target=_look_for_stops, args=(paths, process), daemon=True).start()
     status = _wait(process, paths)
     status = 128 - status if status < 0 else status
     write_end(paths, status)
     return status
+
+
+def _interrupt(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        # The run may end just now.
+        with contextlib.suppress(ProcessLookupError):
+            # Ctrl-C also signals all processes of the terminal's foreground.
+            os.killpg(process.pid, signal.SIGINT)
+
+
+def _look_for_stops(paths: LaunchPaths, process: subprocess.Popen[bytes]) -> None:
+    """Interrupt the run each time that somebody on another host says so."""
+    number = 1
+    while True:
+        with contextlib.suppress(OSError):  # unknown now
+            os.listdir(paths.directory)  # makes NFS look again for files that were missing
+            while is_there(paths.stop(number)):
+                _interrupt(process)
+                number += 1
+        time.sleep(_STOP_LOOK)
 
 
 def _wait(process: subprocess.Popen[bytes], paths: LaunchPaths) -> int:

@@ -21,6 +21,7 @@ from snakemake_kochi.detached.launches import (
     look_at,
     make_launch,
     write_gone,
+    write_stop,
 )
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import make_directory
@@ -285,7 +286,8 @@ def settled(found: Found) -> Found:
 def stop(found: Found) -> None:
     """Tell a run to end, as Ctrl-C does; a second call ends it at once.
 
-    Raises KochiError if this host cannot stop the run.
+    The supervisor of a run on another host is told by a file. Raises KochiError if it would not
+    look for one.
     """
     if found.launch.job_name is not None:
         scheduler = system_of_host()
@@ -295,6 +297,9 @@ def stop(found: Found) -> None:
     if found.processes is None:
         raise KochiError("the run is still starting", "Try again in a few seconds.")
     if found.state == "elsewhere":
+        if found.processes.heartbeat is not None:
+            write_stop(found.paths)
+            return
         raise KochiError(
             f"the run is on {found.processes.node.host}, not on this host",
             "Type there, in this directory: kochi launch --stop",

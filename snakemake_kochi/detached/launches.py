@@ -4,7 +4,8 @@ launch.json is written by the process that launches it. The run supervisor write
 its start, log.json when the run has opened Snakemake's log, time-up.json when the time limit ends
 the run, and end.json when the run has ended. The first process that learns that there will be no
 end.json writes gone.json: from the scheduler, because the run does not begin, or because its
-heartbeat has stopped.
+heartbeat has stopped. Each `kochi launch --stop` on a host that cannot signal the run writes a
+file, stop-1.json first, which the supervisor sees.
 """
 
 from __future__ import annotations
@@ -209,6 +210,14 @@ def look_at(paths: LaunchPaths) -> Found:
 def write_time_up(paths: LaunchPaths) -> None:
     """Write time-up.json, as the supervisor, before it tells the run to end. Raises OSError."""
     write_exclusively(paths.time_up, to_json({"version": VERSION, "time": _time()}))
+
+
+def write_stop(paths: LaunchPaths) -> None:
+    """Tell the supervisor, which is on another host, once more to stop the run. Raises OSError."""
+    content = to_json({"version": VERSION, "time": _time()})
+    number = 1
+    while not write_exclusively(paths.stop(number), content):
+        number += 1
 
 
 def is_time_up(paths: LaunchPaths) -> bool:

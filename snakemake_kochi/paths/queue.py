@@ -335,6 +335,10 @@ class LaunchPaths:
         """Exists when the scheduler said that the time of the run is nearly over."""
         return self.directory / "time-up.json"
 
+    def stop(self, number: int) -> Path:
+        """Exists when somebody on another host has told the run to stop for the n-th time."""
+        return self.directory / f"stop-{number}.json"
+
     @property
     def gone(self) -> Path:
         """Exists when a process learned from the scheduler that the run is gone."""

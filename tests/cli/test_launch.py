@@ -27,6 +27,7 @@ from snakemake_kochi.detached.launches import (
     make_launch,
     read_steps,
     write_end,
+    write_stop,
 )
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import Root
@@ -281,6 +282,26 @@ def test_one_that_was_killed_before_it_began_is_in_nobodys_way(kochi: Kochi, her
     assert late.returncode == 1
     assert "was given up" in late.stderr
     assert kochi("launch", "--follow", "--", "all").status == 0
+
+
+def test_each_order_from_another_host_interrupts_a_run_once(here: Path) -> None:
+    text = (
+        "trap 'echo >> told; [ -e done ] && exit 7; touch done' INT; while :; do sleep 0.05; done"
+    )
+    _, paths = make_launch(Root.find().machine("local"), "", ["bash", "-c", text], is_job=False)
+    supervisor = subprocess.Popen(
+        [sys.executable, "-m", "snakemake_kochi.detached", str(paths.directory)]
+    )
+    try:
+        wait_until(paths.process.exists)
+        write_stop(paths)
+        wait_until((here / "done").exists)
+        assert supervisor.poll() is None
+        write_stop(paths)
+        assert supervisor.wait(60) == 7
+    finally:
+        supervisor.kill()
+    assert (here / "told").read_text() == "\n\n"
 
 
 def test_the_last_of_several_within_a_second_is_the_last(here: Path) -> None:

@@ -214,6 +214,18 @@ def test_a_launched_run_on_another_host_is_left_alone_while_it_lives_and_then_re
     assert controllers() == []
 
 
+def test_a_launched_run_is_stopped_from_another_host(
+    first: Host, second: Host, directory: Path
+) -> None:
+    assert first.start(*LAUNCH, "--", *CORES, cwd=directory).wait() == 0
+    wait_until(lambda: len(counts(directory, "began")) == 2)
+    stopped = second.start(*LAUNCH, "--stop", cwd=directory)
+    assert stopped.wait() == 0, stopped.said
+    assert stopped.said.endswith(" has ended.\n"), stopped.said
+    assert counts(directory, "done") == {}
+    assert controllers() == []
+
+
 def test_no_sign_of_life_is_awaited_of_a_launched_run_that_was_killed(
     first: Host, second: Host, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
