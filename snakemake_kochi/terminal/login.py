@@ -63,6 +63,14 @@ def words_by_ssh(
             "Nodes of this cluster may be closed to this host. For a shell on the node as a job of "
             f"the worker, type: kochi interact -q {worker.queues[0]}",
         )
+    if _is_full(answer, address):
+        raise KochiError(
+            f"the ssh server of worker {worker.worker} has as many connections as it serves at a "
+            "time",
+            "Close other logins, or try again in 20 s: it closes connections that do not log in "
+            "until then. For a shell on the node as a job of the worker, type: kochi interact -q "
+            f"{worker.queues[0]}",
+        )
     return _ssh(paths, worker.worker, answer, address, words, pty)
 
 
@@ -169,6 +177,15 @@ def _reachable(answer: Mapping[str, Any]) -> str | None:
             socket.create_connection((address, answer["port"]), _CONNECT).close()
             return str(address)
     return None
+
+
+def _is_full(answer: Mapping[str, Any], address: str) -> bool:
+    """Whether the server closes connections at once, instead of greeting as an ssh server does."""
+    try:
+        with socket.create_connection((address, answer["port"]), _CONNECT) as connection:
+            return connection.recv(1) == b""
+    except OSError:
+        return False  # ssh says what is wrong
 
 
 # ---- the command

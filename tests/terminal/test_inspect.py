@@ -518,6 +518,24 @@ def test_a_second_login_uses_the_same_server_and_a_dead_one_is_replaced(there: N
     assert (there.login / "answer.json").read_text() != first
 
 
+def test_a_server_whose_connections_somebody_holds_says_so_and_serves_again(there: Node) -> None:
+    assert there.type("inspect", "0", "--", "true").returncode == 0
+    port = json.loads((there.login / "answer.json").read_text())["port"]
+    with contextlib.ExitStack() as held:
+        wait_until(lambda: not is_greeted(port, held), "all connections are taken")
+        refused = there.type("inspect", "0", "--", "true")
+        assert refused.returncode == 1
+        assert "has as many connections as it serves at a time" in refused.stderr
+        assert "kochi interact -q q" in refused.stderr
+    wait_until(lambda: there.type("inspect", "0", "--", "true").returncode == 0, "a free place")
+
+
+def is_greeted(port: int, held: contextlib.ExitStack) -> bool:
+    """Whether an ssh server greets one more connection, which is held then."""
+    connection = held.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+    return connection.recv(1) != b""
+
+
 def test_a_server_is_asked_for_again_if_the_last_one_ended_just_then(there: Node) -> None:
     (worker,) = [each for each in there.work.process.children() if "work" in each.cmdline()]
     worker.suspend()
