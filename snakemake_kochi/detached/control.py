@@ -94,7 +94,10 @@ def _refuse_a_second(location: Location) -> None:
     found = find(location.machine_paths)
     if found is None or found.is_over:
         return
-    hint = f"A directory has one on a machine at a time. {how_to_follow(location)}"
+    hint = (
+        "A directory has one on a machine at a time; when it has ended, type the same line again. "
+        f"{how_to_follow(location)}"
+    )
     if found.state == "elsewhere" and found.processes is not None:
         hint += f". It is on {found.processes.node.host}"
         if found.processes.heartbeat is None:
