@@ -41,7 +41,7 @@ TUTORIAL := g++ bzip2 procps:top
 # Users have it, and it has to understand what we keep in its format.
 LARGE_FILES := git-lfs
 DATABASE := slurmdbd mariadb-server-core:mariadbd
-# FUSE for filesystems with faults, GlusterFS for a filesystem that two nodes share.
+# FUSE for filesystems with faults or delays, GlusterFS for a filesystem that two nodes share.
 FILESYSTEMS := fuse3:fusermount3 glusterfs-server:glusterd glusterfs-client:glusterfs
 
 # The commands below may call make, which must not take itself for a submake of this one.
@@ -90,7 +90,7 @@ docs: environment
 	@echo "The documentation: $$PWD/build/docs/index.html"
 
 bench: environment environment-slurm
-	@tools/programs.sh $(PROGRAMS)
+	@tools/programs.sh $(PROGRAMS) $(FILESYSTEMS)
 	$(APART) $(VENV)/bin/python -m bench $(BENCH)
 
 clean:

@@ -24,6 +24,7 @@ from bench import (
     remote,
     runners,
     sizing,
+    slow_queue,
     slurm,
     tables,
     throughput,
@@ -51,6 +52,7 @@ BENCHES: dict[str, Callable[[Path, Size], list[Row]]] = {
     "tables": tables.measure,
     "cleaning": cleaning.measure,
     "remote": remote.measure,
+    "slow-queue": slow_queue.measure,
 }
 
 

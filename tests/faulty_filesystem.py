@@ -15,7 +15,6 @@ import fnmatch
 import functools
 import json
 import os
-import stat
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pass_through import PassThrough
 from support import wait_until
 
 
@@ -150,8 +150,6 @@ class FaultyFilesystem:
 
 # fuse_readdir_flags; shifted it is FUSE_FILL_DIR_PLUS of fuse_fill_dir_flags.
 _READDIR_PLUS = 1
-# utimensat(2), as it comes here: in the place of nanoseconds, with zero seconds.
-_UTIME_NOW = (1 << 30) - 1
 
 
 class _Faults:
@@ -205,7 +203,7 @@ def _serve(
 
     def with_faults(call: str, operation: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(operation)
-        def answer(self: _PassThrough, *arguments: Any) -> Any:
+        def answer(self: PassThrough, *arguments: Any) -> Any:
             names = (each for each in arguments[:2] if isinstance(each, str))
             fault = faults.find(call, tuple(name for name in names if name[:1] == "/"), backing)
             while fault is not None and fault.hangs and faults.is_there(fault):
@@ -220,7 +218,7 @@ def _serve(
 
         return answer
 
-    class Operations(_PassThrough, mfusepy.Operations):  # type: ignore[misc]
+    class Operations(PassThrough, mfusepy.Operations):  # type: ignore[misc]
         use_ns = True
 
         def init_with_config(self, connection: Any, config: Any) -> None:
@@ -247,7 +245,7 @@ def _serve(
                 if plus and name not in (".", ".."):
                     path_of_it = os.path.join(os.fsdecode(path), name)
                     try:
-                        attributes = _PassThrough.getattr(self.operations, path_of_it)
+                        attributes = PassThrough.getattr(self.operations, path_of_it)
                     except FileNotFoundError:
                         continue
                 mfusepy.set_st_attrs(found, attributes, use_ns=True)
@@ -255,116 +253,12 @@ def _serve(
                     break
             return 0
 
-    for name, operation in vars(_PassThrough).items():
+    for name, operation in vars(PassThrough).items():
         if not name.startswith("_"):
             setattr(Operations, name, with_faults(name, operation))
     Filesystem(
         Operations(backing, inherited), mountpoint, foreground=True, default_permissions=True
     )
-
-
-class _PassThrough:
-    """FUSE's operations on a directory. Paths begin with a slash."""
-
-    def __init__(self, root: str, inherited: int) -> None:
-        self._root = root
-        self._inherited = inherited
-
-    def _at(self, path: str) -> str:
-        return self._root + path
-
-    def getattr(self, path: str, handle: int | None = None) -> dict[str, int]:
-        found = os.fstat(handle) if handle is not None else os.lstat(self._at(path))
-        names = ("st_mode", "st_ino", "st_nlink", "st_uid", "st_gid", "st_size", "st_blocks")
-        times = {
-            name: getattr(found, f"{name}_ns") for name in ("st_atime", "st_mtime", "st_ctime")
-        }
-        in_nanoseconds = {name: getattr(found, f"{name}_ns") for name in times}
-        return {name: getattr(found, name) for name in names} | in_nanoseconds
-
-    def readdir(self, path: str, handle: int) -> list[tuple[str, dict[str, int], int]]:
-        with os.scandir(self._at(path)) as entries:
-            names = {entry.name: entry.inode() for entry in entries}
-        # An entry without an inode number is one that is not there.
-        return [(name, {"st_ino": inode}, 0) for name, inode in {".": 1, "..": 1, **names}.items()]
-
-    def readlink(self, path: str) -> str:
-        return os.readlink(self._at(path))
-
-    def mkdir(self, path: str, mode: int) -> None:
-        os.mkdir(self._at(path), mode)
-        self._adopt(path)
-
-    def rmdir(self, path: str) -> None:
-        os.rmdir(self._at(path))
-
-    def unlink(self, path: str) -> None:
-        os.unlink(self._at(path))
-
-    def rename(self, old: str, new: str) -> None:
-        os.rename(self._at(old), self._at(new))
-
-    # FUSE's arguments: the new name comes first.
-    def link(self, target: str, source: str) -> None:
-        os.link(self._at(source), self._at(target), follow_symlinks=False)
-
-    def symlink(self, target: str, source: str) -> None:
-        os.symlink(source, self._at(target))
-
-    def mknod(self, path: str, mode: int, device: int) -> None:
-        os.mknod(self._at(path), mode, device)
-
-    def chmod(self, path: str, mode: int) -> None:
-        os.chmod(self._at(path), stat.S_IMODE(mode))
-
-    def chown(self, path: str, uid: int, gid: int) -> None:
-        os.chown(self._at(path), uid, gid, follow_symlinks=False)
-
-    def utimens(self, path: str, times: tuple[int, int] | None = None) -> None:
-        if times is None or _UTIME_NOW in times:
-            os.utime(self._at(path), follow_symlinks=False)
-        else:
-            os.utime(self._at(path), ns=times, follow_symlinks=False)
-
-    def truncate(self, path: str, length: int, handle: int | None = None) -> None:
-        os.truncate(self._at(path) if handle is None else handle, length)
-
-    def open(self, path: str, flags: int) -> int:
-        # The kernel gives the place of each write, also where the file was opened to append.
-        return os.open(self._at(path), flags & ~os.O_APPEND)
-
-    def create(self, path: str, mode: int, _: object = None) -> int:
-        handle = os.open(self._at(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
-        self._adopt(path)
-        return handle
-
-    def _adopt(self, path: str) -> None:
-        if self._inherited:
-            mode = stat.S_IMODE(os.lstat(self._at(path)).st_mode)
-            os.chmod(self._at(path), mode | self._inherited)
-
-    def read(self, path: str, size: int, offset: int, handle: int) -> bytes:
-        return os.pread(handle, size, offset)
-
-    def write(self, path: str, data: bytes, offset: int, handle: int) -> int:
-        return os.pwrite(handle, data, offset)
-
-    def flush(self, path: str, handle: int) -> None:
-        pass
-
-    def release(self, path: str, handle: int) -> None:
-        os.close(handle)
-
-    def fsync(self, path: str, datasync: int, handle: int) -> None:
-        os.fsync(handle)
-
-    def fsyncdir(self, path: str, datasync: int, handle: int) -> None:
-        pass
-
-    def statfs(self, path: str) -> dict[str, int]:
-        found = os.statvfs(self._at(path))
-        names = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree")
-        return {name: getattr(found, name) for name in (*names, "f_favail", "f_namemax")}
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ LINES = {
     "tables": "200 records",
     "cleaning": "inodes left",
     "remote": "`artifact sync` without new results",
+    "slow-queue": "2 workers, 2 ms an operation: jobs",
 }
 
 
