@@ -28,6 +28,7 @@ from bench import (
     slurm,
     tables,
     throughput,
+    watching,
 )
 from bench.measure import Row, Size, facts, table
 
@@ -47,6 +48,7 @@ BENCHES: dict[str, Callable[[Path, Size], list[Row]]] = {
     "handover": handover.measure,
     "commits": commits.measure,
     "idle": idle.measure,
+    "watching": watching.measure,
     "chaos": chaos.measure,
     "sizing": sizing.measure,
     "tables": tables.measure,

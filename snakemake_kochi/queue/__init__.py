@@ -12,7 +12,6 @@ from snakemake_kochi.queue.explain import (
     state_name,
     state_of,
 )
-from snakemake_kochi.queue.heartbeat import Observer
 from snakemake_kochi.queue.inbox import Inbox
 from snakemake_kochi.queue.jobs import (
     JobView,
@@ -23,6 +22,7 @@ from snakemake_kochi.queue.jobs import (
     list_jobs,
     view_ended,
 )
+from snakemake_kochi.queue.observer import Observer
 from snakemake_kochi.queue.queue import (
     Queue,
     QueueView,

@@ -7,14 +7,13 @@ worker is dead. On another node, only its heartbeat tells, so that its tickets m
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import logging
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,8 @@ from snakemake_kochi.files import answered, read_json, to_json, write_atomically
 from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import this_node
-from snakemake_kochi.queue.skipped import Postponed
 from snakemake_kochi.queue.ticket import now
-from snakemake_kochi.queue.workers import HEARTBEAT_INTERVAL, WorkerState, read_worker
+from snakemake_kochi.queue.workers import HEARTBEAT_INTERVAL, WorkerState
 
 _log = logging.getLogger(__name__)
 
@@ -46,14 +44,6 @@ _MOST_COUNTED = 3
 # In heartbeat intervals of the worker, 5 seconds by default. The supervisor ends a worker before it
 # is presumed dead, if the supervisor sees the same files as other processes.
 SUPERVISOR_PATIENCE = 6
-# Seconds between two looks at the workers of a queue without a ticket; each look reads a file per
-# worker.
-_ALL_INTERVAL = 5.0
-_SECONDS_PER_WORKER = 1.0
-# How many of the workers with jobs a worker watches.
-_NEIGHBOURS = 8
-# Heartbeat intervals after which a watched worker without a heartbeat counts as silent.
-_SILENT_AFTER = 2
 _LAST_PATIENCE = 10.0  # seconds for a write in progress
 _VARIABLE = "KOCHI_HEARTBEAT"
 
@@ -218,105 +208,3 @@ def presume_dead(machine: MachinePaths, state: WorkerState, still: float) -> Non
             state.node.host,
             still,
         )
-
-
-class Observer:
-    """Remembers the heartbeats of workers, to find the dead ones.
-
-    Each process that requeues the tickets of dead workers has one: an observer without a past sees
-    only deaths that need no earlier look. `postponed` are the tickets of dead workers that could
-    not be requeued.
-    """
-
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        worker: int | None = None,
-        kill_patience: float = 5.0,
-    ) -> None:
-        """Make an observer without a past.
-
-        `worker` is the number of the observing worker; None if a controller observes.
-        `kill_patience` is the number of seconds after which killed processes must be gone.
-        """
-        self.kill_patience = kill_patience
-        self._clock = clock
-        self._worker = worker
-        self._stillness = Stillness(clock)
-        self._all_due: dict[str, float] = {}
-        self._silent: set[int] = set()
-        self.postponed = Postponed(clock)
-
-    def is_time_for_all(self, queue: str) -> bool:
-        """Whether to look at all workers of a queue again, including those without a ticket."""
-        return self._clock() >= self._all_due.get(queue, -math.inf)
-
-    def looked_at_all(self, queue: str, count: int) -> None:
-        """Note that `count` workers were looked at.
-
-        Every worker looks at all others. With an interval that does not grow with their number, the
-        number of looks would grow with its square.
-        """
-        interval = max(_ALL_INTERVAL, count * _SECONDS_PER_WORKER)
-        self._all_due[queue] = self._clock() + interval
-
-    def share_of(self, workers: Iterable[int]) -> list[int]:
-        """The workers that this observer watches.
-
-        A worker watches the next ones by number; the first follows the last. So several workers
-        watch each one, and the number of looks grows with the number of workers, not with its
-        square. A worker goes on watching silent workers, and watches others in addition, because
-        many may have died together. A controller watches all.
-        """
-        others = sorted(workers)
-        if self._worker is None or len(others) <= _NEIGHBOURS:
-            return others
-        silent = self._silent.intersection(others)
-        heard = [worker for worker in others if worker not in silent]
-        first = bisect.bisect_right(heard, self._worker)
-        return sorted({*silent, *[*heard, *heard][first : first + _NEIGHBOURS]})
-
-    def find_dead(self, machine: MachinePaths, workers: Iterable[int]) -> dict[int, WorkerState]:
-        """The workers that are dead, so that they can no longer change a ticket.
-
-        Workers on other nodes whose heartbeat stood still for LOST_AFTER intervals are also
-        presumed dead here (`presumed-dead.json`). A worker registers before it claims. So if a
-        worker has no readable file, the file was tampered with, and the worker is not included.
-        """
-        dead = {}
-        for worker in workers:
-            # A filesystem that answers with an error proves nothing.
-            with contextlib.suppress(OSError, DamagedFileError):
-                state, still = self.look(machine, worker)
-                if self._is_dead(machine, state, still):
-                    dead[worker] = state
-        return dead
-
-    def look(self, machine: MachinePaths, worker: int) -> tuple[WorkerState, float]:
-        """A worker's state, and for how many seconds at least its heartbeat has stood still.
-
-        Raises OSError or DamagedFileError when its file cannot be read.
-        """
-        began = self._clock()
-        state = read_worker(machine, worker)
-        sign: Hashable = "lost"
-        if not state.presumed_dead:
-            path = machine.worker(worker).state
-            sign = sign_of_life(path, state.process, state.heartbeat)
-        still = self._stillness.note(worker, sign, state.heartbeat_interval, began)
-        if still >= _SILENT_AFTER * state.heartbeat_interval:
-            self._silent.add(worker)
-        else:
-            self._silent.discard(worker)
-        return state, still
-
-    def _is_dead(self, machine: MachinePaths, state: WorkerState, still: float) -> bool:
-        if state.state == "left" or state.has_died:
-            return True
-        if state.is_on_this_node:
-            return False  # it may be stopped; then its supervisor will end it
-        if state.presumed_dead:
-            return still >= SETTLING * state.heartbeat_interval
-        if still >= LOST_AFTER * state.heartbeat_interval:
-            presume_dead(machine, state, still)
-        return False

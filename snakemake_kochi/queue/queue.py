@@ -36,8 +36,8 @@ from snakemake_kochi.queue.entries import (
     running_entries,
     waiting_entries,
 )
-from snakemake_kochi.queue.heartbeat import Observer
 from snakemake_kochi.queue.jobs import JobView, cancel_all, jobs_in, view_entry
+from snakemake_kochi.queue.observer import Observer
 from snakemake_kochi.queue.recovery import ended_attempt, recover, requeue
 from snakemake_kochi.queue.result import Result, UncountedReason, end_ticket, new_nonce, nonce_of
 from snakemake_kochi.queue.skipped import ClaimSettings

@@ -12,7 +12,7 @@ from snakemake_kochi.files import is_there, make_directory, move, to_json, write
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.processes import find_by_environment, kill_job_processes, this_node
 from snakemake_kochi.queue.entries import Entry, QueueRemovedError, queue_lock, running_entries
-from snakemake_kochi.queue.heartbeat import Observer
+from snakemake_kochi.queue.observer import Observer
 from snakemake_kochi.queue.result import (
     EndedAttempt,
     UncountedReason,
@@ -24,7 +24,7 @@ from snakemake_kochi.queue.result import (
     unexecuted_result,
 )
 from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
-from snakemake_kochi.queue.wakeup import notify_subscribers, subscribers, unsubscribe
+from snakemake_kochi.queue.wakeup import notify_subscribers, unsubscribe
 from snakemake_kochi.queue.workers import WorkerState
 
 _log = logging.getLogger(__name__)
@@ -127,22 +127,14 @@ def recover(machine: MachinePaths, name: str, observer: Observer | None = None) 
 
     Without an `observer`, the tickets of workers on other nodes stay where they are, because the
     death of such a worker can only be seen over time. An observer must be the same for all calls of
-    a process. With an observer, workers that hold no ticket are looked at too, at intervals. A
-    ticket that cannot be requeued, for example for lack of space, is tried again in a later call;
-    that is logged once for each observer. Without a death, the call costs one directory listing and
-    one small file per worker with a ticket. Any process may call it at any time, several at once.
-    Raises OSError when the queue cannot be listed.
+    a process. A ticket that cannot be requeued, for example for lack of space, is tried again in a
+    later call; that is logged once for each observer. Any process may call it at any time, several
+    at once; what a call costs without a death is the observer's decision. Raises OSError when the
+    queue cannot be listed.
     """
     queue = machine.queue(name)
-    holders = {entry.worker for entry in running_entries(queue) if entry.worker is not None}
-    watched = holders if observer is None else set(observer.share_of(holders))
-    if observer is not None and observer.is_time_for_all(name):
-        # Otherwise a worker that died idle would count as serving the queue for ever.
-        everybody = subscribers(queue)
-        observer.looked_at_all(name, len(everybody))
-        watched.update(everybody)
     observer = observer or Observer()
-    dead = observer.find_dead(machine, watched) if watched else {}
+    dead = observer.find_dead(machine, queue)
     if not dead:
         return []
     messages = []

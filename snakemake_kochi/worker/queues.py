@@ -19,7 +19,7 @@ from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.controllers import list_controllers
-from snakemake_kochi.queue.heartbeat import Observer
+from snakemake_kochi.queue.observer import Observer
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.queue.wakeup import read_queues, subscribe, unsubscribe

@@ -24,6 +24,7 @@ LINES = {
     "handover": "submitting 300 tickets",
     "commits": "4 processes that journal and commit one by one",
     "idle": "2 idle workers: metadata calls per worker",
+    "watching": "the same: calls per worker",
     "chaos": "jobs lost, or reported twice",
     "sizing": "200 jobs of 1 minute: requested by kochi",
     "tables": "200 records",

@@ -17,9 +17,8 @@ from faulty_filesystem import FaultyFilesystem
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import Inbox, Queue, Ticket, cancel_all, recover
+from snakemake_kochi.queue import Inbox, Queue, Ticket, cancel_all
 from snakemake_kochi.queue.entries import Entry, JobSet
-from snakemake_kochi.queue.heartbeat import Observer
 from snakemake_kochi.queue.jobs import jobs_of
 from snakemake_kochi.queue.skipped import SkippedTickets
 
@@ -151,29 +150,6 @@ def test_deliveries_that_were_read_are_kept_in_directories_of_256_jobs(
     assert len(inbox.wait(0)) == 600
     delivered = machine.controller(inbox.identity).delivered
     assert sorted(len(list(shard.iterdir())) for shard in delivered.iterdir()) == [88, 256, 256]
-
-
-def test_each_of_a_hundred_busy_workers_watches_eight_and_is_watched_by_eight() -> None:
-    workers = range(0, 300, 3)
-    watched = Counter(
-        other for worker in workers for other in Observer(worker=worker).share_of(workers)
-    )
-    assert watched == dict.fromkeys(workers, 8)
-    assert Observer().share_of(workers) == list(workers), "a controller watches all"
-    assert 21 not in Observer(worker=21).share_of(workers)
-
-
-def test_a_busy_worker_reads_the_files_of_eight_others_at_a_time(
-    machine: MachinePaths, ticket: Make, calls: Any
-) -> None:
-    queue = Queue(machine, "q")
-    queue.submit([ticket()] * 100)
-    for worker in range(100):
-        queue.claim(worker, lambda _: "take")
-    calls.clear()
-    recover(machine, "q", Observer(worker=42))
-    read = [path for path in calls.opened if Path(path).is_relative_to(machine.workers)]
-    assert read == [str(machine.worker(worker).state) for worker in range(43, 51)]
 
 
 def failing_stat(name: str) -> Callable[..., os.stat_result]:

@@ -1,0 +1,212 @@
+"""Which workers of a queue are dead: whom a process watches, how often, and at what cost.
+
+Every busy worker watches others. The file server must not notice how many they are: a look costs
+one call, a worker watches few others, and who the others are is listed more rarely the more they
+are. So the calls of all workers together grow with their number and not with its square.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass
+
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import answered
+from snakemake_kochi.paths import MachinePaths, QueuePaths
+from snakemake_kochi.queue.entries import running_entries
+from snakemake_kochi.queue.heartbeat import (
+    LOST_AFTER,
+    SETTLING,
+    Stillness,
+    presume_dead,
+)
+from snakemake_kochi.queue.skipped import Postponed
+from snakemake_kochi.queue.wakeup import subscribers
+from snakemake_kochi.queue.workers import WorkerState, read_worker
+
+# Up to so many workers, a worker watches all others, and a controller looks at each call.
+_FEW = 8
+# How many others a worker watches if there are more, unless some of these are silent.
+_SUCCESSORS = 2
+# Seconds between two listings of a queue's workers: at least the first, and the second for each
+# worker. So all workers together list five times a second at most.
+_LISTING = 5.0
+_LISTING_PER_WORKER = 0.2
+# Seconds between two looks at a worker of another node, or one of its heartbeat intervals if that
+# is shorter.
+_LOOK = 5.0
+# Heartbeat intervals after which a watched worker without a heartbeat counts as silent.
+_SILENT_AFTER = 2
+
+
+@dataclass(frozen=True)
+class _Roster:
+    """The other workers that have tickets of a queue or serve it, those that serve it, and when to
+    list them again."""
+
+    workers: tuple[int, ...]
+    serving: tuple[int, ...]
+    due: float
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A watched worker: its state when its file was last read, the time of its file in nanoseconds,
+    and when to look again."""
+
+    state: WorkerState
+    modified: int
+    due: float
+
+
+class Observer:
+    """Remembers the heartbeats of workers, to find the dead ones.
+
+    Each process that requeues the tickets of dead workers has one: an observer without a past sees
+    only deaths that need no earlier look. `postponed` are the tickets of dead workers that could
+    not be requeued.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        worker: int | None = None,
+        kill_patience: float = 5.0,
+    ) -> None:
+        """Make an observer without a past.
+
+        `worker` is the number of the observing worker; None if a controller observes.
+        `kill_patience` is the number of seconds after which killed processes must be gone.
+        """
+        self.kill_patience = kill_patience
+        self._clock = clock
+        self._worker = worker
+        self._stillness = Stillness(clock)
+        self._rosters: dict[str, _Roster] = {}  # by the name of the queue
+        self._seen: dict[int, _Seen] = {}
+        self._silent: set[int] = set()
+        self.postponed = Postponed(clock)
+
+    def find_dead(self, machine: MachinePaths, queue: QueuePaths) -> dict[int, WorkerState]:
+        """The workers of a queue that are dead, so that they can no longer change a ticket.
+
+        They had tickets, or only served the queue: otherwise a worker that died idle would count as
+        serving it for ever. Workers on other nodes whose heartbeat stood still for LOST_AFTER
+        intervals are also presumed dead here (`presumed-dead.json`). A worker registers before it
+        claims. So if a worker has no readable file, the file was tampered with, and the worker is
+        not included. Raises OSError when the workers cannot be listed.
+        """
+        workers = self._workers_of(queue)
+        is_eager = self._is_eager(workers)
+        dead = {}
+        for worker in self.share_of(workers):
+            # A filesystem that answers with an error proves nothing.
+            with contextlib.suppress(OSError, DamagedFileError):
+                found = self._look_if_due(machine, worker, is_eager)
+                if found is not None and self._is_dead(machine, *found):
+                    dead[worker] = found[0]
+        if dead:
+            # As long as one of them has a ticket that cannot be requeued, it is found again.
+            self._rosters.pop(queue.name)
+        return dead
+
+    def _workers_of(self, queue: QueuePaths) -> tuple[int, ...]:
+        """The other workers that have tickets of a queue, or serve it, as they were listed last."""
+        known, now = self._rosters.get(queue.name), self._clock()
+        if known is not None and now < known.due and not self._is_eager(known.workers):
+            return known.workers
+        found = {entry.worker for entry in running_entries(queue) if entry.worker is not None}
+        if known is not None and now < known.due:
+            serving, due = known.serving, known.due
+        else:
+            serving = tuple(subscribers(queue))
+            most = len(found.union(serving))
+            due = now + max(_LISTING, most * _LISTING_PER_WORKER)
+        workers = tuple(sorted(found.union(serving) - {self._worker}))
+        self._rosters[queue.name] = _Roster(workers, serving, due)
+        return workers
+
+    def _is_eager(self, workers: Collection[int]) -> bool:
+        return self._worker is None and len(workers) <= _FEW
+
+    def share_of(self, workers: Iterable[int]) -> list[int]:
+        """The workers that this observer watches.
+
+        A worker watches the next ones by number; the first follows the last. So several workers
+        watch each one. A worker goes on watching silent workers, and watches at least as many
+        others in addition, because many may have died together. A controller watches all.
+        """
+        others = sorted(workers)
+        if self._worker is None or len(others) <= _FEW:
+            return others
+        silent = self._silent.intersection(others)
+        heard = [worker for worker in others if worker not in silent]
+        first = bisect.bisect_right(heard, self._worker)
+        further = max(_SUCCESSORS, len(silent))
+        return sorted({*silent, *[*heard, *heard][first : first + further]})
+
+    def _look_if_due(
+        self, machine: MachinePaths, worker: int, is_eager: bool
+    ) -> tuple[WorkerState, float] | None:
+        """See `look`; None if it is not yet time to look, or if the worker has given a sign.
+
+        Most looks cost one call: only the time of the file. It is read when the worker is new, or
+        silent: the time may come from the cache of a network filesystem, which opening the file
+        refreshes. An observer that `is_eager` looks now, and reads each change.
+        """
+        seen = self._seen.get(worker)
+        if seen is None or seen.state.presumed_dead or seen.state.has_died:
+            return self.look(machine, worker)
+        # Of a worker on this node the kernel tells whether it lives.
+        if not is_eager and (seen.state.is_on_this_node or self._clock() < seen.due):
+            return None
+        began = self._clock()
+        modified = _modified(machine, worker)
+        if modified != seen.modified and is_eager:
+            return self.look(machine, worker)
+        still = self._note(seen.state, modified, began)
+        if still >= _SILENT_AFTER * seen.state.heartbeat_interval:
+            return self.look(machine, worker)
+        return None if modified != seen.modified else (seen.state, still)
+
+    def look(self, machine: MachinePaths, worker: int) -> tuple[WorkerState, float]:
+        """A worker's state, and for how many seconds at least its heartbeat has stood still.
+
+        Raises OSError or DamagedFileError when its file cannot be read.
+        """
+        began = self._clock()
+        state = read_worker(machine, worker)
+        return state, self._note(state, _modified(machine, worker), began)
+
+    def _note(self, state: WorkerState, modified: int, began: float) -> float:
+        """Note what was seen of a worker; return for how many seconds that has not changed."""
+        sign: Hashable = (state.process, state.heartbeat, modified)
+        if state.presumed_dead:
+            sign = "lost"
+        interval = state.heartbeat_interval
+        still = self._stillness.note(state.worker, sign, interval, began)
+        if still >= _SILENT_AFTER * interval:
+            self._silent.add(state.worker)
+        else:
+            self._silent.discard(state.worker)
+        self._seen[state.worker] = _Seen(state, modified, began + min(_LOOK, interval))
+        return still
+
+    def _is_dead(self, machine: MachinePaths, state: WorkerState, still: float) -> bool:
+        if state.state == "left" or state.has_died:
+            return True
+        if state.is_on_this_node:
+            return False  # it may be stopped; then its supervisor will end it
+        if state.presumed_dead:
+            return still >= SETTLING * state.heartbeat_interval
+        if still >= LOST_AFTER * state.heartbeat_interval:
+            presume_dead(machine, state, still)
+        return False
+
+
+def _modified(machine: MachinePaths, worker: int) -> int:
+    """The time of a worker's file, in nanoseconds: on a full disk it is the only sign of life."""
+    return answered(machine.worker(worker).state.stat).st_mtime_ns
