@@ -41,3 +41,25 @@ def measure(directory: Path, size: Size) -> list[Row]:
         Row("runs executed", [of_records.executions], ""),
         Row("records missing, or there twice", [0], ""),
     ]
+
+
+def measure_nodes(directory: Path, size: Size) -> list[Row]:
+    """A run on a GlusterFS volume of two replicas, seen by two nodes. Workers of the first node are
+    killed and replaced; when half of the jobs are done, the second node dies with its two workers.
+
+    Raises RuntimeError, with a line for each job that is lost or was done twice.
+    """
+    harness = import_of_tests("faults.node_chaos")
+    jobs, deaths = (20, 1) if size.quick else (size.number(500, 20), 4)
+    with import_of_tests("gluster").GlusterVolume() as volume:
+        mounts = {name: volume.mount(name) for name in ("node1", "node2")}
+        outcome = harness.run_node_chaos(mounts, directory, jobs, deaths)
+    if outcome.problems:
+        raise RuntimeError("\n".join(outcome.problems))
+    return [
+        Row(f"{jobs:,} jobs on two nodes", [outcome.seconds], "s"),
+        Row("workers killed", [outcome.worker_deaths], ""),
+        Row("nodes lost, with their workers", [1], ""),
+        Row("jobs that began again", [outcome.again], ""),
+        Row("jobs lost, or done twice", [0], ""),
+    ]

@@ -74,8 +74,7 @@ class Runner:
         fails or a file is missing.
         """
         run_directory = Path(tempfile.mkdtemp(prefix="run-", dir=self.directory))
-        (run_directory / "Snakefile").write_text(_SNAKEFILE.format(count=count, body=body))
-        (run_directory / "job.py").write_text(_SCRIPT)
+        write_workflow(run_directory, count, body)
         output = run_directory / "output"
         with open(output, "wb") as stream:
             began = time.perf_counter()
@@ -96,6 +95,12 @@ class Runner:
             raise RuntimeError(said)
         shutil.rmtree(run_directory)
         return seconds
+
+
+def write_workflow(directory: Path, count: int, body: str) -> None:
+    """The Snakefile of `count` jobs of a rule with this `body`, and the script that it may name."""
+    (directory / "Snakefile").write_text(_SNAKEFILE.format(count=count, body=body))
+    (directory / "job.py").write_text(_SCRIPT)
 
 
 def local_executor(slots: int, *options: str) -> tuple[str, ...]:
