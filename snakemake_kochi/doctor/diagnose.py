@@ -131,6 +131,7 @@ def _examine_directory(report: Report, where: Path, paths: TrialPaths, advice: s
         if paths.directory.parent == where:  # not a project, where nothing else is needed
             report.check("link", where, partial(filesystem.examine_link, paths))
             report.check("wake-up", where, partial(filesystem.examine_wakeup, paths))
+            report.check("speed", where, partial(filesystem.examine_speed, paths))
 
 
 def _examine_locks(report: Report, location: Location, if_hanging: str) -> None:

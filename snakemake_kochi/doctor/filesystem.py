@@ -1,4 +1,4 @@
-"""Checks of what a filesystem does: space, its clock, rename, link, FIFOs, and a machine's locks.
+"""Checks of what a filesystem does: space, clock, rename, link, FIFOs, speed, a machine's locks.
 
 The queue relies on some of it, and can do without the rest.
 """
@@ -52,6 +52,15 @@ _WRITING = 0.3  # seconds
 _READING = 60.0  # seconds at most
 RENAME_PATIENCE = 90.0  # seconds
 _TAKES = 20  # of a lock
+
+# The metadata calls of a worker for a one-line job, below KOCHI_ROOT: all, and those while it holds
+# the lock of the queue. `bench/worker_calls.py` counts them, and a test compares.
+CALLS_PER_JOB = 28
+LOCKED_CALLS_PER_JOB = 14
+# Metadata calls of `_make_calls`, how often it is called at most, and for how many seconds.
+_CALLS = 9
+_MOST_ROUNDS, _MEASURING = 50, 2.0
+_SLOW_CALL = 5.0  # milliseconds
 
 Mount = Any  # psutil's: device, mountpoint, fstype, opts
 
@@ -249,6 +258,50 @@ def examine_wakeup(trial: TrialPaths) -> Finding:
         if notify(trial.wakeup) and wakeup.wait(0):
             return Finding("ok", "a FIFO wakes its reader")
     return Finding("failed", "a FIFO did not wake its reader", "Name another kochi_root.")
+
+
+def examine_speed(trial: TrialPaths) -> Finding:
+    """Measure the time of a metadata call, and say what it means for short jobs."""
+    make_directory(trial.other_directory)
+    begun, rounds = time.perf_counter(), 0
+    while rounds < _MOST_ROUNDS and time.perf_counter() - begun < _MEASURING:
+        _make_calls(trial.other_directory)
+        rounds += 1
+    return judge_speed(1000 * (time.perf_counter() - begun) / rounds / _CALLS)
+
+
+def _make_calls(directory: Path) -> None:
+    """The calls of a ticket's way: create, link, rename, stat, three of a listing, two removals."""
+    made, linked, moved = (directory / name for name in ("made", "linked", "moved"))
+    write_new(made, b"")
+    os.link(made, linked)
+    os.rename(made, moved)
+    os.stat(linked)
+    os.listdir(directory)
+    linked.unlink()
+    moved.unlink()
+
+
+def judge_speed(milliseconds: float) -> Finding:
+    """The outcome for the time of a metadata call."""
+    alone = 1000 / (CALLS_PER_JOB * milliseconds)
+    together = 1000 / (LOCKED_CALLS_PER_JOB * milliseconds)
+    said = (
+        f"{milliseconds:.2g} ms for a metadata call: at most {_rate(alone)} short jobs a second by "
+        f"one worker, and {_rate(together)} by all workers of a queue together"
+    )
+    if milliseconds < _SLOW_CALL:
+        return Finding("ok", said)
+    return Finding(
+        "note",
+        said,
+        "Use several queues for many short jobs (each has its own lock), or name a kochi_root on a "
+        "faster filesystem. Jobs of a minute do not notice it.",
+    )
+
+
+def _rate(number: float) -> str:
+    return f"{number:.1f}" if number < 10 else f"{number:,.0f}"
 
 
 # ---- locks

@@ -12,9 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support import git, wait_until
+from support import REPOSITORY, git, wait_until
 
 from snakemake_kochi.doctor import filesystem, node, peer
+from snakemake_kochi.doctor.filesystem import (
+    CALLS_PER_JOB,
+    LOCKED_CALLS_PER_JOB,
+    judge_speed,
+)
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.paths import Root, TrialPaths
 from snakemake_kochi.queue import Queue, Ticket, find_job, list_jobs, list_workers, shared_workers
@@ -67,6 +72,7 @@ def test_everything_is_measured_and_nothing_is_left(
         f"rename in {where}: replaced",
         f"link in {where}: ",
         f"wake-up in {where}: ",
+        f"speed in {where}: ",
         f"lock settings in {where / 'locks.json'}: not settled before the first use",
         f"lock in {where / 'locks'}: flock works",
         f"lock between processes in {where / 'locks'}: flock: a second process was kept out",
@@ -520,6 +526,31 @@ def test_gpus_are_those_that_a_worker_would_give_to_jobs(
     monkeypatch.delenv(node.CUDA)
     program.write_text("#!/bin/sh\nexit 9\n")
     assert node.examine_gpus().verdict == "warning"
+
+
+def test_the_time_of_a_call_says_how_many_short_jobs_a_filesystem_leaves_room_for() -> None:
+    slow = judge_speed(10.0)
+    assert slow.verdict == "note" and "Use several queues" in slow.advice
+    alone, together = 100 / CALLS_PER_JOB, 100 / LOCKED_CALLS_PER_JOB
+    assert slow.measured == (
+        f"10 ms for a metadata call: at most {alone:.1f} short jobs a second by one worker, and "
+        f"{together:.1f} by all workers of a queue together"
+    )
+    fast = judge_speed(0.01)
+    assert (fast.verdict, fast.advice) == ("ok", "")
+    assert f"at most {1000 * alone:,.0f} short jobs" in fast.measured
+
+
+def test_the_calls_of_a_job_are_as_many_as_the_doctor_takes_them_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY))
+    from bench.worker_calls import count_calls_of_jobs
+
+    # A slow machine claims less ahead.
+    calls = count_calls_of_jobs(tmp_path / "calls", 100)
+    assert calls.per_job == pytest.approx(CALLS_PER_JOB, rel=0.25)
+    assert calls.locked_per_job == pytest.approx(LOCKED_CALLS_PER_JOB, rel=0.25)
 
 
 def test_a_missing_or_partial_file_is_a_failure(tmp_path: Path) -> None:
