@@ -187,27 +187,42 @@ def make_directory(path: Path) -> Path:
     cluster could read the files of jobs. A directory that another process removes meanwhile,
     because it is empty, is created again.
     """
+    create_directory(path)
+    return path
+
+
+def create_directory(path: Path) -> bool:
+    """Create a directory as `make_directory` does; return whether this call has created it.
+
+    After True, nothing was in the directory before. After a lost answer of a network filesystem the
+    call returns False for a directory that it has created.
+    """
     for _ in range(_MOST_REMOVALS):
         with contextlib.suppress(FileNotFoundError):
-            return _make_directory(path)
-    return _make_directory(path)
+            return _create_directory(path)
+    return _create_directory(path)
 
 
-def _make_directory(path: Path) -> Path:
-    missing = []
-    parent = path
-    while not parent.is_dir():
-        missing.append(parent)
-        parent = parent.parent
-    for directory in reversed(missing):
-        try:
-            directory.mkdir(mode=PRIVATE_DIRECTORY)
-        except FileExistsError:
-            if not directory.is_dir():
-                raise
-        else:
-            _take_inherited_modes(directory)
-    return path
+def _create_directory(path: Path) -> bool:
+    # Without a look before: the call itself says whether the directory or the one above exists.
+    try:
+        return _mkdir(path)
+    except FileNotFoundError:
+        _create_directory(path.parent)
+        return _mkdir(path)
+
+
+def _mkdir(path: Path) -> bool:
+    try:
+        path.mkdir(mode=PRIVATE_DIRECTORY)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        if not path.is_dir():
+            raise
+        return False
+    _take_inherited_modes(path)
+    return True
 
 
 def _take_inherited_modes(directory: Path) -> None:

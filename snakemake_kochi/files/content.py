@@ -125,19 +125,29 @@ def write_exclusively(path: Path, content: bytes, durable: bool = False) -> bool
     """
     temporary = _write_temporary(path, content, durable)
     try:
-        answered(partial(os.link, temporary, path))
+        return link_exclusively(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def link_exclusively(source: Path, path: Path) -> bool:
+    """Give a file a second name in its directory; return False if that name exists already.
+
+    Raises KochiError on a filesystem without hard links, and FileNotFoundError when the source does
+    not exist.
+    """
+    try:
+        answered(partial(os.link, source, path))
     except FileExistsError:
         # NFS also reports this when the link was made and the answer got lost; then the file is
         # ours.
         with contextlib.suppress(FileNotFoundError):
-            return os.path.samefile(temporary, path)
+            return os.path.samefile(source, path)
         return False
     except OSError as error:
         if error.errno in LINK_REFUSED:
             raise _no_links(path.parent, error) from error
         raise
-    finally:
-        temporary.unlink(missing_ok=True)
     return True
 
 

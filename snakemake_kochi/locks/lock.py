@@ -28,9 +28,13 @@ Kind = Literal["flock", "lease"]
 # The errors of a filesystem without flock. Contention is EAGAIN (or EACCES on some filesystems).
 # filelock tells the two apart: it waits for a busy lock, but not after one of these errors.
 _UNSUPPORTED = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
-# Seconds; with filelock's usual 50 ms a busy queue would make 20 claims a second.
+# Seconds; with filelock's usual 50 ms a busy queue would make 20 claims a second. A process that
+# has waited longer asks the file server less often, after a part of the time that it has waited: a
+# lock that was busy for long, with a slow file server for example, is probably still busy.
 _POLL_INTERVAL = 0.003
-# Seconds after which a process asks the file server less often: such a long wait is for a build.
+_PART_OF_WAIT = 0.15
+_LONGEST_POLL_INTERVAL = 0.05
+# Seconds; such a long wait is for a build.
 _LONG_WAIT = 10.0
 _LONG_POLL_INTERVAL = 0.25
 # Each look at a lease costs each waiting process several requests to the file server.
@@ -163,13 +167,20 @@ def _wait_for(descriptor: int, path: Path, complain_after: float, deadline: floa
         while not lock_descriptor(descriptor, blocking=False):
             if time.monotonic() >= deadline:
                 raise _busy(path)
-            is_long = time.monotonic() - began > _LONG_WAIT
-            time.sleep(_LONG_POLL_INTERVAL if is_long else _POLL_INTERVAL)
+            time.sleep(_pause_after(time.monotonic() - began))
             if time.monotonic() >= complain_at:
                 complain_at = time.monotonic() + complain_after
                 _complain(path, f"`fuser -v {path}` on its node shows the holder")
     except OSError as error:
         raise _refusal(path, "flock", error) from error
+
+
+def _pause_after(waited: float) -> float:
+    """Seconds until the next look at a busy lock; random, so that waiting processes spread."""
+    if waited > _LONG_WAIT:
+        return _LONG_POLL_INTERVAL
+    pause = min(max(_POLL_INTERVAL, _PART_OF_WAIT * waited), _LONGEST_POLL_INTERVAL)
+    return pause * random.uniform(0.5, 1.5)
 
 
 @contextlib.contextmanager

@@ -58,6 +58,7 @@ from snakemake_kochi.paths.project import (
     WorkingPaths,
 )
 from snakemake_kochi.paths.queue import (
+    DRAFT,
     SHARD,
     ControllerPaths,
     JobPaths,
@@ -78,6 +79,7 @@ from snakemake_kochi.paths.sent import SentPaths
 __all__ = [
     "BuildPaths",
     "ControllerPaths",
+    "DRAFT",
     "EnvironmentPaths",
     "InstallPaths",
     "InstalledPaths",

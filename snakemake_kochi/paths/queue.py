@@ -8,6 +8,8 @@ from pathlib import Path
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.ownership import check_ours
 
+# How the name of a result begins that is not published yet, in the directory of its job.
+DRAFT = ".result-"
 SHARD = 256  # entries per directory: listing one costs the same however many jobs there are
 
 
@@ -116,6 +118,10 @@ class JobPaths:
     def ended(self, number: int) -> Path:
         """Exists when that attempt has ended and its ticket went back to the queue."""
         return self.directory / f"ended-{number}.json"
+
+    def draft(self, nonce: str) -> Path:
+        """The result of an attempt before it counts: the link to `result` decides that."""
+        return self.directory / f"{DRAFT}{nonce}.json"
 
     def late_result(self, nonce: str) -> Path:
         return self.directory / f"late-{nonce}.json"

@@ -10,26 +10,24 @@ from pathlib import Path
 from typing import Literal
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import is_there, move
+from snakemake_kochi.files import move
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.ending import set_aside
 from snakemake_kochi.queue.entries import Entry, QueueRemovedError, queue_lock
 from snakemake_kochi.queue.paused import PausedBatches
-from snakemake_kochi.queue.result import (
-    complete,
-    end_ticket,
-    new_nonce,
-    set_aside,
-    unexecuted_result,
-)
+from snakemake_kochi.queue.result import new_nonce
 from snakemake_kochi.queue.skipped import ClaimSettings, Postponed, PreferredTickets, SkippedTickets
-from snakemake_kochi.queue.spreading import MOST_LEFT, Spreading
+from snakemake_kochi.queue.spreading import MOST_LEFT, SPREAD, Spreading
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
+from snakemake_kochi.queue.unread import BegunJobs, UnreadClaims, read_open
 from snakemake_kochi.queue.wakeup import subscribers
 
 _log = logging.getLogger(__name__)
 
 # In seconds; other processes need less to see that the lock is free.
 _PAUSE = 0.005
+# Tickets in a row that a worker must have taken before it claims the next ones without a look.
+_ALIKE = 4
 # Seconds until a ticket that could not be read is tried again.
 _RETRY = 5.0
 
@@ -82,6 +80,9 @@ class Claimer:
         self._found = False  # whether the last claim found a ticket
         self._spreading = Spreading()
         self._is_idle = True
+        self._begun = BegunJobs(machine)
+        self._unread = UnreadClaims(machine, self._paths)
+        self._alike = 0  # tickets in a row that were taken
 
     def claim(
         self,
@@ -90,6 +91,7 @@ class Claimer:
         limit: int = 1,
         is_first: Callable[[Ticket], bool] | None = None,
         is_idle: bool = True,
+        unread: tuple[int, int] = (0, 0),
     ) -> list[Claim]:
         """Take up to `limit` tickets for a worker, in the order of submission.
 
@@ -103,8 +105,13 @@ class Claimer:
         cannot be ended for lack of space, is tried again after a while.
 
         Tickets like those that this worker has taken (see `Spreading`) come last. A worker that
-        is not `is_idle`, because it has jobs, leaves them while others serve the queue. Raises
-        OSError or KochiError when the queue cannot be listed or locked.
+        is not `is_idle`, because it has jobs, leaves them while others serve the queue.
+
+        `unread`: how many tickets like the last ones could start at once, and how many more the
+        worker would take. If it has taken its last tickets one and all, so many are claimed before
+        they are read (see `unread.py`).
+
+        Raises OSError or KochiError when the queue cannot be listed or locked.
         """
         self._is_idle = is_idle
         if worker != self._worker:
@@ -112,6 +119,8 @@ class Claimer:
             self._forget_skipped()
         self._look_for_paused()
         if is_first is None:
+            if sum(unread) > 0 and self._alike >= _ALIKE:
+                return self._claim_unread(worker, accept, *unread)
             return self._claim(worker, accept, limit)
         claims, has_stopped = self._claim_preferred(worker, accept, limit, is_first)
         if has_stopped or len(claims) == limit:
@@ -123,6 +132,45 @@ class Claimer:
                 raise
             _log.warning("queue %s: cannot claim further tickets now: %s", self._paths.name, error)
             return claims
+
+    def _claim_unread(
+        self, worker: int, accept: Callable[[Ticket], Answer], at_once: int, ahead: int
+    ) -> list[Claim]:
+        def is_wanted(entry: Entry) -> bool:
+            return entry not in self._skipped and self._postponed.is_due(entry.path)
+
+        if not self._unread.has_some():
+            return []
+        try:
+            with queue_lock(self._machine, self._paths.name):
+                moved = self._unread.move(is_wanted, worker, at_once, ahead)
+        except QueueRemovedError:
+            moved = []
+        self._found = bool(moved)
+        claims: list[Claim] = []
+        back: list[tuple[Entry, Ticket]] = []
+        skipped: list[tuple[Entry, Ticket]] = []
+        damaged: list[Entry] = []
+        for entry, ticket in self._unread.read(moved, damaged):
+            if back or SPREAD in ticket.labels:
+                back.append((entry, ticket))  # later tickets do not overtake it
+                continue
+            answer = accept(ticket) if self._may_have(ticket) else "skip"
+            if answer == "take":
+                claims.append(Claim(ticket, worker, new_nonce(), entry.path))
+            elif answer == "stop":
+                back.append((entry, ticket))
+            else:
+                self._skipped.add(Entry(self._paths.waiting_ticket(entry.job, 1), entry.job, 1))
+                skipped.append((entry, ticket))
+        if back or skipped or damaged:
+            self._alike = 0
+            try:
+                self._unread.put_back([*skipped, *back], damaged)
+            except (OSError, KochiError) as error:
+                # The claims must be returned. The worker finds those that it does not know about.
+                _log.warning("queue %s: claims do not go back now: %s", self._paths.name, error)
+        return claims
 
     def _look_for_paused(self) -> None:
         """Tickets of a paused batch are skipped like others, until any batch is resumed."""
@@ -195,6 +243,7 @@ class Claimer:
     ) -> tuple[list[Claim], str | None]:
         """The claims, and the shard in which to continue the search; None when there is no more."""
         claims: list[Claim] = []
+        self._begun = BegunJobs(self._machine)
         try:
             shard = self._take_some(claims, worker, accept, limit, entries)
         except (OSError, KochiError) as error:
@@ -251,9 +300,11 @@ class Claimer:
         answer = accept(ticket) if self._may_have(ticket) else "skip"
         if answer == "skip":
             self._skipped.add(entry)
+            self._alike = 0
         elif answer == "take":
             claims += self._take(entry, ticket, worker)
             self._spreading.took(ticket)
+            self._alike = 0 if SPREAD in ticket.labels else self._alike + 1
         return answer == "stop"
 
     def _is_left(self, ticket: Ticket) -> bool:
@@ -309,24 +360,10 @@ class Claimer:
 
     def _checked(self, entry: Entry) -> Ticket | None:
         try:
-            ticket = read_ticket(entry.path).with_attempt(entry.attempt)
-            if ticket.job != entry.job:
-                raise DamagedFileError(
-                    f"{entry.path}: key 'job': {ticket.job} instead of {entry.job}"
-                )
-        except FileNotFoundError:
-            return None
+            return read_open(self._machine, entry, self._begun)
         except DamagedFileError as error:
             set_aside(self._machine, self._paths, entry, error.message)
             return None
-        # A process may have been killed while it cancelled or ended this ticket.
-        if complete(self._machine, entry.path, ticket):
-            return None
-        if is_there(self._machine.job(entry.job).cancel):
-            result = unexecuted_result(self._machine, entry, "cancelled")
-            end_ticket(self._machine, entry.path, ticket, result)
-            return None
-        return ticket
 
     def _take(self, entry: Entry, ticket: Ticket, worker: int) -> list[Claim]:
         target = self._paths.running_ticket(entry.job, entry.attempt, worker)

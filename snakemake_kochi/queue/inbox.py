@@ -27,9 +27,10 @@ from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import ControllerPaths, MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.controllers import VERSION, Adopter, LockFile, last_adopter
+from snakemake_kochi.queue.ending import damaged_result
 from snakemake_kochi.queue.entries import Entry, JobSet
 from snakemake_kochi.queue.heartbeat import LATE, HeartbeatFile, time_awake_or_asleep
-from snakemake_kochi.queue.result import Result, damaged_result, read_result
+from snakemake_kochi.queue.result import Result, read_result
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.wakeup import WakeUp, notify
 

@@ -15,6 +15,12 @@ from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundErr
 from snakemake_kochi.files import is_there, make_directory, write_exclusively
 from snakemake_kochi.locks import read_lock_settings
 from snakemake_kochi.paths import MachinePaths, QueuePaths
+from snakemake_kochi.queue.ending import (
+    complete,
+    end_ticket,
+    set_aside,
+    unexecuted_result,
+)
 from snakemake_kochi.queue.entries import (
     Entry,
     QueueRemovedError,
@@ -28,15 +34,7 @@ from snakemake_kochi.queue.entries import (
     waiting_entries,
 )
 from snakemake_kochi.queue.recovery import recover
-from snakemake_kochi.queue.result import (
-    Result,
-    complete,
-    end_ticket,
-    read_attempt,
-    read_result,
-    set_aside,
-    unexecuted_result,
-)
+from snakemake_kochi.queue.result import Result, read_attempt, read_result
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
 from snakemake_kochi.queue.wakeup import notify
 

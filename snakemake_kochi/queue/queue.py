@@ -18,12 +18,12 @@ from snakemake_kochi.files import (
     make_directory,
     move,
     to_json,
-    write_exclusively,
     write_new,
 )
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.claiming import Answer, Claim, Claimer
+from snakemake_kochi.queue.ending import end_ticket
 from snakemake_kochi.queue.entries import (
     Entry,
     QueueRemovedError,
@@ -39,7 +39,7 @@ from snakemake_kochi.queue.entries import (
 from snakemake_kochi.queue.jobs import JobView, cancel_all, jobs_in, view_entry
 from snakemake_kochi.queue.observer import Observer
 from snakemake_kochi.queue.recovery import ended_attempt, recover, requeue
-from snakemake_kochi.queue.result import Result, UncountedReason, end_ticket, new_nonce, nonce_of
+from snakemake_kochi.queue.result import Result, UncountedReason, new_nonce
 from snakemake_kochi.queue.skipped import ClaimSettings
 from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.queue.wakeup import notify_subscribers, subscribers
@@ -49,6 +49,10 @@ _log = logging.getLogger(__name__)
 
 # Seconds between two looks for dead workers while there is work to claim.
 _RECOVERY_INTERVAL = 1.0
+# A slow look is repeated less often: after so many times its duration, and at the latest after the
+# longest pause, in seconds.
+_RECOVERIES_APART = 20.0
+_LONGEST_PAUSE = 5.0
 
 
 class Queue:
@@ -73,7 +77,7 @@ class Queue:
         self.paths = machine.queue(name)
         self._observer = observer or Observer()
         self._claimer = Claimer(machine, name, controller, settings or ClaimSettings())
-        self._recovered = -_RECOVERY_INTERVAL
+        self._recovery_due = 0.0
 
     def submit(self, tickets: Sequence[Ticket]) -> list[Ticket]:
         """Submit tickets, all or none, in this order; return them with their job numbers.
@@ -134,43 +138,25 @@ class Queue:
         limit: int = 1,
         is_first: Callable[[Ticket], bool] | None = None,
         is_idle: bool = True,
+        unread: tuple[int, int] = (0, 0),
     ) -> list[Claim]:
-        """See `Claimer.claim`; once a second, tickets of dead workers are requeued before."""
-        if time.monotonic() - self._recovered >= _RECOVERY_INTERVAL:
+        """See `Claimer.claim`; tickets of dead workers are requeued before.
+
+        That is done once a second, or less often if it takes long.
+        """
+        if time.monotonic() >= self._recovery_due:
             self.recover()
-        return self._claimer.claim(worker, accept, limit, is_first, is_idle)
+        return self._claimer.claim(worker, accept, limit, is_first, is_idle, unread)
 
     def finish(self, claim: Claim, result: Result) -> bool:
         """Publish how a claimed ticket ended; its controller is notified before this returns.
 
-        Returns False when the ticket had been taken from the worker as lost; then the result is
-        kept beside the one that counts and ignored. Raises OSError when the result cannot be
-        written; then the call can be repeated.
+        Needs no lock. Returns False when the ticket had been taken from the worker as lost; then
+        the result is kept beside the one that counts and ignored. Raises OSError or KochiError when
+        the result cannot be written; then the call can be repeated.
         """
-        (outcome,) = self.finish_all([(claim, result)])
-        if isinstance(outcome, (OSError, KochiError)):
-            raise outcome
-        return outcome
-
-    def finish_all(
-        self, ended: Sequence[tuple[Claim, Result]]
-    ) -> list[bool | OSError | KochiError]:
-        """`finish` for several tickets under one lock; for each what that returns or raises."""
-        with queue_lock(self.machine, self.name):
-            return [self._finish(claim, result) for claim, result in ended]
-
-    def _finish(self, claim: Claim, result: Result) -> bool | OSError | KochiError:
-        paths = self.machine.job(claim.ticket.job)
-        try:
-            make_directory(paths.directory)
-            if is_there(claim.path):
-                return end_ticket(self.machine, claim.path, claim.ticket, result)
-            if nonce_of(paths) == result.nonce:
-                return True  # an earlier call published it, but its success was not reported
-            write_exclusively(paths.late_result(result.nonce), to_json(result.to_dict()))
-        except (OSError, KochiError) as error:
-            return error
-        return False
+        given_up = self.machine.job(claim.ticket.job).ended(claim.ticket.attempt)
+        return end_ticket(self.machine, claim.path, claim.ticket, result, given_up)
 
     def requeue(self, claim: Claim, reason: UncountedReason = "drained", detail: str = "") -> None:
         """Give up a claim without a result; its `reason` and `detail` are recorded.
@@ -186,8 +172,13 @@ class Queue:
 
     def recover(self) -> list[str]:
         """See `recovery.recover`."""
-        self._recovered = time.monotonic()
-        return recover(self.machine, self.name, self._observer)
+        began = time.monotonic()
+        try:
+            return recover(self.machine, self.name, self._observer)
+        finally:
+            ended = time.monotonic()
+            pause = max(_RECOVERY_INTERVAL, _RECOVERIES_APART * (ended - began))
+            self._recovery_due = began + min(pause, _LONGEST_PAUSE)
 
     def cancel_jobs(self) -> None:
         """Cancel all jobs that wait or run."""

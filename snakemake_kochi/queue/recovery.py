@@ -11,17 +11,20 @@ from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there, make_directory, move, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.processes import find_by_environment, kill_job_processes, this_node
+from snakemake_kochi.queue.ending import (
+    complete,
+    end_ticket,
+    set_aside,
+    unexecuted_result,
+    withdraw_drafts,
+)
 from snakemake_kochi.queue.entries import Entry, QueueRemovedError, queue_lock, running_entries
 from snakemake_kochi.queue.observer import Observer
 from snakemake_kochi.queue.result import (
     EndedAttempt,
     UncountedReason,
-    complete,
-    end_ticket,
     read_attempt,
     read_ended_attempt,
-    set_aside,
-    unexecuted_result,
 )
 from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
 from snakemake_kochi.queue.wakeup import notify_subscribers, unsubscribe
@@ -62,20 +65,23 @@ def requeue(
     if complete(machine, entry.path, ticket):
         return "had ended"
     paths = machine.job(entry.job)
-    if is_there(paths.cancel):
-        end_ticket(machine, entry.path, ticket, unexecuted_result(machine, entry, "cancelled"))
-        return "cancelled"
     began = is_there(paths.attempt(entry.attempt)) or is_there(paths.ended(entry.attempt))
     is_over = began or end.reason != "drained"
     if is_over:
         make_directory(paths.directory)
         # This comes before other processes can claim the ticket: a worker that starts this attempt
-        # late sees the file and does not start it.
+        # late sees the file and does not start it, and one that ends it late does not publish it.
         write_exclusively(paths.ended(entry.attempt), to_json(end.to_dict()))
-        if detail := _cause_to_give_up(machine, entry, end.reason):
-            result = unexecuted_result(machine, entry, _GIVEN_UP[end.reason], detail, end.node)
-            end_ticket(machine, entry.path, ticket, result)
-            return f"given up: {detail}"
+        withdraw_drafts(paths)
+        if complete(machine, entry.path, ticket):
+            return "had ended"
+    if is_there(paths.cancel):
+        end_ticket(machine, entry.path, ticket, unexecuted_result(machine, entry, "cancelled"))
+        return "cancelled"
+    if is_over and (detail := _cause_to_give_up(machine, entry, end.reason)):
+        result = unexecuted_result(machine, entry, _GIVEN_UP[end.reason], detail, end.node)
+        end_ticket(machine, entry.path, ticket, result)
+        return f"given up: {detail}"
     target = queue.waiting_ticket(entry.job, entry.attempt + 1 if is_over else entry.attempt)
     make_directory(target.parent)
     move(entry.path, target)

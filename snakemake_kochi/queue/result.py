@@ -1,36 +1,17 @@
-"""How a ticket ends: the records of its attempts and its result, published and delivered once."""
+"""The records of a ticket's attempts, and its result."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
 import secrets
 import signal as signals
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import (
-    LINK_REFUSED,
-    answered,
-    is_there,
-    make_directory,
-    move,
-    read_json,
-    to_json,
-    write_exclusively,
-)
-from snakemake_kochi.paths import JobPaths, MachinePaths, QueuePaths
+from snakemake_kochi.files import read_json
 from snakemake_kochi.processes import Node, ProcessIdentity
-from snakemake_kochi.queue.entries import Entry, controller_names
-from snakemake_kochi.queue.ticket import Ticket, now
-from snakemake_kochi.queue.wakeup import notify
-
-_log = logging.getLogger(__name__)
 
 VERSION = 2
 Reason = Literal[
@@ -217,136 +198,3 @@ def _signal_name(number: int | None) -> str:
 
 def new_nonce() -> str:
     return secrets.token_hex(8)
-
-
-def unexecuted_result(
-    machine: MachinePaths,
-    entry: Entry,
-    reason: Literal["failed", "cancelled", "lost", "node failed", "timeout"],
-    detail: str = "",
-    node: str = "",
-) -> Result:
-    """The result of a ticket that ends without a completed execution."""
-    return Result(
-        job=entry.job,
-        attempt=entry.attempt,
-        nonce=new_nonce(),
-        worker=entry.worker,
-        node=node,
-        reason=reason,
-        exit_status=None,
-        signal=None,
-        started=None,
-        ended=now(),
-        log=str(machine.job(entry.job).log),
-        detail=detail,
-    )
-
-
-def deliver(machine: MachinePaths, result: Result, controller: str) -> None:
-    """Put a result into a controller's inbox and notify it.
-
-    A controller that is gone gets nothing.
-    """
-    paths = machine.controller(controller)
-    delivery = paths.delivery(result.job, result.nonce)
-    with contextlib.suppress(FileExistsError, FileNotFoundError):
-        try:
-            # The delivery is a second name of the result's file, not a copy, so that there is only
-            # one text.
-            answered(partial(os.link, machine.job(result.job).result, delivery))
-        except OSError as error:
-            # Some filesystems (AFS, BeeGFS before 7) link within one directory only.
-            if error.errno not in LINK_REFUSED:
-                raise
-            write_exclusively(delivery, to_json(result.to_dict()))
-    notify(paths.wakeup)
-
-
-def damaged_result(machine: MachinePaths, entry: Entry, why: str) -> Result:
-    """The result that a controller gets in place of one that cannot be read.
-
-    Its nonce is always the same, so it is reported once, however often the damage is found.
-    """
-    detail = f"its result cannot be read: {why}"
-    return replace(unexecuted_result(machine, entry, "failed", detail), nonce="damaged")
-
-
-def _deliver_damage(machine: MachinePaths, entry: Entry, controller: str, why: str) -> None:
-    paths = machine.controller(controller)
-    result = damaged_result(machine, entry, why)
-    with contextlib.suppress(FileNotFoundError):  # the controller is gone
-        write_exclusively(paths.delivery(entry.job, result.nonce), to_json(result.to_dict()))
-    notify(paths.wakeup)
-
-
-def end_ticket(machine: MachinePaths, path: Path, ticket: Ticket, result: Result) -> bool:
-    """Publish the result of a ticket, notify its controller, and take it out of its queue.
-
-    Call with the queue's lock held. Returns False when a result existed already; then the new one
-    is kept beside it and ignored. If a process dies in between, the queue contains a ticket whose
-    result exists; `complete` takes it out.
-    """
-    paths = machine.job(ticket.job)
-    make_directory(paths.directory)
-    content = to_json(result.to_dict())
-    if not write_exclusively(paths.result, content):
-        if nonce_of(paths) == result.nonce:
-            # The disk was full after the link of this result; the remaining steps follow now.
-            return complete(machine, path, ticket)
-        write_exclusively(paths.late_result(result.nonce), content)
-        complete(machine, path, ticket)
-        return False
-    if ticket.controller is not None:
-        deliver(machine, result, ticket.controller)
-    move(path, paths.ticket)
-    return True
-
-
-def nonce_of(paths: JobPaths) -> str | None:
-    """The nonce of the result that counts; None when there is no readable result."""
-    try:
-        return read_result(paths.result).nonce
-    except (FileNotFoundError, DamagedFileError):
-        return None
-
-
-def complete(machine: MachinePaths, path: Path, ticket: Ticket) -> bool:
-    """Finish what a dead process began: if the ticket has a result, take it out of the queue.
-
-    The result is delivered to the controller, perhaps again. Returns whether there was a result.
-    """
-    paths = machine.job(ticket.job)
-    if not is_there(paths.result):
-        return False
-    try:
-        if ticket.controller is not None:
-            deliver(machine, read_result(paths.result), ticket.controller)
-    except DamagedFileError as error:
-        _log.warning("%s", error.message)
-        assert ticket.controller is not None
-        # The result is empty after a power failure, for example. Without this delivery, the
-        # controller would wait for ever.
-        entry = Entry(path, ticket.job, ticket.attempt)
-        _deliver_damage(machine, entry, ticket.controller, error.message)
-    with contextlib.suppress(FileNotFoundError):
-        move(path, paths.ticket)
-    return True
-
-
-def set_aside(machine: MachinePaths, queue: QueuePaths, entry: Entry, why: str) -> None:
-    """Take an unreadable ticket out of the queue, keep it, and publish that it failed.
-
-    Call with the queue's lock held. Only the unreadable file names its controller, so the result is
-    delivered to every controller. Each one skips jobs that are not its own.
-    """
-    make_directory(queue.damaged)
-    kept = queue.damaged_ticket(entry.path.name, new_nonce())
-    result = unexecuted_result(machine, entry, "failed", f"{why} (set aside as {kept})")
-    make_directory(machine.job(entry.job).directory)
-    if write_exclusively(machine.job(entry.job).result, to_json(result.to_dict())):
-        for controller in controller_names(machine):
-            deliver(machine, result, controller)
-    with contextlib.suppress(FileNotFoundError):
-        move(entry.path, kept)
-    _log.warning("job %d failed: %s", entry.job, result.detail)

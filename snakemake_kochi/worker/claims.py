@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import repeat
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.files import answered
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.claiming import Answer, Claim
@@ -38,13 +39,23 @@ _log = logging.getLogger(__name__)
 # Seconds. If the last jobs took less than _SHORT, the worker claims work for _AHEAD ahead.
 _SHORT = 0.1
 _AHEAD = 0.15
+# Where claims are slow, it claims work for so many times the duration of a claim, but for _LONGEST
+# at most, in seconds: others could run what it holds.
+_TIMES_A_CLAIM = 10.0
+_LONGEST = 2.0
 _MOST_AHEAD = 32
 _FEWEST_KNOWN = 4  # jobs that must have ended before the worker predicts durations
 _KNOWN = 16
 # Seconds after which the worker requeues tickets that it cannot start: others may be idle.
 _PATIENCE = 1.0
+# In durations of the last jobs, if these are longer.
+_PATIENCE_IN_JOBS = 2.0
 _UNKNOWN_INTERVAL = 5.0  # seconds
 _MOST_SHOWN = 5
+
+
+def _mean(values: Collection[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,8 @@ class Claims:
         self._held: deque[Claim] = deque()
         self._moved = 0.0  # when a claim was last made or started, in monotonic seconds
         self._durations: deque[float] = deque(maxlen=_KNOWN)
+        self._costs: deque[float] = deque(maxlen=_KNOWN)  # of claims, in seconds
+        self._last: Resources | None = None  # what the last claimed ticket needs
         self._left: list[tuple[Claim, UncountedReason, str]] = []  # still to requeue
         self._retry_at = math.inf
         self._unknown_due = 0.0
@@ -119,16 +132,29 @@ class Claims:
             is_exclusive = any(each.exclusive for each in (ticket.resources, *taken))
             return "take" if allowance > 0 and not is_exclusive else "stop"
 
+        began = time.monotonic()
         claims = queue.claim(
             self._worker,
             accept,
             limit=self._capacity.cores + allowance,
             is_first=self._is_first if self._first else None,
             is_idle=not running and not self._held,
+            unread=(self._room_for_last(running), allowance),
         )
+        if claims:
+            self._costs.append(time.monotonic() - began)
+            self._last = claims[-1].ticket.resources
         self._held.extend(claim for claim in claims if claim.ticket.job not in at_once)
         self.keep()
         return Claimed([claim for claim in claims if claim.ticket.job in at_once], is_full)
+
+    def _room_for_last(self, running: Sequence[Resources]) -> int:
+        """How many tickets like the last one could start beside the `running` jobs."""
+        taken = list(running)
+        last = self._last
+        while last is not None and self._capacity.fits(last, taken):
+            taken.append(last)
+        return len(taken) - len(running)
 
     def _is_first(self, ticket: Ticket) -> bool:
         return any(kind.has(ticket.resources) for kind in self._first)
@@ -137,10 +163,11 @@ class Claims:
         """How many tickets the worker may claim in addition to those that can start at once."""
         if len(self._durations) < _FEWEST_KNOWN:
             return 0
-        mean = sum(self._durations) / len(self._durations)
-        if mean >= _SHORT:
-            return 0
-        return min(_MOST_AHEAD, int(_AHEAD / max(mean, 0.001) * self._capacity.cores))
+        mean = _mean(self._durations)
+        ahead = min(_TIMES_A_CLAIM * _mean(self._costs), _LONGEST)
+        if mean < _SHORT:
+            ahead = max(ahead, _AHEAD)
+        return min(_MOST_AHEAD, int(ahead / max(mean, 0.001) * self._capacity.cores))
 
     def job_ended(self, seconds: float) -> None:
         """Note how long a job took that has just ended."""
@@ -163,12 +190,16 @@ class Claims:
     @property
     def deadline(self) -> float:
         """When the worker requeues claims unless a held job starts before, in monotonic seconds."""
-        return min(self._moved + _PATIENCE if self._held else math.inf, self._retry_at)
+        return min(self._moved + self._patience if self._held else math.inf, self._retry_at)
+
+    @property
+    def _patience(self) -> float:
+        return max(_PATIENCE, _PATIENCE_IN_JOBS * _mean(self._durations))
 
     @property
     def is_overdue(self) -> bool:
         """Whether no held job has started for so long that the worker should requeue them."""
-        return bool(self._held) and time.monotonic() >= self._moved + _PATIENCE
+        return bool(self._held) and time.monotonic() >= self._moved + self._patience
 
     def hold_first(self, claims: Sequence[Claim]) -> None:
         """Hold these claims before all others: the worker is preparing their start."""
@@ -266,6 +297,9 @@ class Claims:
         """Raise DamagedFileError if another worker began the job."""
         path = self._machine.job(entry.job).attempt(entry.attempt)
         try:
+            # An empty file is that of an attempt that has not executed anything.
+            if answered(path.stat).st_size == 0:
+                return
             attempt = read_attempt(path)
         except FileNotFoundError:
             return

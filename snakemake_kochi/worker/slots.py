@@ -11,13 +11,13 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import answered, is_there, make_directory, to_json, write_exclusively
+from snakemake_kochi.files import answered, create_directory, is_there, to_json, write_new
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import (
@@ -48,6 +48,10 @@ _log = logging.getLogger(__name__)
 
 class AlreadyBegunError(Exception):
     """Another worker began this attempt or was given the next one: the claim is not ours."""
+
+
+class AlreadyCancelledError(Exception):
+    """The job was cancelled before it began: the claim is to be requeued, which ends it."""
 
 
 class Slots:
@@ -111,7 +115,10 @@ class Slots:
 
     def _start(self, claim: Claim, allotment: Allotment) -> Slot:
         paths = self._machine.job(claim.ticket.job)
-        make_directory(paths.directory)
+        # In a new directory there is no order to cancel the job, and no result.
+        is_new = create_directory(paths.directory)
+        if not is_new and is_there(paths.cancel):
+            raise AlreadyCancelledError(f"job {claim.ticket.job} was cancelled before it began")
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         log = answered(partial(os.open, paths.log, flags, 0o600))
         try:
@@ -125,7 +132,7 @@ class Slots:
         finally:
             os.close(log)
         try:
-            started = self._record(claim, child, skipped_runners)
+            started = self._record(claim, child, skipped_runners, is_new)
         except BaseException:
             child.abandon()
             raise
@@ -133,7 +140,7 @@ class Slots:
         child.release()
         return Slot(claim, child, started, paths.log, offset, allotment, explain_kill)
 
-    def _record(self, claim: Claim, child: Child, skipped_runners: str) -> str:
+    def _record(self, claim: Claim, child: Child, skipped_runners: str, is_new: bool) -> str:
         """Write the attempt file: from then on every process can find the job's processes."""
         ticket = claim.ticket
         attempt = Attempt(
@@ -150,13 +157,17 @@ class Slots:
         what = f"attempt {ticket.attempt} of job {ticket.job}"
         paths = self._machine.job(ticket.job)
         path = paths.attempt(ticket.attempt)
-        if not write_exclusively(path, to_json(attempt.to_dict())):
+        try:
+            # Not linked, as others are: while it is empty, nothing of the job has been executed,
+            # and who finds it so looks for processes of the job by their environments.
+            answered(partial(write_new, path, to_json(attempt.to_dict())))
+        except FileExistsError:
             # If both the lock and the rename failed to keep two workers apart, this write still
             # does.
-            raise AlreadyBegunError(f"{what} was begun by another worker")
+            raise AlreadyBegunError(f"{what} was begun by another worker") from None
         # If the answer is unknown, the job does not start: another worker may be running it
         # already.
-        if is_there(paths.ended(ticket.attempt)) or is_there(paths.result):
+        if is_there(paths.ended(ticket.attempt)) or (not is_new and is_there(paths.result)):
             # This worker was suspended after the claim, and was presumed dead.
             raise AlreadyBegunError(f"{what} has been given up by others")
         return attempt.started
@@ -262,12 +273,11 @@ class Ends:
     def publish(self, over: Iterable[Slot]) -> list[tuple[Slot, str]]:
         """Publish the results of jobs that are over, or requeue their tickets.
 
-        Takes one lock for each queue. Returns the jobs whose end is published, each with a text for
+        Returns the jobs whose end is published, each with a text for
         people about how it ended (empty for a success). After a failure the caller passes the job
         again after RETRY seconds.
         """
         done: list[tuple[Slot, str]] = []
-        results: dict[str, list[tuple[Slot, Result]]] = {}
         for slot in over:
             had_its_time = slot.stop == "requeue" and self._had_its_time(slot)
             if had_its_time and self._had_longest_allocation(slot):
@@ -282,16 +292,12 @@ class Ends:
             if fault is not None:
                 done += self._requeue(slot, self._health.reason, fault)
                 continue
-            results.setdefault(slot.claim.ticket.queue, []).append((slot, result))
-        for ended in results.values():
-            queue = self._queue_of(ended[0][0].claim.ticket)
-            outcomes: Sequence[bool | OSError | KochiError]
+            outcome: bool | OSError | KochiError
             try:
-                outcomes = queue.finish_all([(slot.claim, result) for slot, result in ended])
-            except (OSError, KochiError) as error:  # for example from the lock
-                outcomes = [error] * len(ended)
-            for (slot, result), outcome in zip(ended, outcomes, strict=True):
-                done += self._finished(slot, result, outcome)
+                outcome = self._queue_of(slot.claim.ticket).finish(slot.claim, result)
+            except (OSError, KochiError) as error:
+                outcome = error
+            done += self._finished(slot, result, outcome)
         return done
 
     def _had_its_time(self, slot: Slot) -> bool:
@@ -320,7 +326,7 @@ class Ends:
     def _finished(
         self, slot: Slot, result: Result, outcome: bool | OSError | KochiError
     ) -> list[tuple[Slot, str]]:
-        """Note a published result; `outcome` is that of `Queue.finish_all`."""
+        """Note a published result; `outcome` is what `Queue.finish` returned or raised."""
         if isinstance(outcome, (OSError, KochiError)):
             return self._later(slot, outcome)
         self._notices.over(_about(slot))

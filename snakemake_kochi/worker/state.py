@@ -26,6 +26,8 @@ from snakemake_kochi.queue.workers import WorkerState
 _log = logging.getLogger(__name__)
 
 _LEAST_BETWEEN = 0.5  # seconds; short jobs must not cause a write each
+# A slow write is repeated less often: after so many times its duration.
+_WRITES_APART = 20.0
 _UNWRITTEN = "the worker's state cannot be written now"
 
 
@@ -44,6 +46,7 @@ class StateFile:
         self._looked = time_awake_or_asleep()
         self._presumed_dead_by: str | None = None
         self._changed = False
+        self._cost = 0.0  # seconds that the last write took
         self._notices = Notices(_log)
         self._environment = OwnEnvironment()
 
@@ -51,7 +54,8 @@ class StateFile:
     def deadline(self) -> float:
         """When `write_when_due` will write, in monotonic seconds."""
         heartbeat = self.state.heartbeat_interval
-        return self._written + (min(_LEAST_BETWEEN, heartbeat) if self._changed else heartbeat)
+        least = max(_LEAST_BETWEEN, _WRITES_APART * self._cost)
+        return self._written + (min(least, heartbeat) if self._changed else heartbeat)
 
     @property
     def presumed_dead_by(self) -> str | None:
@@ -118,6 +122,7 @@ class StateFile:
         else:
             self._notices.over(_UNWRITTEN)
         self._look_whether_presumed_dead()
+        self._cost = time.monotonic() - self._written
 
     def _set_time(self) -> None:
         # This counts as a sign of life and needs no room on the disk.

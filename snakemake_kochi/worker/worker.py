@@ -31,7 +31,7 @@ from snakemake_kochi.worker.queues import Idle, Looks, ServedQueues
 from snakemake_kochi.worker.runners.interface import Runners
 from snakemake_kochi.worker.settings import RETRY, WorkerSettings
 from snakemake_kochi.worker.signals import Events, Wake
-from snakemake_kochi.worker.slots import AlreadyBegunError, Ends, Slots
+from snakemake_kochi.worker.slots import AlreadyBegunError, AlreadyCancelledError, Ends, Slots
 from snakemake_kochi.worker.state import StateFile
 
 _log = logging.getLogger(__name__)
@@ -219,7 +219,7 @@ class Worker:
         found = False
         for queue in self._queues.queues:
             running = self._slots.resources
-            if self._capacity.is_full(running):
+            if self._capacity.is_full(running) and not self._claims.allowance():
                 break
             if self._queues.is_pausing(queue):
                 continue
@@ -240,9 +240,6 @@ class Worker:
             is_paused = time.monotonic() < self._pause_until
             if is_paused or not self._capacity.fits(claim.ticket.resources, self._slots.resources):
                 break
-            if self._orders.cancelled([claim.ticket.job]):
-                self._claims.requeue(self._claims.take_next())
-                continue
             if not self._runners.is_ready(claim.ticket):
                 self._claims.keep()
                 break
@@ -262,6 +259,10 @@ class Worker:
                 self._slots.start(claim)
             except AlreadyBegunError as error:
                 _log.warning("%s", error)
+                continue
+            except AlreadyCancelledError as error:
+                _log.info("%s", error)
+                self._claims.requeue(claim)
                 continue
             except (OSError, KochiError) as error:
                 self._start_failed(claims[position:], error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import sys
 from collections import Counter
@@ -64,10 +65,14 @@ def has_begun(project: Path) -> bool:
 
 
 REFUSALS = {
-    "FIFOs": ("mknod", errno.EPERM, {}),
-    "fsync": ("fsync", errno.EINVAL, {}),
-    "rename of directories": ("rename", errno.EXDEV, {"is_directory": True}),
-    "links between directories": ("link", errno.EXDEV, {"between_directories": True}),
+    "FIFOs": [("mknod", errno.EPERM, {})],
+    "fsync": [("fsync", errno.EINVAL, {})],
+    "rename of directories": [("rename", errno.EXDEV, {"is_directory": True})],
+    # Then a file with two names cannot move either.
+    "links between directories": [
+        ("link", errno.EXDEV, {"between_directories": True}),
+        ("rename", errno.EXDEV, {"path": "*/.result-*"}),
+    ],
 }
 
 
@@ -75,10 +80,13 @@ REFUSALS = {
 def test_a_run_does_without_what_its_filesystem_refuses(
     refused: str, filesystem: FaultyFilesystem, project: Path, snakemake
 ) -> None:
-    call, error, where = REFUSALS[refused]
-    with filesystem.fault(call, error, **where) as fault:
+    with contextlib.ExitStack() as stack:
+        faults = [
+            stack.enter_context(filesystem.fault(call, error, **where))
+            for call, error, where in REFUSALS[refused]
+        ]
         done = snakemake("--executor", "kochi", "--cores", "2", "--jobs", "100", cwd=project)
-        assert filesystem.count(fault) > 0
+        assert all(filesystem.count(fault) > 0 for fault in faults)
     assert done.returncode == 0
     assert did_each_job_once(project)
 
@@ -101,7 +109,7 @@ def test_doctor_tells_what_a_filesystem_refuses(
     filesystem: FaultyFilesystem, project: Path, kochi
 ) -> None:
     with contextlib.ExitStack() as faults:
-        for call, error, where in REFUSALS.values():
+        for call, error, where in itertools.chain(*REFUSALS.values()):
             faults.enter_context(filesystem.fault(call, error, **where))
         said = kochi("doctor", cwd=project).stdout
     assert "none between directories (Invalid cross-device link): results are copied" in said
@@ -119,7 +127,7 @@ LOST = [
     ("rename", "*/inbox/*", errno.ENOENT),
     ("rename", "*/inbox/*", errno.EIO),
     ("link", "*/result.json", errno.EEXIST),
-    ("link", "*/inbox/*", errno.EEXIST),
+    ("rename", "*/.result-*", errno.ENOENT),
 ]
 
 
@@ -176,8 +184,8 @@ def test_what_is_not_known_for_a_moment_ends_no_run(
 def test_a_result_is_found_whatever_became_of_its_delivery(
     filesystem: FaultyFilesystem, project: Path, snakemake
 ) -> None:
-    # Linked, says the filesystem, and nothing is there.
-    with filesystem.fault("link", errno.EEXIST, "*/inbox/*", times=5) as fault:
+    # As if the controller were gone.
+    with filesystem.fault("rename", errno.ENOENT, "*/.result-*", times=5) as fault:
         done = snakemake("--executor", "kochi", "--cores", "2", "--jobs", "100", cwd=project)
         assert filesystem.count(fault) == 5
     assert done.returncode == 0

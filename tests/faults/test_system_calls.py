@@ -56,7 +56,7 @@ def new_stage(tmp_path: Path, mark: str) -> Callable[[], Stage]:
     [
         ("rename,renameat,renameat2", 3),
         ("link,linkat", 2),
-        ("unlink,unlinkat", 3),
+        ("unlink,unlinkat", 2),
         ("clone,clone3,fork,vfork", 1),
         ("flock", 3),
         ("mkdir,mkdirat", 1),

@@ -30,7 +30,7 @@ from snakemake_kochi.queue import (
     queue_lock,
     recover,
 )
-from snakemake_kochi.queue.result import end_ticket
+from snakemake_kochi.queue.ending import end_ticket
 
 
 def anything(_):
@@ -360,7 +360,7 @@ def test_a_finish_that_was_killed_half_way_is_completed(machine, ticket, left, m
 
 
 def test_a_result_delivered_twice_is_returned_once(machine, ticket):
-    from snakemake_kochi.queue.result import deliver
+    from snakemake_kochi.queue.ending import deliver
 
     inbox = Inbox.create(machine)
     queue = Queue(machine, "q")

@@ -13,7 +13,7 @@ import pytest
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import to_json
 from snakemake_kochi.queue import Inbox, Queue, Resources, cancel_all, find_job
-from snakemake_kochi.queue.result import unexecuted_result
+from snakemake_kochi.queue.ending import unexecuted_result
 from snakemake_kochi.queue.skipped import ClaimSettings
 
 # Directories' times are relied upon at once.
@@ -182,7 +182,7 @@ def test_a_directorys_time_is_not_relied_upon_for_ever(machine, ticket):
     assert [c.ticket.name for c in later.claim(1, take)] == ["mine"]
 
 
-def test_results_are_published_together_and_a_failed_one_is_reported(machine, ticket):
+def test_a_result_that_cannot_be_written_does_not_hold_up_the_next_one(machine, ticket):
     inbox = Inbox.create(machine)
     queue = Queue(machine, "q")
     queue.submit([ticket(controller=inbox.identity) for _ in range(3)])
@@ -190,8 +190,10 @@ def test_results_are_published_together_and_a_failed_one_is_reported(machine, ti
     blocked = machine.job(1).directory
     blocked.parent.mkdir(parents=True, mode=0o700)
     blocked.write_text("")
-    first, second, third = queue.finish_all([(c, result_of(machine, c)) for c in claims])
-    assert first is True and isinstance(second, OSError) and third is True
+    assert queue.finish(claims[0], result_of(machine, claims[0]))
+    with pytest.raises(OSError, match="Not a directory"):
+        queue.finish(claims[1], result_of(machine, claims[1]))
+    assert queue.finish(claims[2], result_of(machine, claims[2]))
     assert [result.job for result in inbox.wait(60)] == [0, 2]
     blocked.unlink()
     assert queue.finish(claims[1], result_of(machine, claims[1]))

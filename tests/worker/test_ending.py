@@ -189,12 +189,12 @@ def test_a_worker_killed_before_its_job_began_leaves_nothing_to_kill(site):
     site.submit("echo ran >> ran")
     change = """
         import os
-        link = os.link
-        def die_first(source, target, **options):
-            if "attempt-" in str(target):
+        open_file = os.open
+        def die_first(path, *arguments):
+            if "attempt-" in str(path):
                 os.kill(os.getpid(), 9)
-            link(source, target, **options)
-        os.link = die_first
+            return open_file(path, *arguments)
+        os.open = die_first
     """
     assert site.start_changed(change).wait() == -signal.SIGKILL
     assert [view.worker for view in queue.running()] == [0]

@@ -263,16 +263,16 @@ def test_the_end_of_a_job_is_kept_while_it_is_unknown_whether_the_queues_exist(
         from pathlib import Path
         from snakemake_kochi.queue.entries import QueueRemovedError
         from snakemake_kochi.queue.queue import Queue
-        finish_all = Queue.finish_all
-        def fail(self, ended):
+        finish = Queue.finish
+        def fail(self, claim, result):
             if not Path("well").exists():
                 Path("go").rename("gone")
                 while not Path("faulty").exists():
                     pass
                 Path("well").touch()
                 raise QueueRemovedError("the queue is gone")
-            return finish_all(self, ended)
-        Queue.finish_all = fail
+            return finish(self, claim, result)
+        Queue.finish = fail
         """,
         cores=1,
         cwd=site.directory,

@@ -1,0 +1,192 @@
+"""Claims of tickets that are read afterwards, so that nobody waits for the lock meanwhile.
+
+A claim is a rename, and needs no look into the ticket. Where the last tickets of a queue were all
+taken, the next ones are probably like them. A ticket that is not taken after all goes back to its
+place, as a claim that did not begin.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import is_there, list_names, move
+from snakemake_kochi.paths import MachinePaths, QueuePaths
+from snakemake_kochi.processes import this_node
+from snakemake_kochi.queue.ending import (
+    complete,
+    end_ticket,
+    set_aside,
+    unexecuted_result,
+)
+from snakemake_kochi.queue.entries import Entry, queue_lock, shard_entries, waiting_shards
+from snakemake_kochi.queue.recovery import ended_attempt, requeue
+from snakemake_kochi.queue.ticket import Ticket, read_ticket
+from snakemake_kochi.queue.wakeup import notify_subscribers, subscribers
+
+_log = logging.getLogger(__name__)
+
+# Waiting tickets that are counted, to leave others their share of the last ones.
+_COUNTED = 128
+# Seconds until a requeued ticket of an earlier shard is seen, while later ones have some.
+_LIST_INTERVAL = 1.0
+_SERVING_INTERVAL = 5.0  # seconds between two looks at who serves the queue
+
+
+class BegunJobs:
+    """The jobs that have a directory: only they can have a result, or an order to cancel them.
+
+    Lists the directories of a shard once, instead of two questions for each ticket.
+    """
+
+    def __init__(self, machine: MachinePaths) -> None:
+        self._machine = machine
+        self._shards: dict[Path, frozenset[str]] = {}
+
+    def has(self, job: int) -> bool:
+        """Whether there was a directory at the first call for a job of that shard."""
+        directory = self._machine.job(job).directory
+        shard = directory.parent
+        if shard not in self._shards:
+            self._shards[shard] = frozenset(list_names(shard))
+        return directory.name in self._shards[shard]
+
+
+def read_open(machine: MachinePaths, entry: Entry, begun: BegunJobs) -> Ticket | None:
+    """Read a ticket that waits or is claimed; None if it is gone, has ended, or is ended here.
+
+    It has ended if a process was killed while it ended the ticket, and is ended if it was
+    cancelled. Call with the queue's lock held, or for a claim of the calling worker. Raises OSError
+    or DamagedFileError.
+    """
+    try:
+        ticket = read_ticket(entry.path).with_attempt(entry.attempt)
+        if ticket.job != entry.job:
+            raise DamagedFileError(f"{entry.path}: key 'job': {ticket.job} instead of {entry.job}")
+    except FileNotFoundError:
+        return None
+    if not begun.has(entry.job):
+        return ticket
+    if complete(machine, entry.path, ticket):
+        return None
+    if is_there(machine.job(entry.job).cancel):
+        result = unexecuted_result(machine, entry, "cancelled")
+        end_ticket(machine, entry.path, ticket, result)
+        return None
+    return ticket
+
+
+class UnreadClaims:
+    """Claims tickets of one queue for one worker before they are read."""
+
+    def __init__(
+        self, machine: MachinePaths, queue: QueuePaths, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._machine = machine
+        self._queue = queue
+        self._clock = clock
+        self._serving = 1
+        self._shards: list[str] = []  # those that may have a ticket, in their order
+        self._list_due = 0.0
+        self._look_due = 0.0
+
+    def has_some(self) -> bool:
+        """Whether a ticket may wait; looks again at the shards and workers if that is due."""
+        if self._clock() >= self._look_due:
+            self._look_due = self._clock() + _SERVING_INTERVAL
+            with contextlib.suppress(OSError):
+                self._serving = max(1, len(subscribers(self._queue)))
+        if not self._shards or self._clock() >= self._list_due:
+            self._list_due = self._clock() + _LIST_INTERVAL
+            self._shards = waiting_shards(self._queue)
+        return bool(self._shards)
+
+    def move(
+        self, wanted: Callable[[Entry], bool], worker: int, at_once: int, ahead: int
+    ) -> list[Entry]:
+        """Claim the first waiting tickets that are wanted; call with the queue's lock held.
+
+        These are `at_once` tickets, and `ahead` more if the other workers of the queue still find
+        as many for each of them.
+        """
+        number = at_once + ahead
+        waiting: list[Entry] = []
+        left: dict[Path, int] = {}  # how many tickets are in each shard
+        for name in self._shards:
+            if len(waiting) >= number:
+                break
+            entries = list(shard_entries(self._queue.waiting / name))
+            left[self._queue.waiting / name] = len(entries)
+            waiting += filter(wanted, entries)
+        if len(waiting) < _COUNTED and len(left) == len(self._shards):
+            number = max(at_once, min(number, -(-len(waiting) // self._serving)))
+        moved = list(self._move(waiting[:number], worker))
+        for entry in waiting[: len(moved)]:
+            left[entry.path.parent] -= 1
+        for shard, number in left.items():
+            if number == 0:
+                # Otherwise every later claim would list it.
+                self._shards.remove(shard.name)
+                with contextlib.suppress(OSError):
+                    shard.rmdir()
+        return moved
+
+    def _move(self, waiting: Iterable[Entry], worker: int) -> Iterator[Entry]:
+        for entry in waiting:
+            target = self._queue.running_ticket(entry.job, entry.attempt, worker)
+            try:
+                move(entry.path, target)
+            except FileNotFoundError:
+                continue  # only where the lock does not exclude others; the rename still does
+            except OSError as error:
+                # The worker finds the claims that it does not know about.
+                _log.warning(
+                    "queue %s: cannot claim job %d: %s", self._queue.name, entry.job, error
+                )
+                return
+            yield Entry(target, entry.job, entry.attempt, worker)
+
+    def read(
+        self, entries: Iterable[Entry], damaged: list[Entry]
+    ) -> Iterator[tuple[Entry, Ticket]]:
+        """Read these claims, without the lock; those that cannot be read go to `damaged`."""
+        begun = BegunJobs(self._machine)
+        for entry in entries:
+            try:
+                ticket = read_open(self._machine, entry, begun)
+            except (OSError, DamagedFileError):
+                damaged.append(entry)
+                continue
+            if ticket is not None:
+                yield entry, ticket
+
+    def put_back(self, claimed: Iterable[tuple[Entry, Ticket]], damaged: Iterable[Entry]) -> None:
+        """Undo claims that have not begun; a damaged ticket is set aside.
+
+        What cannot be put back now, its worker finds among its own claims.
+        """
+        host = this_node().host
+        with queue_lock(self._machine, self._queue.name):
+            for entry, ticket in claimed:
+                assert entry.worker is not None
+                end = ended_attempt(self._machine, entry, "drained", entry.worker, host)
+                requeue(self._machine, self._queue, entry, ticket, end)
+            for entry in damaged:
+                try:
+                    read_ticket(entry.path)
+                except DamagedFileError as error:
+                    set_aside(self._machine, self._queue, entry, error.message)
+                    continue
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    _log.warning("job %d goes back to its queue: %s", entry.job, error)
+                move(entry.path, self._queue.waiting_ticket(entry.job, entry.attempt))
+        notify_subscribers(self._machine, self._queue)
+
+
+__all__ = ["BegunJobs", "UnreadClaims", "read_open"]

@@ -1,0 +1,131 @@
+"""Tickets that are claimed before they are read, because the last ones were all taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from file_calls import Calls
+
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue import Queue, Resources, Ticket, cancel, find_job
+from snakemake_kochi.queue.claiming import Answer
+from snakemake_kochi.queue.unread import UnreadClaims
+from snakemake_kochi.queue.wakeup import subscribe
+
+MakeTicket = Callable[..., Ticket]
+
+
+def take(_: Ticket) -> Answer:
+    return "take"
+
+
+def narrow(ticket: Ticket) -> Answer:
+    return "take" if ticket.resources.cores == 1 else "stop"
+
+
+@pytest.fixture
+def queue(machine: MachinePaths, ticket: MakeTicket) -> Queue:
+    """A queue whose first tickets this worker has taken."""
+    queue = Queue(machine, "q")
+    queue.submit([ticket()] * 4)
+    assert len(queue.claim(1, take, limit=4)) == 4
+    return queue
+
+
+def jobs(claims: list) -> list[int]:  # type: ignore[type-arg]
+    return [claim.ticket.job for claim in claims]
+
+
+def test_no_ticket_is_read_while_the_lock_is_held(
+    queue: Queue, ticket: MakeTicket, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.submit([ticket()] * 20)
+    move, under_the_lock = UnreadClaims.move, list[str]()
+
+    def noted(self: UnreadClaims, *arguments: object) -> object:
+        calls.clear()
+        moved = move(self, *arguments)  # type: ignore[arg-type]
+        under_the_lock.extend((*calls.opened, *calls.listed))
+        return moved
+
+    monkeypatch.setattr(UnreadClaims, "move", noted)
+    assert jobs(queue.claim(1, take, 40, unread=(2, 8))) == [*range(4, 14)]
+    # One listing of the shard, and one of those who serve the queue.
+    assert [path for path in under_the_lock if "/subscribers" not in path] == [
+        str(queue.paths.waiting_shard(4))
+    ]
+    assert len(calls.locks()) == 0 and len(calls.opened) == 10
+
+
+def test_a_ticket_that_is_not_taken_goes_back_with_those_behind_it(
+    queue: Queue, ticket: MakeTicket
+) -> None:
+    wide = ticket(resources=Resources(cores=8))
+    queue.submit([ticket(), ticket(), wide, ticket()])
+    assert jobs(queue.claim(1, narrow, 9, unread=(9, 0))) == [4, 5]
+    assert [(view.job, view.attempt) for view in queue.waiting()] == [(6, 1), (7, 1)]
+    # Now it reads before it claims, and the wide ticket is not overtaken.
+    assert queue.claim(1, narrow, 9, unread=(9, 0)) == []
+    assert jobs(queue.claim(2, take, 9)) == [6, 7]
+
+
+def test_a_ticket_that_can_never_run_here_goes_back_and_is_skipped(
+    queue: Queue, ticket: MakeTicket
+) -> None:
+    wide = ticket(resources=Resources(cores=8))
+    queue.submit([ticket(), wide, ticket()])
+
+    def fitting(ticket: Ticket) -> Answer:
+        return "take" if ticket.resources.cores == 1 else "skip"
+
+    assert jobs(queue.claim(1, fitting, 9, unread=(9, 0))) == [4, 6]
+    assert [view.job for view in queue.waiting()] == [5]
+    assert queue.is_empty(), "for this worker"
+    assert jobs(Queue(queue.machine, "q").claim(2, take)) == [5]
+
+
+def test_a_damaged_or_cancelled_ticket_is_ended_and_the_others_run(
+    queue: Queue, machine: MachinePaths, ticket: MakeTicket, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.submit([ticket()] * 4)
+    queue.paths.waiting_ticket(4, 1).write_text("{")
+    machine.job(5).directory.mkdir(parents=True)
+    machine.job(5).cancel.touch()
+    assert jobs(queue.claim(1, take, 9, unread=(9, 0))) == [6, 7]
+    assert len(list(queue.paths.damaged.iterdir())) == 1
+    reasons = [find_job(machine, job).result.reason for job in (4, 5)]  # type: ignore[union-attr]
+    assert reasons == ["failed", "cancelled"]
+    assert queue.waiting() == []
+
+
+def test_the_last_tickets_are_shared_with_the_other_workers(
+    queue: Queue, machine: MachinePaths, ticket: MakeTicket
+) -> None:
+    for worker in range(1, 5):
+        subscribe(queue.paths, worker)
+    queue.submit([ticket()] * 12)
+    assert jobs(queue.claim(1, take, 40, unread=(1, 30))) == [4, 5, 6]
+    assert jobs(queue.claim(1, take, 40, unread=(8, 0))) == [*range(7, 15)], "they start at once"
+
+
+def test_emptied_shards_are_removed_and_new_ones_are_found(
+    queue: Queue, ticket: MakeTicket
+) -> None:
+    queue.submit([ticket()] * 600)
+    found: list[int] = []
+    while claimed := jobs(queue.claim(1, take, 100, unread=(50, 50))):
+        found += claimed
+    assert found == [*range(4, 604)]
+    assert queue.is_empty()
+    assert list(queue.paths.waiting.iterdir()) == []
+    queue.submit([ticket()])
+    assert jobs(queue.claim(1, take, 100, unread=(50, 50))) == [604]
+
+
+def test_a_cancelled_ticket_of_the_same_queue_is_left_alone(
+    queue: Queue, machine: MachinePaths, ticket: MakeTicket
+) -> None:
+    queue.submit([ticket()] * 3)
+    assert cancel(machine, 5) == "cancelled"
+    assert jobs(queue.claim(1, take, 9, unread=(9, 0))) == [4, 6]
