@@ -167,7 +167,7 @@ def _wait_for(descriptor: int, path: Path, complain_after: float, deadline: floa
         while not lock_descriptor(descriptor, blocking=False):
             if time.monotonic() >= deadline:
                 raise _busy(path)
-            time.sleep(_pause_after(time.monotonic() - began))
+            time.sleep(pause_after(time.monotonic() - began))
             if time.monotonic() >= complain_at:
                 complain_at = time.monotonic() + complain_after
                 _complain(path, f"`fuser -v {path}` on its node shows the holder")
@@ -175,7 +175,7 @@ def _wait_for(descriptor: int, path: Path, complain_after: float, deadline: floa
         raise _refusal(path, "flock", error) from error
 
 
-def _pause_after(waited: float) -> float:
+def pause_after(waited: float) -> float:
     """Seconds until the next look at a busy lock; random, so that waiting processes spread."""
     if waited > _LONG_WAIT:
         return _LONG_POLL_INTERVAL

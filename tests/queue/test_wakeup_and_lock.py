@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.locks.lock import hold
+from snakemake_kochi.locks.lock import hold, pause_after
 from snakemake_kochi.queue import WakeUp, notify, queue_lock
 from snakemake_kochi.queue.entries import QueueRemovedError
 
@@ -70,7 +70,7 @@ def test_the_lock_file_stays_the_same_and_private(machine):
 
 HOLD = """\
 import pathlib, sys
-from snakemake_kochi.locks.lock import hold
+from snakemake_kochi.locks.lock import hold, pause_after
 with hold(pathlib.Path(sys.argv[1]), sys.argv[2]):
     print("held", flush=True)
     sys.stdin.read()
@@ -115,7 +115,7 @@ def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path, kind):
 @pytest.mark.parametrize("kind", ["flock", "lease"])
 def test_processes_that_race_for_a_lock_have_it_one_after_the_other(tmp_path, kind):
     code = (
-        "import pathlib, sys\nfrom snakemake_kochi.locks.lock import hold\n"
+        "import pathlib, sys\nfrom snakemake_kochi.locks.lock import hold, pause_after\n"
         "count = pathlib.Path(sys.argv[3])\n"
         "for _ in range(20):\n"
         "    with hold(pathlib.Path(sys.argv[1]), sys.argv[2]):\n"
@@ -200,3 +200,18 @@ def test_a_wakeup_fifo_is_closed_once(tmp_path):
     wakeup.close()
     os.fstat(other)
     os.close(other)
+
+
+def test_who_waits_long_for_a_lock_asks_less_often_and_at_random():
+    def asked(seconds):
+        waited, number = 0.0, 0
+        while waited < seconds:
+            waited += pause_after(waited)
+            number += 1
+        return number
+
+    assert 0.001 < pause_after(0.0) < 0.005, "a free moment of a busy queue is found at once"
+    assert asked(5.0) < 200
+    assert max(pause_after(1.0) for _ in range(100)) < 0.1
+    assert len({pause_after(1.0) for _ in range(10)}) == 10
+    assert pause_after(60.0) == 0.25

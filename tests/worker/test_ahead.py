@@ -267,3 +267,41 @@ def test_an_idle_worker_looks_less_and_less_often_until_something_happens():
     assert 1.0 <= wait_after(found=True) <= 2.0
     assert 1.0 <= wait_after() <= 2.0, "something was found"
     assert 25.0 <= wait_after(cost=1.0) <= 50.0, "a slow filesystem"
+
+
+def test_the_next_job_starts_before_the_end_of_the_last_one_is_published(site):
+    site.submit(*["true"] * 30)
+    change = """
+        from pathlib import Path
+        from snakemake_kochi.queue.queue import Queue
+        finish = Queue.finish
+        def note(self, claim, result):
+            following = self.machine.job(claim.ticket.job + 1)
+            with open("published", "a") as file:
+                file.write(f"{claim.ticket.job} {following.attempt(1).exists()}\\n")
+            return finish(self, claim, result)
+        Queue.finish = note
+    """
+    assert site.start_changed(change, cores=1, cwd=site.directory).wait() == 0
+    lines = (site.directory / "published").read_text().splitlines()
+    assert len(lines) == 30
+    # Those that were claimed ahead.
+    assert sum(line.endswith("True") for line in lines) >= 5
+    assert all(site.job(number).result.ok for number in range(30))
+
+
+def test_after_a_failure_its_end_is_published_before_the_next_job_starts(site):
+    site.submit(*["true"] * 8, "false", *["true"] * 8)
+    change = """
+        from pathlib import Path
+        from snakemake_kochi.queue.queue import Queue
+        finish = Queue.finish
+        def note(self, claim, result):
+            if not result.ok:
+                following = self.machine.job(claim.ticket.job + 1)
+                Path("failed").write_text(str(following.attempt(1).exists()))
+            return finish(self, claim, result)
+        Queue.finish = note
+    """
+    assert site.start_changed(change, cores=1, cwd=site.directory).wait() == 0
+    assert (site.directory / "failed").read_text() == "False"
