@@ -15,6 +15,7 @@ from bench import (
     claims,
     cleaning,
     commits,
+    files,
     filesystems,
     generic,
     growth,
@@ -58,6 +59,7 @@ BENCHES: dict[str, Callable[[Path, Size], list[Row]]] = {
     "site": site.measure,
     "tables": tables.measure,
     "cleaning": cleaning.measure,
+    "files": files.measure,
     "remote": remote.measure,
     "slow-queue": slow_queue.measure,
 }

@@ -20,21 +20,24 @@ from typing import Any
 
 from snakemake_kochi.errors import DamagedFileError, PhaseError
 from snakemake_kochi.files import is_there, read_json
+from snakemake_kochi.packs import Packs
 from snakemake_kochi.paths import JobPaths, MachinePaths, ProjectPaths
 
 _POINT = ("experiment", "batch", "name", "parameters", "duplicate")
 _MOST_EARLIER = 20
 
 
-def is_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> bool:
+def is_given_up(paths: ProjectPaths, record: Mapping[str, Any], job_goes_on: bool = False) -> bool:
     """Whether the attempt of a record was given up, so that a later one may count.
 
     If that is not known now, the record counts; it is removed when the later one's record comes.
     """
-    if (job := _job(paths, record)) is None:
+    if (found := _job(paths, record)) is None:
         return False
+    job, packs = found
     try:
-        ended = read_json(job.ended(int(record["attempt"])))
+        file = job.ended(int(record["attempt"]))
+        ended = read_json(file) if job_goes_on else packs.read_json(file)
     except (OSError, DamagedFileError):
         return False
     # Numbers are reused after KOCHI_ROOT was emptied; nonces are not.
@@ -43,12 +46,12 @@ def is_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> bool:
 
 def earlier_nonces(paths: ProjectPaths, record: Mapping[str, Any]) -> set[str]:
     """The nonces of the attempts of the same job that were given up before this one began."""
-    if (job := _job(paths, record)) is None:
+    if (found := _job(paths, record)) is None:
         return set()
-    nonces = set()
+    nonces, (job, packs) = set(), found
     for number in range(1, int(record["attempt"])):
         try:
-            nonces.add(read_json(job.ended(number)).get("nonce"))
+            nonces.add(packs.read_json(job.ended(number)).get("nonce"))
         except (OSError, DamagedFileError):
             continue
     return {nonce for nonce in nonces if isinstance(nonce, str) and nonce}
@@ -112,7 +115,7 @@ def stop_if_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> None:
 
     Raises PhaseError where it is not a process of that job alone.
     """
-    if not is_given_up(paths, record):
+    if not is_given_up(paths, record, job_goes_on=True):
         return
     message = (
         f"attempt {record['attempt']} of job {record['job']} was given up, and another worker has "
@@ -131,29 +134,32 @@ def ending(paths: ProjectPaths, record: Mapping[str, Any]) -> Mapping[str, Any] 
 
     None if it has not, if it had no worker, or if that is not known now.
     """
-    if (job := _job(paths, record)) is None:
+    if (found := _job(paths, record)) is None:
         return None
+    job, packs = found
     for file in (job.ended(int(record["attempt"])), job.result):
         with suppress(OSError, DamagedFileError):
-            found = read_json(file)
-            if record["nonce"] and found.get("nonce") == record["nonce"]:
-                return found
+            ended = packs.read_json(file)
+            if record["nonce"] and ended.get("nonce") == record["nonce"]:
+                return ended
     return None
 
 
 def is_cancelled(paths: ProjectPaths, record: Mapping[str, Any]) -> bool:
     """Whether somebody has cancelled the job of a record."""
-    job = _job(paths, record)
+    found = _job(paths, record)
     with suppress(OSError):
-        return job is not None and is_there(job.cancel)
+        return found is not None and is_there(found[0].cancel)
     return False
 
 
-def _job(paths: ProjectPaths, record: Mapping[str, Any]) -> JobPaths | None:
-    """The job of a record in the queue; None for a run without a worker."""
+def _job(paths: ProjectPaths, record: Mapping[str, Any]) -> tuple[JobPaths, Packs] | None:
+    """The job of a record in the queue, which may have ended long ago; None for a run without a
+    worker."""
     try:
         if not record["queue"] or int(record["attempt"]) < 1:
             return None
-        return paths.machine(record["machine"]).job(int(record["job"]))
+        machine = paths.machine(record["machine"])
+        return machine.job(int(record["job"])), Packs(machine)
     except (KeyError, TypeError, ValueError):
         return None

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 
 from snakemake_kochi.cleaning.code import clean_code, repository_of
 from snakemake_kochi.cleaning.jobs import clean_jobs
+from snakemake_kochi.cleaning.packs import clean_packs
 from snakemake_kochi.cleaning.processes import clean_processes
 from snakemake_kochi.cleaning.projects import clean_project, needed_jobs
-from snakemake_kochi.cleaning.removal import Freed, Removal, TimeUpError, time_of_server
+from snakemake_kochi.cleaning.removal import Freed, Removal, TimeUpError
 from snakemake_kochi.cleaning.versions import clean_versions
+from snakemake_kochi.files import time_of_server
+from snakemake_kochi.packing.packer import pack
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.clean_rules import KINDS, Rules
 
@@ -54,7 +57,12 @@ def clean(
         clean_processes(machine, rules, removal)
         projects = root.projects()
         with removal.tolerating(f"jobs in {machine.jobs}"):
-            clean_jobs(machine, rules, removal, needed_jobs(machine, projects))
+            needed = needed_jobs(machine, projects)
+            clean_jobs(machine, rules, removal, needed)
+            clean_packs(machine, rules, removal, needed)
+        if not is_dry:
+            with removal.tolerating(f"packs in {machine.packs}"):
+                removal.faults += pack(machine).faults
         for project in projects:
             clean_project(machine, project, repository_of(project), rules, removal)
             clean_code(project, rules, removal)

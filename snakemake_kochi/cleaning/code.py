@@ -21,9 +21,9 @@ from snakemake_kochi.artifacts.journal import journaled_records
 from snakemake_kochi.artifacts.promises import promises
 from snakemake_kochi.artifacts.reading import records_here
 from snakemake_kochi.cleaning.projects import LEAST_AGE, Needed
-from snakemake_kochi.cleaning.removal import Freed, Removal, delete, modified
+from snakemake_kochi.cleaning.removal import Freed, Removal, delete
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import is_there, list_names, read_json
+from snakemake_kochi.files import is_there, list_names, modified, read_json
 from snakemake_kochi.locks import read_lock_settings
 from snakemake_kochi.paths import SUBMODULES, BuildPaths, ProjectPaths, WorkingPaths
 from snakemake_kochi.project.clean_rules import Rules

@@ -12,13 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping
-from functools import partial
 from typing import get_args
 
 from snakemake_kochi.cleaning.removal import LEFTOVER_AGE, Removal
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import answered, list_names
-from snakemake_kochi.locks import read_lock_settings
 from snakemake_kochi.paths import SHARD, JobPaths, MachinePaths
 from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.queue import QueueRemovedError, queue_lock
@@ -30,6 +28,7 @@ from snakemake_kochi.queue.entries import (
     queue_names,
     raise_floor,
 )
+from snakemake_kochi.queue.jobs import jobs_with_tickets
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
 
 
@@ -55,7 +54,7 @@ def _clean_shard(
     numbers = sorted(int(name) for name in list_names(directory) if name.isdecimal())
     ended = dict(_ended(machine, numbers, rules, removal))
     if ended:
-        live = _live(machine, list(ended))
+        live = jobs_with_tickets(machine, list(ended))
         controllers = {
             name
             for name in controller_names(machine)
@@ -95,20 +94,6 @@ def _has_ended_before(paths: JobPaths, moment: float, now: float) -> bool:
         # Of a job that was deleted, a worker that was long presumed dead has left a late result.
         last = min(moment, now - LEFTOVER_AGE)
         return answered(paths.directory.stat).st_mtime <= last
-
-
-def _live(machine: MachinePaths, jobs: Collection[int]) -> set[int]:
-    """The jobs that have a ticket in a queue. Raises OSError and KochiError."""
-    found: set[int] = set()
-    is_used = read_lock_settings(machine) is not None
-    for name in queue_names(machine):
-        look = partial(find_entries, machine.queue(name), jobs)
-        if not is_used:  # no process moves tickets before the locks are settled
-            found.update(look())
-            continue
-        with contextlib.suppress(QueueRemovedError), queue_lock(machine, name):
-            found.update(look())
-    return found
 
 
 def _is_awaited(ticket: Ticket | None, controllers: Collection[str]) -> bool:

@@ -16,20 +16,18 @@ import logging
 import os
 import secrets
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import answered, is_there, list_names, move
+from snakemake_kochi.files import is_there, list_names, modified, move
 from snakemake_kochi.paths import aside_path, is_being_removed, original_path, removed_path
 
 _log = logging.getLogger(__name__)
 
-_BLOCK = 512  # bytes, the unit of st_blocks
+BLOCK = 512  # bytes, the unit of st_blocks
 # Seconds. No process needs so long between two steps; older temporary files are leftovers.
 LEFTOVER_AGE = 24 * 3600.0
 
@@ -192,25 +190,6 @@ def put_back(aside: Path) -> None:
         move(aside, original)
 
 
-def modified(path: Path) -> float:
-    """When a file or directory was changed, in seconds since the epoch. Raises OSError."""
-    with contextlib.suppress(OSError):
-        # Opened, because a network filesystem has the present times only of open files.
-        descriptor = answered(partial(os.open, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK))
-        try:
-            return os.fstat(descriptor).st_mtime
-        finally:
-            os.close(descriptor)
-    return answered(path.lstat).st_mtime
-
-
-def time_of_server(directory: Path) -> float:
-    """The time of the file server, in seconds since the epoch; that of this host on a full disk."""
-    with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=directory) as file:
-        return os.fstat(file.fileno()).st_mtime
-    return time.time()
-
-
 def measure(path: Path) -> Freed:
     """One thing with its inodes and bytes. What vanishes meanwhile is not counted."""
     return _walk(path, is_deleted=False)
@@ -262,4 +241,4 @@ def _visit(path: str, freed: Freed, remove: Callable[[str], None] | None) -> Non
         # The other name of a file with two names keeps its blocks.
         if found.st_nlink == 1 or stat.S_ISDIR(found.st_mode):
             freed.inodes += 1
-            freed.bytes += found.st_blocks * _BLOCK
+            freed.bytes += found.st_blocks * BLOCK

@@ -14,6 +14,7 @@ from snakemake_kochi.cli.options import (
 from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.enqueue.request import Request, prepare, without_worker
 from snakemake_kochi.location import Location, find_location
+from snakemake_kochi.packing import pack_in_background
 from snakemake_kochi.queue import Queue, Ticket
 
 
@@ -59,5 +60,7 @@ def submit(machine: str | None, request: Request) -> tuple[Location, Ticket]:
     if (queue := prepared.queue) is None:
         file = request.words[0]
         raise click.UsageError(f"a queue was expected: -q QUEUE, or default_queue in {file}")
-    (given,) = Queue(location.prepare_machine(), queue).submit([prepared.ticket])
+    machine_paths = location.prepare_machine()
+    (given,) = Queue(machine_paths, queue).submit([prepared.ticket])
+    pack_in_background(machine_paths, is_often=True)
     return location, given

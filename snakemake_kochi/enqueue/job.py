@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 import warnings
@@ -13,8 +14,8 @@ from snakemake_kochi.enqueue.experiment_files import is_experiment_file
 from snakemake_kochi.enqueue.own_worker import OwnWorker, own_worker
 from snakemake_kochi.enqueue.request import Request, prepare, without_worker
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import is_there
 from snakemake_kochi.location import find_location
+from snakemake_kochi.packing import pack_in_background
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.quantities import format_duration, memory_of
 from snakemake_kochi.queue import (
@@ -23,6 +24,8 @@ from snakemake_kochi.queue import (
     Ticket,
     cancel,
     find_job,
+    has_ended,
+    packed_log,
     reasons,
     seconds_for_jobs,
     shared_workers,
@@ -65,7 +68,7 @@ class Job:
         pause, look, said = _PAUSE, Backoff(), ""
         look.hold(_LOOK)
         try:
-            while not is_there(self._paths.job(self.number).result):
+            while not has_ended(self._paths, self.number):
                 if deadline is not None and time.monotonic() >= deadline:
                     raise NotEndedError(
                         f"job {self.number} has not ended after {format_duration(timeout or 0)}: "
@@ -120,14 +123,17 @@ class Job:
     @property
     def stdout(self) -> str:
         """What it has printed so far, to standard output and standard error."""
-        try:
-            return self.log.read_text("utf-8", "replace")
-        except FileNotFoundError:
-            return ""
+        for _ in range(2):
+            with contextlib.suppress(FileNotFoundError):
+                return self.log.read_text("utf-8", "replace")
+            if (packed := packed_log(self._paths, self.number)) is not None:
+                return packed.read().decode("utf-8", "replace")
+        return ""
 
     @property
     def log(self) -> Path:
-        """The file with its output."""
+        """The file with its output. Some time after the end of the job, a pack has the output, and
+        the file is gone: then `stdout` has it."""
         return self._view.log
 
     @property
@@ -215,6 +221,7 @@ def submit(
         worker.start()
     chosen = prepared.queue or (worker.queue if worker is not None else "")
     (ticket,) = Queue(paths, chosen).submit([prepared.ticket])
+    pack_in_background(paths, is_often=True)
     if worker is None and (said := without_worker(location, chosen)):
         warnings.warn(said, stacklevel=2)
     return Job(paths, ticket, worker)

@@ -30,6 +30,7 @@ from snakemake_kochi.executor.submission import Submission
 from snakemake_kochi.executor.tickets import RUNNERS, Tickets, outputs_of_run
 from snakemake_kochi.location import Location
 from snakemake_kochi.locks.probe import probe_locks
+from snakemake_kochi.packing import pack_at_exit
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Inbox, OtherControllers, RunFile, private_queue
 from snakemake_kochi.schedulers.environment import own_allocation
@@ -111,6 +112,8 @@ class KochiExecutor(Executor):
         )
         workers.adopt(adoption.controllers)
         adoption.begin(queue_watch.recover)
+        # Before the next one, so that it is called after it: then nothing awaits the jobs any more.
+        pack_at_exit(machine)
         atexit.register(self._shutdown.end_unused)
         if location.machine.clean is not None:
             # Imported here: few runs clean up.

@@ -14,6 +14,7 @@ from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.executor.rule_usage import RuleUsage
 from snakemake_kochi.executor.tickets import RUNNERS
 from snakemake_kochi.files import is_there
+from snakemake_kochi.packs import Packs
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Result, Ticket, WorkerState, find_worker, list_allocations
 from snakemake_kochi.queue.entries import read_next
@@ -163,9 +164,11 @@ class RunSummary:
         count = len(began | {worker.allocation for worker in allocated})
         if not requested and not count:
             return [*said, *self._suggestions(in_allocations=False)]
+        packs = Packs(self._machine)
         for ticket in unreported:
             with contextlib.suppress(OSError, DamagedFileError):
-                self._add(ticket, read_result(self._machine.job(ticket.job).result))
+                path = self._machine.job(ticket.job).result
+                self._add(ticket, read_result(path, packs.read_json))
         spent = sum((self._spent(worker, requested) for worker in allocated), CoreTime())
         said.append(f"{pluralize(count, 'allocation')}, {spent.describe()}")
         return [*said, *self._of_rules(), *self._suggestions()]
@@ -174,11 +177,11 @@ class RunSummary:
 
     def _add_earlier(self, ticket: Ticket, attempt: int) -> None:
         """Add the attempts before the last one, after which the ticket was requeued."""
-        paths = self._machine.job(ticket.job)
+        paths, packs = self._machine.job(ticket.job), Packs(self._machine)
         for number in range(1, attempt):
             with contextlib.suppress(OSError, DamagedFileError):
-                began = read_attempt(paths.attempt(number))
-                ended = read_ended_attempt(paths.ended(number))
+                began = read_attempt(paths.attempt(number), packs.read_json)
+                ended = read_ended_attempt(paths.ended(number), packs.read_json)
                 seconds = _seconds_between(began.started, ended.ended)
                 self._lost[began.worker].add(ticket, seconds or 0.0)
 

@@ -115,7 +115,7 @@ class Submission:
         how = "still runs" if isinstance(found, Running) else "has finished"
         run.logger.info(
             f"kochi job {number} of a killed run {how} and is not started again, log: "
-            f"{run.machine.job(number).log}"
+            f"kochi show log job {number}"
         )
         info = self._report_submission(job, found.ticket)
         run.pending.adopt(PendingJob(info, found.ticket, hand_over))
@@ -193,11 +193,11 @@ class Submission:
         One message each took Snakemake longer than the submission.
         """
         first, last, queue = tickets[0].job, tickets[-1].job, tickets[0].queue
-        machine = self._run.machine
+        # The command, and not the path: some time after its end, a pack has the log of a job.
         if first == last:
-            text = f"kochi job {first} in queue {queue}, log: {machine.job(first).log}"
+            text = f"kochi job {first} in queue {queue}, log: kochi show log job {first}"
         else:
-            text = f"kochi jobs {first} to {last} in queue {queue}, logs: {machine.job_logs}"
+            text = f"kochi jobs {first} to {last} in queue {queue}, logs: kochi show log job JOB"
         self._run.logger.info(text, extra={"kochi_once": queue})
 
     # ---- after an earlier run

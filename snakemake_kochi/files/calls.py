@@ -6,6 +6,8 @@ import contextlib
 import errno
 import os
 import stat
+import tempfile
+import time
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -101,6 +103,25 @@ def note_use(path: Path) -> bool:
     except OSError:
         pass  # it is there, and counts as used when it was last
     return True
+
+
+def modified(path: Path) -> float:
+    """When a file or directory was changed, in seconds since the epoch. Raises OSError."""
+    with contextlib.suppress(OSError):
+        # Opened, because a network filesystem has the present times only of open files.
+        descriptor = answered(partial(os.open, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK))
+        try:
+            return os.fstat(descriptor).st_mtime
+        finally:
+            os.close(descriptor)
+    return answered(path.lstat).st_mtime
+
+
+def time_of_server(directory: Path) -> float:
+    """The time of the file server, in seconds since the epoch; that of this host on a full disk."""
+    with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=directory) as file:
+        return os.fstat(file.fileno()).st_mtime
+    return time.time()
 
 
 def is_removed(path: Path) -> bool:

@@ -202,6 +202,14 @@ def read_json(path: Path, version: int | None = None, is_ours: bool = False) -> 
     `version`, or when another user has put it there.
     """
     content = _content_of_ours(path) if is_ours else answered(path.read_bytes)
+    return parse_json(content, path, version)
+
+
+def parse_json(content: bytes, path: Path, version: int | None = None) -> dict[str, Any]:
+    """The JSON object that a file of this program has; `path` is for messages.
+
+    Raises DamagedFileError as `read_json`.
+    """
     try:
         data = _decode(content.decode("utf-8", "surrogateescape"))
         # Brackets may occur in texts, tens of thousands of them, and no file of this program is ten

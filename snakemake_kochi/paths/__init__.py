@@ -10,6 +10,7 @@ KOCHI_ROOT/                              0700
     locks/sent/<name>-<id>               held while a project that was sent is unpacked
     queues/<queue>/                      waiting/<shard>/, running/, damaged/, subscribers/
     jobs/<shard>/<job>/                  ticket.json, attempt-<n>.json, log, result.json, cancel
+    packs/<group>/                       <shard>-<nonce>.zip, index-<nonce>.jsonl: ended jobs
     workers/<worker>/                    worker.json, queues.json, wakeup, log
     workers/<worker>/login/              keys and configuration of an ssh server, asked, answer.json
     controllers/<controller>/            controller.json, outputs.json, wakeup, inbox/, delivered/,
@@ -64,6 +65,7 @@ from snakemake_kochi.paths.queue import (
     JobPaths,
     LaunchPaths,
     LoginPaths,
+    PackGroupPaths,
     QueuePaths,
     WorkerPaths,
 )
@@ -88,6 +90,7 @@ __all__ = [
     "LockPaths",
     "LoginPaths",
     "MachinePaths",
+    "PackGroupPaths",
     "ProjectLockPaths",
     "ProjectPaths",
     "QUEUE_LOCKS",

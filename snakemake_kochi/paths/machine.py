@@ -14,6 +14,7 @@ from snakemake_kochi.paths.queue import (
     ControllerPaths,
     JobPaths,
     LaunchPaths,
+    PackGroupPaths,
     QueuePaths,
     WorkerPaths,
 )
@@ -99,6 +100,11 @@ class LockPaths:
         """Queues share locks: each run has a queue of its own, and its lock would stay for ever."""
         number = zlib.crc32(name.encode()) % QUEUE_LOCKS
         return self.directory / f"queue-{number:02d}"
+
+    @property
+    def packing(self) -> Path:
+        """Held by the process that packs the files of ended jobs."""
+        return self.directory / "packing"
 
     @property
     def layout(self) -> Path:
@@ -223,9 +229,18 @@ class MachinePaths:
         return JobPaths(self.jobs / f"{number // SHARD:08d}" / str(number))
 
     @property
-    def job_logs(self) -> Path:
-        """The pattern of the paths of all job logs, for people."""
-        return JobPaths(self.jobs / "*" / "JOB").log
+    def packs(self) -> Path:
+        """The packs: archives with the files of jobs that have ended."""
+        return self.directory / "packs"
+
+    def pack_group(self, shard: int) -> PackGroupPaths:
+        """The packs of the 256 shards to which this one belongs."""
+        return PackGroupPaths(self.packs / f"{shard // SHARD:08d}")
+
+    @property
+    def packed(self) -> Path:
+        """What the last packer did; its time is also that of its start by a submission."""
+        return self.directory / "packed"
 
     def allocation_log(self, controller: str | None, allocation: str) -> Path:
         """The output of a controller's allocation, or of one of a person's (None), besides the log

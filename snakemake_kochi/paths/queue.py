@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,9 +88,13 @@ class QueuePaths:
 
 @dataclass(frozen=True)
 class JobPaths:
-    """The files of one job after its ticket was claimed."""
+    """The files of one job after its ticket was claimed; after its end, a pack may have them."""
 
     directory: Path
+
+    @property
+    def number(self) -> int:
+        return int(self.directory.name)
 
     @property
     def ticket(self) -> Path:
@@ -126,8 +131,35 @@ class JobPaths:
     def late_result(self, nonce: str) -> Path:
         return self.directory / f"late-{nonce}.json"
 
-    def late_results(self) -> list[Path]:
-        return sorted(self.directory.glob("late-*.json"))
+    def late_results(self, names: Collection[str]) -> list[Path]:
+        """The late results among the names of its files."""
+        late = (name for name in names if name.startswith("late-") and name.endswith(".json"))
+        return [self.directory / name for name in sorted(late)]
+
+
+@dataclass(frozen=True)
+class PackGroupPaths:
+    """The packs of 256 shards, and their index. Each name has a nonce, and is never used again."""
+
+    directory: Path
+
+    def pack(self, shard: int, nonce: str) -> Path:
+        """An archive (ZIP) of the files of ended jobs of that shard."""
+        return self.directory / f"{shard:08d}-{nonce}.zip"
+
+    @staticmethod
+    def shard_of(name: str) -> int | None:
+        """The shard of the pack with that file name; None for another file."""
+        shard, _, rest = name.partition("-")
+        return int(shard) if shard.isdecimal() and rest.endswith(".zip") else None
+
+    def index(self, nonce: str) -> Path:
+        """Which jobs of which name, queue, directory and state are in these packs."""
+        return self.directory / f"index-{nonce}.jsonl"
+
+    @staticmethod
+    def is_index(name: str) -> bool:
+        return name.startswith("index-") and name.endswith(".jsonl")
 
 
 @dataclass(frozen=True)

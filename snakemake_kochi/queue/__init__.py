@@ -18,8 +18,12 @@ from snakemake_kochi.queue.jobs import (
     cancel,
     cancel_all,
     find_job,
+    has_ended,
     jobs_of,
     list_jobs,
+    packed_log,
+    packed_result,
+    summary_of,
     view_ended,
 )
 from snakemake_kochi.queue.observer import Observer
@@ -103,6 +107,7 @@ __all__ = [
     "cancel_all",
     "explain",
     "find_job",
+    "has_ended",
     "find_run",
     "ids_lock",
     "find_worker",
@@ -129,5 +134,8 @@ __all__ = [
     "shared_workers",
     "state_name",
     "state_of",
+    "packed_log",
+    "packed_result",
+    "summary_of",
     "view_ended",
 ]

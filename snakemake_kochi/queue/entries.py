@@ -351,7 +351,15 @@ def _take_range(machine: MachinePaths, kind: Kind, first: int, count: int) -> ra
         # It must be durable: a number given twice after a power failure would mix up the results of
         # two jobs.
         if write_exclusively(path, content, durable=True):
-            return range(first, first + count)
+            if first >= (floor := _floor(machine, kind)):
+                return range(first, first + count)
+            # These numbers were taken, and their range was deleted after the floor was raised.
+            path.unlink(missing_ok=True)
+            first = floor
+            continue
         # The counter was behind: its lock does not exclude others, or it dates from before a power
         # failure.
-        first = _end_of(path)
+        try:
+            first = _end_of(path)
+        except FileNotFoundError:
+            first = max(first, _floor(machine, kind))

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError
+from snakemake_kochi.files import list_names, read_json
 from snakemake_kochi.hints import typed
+from snakemake_kochi.packs import Packs
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.entries import count_before, worker_numbers
@@ -21,6 +23,7 @@ from snakemake_kochi.queue.jobs import JobView, find_job
 from snakemake_kochi.queue.paused import PausedBatch, pause_of
 from snakemake_kochi.queue.result import (
     Attempt,
+    Reader,
     Result,
     read_attempt,
     read_ended_attempt,
@@ -92,7 +95,7 @@ def state_name(view: JobView) -> str:
     """
     if view.result is None:
         return "cancelling" if view.cancelling else view.state
-    return {"success": "succeeded", "cancelled": "cancelled"}.get(view.result.reason, "failed")
+    return view.result.state
 
 
 def state_of(view: JobView) -> str:
@@ -267,28 +270,41 @@ def _duration(started: str | None, ended: str | None) -> float | None:
     return max(0.0, since_start - (since_end or 0.0))
 
 
-def attempts_before(machine: MachinePaths, job: int, attempt: int) -> list[AttemptView]:
+def attempts_before(
+    machine: MachinePaths, job: int, attempt: int, read: Reader = read_json
+) -> list[AttemptView]:
     """The attempts before number `attempt`; their tickets went back to the queue."""
-    ended = (_ended_attempt(machine, job, number) for number in range(1, attempt))
+    ended = (_ended_attempt(machine, job, number, read) for number in range(1, attempt))
     return [view for view in ended if view is not None]
 
 
-def attempts(machine: MachinePaths, view: JobView) -> list[AttemptView]:
-    """All attempts of a job in their order; each late result follows its own attempt."""
-    found = attempts_before(machine, view.job, view.attempt)
-    last = _last_attempt(machine, view)
-    late = _late_results(machine, view.job)
+def attempts(machine: MachinePaths, view: JobView, packs: Packs | None = None) -> list[AttemptView]:
+    """All attempts of a job in their order; each late result follows its own attempt.
+
+    `packs` is what the caller uses for many jobs.
+    """
+    read, names = read_json, set(list_names(machine.job(view.job).directory))
+    if view.result is not None:
+        packs = packs or Packs(machine)
+        read = packs.read_json
+        with contextlib.suppress(DamagedFileError):
+            names |= packs.files(view.job).keys()
+    found = attempts_before(machine, view.job, view.attempt, read)
+    last = _last_attempt(machine, view, read)
+    late = _late_results(machine, view.job, names, read)
     both = itertools.chain(found, late, () if last is None else (last,))
     return sorted(both, key=lambda attempt: attempt.attempt)
 
 
-def _ended_attempt(machine: MachinePaths, job: int, number: int) -> AttemptView | None:
+def _ended_attempt(
+    machine: MachinePaths, job: int, number: int, read: Reader
+) -> AttemptView | None:
     paths = machine.job(job)
     try:
-        ended = read_ended_attempt(paths.ended(number))
+        ended = read_ended_attempt(paths.ended(number), read)
     except (FileNotFoundError, DamagedFileError):
         return None
-    attempt = _read_attempt_or_none(machine, job, number)
+    attempt = _read_attempt_or_none(machine, job, number, read)
     started = None if attempt is None else attempt.started
     return AttemptView(
         attempt=number,
@@ -305,17 +321,19 @@ def _ended_attempt(machine: MachinePaths, job: int, number: int) -> AttemptView 
     )
 
 
-def _read_attempt_or_none(machine: MachinePaths, job: int, number: int) -> Attempt | None:
+def _read_attempt_or_none(
+    machine: MachinePaths, job: int, number: int, read: Reader
+) -> Attempt | None:
     with contextlib.suppress(FileNotFoundError, DamagedFileError):
-        return read_attempt(machine.job(job).attempt(number))
+        return read_attempt(machine.job(job).attempt(number), read)
     return None
 
 
-def _last_attempt(machine: MachinePaths, view: JobView) -> AttemptView | None:
+def _last_attempt(machine: MachinePaths, view: JobView, read: Reader) -> AttemptView | None:
     """The last attempt of a job; None if the job has never begun."""
     result = view.result
     if result is not None and result.worker is not None:
-        return _view_of_result(machine, result, result.describe())
+        return _view_of_result(machine, result, result.describe(), read)
     if result is not None or view.started is None:
         return None
     with contextlib.suppress(FileNotFoundError, DamagedFileError):
@@ -335,21 +353,23 @@ def _last_attempt(machine: MachinePaths, view: JobView) -> AttemptView | None:
     return None
 
 
-def _late_results(machine: MachinePaths, job: int) -> Iterator[AttemptView]:
-    for path in machine.job(job).late_results():
+def _late_results(
+    machine: MachinePaths, job: int, names: Collection[str], read: Reader
+) -> Iterator[AttemptView]:
+    for path in machine.job(job).late_results(names):
         with contextlib.suppress(FileNotFoundError, DamagedFileError):
-            result = read_result(path)
+            result = read_result(path, read)
             ending = f"ignored because it came too late: {result.describe()}"
-            yield _view_of_result(machine, result, ending, counts=False)
+            yield _view_of_result(machine, result, ending, read, counts=False)
 
 
 def _view_of_result(
-    machine: MachinePaths, result: Result, ending: str, counts: bool = True
+    machine: MachinePaths, result: Result, ending: str, read: Reader, counts: bool = True
 ) -> AttemptView:
     skipped_runners = ""
     # For the others there is no faster runner, and one file less to read.
     if result.runner not in ("", "shell"):
-        attempt = _read_attempt_or_none(machine, result.job, result.attempt)
+        attempt = _read_attempt_or_none(machine, result.job, result.attempt, read)
         skipped_runners = "" if attempt is None else attempt.skipped_runners
     return AttemptView(
         attempt=result.attempt,

@@ -8,12 +8,14 @@ import itertools
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError
 from snakemake_kochi.files import is_there, make_directory, write_exclusively
 from snakemake_kochi.locks import read_lock_settings
+from snakemake_kochi.packs import JobFilter, Packs, Summary
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.queue.ending import (
     complete,
@@ -38,9 +40,13 @@ from snakemake_kochi.queue.result import Result, read_attempt, read_result
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
 from snakemake_kochi.queue.wakeup import notify
 
+if TYPE_CHECKING:
+    from snakemake_kochi.packs.pack import PackedFile
+
 _log = logging.getLogger(__name__)
 
 Outcome = Literal["cancelled", "cancelling", "ended"]
+_ALL = JobFilter()
 # This is large enough that the lock costs almost nothing, and small enough that others wait only
 # briefly.
 _JOBS_PER_LOCK = 256
@@ -65,9 +71,9 @@ class JobView:
     cancelling: bool = False
 
 
-def _read_ticket_or_none(path: Path) -> Ticket | None:
+def _read_ticket_or_none(path: Path, packs: Packs | None = None) -> Ticket | None:
     try:
-        return read_ticket(path)
+        return read_ticket(path) if packs is None else read_ticket(path, packs.read_json)
     except DamagedFileError as error:
         _log.warning("%s", error.message)
         return None
@@ -97,19 +103,20 @@ def view_entry(machine: MachinePaths, entry: Entry) -> JobView | None:
     )
 
 
-def view_ended(machine: MachinePaths, job: int) -> JobView | None:
-    """The view of an ended job; None without a result.
+def view_ended(machine: MachinePaths, job: int, packs: Packs | None = None) -> JobView | None:
+    """The view of an ended job; None without a result. `packs`: what a caller uses for many jobs.
 
-    Raises DamagedFileError when the result cannot be read.
+    Raises DamagedFileError when the result cannot be read, or when it may be in a pack that cannot
+    be read.
     """
-    paths = machine.job(job)
+    paths, packs = machine.job(job), packs or Packs(machine)
     try:
-        result = read_result(paths.result)
+        result = read_result(paths.result, packs.read_json)
     except FileNotFoundError:
         return None
     ticket = None
     with contextlib.suppress(FileNotFoundError):
-        ticket = _read_ticket_or_none(paths.ticket)
+        ticket = _read_ticket_or_none(paths.ticket, packs)
     return JobView(
         job=job,
         state="ended",
@@ -124,14 +131,20 @@ def view_ended(machine: MachinePaths, job: int) -> JobView | None:
 
 def find_job(machine: MachinePaths, job: int) -> JobView:
     """The view of a job. Raises NameNotFoundError for a number that no ticket ever got."""
+    damage: DamagedFileError | None = None
     # The ticket may move from a directory not yet searched to one already searched.
     for _ in range(5):
-        if (view := view_ended(machine, job)) is not None:
-            return view
+        try:
+            if (view := view_ended(machine, job)) is not None:
+                return view
+        except DamagedFileError as error:
+            damage = error
         for name in queue_names(machine):
             entry = find_entry(machine.queue(name), job)
             if entry is not None and (view := view_entry(machine, entry)) is not None:
                 return view
+        if damage is not None:
+            raise damage
     if (view := _find_job_locked(machine, job)) is not None:
         return view
     following = read_next(machine, "job")
@@ -157,21 +170,68 @@ def _find_job_locked(machine: MachinePaths, job: int) -> JobView | None:
     return view_ended(machine, job)
 
 
+def packed_log(machine: MachinePaths, job: int) -> PackedFile | None:
+    """The log of a job in a pack; None if it is a file of its own, or if there is none.
+
+    Raises DamagedFileError and OSError.
+    """
+    path = machine.job(job).log
+    return None if is_there(path) else Packs(machine).file(path)
+
+
+def packed_result(machine: MachinePaths, job: int) -> PackedFile | None:
+    """The result of a job in a pack; None if it is a file of its own, or if there is none.
+
+    Raises DamagedFileError and OSError.
+    """
+    path = machine.job(job).result
+    return None if is_there(path) else Packs(machine).file(path)
+
+
+def has_ended(machine: MachinePaths, job: int) -> bool:
+    """Whether a job has a result, in its directory or in a pack.
+
+    Raises DamagedFileError and OSError when that is not known now.
+    """
+    return Packs(machine).is_there(machine.job(job).result)
+
+
+def summary_of(ticket: Ticket | None, state: str) -> Summary:
+    """What lists of jobs are filtered by; the ticket is None if it is damaged."""
+    if ticket is None:
+        return Summary(None, None, None, None, state)
+    project = ticket.labels.get("project")
+    return Summary(ticket.name, ticket.queue, project, ticket.directory, state)
+
+
+def _state(view: JobView) -> str:
+    return view.state if view.result is None else view.result.state
+
+
+def _newest_first(entry: Entry) -> int:
+    return -entry.job
+
+
 def _live_jobs(machine: MachinePaths, limit: int) -> Iterator[JobView]:
-    newest: list[Entry] = []
+    newest: list[Iterable[Entry]] = []
     for name in queue_names(machine):
         paths = machine.queue(name)
-        newest += itertools.islice(waiting_entries(paths, newest_first=True), limit)
-        newest += running_entries(paths)
-    for entry in sorted(newest, key=lambda entry: entry.job, reverse=True):
+        waiting = waiting_entries(paths, newest_first=True)
+        # As many as are likely to be shown are listed before those that run: a ticket that is
+        # claimed meanwhile is then seen. The other shards are listed if they are needed.
+        first = list(itertools.islice(waiting, limit))
+        newest.append(sorted(running_entries(paths), key=_newest_first))
+        newest.append(itertools.chain(first, waiting))
+    for entry in heapq.merge(*newest, key=_newest_first):
         if (view := view_entry(machine, entry)) is not None:
             yield view
 
 
-def _ended_jobs(machine: MachinePaths) -> Iterator[JobView]:
-    for job in ended_job_numbers(machine):
+def _ended_jobs(machine: MachinePaths, wanted: JobFilter) -> Iterator[JobView]:
+    packs = Packs(machine)
+    for job in packs.numbers(wanted, ended_job_numbers(machine)):
         try:
-            view = view_ended(machine, job)
+            view = view_ended(machine, job, packs)
         except DamagedFileError as error:
             _log.warning("%s", error.message)
             continue
@@ -179,21 +239,46 @@ def _ended_jobs(machine: MachinePaths) -> Iterator[JobView]:
             yield view
 
 
-def list_jobs(machine: MachinePaths, ended: bool = False, limit: int = 100) -> list[JobView]:
-    """The newest `limit` jobs, newest first: waiting and running ones, and ended ones with `ended`.
+def list_jobs(
+    machine: MachinePaths,
+    ended: bool = False,
+    limit: int = 100,
+    wanted: JobFilter = _ALL,
+) -> list[JobView]:
+    """The newest `limit` wanted jobs, newest first: those that wait and run, and with `ended` also
+    ended ones.
 
-    The cost depends on the jobs listed, not on the jobs ever run.
+    The cost depends on the jobs that are listed, and with a filter also on those in directories of
+    their own; of the packed jobs, only those that are listed are opened.
     """
     views: Iterator[JobView] = _live_jobs(machine, limit)
     if ended:
-        views = heapq.merge(views, _ended_jobs(machine), key=lambda view: -view.job)
+        views = heapq.merge(views, _ended_jobs(machine, wanted), key=lambda view: -view.job)
     # A job is listed twice when it ended in between; the later state comes from the second listing.
     unique: dict[int, JobView] = {}
     for view in views:
         if view.job not in unique and len(unique) == limit:
             break
-        unique[view.job] = view
+        if wanted.accepts(summary_of(view.ticket, _state(view))):
+            unique[view.job] = view
     return list(unique.values())
+
+
+def jobs_with_tickets(machine: MachinePaths, jobs: Collection[int]) -> set[int]:
+    """The jobs that have a ticket in a queue. Raises OSError and KochiError.
+
+    A ticket outside of all queues whose job had a result before the call never comes back.
+    """
+    found: set[int] = set()
+    is_used = read_lock_settings(machine) is not None
+    for name in queue_names(machine) if jobs else ():
+        look = partial(find_entries, machine.queue(name), jobs)
+        if not is_used:  # no process moves tickets before the locks are settled
+            found.update(look())
+            continue
+        with contextlib.suppress(QueueRemovedError), queue_lock(machine, name):
+            found.update(look())
+    return found
 
 
 def jobs_in(machine: MachinePaths, queue: str) -> list[JobView]:

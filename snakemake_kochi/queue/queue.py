@@ -36,7 +36,7 @@ from snakemake_kochi.queue.entries import (
     running_entries,
     waiting_entries,
 )
-from snakemake_kochi.queue.jobs import JobView, cancel_all, jobs_in, view_entry
+from snakemake_kochi.queue.jobs import JobView, cancel_all, has_ended, jobs_in, view_entry
 from snakemake_kochi.queue.observer import Observer
 from snakemake_kochi.queue.recovery import ended_attempt, recover, requeue
 from snakemake_kochi.queue.result import Result, UncountedReason, new_nonce
@@ -129,7 +129,7 @@ class Queue:
         with contextlib.suppress(QueueRemovedError), queue_lock(self.machine, self.name):
             there = find_entries(self.paths, [ticket.job for ticket in numbered])
         left = (ticket for ticket in numbered if ticket.job not in there)
-        return [ticket for ticket in left if not is_there(self.machine.job(ticket.job).result)]
+        return [ticket for ticket in left if not has_ended(self.machine, ticket.job)]
 
     def claim(
         self,

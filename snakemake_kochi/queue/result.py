@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import signal as signals
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -46,9 +46,14 @@ class Attempt:
         return {"version": VERSION, **asdict(self)}
 
 
-def read_attempt(path: Path) -> Attempt:
+# Reads a file of a job as a JSON object of this version or an older one: `read_json`, or
+# `Packs.read_json` for a job that may have ended long ago.
+Reader = Callable[[Path, int], dict[str, Any]]
+
+
+def read_attempt(path: Path, read: Reader = read_json) -> Attempt:
     """Read an attempt. Raises FileNotFoundError or DamagedFileError."""
-    data = read_json(path, VERSION)
+    data = read(path, VERSION)
     try:
         return Attempt(
             job=int(data["job"]),
@@ -103,6 +108,11 @@ class Result:
     def ok(self) -> bool:
         return self.reason == "success"
 
+    @property
+    def state(self) -> str:
+        """The end in a word: "succeeded", "failed" or "cancelled"."""
+        return {"success": "succeeded", "cancelled": "cancelled"}.get(self.reason, "failed")
+
     def describe(self) -> str:
         """The result in a few words: "succeeded", "exit status 1", "killed by SIGKILL"."""
         text = {
@@ -149,9 +159,9 @@ class Result:
         return result
 
 
-def read_result(path: Path) -> Result:
+def read_result(path: Path, read: Reader = read_json) -> Result:
     """Read a result. Raises FileNotFoundError or DamagedFileError."""
-    return Result.from_dict(read_json(path, VERSION), path)
+    return Result.from_dict(read(path, VERSION), path)
 
 
 @dataclass(frozen=True)
@@ -176,9 +186,9 @@ class EndedAttempt:
         return {"version": VERSION, **asdict(self)}
 
 
-def read_ended_attempt(path: Path) -> EndedAttempt:
+def read_ended_attempt(path: Path, read: Reader = read_json) -> EndedAttempt:
     """Read the end of an attempt. Raises FileNotFoundError or DamagedFileError."""
-    data = read_json(path, VERSION)
+    data = read(path, VERSION)
     try:
         ended = EndedAttempt(**{key: data[key] for key in EndedAttempt.__dataclass_fields__})
     except KeyError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -361,10 +361,10 @@ def _require_texts(key: str, mapping: object) -> None:
         )
 
 
-def read_ticket(path: Path) -> Ticket:
-    """Read a ticket's file.
+def read_ticket(path: Path, read: Callable[..., dict[str, Any]] = read_json) -> Ticket:
+    """Read a ticket's file; with `Packs.read_json`, that of a job which may have ended long ago.
 
     Raises FileNotFoundError. Raises DamagedFileError when the file is damaged, or was written by a
     newer version or by another user.
     """
-    return Ticket.from_dict(read_json(path, VERSION, is_ours=True), path)
+    return Ticket.from_dict(read(path, VERSION, is_ours=True), path)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from snakemake_kochi.backoff import Backoff, wait_until
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import is_there, last_lines
+from snakemake_kochi.files import last_lines
 from snakemake_kochi.location import Location
-from snakemake_kochi.queue import cancel, explain, find_job, reasons, seconds_since
+from snakemake_kochi.queue import cancel, explain, find_job, has_ended, reasons, seconds_since
 from snakemake_kochi.terminal.address import Address, read_address
 from snakemake_kochi.terminal.client import Client, Ending
 from snakemake_kochi.terminal.connect import UnreachableTerminalError, connected, way_to_port
@@ -87,7 +87,7 @@ class Session:
         while True:
             if (address := read_address(paths)) is not None and self._is_current(address):
                 return address
-            if is_there(paths.result):
+            if has_ended(self.location.machine_paths, self.job):
                 return None
             if look.is_due:
                 look.hold(_LOOK)
@@ -195,8 +195,10 @@ class Session:
         return _LOST
 
     def _has_result(self) -> bool:
-        result = self.location.machine_paths.job(self.job).result
-        return wait_until(lambda: is_there(result), _RESULT_PATIENCE, _PAUSE, _LONGEST_PAUSE)
+        paths = self.location.machine_paths
+        return wait_until(
+            lambda: has_ended(paths, self.job), _RESULT_PATIENCE, _PAUSE, _LONGEST_PAUSE
+        )
 
     def _explained(self) -> str:
         return explain(self.location.machine_paths, self.job)

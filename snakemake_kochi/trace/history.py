@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.packs import Packs
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import (
     AllocationNote,
@@ -68,8 +69,10 @@ def goes_on(machine: MachinePaths, run: RunRecord) -> bool:
 def read_history(machine: MachinePaths, run: RunRecord) -> RunHistory:
     """Read the history of a run: some small files for each job number assigned during the run."""
     runs = goes_on(machine, run)
+    packs = Packs(machine)
     jobs = tuple(
-        JobHistory(view, tuple(attempts(machine, view))) for view in _views_of(machine, run)
+        JobHistory(view, tuple(attempts(machine, view, packs)))
+        for view in _views_of(machine, run, packs)
     )
     return RunHistory(
         run=run,
@@ -81,12 +84,12 @@ def read_history(machine: MachinePaths, run: RunRecord) -> RunHistory:
     )
 
 
-def _views_of(machine: MachinePaths, run: RunRecord) -> Iterator[JobView]:
+def _views_of(machine: MachinePaths, run: RunRecord, packs: Packs) -> Iterator[JobView]:
     # Read the live jobs first: a job that ends meanwhile is then found among the ended ones.
     live = {view.job: view for view in _live_jobs(machine, run)}
     for job in sorted({*range(run.first_job, _last_job(machine, run) + 1), *run.adopted}):
         try:
-            view = view_ended(machine, job) or live.get(job)
+            view = view_ended(machine, job, packs) or live.get(job)
             if view is None and machine.job(job).directory.exists():
                 view = find_job(machine, job)  # requeued meanwhile, or a job of another run
         except KochiError as error:

@@ -20,6 +20,7 @@ from snakemake_kochi.files import (
     write_exclusively,
 )
 from snakemake_kochi.locks.probe import probe_locks
+from snakemake_kochi.packing import pack_in_background
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.entries import allocate_ids
@@ -135,6 +136,9 @@ def run_worker(settings: WorkerSettings, runners: MakeRunners = make_runners) ->
         parent = surroundings.parent
         if settings.owns_queues and parent is not None and not parent.is_alive():
             _remove_queues(machine, served)
+        # Jobs of a run are packed at its end, and an allocation ends with its worker.
+        if settings.controller is None and settings.allocation is None:
+            pack_in_background(machine)
 
 
 def _remove_scratch_data(machine: MachinePaths, worker: int) -> None:

@@ -32,6 +32,7 @@ LINES = {
     "site": "of these while it holds the lock of the queue",
     "tables": "200 records",
     "cleaning": "inodes left",
+    "files": "inodes after packing",
     "remote": "`artifact sync` without new results",
     "slow-queue": "2 workers, 2 ms an operation: jobs",
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,12 @@ from snakemake_kochi.cli.options import (
 )
 from snakemake_kochi.cli.output import print_json, print_table, remark, show_file
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
-from snakemake_kochi.files import read_json
+from snakemake_kochi.files import is_there, read_json
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.locks import intended_lock_settings, read_lock_settings
-from snakemake_kochi.paths import ProjectPaths, Root
+from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
 from snakemake_kochi.project.recipes import Requirement
-from snakemake_kochi.queue import find_job, find_worker
+from snakemake_kochi.queue import JobView, find_job, find_worker, packed_log, packed_result
 
 
 @click.group("path", cls=Group)
@@ -71,13 +73,15 @@ def worker_path(machine: str | None, as_json: bool, worker: int) -> None:
 @json_option
 @click.argument("job", type=JOB)
 def job_path(machine: str | None, as_json: bool, job: int) -> None:
-    """Show the directory of a job.
+    """Show the directory of a job, or the archive that has its files since its end.
 
     The directory exists once the job has started.
     """
     paths = find_location(machine).machine_paths
     find_job(paths, job)
-    _print(paths.job(job).directory, as_json)
+    directory = paths.job(job).directory
+    packed = None if is_there(directory) else packed_result(paths, job)
+    _print(directory if packed is None else packed.pack, as_json)
 
 
 @path_command.command("install")
@@ -196,7 +200,23 @@ def job_log(machine: str | None, follow: bool, job: int) -> None:
             remark(f"Job {job} is waiting for attempt {view.attempt}.")
         else:
             remark(f"Job {job} is waiting: it has printed nothing yet.")
-    show_file(view.log, follow, lambda: find_job(paths, job).state == "ended")
+    if view.state != "ended":
+        show_file(view.log, follow, lambda: find_job(paths, job).state == "ended")
+    if view.state == "ended" or not is_there(view.log):
+        _show_log_of_ended(paths, view)
+
+
+def _show_log_of_ended(machine: MachinePaths, view: JobView) -> None:
+    """Copy the output of a job, which may be in a pack, to standard output."""
+    try:
+        with view.log.open("rb") as stream:
+            shutil.copyfileobj(stream, sys.stdout.buffer)
+    except FileNotFoundError:
+        if (packed := packed_log(machine, view.job)) is None:
+            return  # it has never begun
+        with packed.open() as stream:
+            shutil.copyfileobj(stream, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
 
 
 @log_command.command("worker")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 
 import click
 from humanfriendly.text import pluralize
@@ -26,6 +25,7 @@ from snakemake_kochi.cli.output import (
     shown,
 )
 from snakemake_kochi.location import Location, find_location
+from snakemake_kochi.packs import JobFilter
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.project.recipes import Project
 from snakemake_kochi.queue import (
@@ -35,10 +35,12 @@ from snakemake_kochi.queue import (
     attempts,
     find_job,
     list_jobs,
+    packed_log,
     reasons,
     seconds_since,
     state_name,
     state_of,
+    summary_of,
 )
 
 _LIMIT = 30
@@ -89,17 +91,10 @@ def jobs_command(
         location.machine_paths.queue(queue)
     count = limit or (sys.maxsize - 1 if all_projects else _LIMIT)
 
-    def is_wanted(view: JobView) -> bool:
-        ticket = view.ticket
-        return (
-            (not queues or (ticket is not None and ticket.queue in queues))
-            and (not names or (ticket is not None and ticket.name in names))
-            and (not failed or state_name(view) == "failed")
-            and (all_projects or location.project is None or belongs_to(view, location.project))
-        )
-
+    of = None if all_projects or location.project is None else location.project.directory
+    wanted = JobFilter(names, queues, ("failed",) if failed else (), of)
     # One more job, to know whether there are more.
-    found = _newest(location.machine_paths, terminated or failed, count + 1, is_wanted)
+    found = list_jobs(location.machine_paths, terminated or failed, count + 1, wanted)
     views = found[:count]
     if as_json:
         print_json([to_dict(view) for view in views])
@@ -114,22 +109,6 @@ def jobs_command(
     )
     if len(found) > count:
         remark(f"These are the newest {count}; to see more, add: -l {10 * count}")
-
-
-def _newest(
-    machine: MachinePaths, ended: bool, limit: int, is_wanted: Callable[[JobView], bool]
-) -> list[JobView]:
-    """The newest wanted jobs.
-
-    It looks at as few jobs as it can: there may be many, and most of other projects.
-    """
-    size = limit
-    while True:
-        views = list_jobs(machine, ended=ended, limit=size)
-        wanted = [view for view in views if is_wanted(view)]
-        if len(wanted) >= limit or len(views) < size:
-            return wanted[:limit]
-        size *= 4
 
 
 def _row(view: JobView) -> tuple[object, ...]:
@@ -172,6 +151,7 @@ def job_command(machine: str | None, as_json: bool, job: int) -> None:
 
 def _pairs(machine: MachinePaths, view: JobView) -> dict[str, object]:
     ticket, result = view.ticket, view.result
+    packed = None if result is None else packed_log(machine, view.job)
     pairs: dict[str, object] = {"ID": view.job}
     if ticket is None:
         pairs["Name"] = "(the ticket is damaged)"
@@ -195,7 +175,7 @@ def _pairs(machine: MachinePaths, view: JobView) -> dict[str, object]:
         pairs["Takes"] = what_it_takes(ticket.resources)
         pairs["Directory"] = ticket.directory
         pairs["Executed"] = shlex.join(ticket.command)
-    pairs["Log"] = view.log
+    pairs["Log"] = view.log if packed is None else packed.place
     return {key: value for key, value in pairs.items() if value not in (None, "")}
 
 
@@ -301,7 +281,5 @@ def belongs_to(view: JobView, project: Project) -> bool:
     """
     if view.ticket is None:
         return False
-    label = view.ticket.labels.get("project")
-    if label is not None:
-        return Path(label) == project.directory
-    return Path(view.ticket.directory).is_relative_to(project.directory)
+    summary = summary_of(view.ticket, state_name(view))
+    return JobFilter(project=project.directory).accepts(summary)
