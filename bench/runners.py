@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
 from bench.measure import Row, Size, alternate
 from bench.snakemake_runs import RUN, SCRIPT, SHELL, Runner, kochi_executor
-from snakemake_kochi.queue.result import Result, read_result
+from snakemake_kochi.queue import Result, list_jobs
 
 # The body of a rule, and the runners that can execute its jobs, with the slowest first.
 _KINDS = {
@@ -49,10 +50,10 @@ def measure(directory: Path, size: Size) -> list[Row]:
 def _job(directory: Path, body: str, name: str, count: int) -> float:
     """The median of the seconds of `count` jobs."""
     runner = Runner(directory)
-    before = set(runner.machine.jobs.glob("*/*/result.json"))
+    before = {view.job for view in list_jobs(runner.machine, ended=True, limit=sys.maxsize)}
     runner.time(body, count, kochi_executor(1, "--kochi-runner", name))
-    paths = set(runner.machine.jobs.glob("*/*/result.json")) - before
-    results = [read_result(path) for path in paths]
+    after = list_jobs(runner.machine, ended=True, limit=sys.maxsize)
+    results = [view.result for view in after if view.result and view.job not in before]
     by = {result.runner for result in results}
     if by != {name}:
         raise RuntimeError(f"jobs with --kochi-runner {name} were executed by {by}")

@@ -14,8 +14,7 @@ from slurm_cluster import SlurmCluster
 from support import REPOSITORY, Process, git, start, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import list_workers
-from snakemake_kochi.queue.result import read_result
+from snakemake_kochi.queue import list_jobs, list_workers
 
 PROFILE = REPOSITORY / "profiles" / "cluster"
 # Each job notes its beginning and its end, and goes on when it may.
@@ -113,8 +112,9 @@ class ClusterProject:
             raise AssertionError(f"does not end:\n{self.said}") from None
         for job, done in self.lines("done").items():
             assert len(done) == 1, (job, done, self.said)
-        results = [read_result(path) for path in self.machine.jobs.glob("*/*/result.json")]
-        assert [each.reason for each in results if each.reason != "cancelled"] == ["success"] * len(
+        ended = [view.result for view in list_jobs(self.machine, ended=True, limit=10_000)]
+        reasons = [result.reason for result in ended if result is not None]
+        assert [reason for reason in reasons if reason != "cancelled"] == ["success"] * len(
             self.lines("done")
         )
         assert "Traceback" not in self.said

@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,8 @@ import psutil
 from support import worker_command
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.paths import JobPaths, MachinePaths, Root
+from snakemake_kochi.packs import JobFilter, Packs
+from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Attempt, Inbox, Queue, Result, Ticket
 from snakemake_kochi.queue.adoption import Ended, Orphans, Running
 from snakemake_kochi.queue.entries import ended_job_numbers
@@ -315,10 +317,12 @@ class Accounts:
         self._chaos = chaos
         self._machine = machine_of(directory)
         self._jobs: dict[str, list[int]] = defaultdict(list)
-        for job in ended_job_numbers(self._machine):
+        self._packs = Packs(self._machine)
+        for job in self._packs.numbers(JobFilter(), ended_job_numbers(self._machine)):
             paths = self._machine.job(job)
-            if paths.ticket.exists():
-                self._jobs[read_ticket(paths.ticket).identity or ""].append(job)
+            with suppress(FileNotFoundError):
+                ticket = read_ticket(paths.ticket, self._packs.read_json)
+                self._jobs[ticket.identity or ""].append(job)
         self._reports: dict[str, list[list[str]]] = defaultdict(list)
         for line in report_of(directory).read_text().splitlines():
             self._reports[line.split()[0]].append(line.split())
@@ -342,7 +346,8 @@ class Accounts:
             yield f"was reported {len(reports)} times"
             return
         _, job, attempt, nonce, reason = reports[0]
-        results = {j: read_result(self._machine.job(j).result) for j in self._jobs[number]}
+        read = self._packs.read_json
+        results = {j: read_result(self._machine.job(j).result, read) for j in self._jobs[number]}
         successes = [j for j, result in results.items() if result.ok]
         if successes != [int(job)]:
             yield f"jobs {successes} succeeded and {job} was reported"
@@ -356,7 +361,7 @@ class Accounts:
         """Each execution belongs to an attempt of its own, and the last is the one that counts."""
         begun = {}
         for job in self._jobs[number]:
-            begun |= {attempt.nonce: attempt for attempt in _attempts(self._machine.job(job))}
+            begun |= {attempt.nonce: attempt for attempt in self._attempts(job)}
         own = begun.get(result.nonce)
         if own is None or (own.job, own.attempt) != (result.job, result.attempt):
             yield f"its result names attempt {result.attempt}, which was never made"
@@ -373,13 +378,12 @@ class Accounts:
         if not (self._directory / "out" / number).exists():
             yield "its output is missing"
 
-
-def _attempts(paths: JobPaths) -> Iterator[Attempt]:
-    number = 1
-    while paths.attempt(number).exists() or paths.ended(number).exists():
-        if paths.attempt(number).exists():
-            yield read_attempt(paths.attempt(number))
-        number += 1
+    def _attempts(self, job: int) -> Iterator[Attempt]:
+        paths, packs, number = self._machine.job(job), self._packs, 1
+        while packs.is_there(paths.attempt(number)) or packs.is_there(paths.ended(number)):
+            with suppress(FileNotFoundError):
+                yield read_attempt(paths.attempt(number), packs.read_json)
+            number += 1
 
 
 def main() -> int:

@@ -144,7 +144,10 @@ def job_command(machine: str | None, as_json: bool, job: int) -> None:
     view = find_job(paths, job)
     if as_json:
         tried = [attempt_to_dict(attempt) for attempt in attempts(paths, view)]
-        print_json({**to_dict(view), "why": reasons(paths, view), "attempts": tried})
+        packed = None if view.result is None else packed_log(paths, job)
+        pack = None if packed is None else str(packed.pack)
+        why = reasons(paths, view)
+        print_json({**to_dict(view), "pack": pack, "why": why, "attempts": tried})
     else:
         print_pairs(_pairs(paths, view))
 
