@@ -8,6 +8,7 @@ Snakemake's own is refused, and another runner executes the job.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,6 +41,15 @@ _HARMLESS = frozenset(
 )
 _KINDS = ("script", "notebook", "wrapper", "cwl", "template_engine")
 _TMPDIR = "system_tmpdir"
+# A command that does nothing but run a phase, with words that every shell takes as they are or that
+# are quoted as by shlex.quote.
+_WORD = r"""(?:[\w@%+=:,./-]|'[^']*'|"'")+"""
+_PHASE = re.compile(
+    rf"""set -euo pipefail; +"\$KOCHI_PYTHON" -P -m snakemake_kochi\.phases((?: +{_WORD})+) *""",
+    re.ASCII,
+)
+_WORDS = re.compile(_WORD, re.ASCII)
+_QUOTED = re.compile(r"""'([^']*)'|"(')\"""")
 # The longest path, with quotes around it.
 _LONGEST_PATH = 4096 + 2
 
@@ -74,11 +84,12 @@ class PlainShells:
     Snakemake's main thread, and everything waits for that thread.
     """
 
-    def __init__(self, workflow: Any) -> None:
+    def __init__(self, workflow: Any, finds_phases: bool = True) -> None:
         """Prepare the plain shell jobs; call it when the Snakefile has been read.
 
-        Raises MissingPartsError.
+        `finds_phases`: whether a job that runs a phase has its arguments. Raises MissingPartsError.
         """
+        self._finds_phases = finds_phases
         self._shell = SnakemakeShell(workflow)
         self._workflow = workflow
         self._token = f"kochi_tmpdir_{secrets.token_hex(8)}"
@@ -302,7 +313,16 @@ class PlainShells:
             benchmark=benchmark and Benchmark(str(benchmark), job.benchmark_repeats or 1),
             temporary_directory=token,
             environment=self._environment,
+            phase=phase_in(script, executable) if self._finds_phases else (),
         )
+
+
+def phase_in(script: str, executable: str | None) -> tuple[str, ...]:
+    """The arguments of the phase if that is all that a script runs, else none."""
+    found = _PHASE.fullmatch(script)
+    if found is None or os.path.basename(executable or "") != "bash":
+        return ()
+    return tuple(_QUOTED.sub(r"\1\2", word) for word in _WORDS.findall(found[1]))
 
 
 def relative_to(path: str, directory: str) -> str:

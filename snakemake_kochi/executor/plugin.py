@@ -110,10 +110,11 @@ class ExecutorSettings(ExecutorSettingsBase):
     runner: Optional[str] = field(
         default=None,
         metadata={
-            "help": "The fastest runner that a worker may use: 'shell' (plain shell commands, "
-            "without Snakemake; the default), 'zygote' (a copy of a process that has parsed the "
-            "workflow), or 'command' (a new Snakemake for each job). A job that a runner cannot "
-            "execute takes the next one.",
+            "help": "The fastest runner that a worker may use: 'phase' (runs of the rule library, "
+            "in a copy of a Python that has started; the default), 'shell' (plain shell commands, "
+            "without Snakemake), 'zygote' (a copy of a process that has parsed the workflow), or "
+            "'command' (a new Snakemake for each job). A job that a runner cannot execute takes "
+            "the next one.",
             "env_var": False,
             "required": False,
         },

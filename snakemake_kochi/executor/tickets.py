@@ -34,7 +34,7 @@ from snakemake_kochi.queue.spreading import SPREAD
 # The resource of a job with the label SPREAD of its ticket.
 SPREAD_RESOURCE = "kochi_spread"
 # The cheapest first.
-RUNNERS = ("shell", "zygote", "command")
+RUNNERS = ("phase", "shell", "zygote", "command")
 
 
 class Tickets:
@@ -132,8 +132,8 @@ class InnerCommands:
 class Choice:
     """The runner chosen for a job, and in a few words why not a faster one, or "".
 
-    For the runner `shell` there are also a `shell` job and `shell_command`, the rule's command as
-    Snakemake displays it.
+    For the runners `phase` and `shell` there are also a `shell` job and `shell_command`, the rule's
+    command as Snakemake displays it.
     """
 
     runner: str
@@ -150,7 +150,7 @@ class Choices:
         self._shells: PlainShells | None = None
         if "shell" in self._allowed:
             try:
-                self._shells = PlainShells(workflow)
+                self._shells = PlainShells(workflow, "phase" in self._allowed)
             except MissingPartsError as error:
                 logger.warning(
                     "Each shell command is executed by a Snakemake of its own, not directly: the "
@@ -165,7 +165,8 @@ class Choices:
         if self._shells is not None:
             try:
                 plain = self._shells.of(job)
-                return Choice("shell", "", plain.job, plain.command)
+                runner = "phase" if plain.job.phase else "shell"
+                return Choice(runner, "", plain.job, plain.command)
             except UnclearError as error:
                 why = str(error)
             except Exception as error:

@@ -41,9 +41,11 @@ from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
 from snakemake_kochi.project.values import CODE, parse_assignment
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one phase; exit status 1 and a message when it fails."""
-    options = _parser().parse_args(arguments)
+def main(
+    arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None
+) -> int:
+    """Run one phase; exit status 1 and a message when it fails. `parser`: see `make_parser`."""
+    options = (parser or make_parser()).parse_args(arguments)
     clean_up_on_sigterm()
     output = options.output_of(options)
     forget_failure(output)
@@ -234,7 +236,8 @@ def _parameters(assignments: Sequence[str]) -> dict[str, str]:
     return dict(parse_assignment(assignment) for assignment in assignments)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the arguments. To make it takes as long as a third of a short run."""
     parser = argparse.ArgumentParser(prog="python -m snakemake_kochi.phases", description=__doc__)
     phases = parser.add_subparsers(required=True)
     install = phases.add_parser("install")

@@ -25,6 +25,7 @@ TABLE_COLUMNS = ("run_seconds", "run_node", "run_started", "run_machine", "run_w
 CODE = "code"
 WORKING_TREE = "working-tree"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_NOT_IN_VARIABLES = re.compile(r"[^A-Z0-9_]")
 _SAFE = "._+=,@:-~"
 # YAML 1.1 takes 1e3 for a text; in an expression it is meant as a number.
 _PLAIN_FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
@@ -33,7 +34,7 @@ _PLAIN_FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 def environment_name(name: str) -> str:
     """The form of a parameter's or a dependency's name in an environment variable: upper case, with
     _ for every character that a shell does not accept there."""
-    return re.sub(r"[^A-Z0-9_]", "_", name.upper())
+    return _NOT_IN_VARIABLES.sub("_", name.upper())
 
 
 def parameter_variables(names: Iterable[str], parameters: Mapping[str, str]) -> dict[str, str]:

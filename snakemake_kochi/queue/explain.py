@@ -367,8 +367,8 @@ def _view_of_result(
     machine: MachinePaths, result: Result, ending: str, read: Reader, counts: bool = True
 ) -> AttemptView:
     skipped_runners = ""
-    # For the others there is no faster runner, and one file less to read.
-    if result.runner not in ("", "shell"):
+    # For the first there is no faster runner, and one file less to read.
+    if result.runner not in ("", "phase"):
         attempt = _read_attempt_or_none(machine, result.job, result.attempt, read)
         skipped_runners = "" if attempt is None else attempt.skipped_runners
     return AttemptView(

@@ -28,8 +28,9 @@ class Attempt:
     """One execution of a ticket by one worker, written once, before the job's first instruction.
 
     `process` is the job's main process, which leads a session and a process group of its own.
-    `runner` is the runner that executes it: "shell", "zygote" or "command". `skipped_runners` is
-    the reason, for people, why a faster runner that was chosen for the ticket was not used.
+    `runner` is the runner that executes it: "phase", "shell", "zygote" or "command".
+    `skipped_runners` is the reason, for people, why a faster runner that was chosen for the ticket
+    was not used.
     """
 
     job: int

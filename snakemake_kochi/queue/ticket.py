@@ -144,7 +144,9 @@ class ShellJob:
     runs, all of the ticket's `outputs` and the `logs` are removed; those in `directories` are
     removed with their content. The directories of all these files are made. The job waits for the
     `inputs` for up to `latency_wait` seconds. All files are absolute or relative to the ticket's
-    directory. `environment` is added to the job's environment.
+    directory. `environment` is added to the job's environment. If all that the script does is to
+    run a phase, `phase` has the arguments of `python -m snakemake_kochi.phases`, and is otherwise
+    empty.
     """
 
     script: str
@@ -157,11 +159,12 @@ class ShellJob:
     benchmark: Benchmark | None = None
     temporary_directory: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    phase: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("script", "executable", "temporary_directory"):
             _require(_is_text(getattr(self, name)), name, "text without NUL")
-        for name in ("inputs", "logs", "directories"):
+        for name in ("inputs", "logs", "directories", "phase"):
             value = getattr(self, name)
             is_good = isinstance(value, tuple) and all(map(_is_text, value))
             _require(is_good, f"{name} {value!r}", "a tuple of texts without NUL")
@@ -181,6 +184,7 @@ class ShellJob:
         _require(isinstance(data, dict), f"shell {data!r}", "an object")
         benchmark = data["benchmark"]
         lists = {name: tuple(data[name]) for name in ("inputs", "logs", "directories")}
+        lists["phase"] = tuple(data.get("phase", ()))  # missing in tickets of an earlier release
         return cls(
             **{**data, **lists, "benchmark": None if benchmark is None else Benchmark(**benchmark)}
         )

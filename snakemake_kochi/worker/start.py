@@ -36,6 +36,7 @@ from snakemake_kochi.worker.orders import Surroundings, find_beginning, find_wal
 from snakemake_kochi.worker.output import WIDTH, Echo, log_to_file
 from snakemake_kochi.worker.runners.command import CommandRunner
 from snakemake_kochi.worker.runners.interface import Runners
+from snakemake_kochi.worker.runners.phase import PhaseRunner
 from snakemake_kochi.worker.runners.shell import ShellRunner
 from snakemake_kochi.worker.runners.zygote.runner import ZygoteRunner
 from snakemake_kochi.worker.settings import WorkerSettings
@@ -64,7 +65,8 @@ def make_runners(
         len(os.sched_getaffinity(0)),
         state.capacity.memory_mb,
     )
-    return Runners([ShellRunner(), zygotes, CommandRunner()], [zygotes])
+    phases = PhaseRunner({**environment, **own}, state.capacity.memory_mb)
+    return Runners([phases, ShellRunner(), zygotes, CommandRunner()], [phases, zygotes])
 
 
 def run_worker(settings: WorkerSettings, runners: MakeRunners = make_runners) -> int:

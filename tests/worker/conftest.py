@@ -118,7 +118,9 @@ class Site:
             from pathlib import Path
             from snakemake_kochi.worker.runners.command import CommandRunner
             from snakemake_kochi.worker.runners.interface import Runners
-            from snakemake_kochi.worker.runners.shell import ShellRunner, Spawner
+            from snakemake_kochi.worker.runners.phase import PhaseRunner
+            from snakemake_kochi.worker.runners.shell import ShellRunner
+            from snakemake_kochi.worker.runners.spawner import Spawner
             from snakemake_kochi.worker.runners.zygote.runner import ZygoteRunner
             from snakemake_kochi.worker.settings import read_settings
             from snakemake_kochi.worker.start import run_worker

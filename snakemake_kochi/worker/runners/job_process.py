@@ -13,7 +13,8 @@ The spawner is started by its path, as `python -I -S job_process.py <socket> <pi
 beside it: the log, and the gate from which the job's process reads its release. The answer is the
 request's number, and the number of the job's process, which is then a child of the worker. Instead
 of the process number the answer contains the negative number of an error, or 0 if the process may
-exist but its number is unknown.
+exist but its number is unknown. A spawner of another program (`phase_process.py`) greets the worker
+by an answer with the number 0 and its memory in MiB, when it can take requests.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import errno
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -152,12 +154,12 @@ def execute_shell_job(
     shell: ShellJob,
     environment: dict[str, str],
     temporary: str | None = None,
-    measure: Callable[[list[str]], int] | None = None,
+    run: Callable[[list[str]], int] | None = None,
 ) -> int:
-    """Prepare a shell job as Snakemake does, and become its command or let `measure` execute it.
+    """Prepare a shell job as Snakemake does, and become its command or let `run` execute it.
 
     `temporary`: the answer of find_temporary_directory, if already known. Returns an exit status
-    when the process has not become the command. May raise the exceptions of `measure`.
+    when the process has not become the command. May raise the exceptions of `run`.
     """
     if status := enter(job, environment):
         return status
@@ -167,8 +169,8 @@ def execute_shell_job(
         say(job, str(error))
         return UNPREPARED
     arguments = [shell.executable, "-c", script]
-    if measure is not None:
-        return measure(arguments)
+    if run is not None:
+        return run(arguments)
     return execute(job, shell.executable, arguments, environment)
 
 
@@ -334,84 +336,109 @@ def _wait_for(paths: Sequence[str], seconds: float) -> None:
 # ---- the spawner
 
 
+class SpawnerProcess:
+    """The process that forks those of the jobs, until the worker closes its end of the socket."""
+
+    def __init__(
+        self,
+        link: socket.socket,
+        worker: int,
+        run: Callable[[Job, ShellJob, dict[str, str], str | None], int] = execute_shell_job,
+        refuse: Callable[[Mapping[str, str]], int] = lambda environment: 0,
+    ) -> None:
+        """Serve nobody yet.
+
+        `run` lives as the process of a job, like `execute_shell_job`, with the environment and the
+        temporary directory of the job. `refuse` returns the number of an error if no copy of this
+        process can have that environment, or 0.
+        """
+        link.set_inheritable(False)
+        self._link = link
+        self._worker = worker
+        self._run = run
+        self._refuse = refuse
+
+    def serve(self, idle: float | None = None) -> None:
+        """Fork a process for each request; return when the worker closes its end, is dead, or
+        requests nothing for `idle` seconds."""
+        gc.disable()  # there is no garbage, and looking for it copies memory
+        gc.freeze()
+        while os.getppid() == self._worker:
+            if idle is not None and not select.select([self._link], [], [], idle)[0]:
+                return
+            request, descriptors, _, _ = socket.recv_fds(self._link, _MOST_BYTES, _DESCRIPTORS)
+            if not request:
+                return
+            for descriptor in descriptors:
+                # socket.recv_fds ignores its argument for flags.
+                os.set_inheritable(descriptor, False)
+            self._spawn(json.loads(request), *descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def answer(self, number: int, answer: int) -> None:
+        self._link.send(b"%d %d" % (number, answer))
+
+    def _spawn(self, request: dict[str, Any], log: int, held: int) -> None:
+        """Fork twice, to make the job's process a child of the worker.
+
+        The process in between ends at once, and the worker adopts all orphans among its
+        descendants.
+        """
+        number = request["number"]
+        try:
+            if error := self._refuse(request["environment"]):
+                raise OSError(error, os.strerror(error))
+            between = os.fork()
+            if between == 0:
+                self._be_between(request, log, held)
+            _, status = os.waitpid(between, 0)
+        except OSError as error:
+            self.answer(number, -(error.errno or 1))
+            return
+        if status != 0:
+            # If a signal ended the process in between, that process may already have forked the
+            # job's process.
+            self.answer(number, -os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0)
+
+    def _be_between(self, request: dict[str, Any], log: int, held: int) -> NoReturn:
+        status = 1
+        try:
+            between = os.getpid()
+            if os.fork() == 0:
+                self._be_job(between, request, log, held)
+            status = 0
+        except OSError as error:
+            status = error.errno or 1
+        finally:
+            os._exit(status)
+
+    def _be_job(self, between: int, request: dict[str, Any], log: int, held: int) -> NoReturn:
+        job = SimpleNamespace(**request["job"])
+        status = CANNOT_EXECUTE
+        try:
+            while os.getppid() == between:
+                time.sleep(_ADOPTION_PAUSE)
+            lead_session(log, request["cpus"])
+            self.answer(request["number"], os.getpid())
+            await_release(held, self._worker)
+            shell: Any = SimpleNamespace(**request["shell"])
+            status = self._run(job, shell, request["environment"], request["temporary"])
+        except BaseException as error:
+            say(job, repr(error))
+        finally:
+            os._exit(status)
+
+
 def main(link: socket.socket, worker: int) -> None:
     """Serve the worker until it closes its end of the socket, or dies."""
     end_with_parent()
-    link.set_inheritable(False)
     # A job ignores the signals that the worker was started to ignore, but not those that Python
     # ignores.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    gc.disable()  # there is no garbage, and looking for it copies memory
-    gc.freeze()
-    while os.getppid() == worker:
-        request, descriptors, _, _ = socket.recv_fds(link, _MOST_BYTES, _DESCRIPTORS)
-        if not request:
-            return
-        for descriptor in descriptors:
-            # socket.recv_fds ignores its argument for flags.
-            os.set_inheritable(descriptor, False)
-        _spawn(link, worker, json.loads(request), *descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-
-def _spawn(link: socket.socket, worker: int, request: dict[str, Any], log: int, held: int) -> None:
-    """Fork twice, to make the job's process a child of the worker.
-
-    The process in between ends at once, and the worker adopts all orphans among its descendants.
-    """
-    try:
-        between = os.fork()
-        if between == 0:
-            _be_between(link, worker, request, log, held)
-        _, status = os.waitpid(between, 0)
-    except OSError as error:
-        _answer(link, request, -(error.errno or 1))
-        return
-    if status != 0:
-        # If a signal ended the process in between, that process may already have forked the job's
-        # process.
-        _answer(link, request, -os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0)
-
-
-def _answer(link: socket.socket, request: dict[str, Any], answer: int) -> None:
-    link.send(b"%d %d" % (request["number"], answer))
-
-
-def _be_between(
-    link: socket.socket, worker: int, request: dict[str, Any], log: int, held: int
-) -> NoReturn:
-    status = 1
-    try:
-        between = os.getpid()
-        if os.fork() == 0:
-            _be_job(link, between, worker, request, log, held)
-        status = 0
-    except OSError as error:
-        status = error.errno or 1
-    finally:
-        os._exit(status)
-
-
-def _be_job(
-    link: socket.socket, between: int, worker: int, request: dict[str, Any], log: int, held: int
-) -> NoReturn:
-    job = SimpleNamespace(**request["job"])
-    status = CANNOT_EXECUTE
-    try:
-        while os.getppid() == between:
-            time.sleep(_ADOPTION_PAUSE)
-        lead_session(log, request["cpus"])
-        _answer(link, request, os.getpid())
-        await_release(held, worker)
-        shell: Any = SimpleNamespace(**request["shell"])
-        status = execute_shell_job(job, shell, request["environment"], request["temporary"])
-    except BaseException as error:
-        say(job, repr(error))
-    finally:
-        os._exit(status)
+    SpawnerProcess(link, worker).serve()
 
 
 if __name__ == "__main__":

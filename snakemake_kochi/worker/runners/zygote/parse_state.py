@@ -1,17 +1,13 @@
 """What the parse of a workflow reads and changes in its process, and what each copy has of its own.
 
 These are the files and directories that the workflow reads, environment variables, random numbers,
-temporary directories, and an end like that of Python. The parse takes place between `begin` and
-`end`.
+and temporary directories. The parse takes place between `begin` and `end`.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import gc
 import importlib
-import io
 import os
 import pkgutil
 import random
@@ -19,7 +15,6 @@ import site
 import sys
 import sysconfig
 import tempfile
-import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -48,10 +43,7 @@ _WRITES = {
 _stat = os.stat
 _lstat = os.lstat
 
-# Private parts of Python, unchanged since 3.9; multiprocessing ends its child processes in the same
-# way.
-_end_threads: Any = threading._shutdown  # type: ignore[attr-defined]
-_call_exit_functions: Any = atexit._run_exitfuncs
+# A private part of Python, unchanged since 3.9.
 _finalizers: Any = weakref.finalize._registry  # type: ignore[attr-defined]
 
 
@@ -293,20 +285,3 @@ def keep_temporary_directories() -> None:
     """
     for finalizer in list(_finalizers):
         finalizer.atexit = False
-
-
-def end_as_python_does() -> None:
-    """End as Python does.
-
-    Wait for threads and child processes, call exit functions, and flush files that were not closed.
-    """
-    # Joining alone would wait for ever: this tells the idle threads of pools to end.
-    _end_threads()
-    _call_exit_functions()
-    # The objects of the zygote are not among them: see gc.freeze.
-    objects = gc.get_objects()
-    texts = [found for found in objects if issubclass(type(found), io.TextIOWrapper)]
-    files = [found for found in objects if issubclass(type(found), io.BufferedWriter)]
-    for stream in (*texts, *files, sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # ValueError: the file is closed
-            stream.flush()

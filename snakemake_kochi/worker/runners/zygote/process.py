@@ -18,6 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -29,6 +30,7 @@ from snakemake_kochi.worker.runners.job_process import (
     lead_session,
     missing_files,
 )
+from snakemake_kochi.worker.runners.python_process import memory_mb, run_as_main
 from snakemake_kochi.worker.runners.snakemake_internals import (
     ParsedWorkflow,
     UnfitError,
@@ -40,7 +42,6 @@ from snakemake_kochi.worker.runners.zygote.parse_state import (
     Randomness,
     Reads,
     Variables,
-    end_as_python_does,
     keep_temporary_directories,
 )
 
@@ -203,7 +204,7 @@ class _Zygote:
         gc.freeze()  # otherwise the collector would copy memory that all copies can share
         ready = {
             "ready": True,
-            "memory_mb": _memory_mb(),
+            "memory_mb": memory_mb(),
             "reads_cores": self._workflow.reads_cores,
         }
         send(self._link, ready)
@@ -265,7 +266,7 @@ class _Zygote:
                     sys.argv[1:] = message["job"]
                     self._randomness.renew()
                     show_awaited(message["options"])
-                    status = _execute(self._workflow, message["options"])
+                    status = run_as_main(partial(self._workflow.run, message["options"]))
         finally:
             os._exit(status)
 
@@ -292,44 +293,6 @@ def _values_of(option: str, arguments: Sequence[str]) -> list[str]:
             break
         values.append(word)
     return values
-
-
-def _execute(workflow: ParsedWorkflow, options: list[str]) -> int:
-    """Run the job, and end as Python does, but without the zygote's own end.
-
-    The zygote's temporary directory must remain for other jobs.
-    """
-    status = 1
-    try:
-        status = workflow.run(options)
-    except SystemExit as error:
-        status = _exit_status(error)
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    except BaseException:
-        traceback.print_exc()
-    end_as_python_does()
-    return status
-
-
-def _exit_status(error: SystemExit) -> int:
-    if error.code is None or isinstance(error.code, int):
-        return (error.code or 0) & 0xFF
-    print(error.code, file=sys.stderr)
-    return 1
-
-
-def _memory_mb() -> int:
-    """The memory of this process, in MiB, with its share of memory common to several processes."""
-    try:
-        rollup = Path("/proc/self/smaps_rollup").read_text()
-    except OSError:  # before Linux 4.14
-        return (
-            int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") >> 20
-        )
-    (line,) = [line for line in rollup.splitlines() if line.startswith("Pss:")]
-    return int(line.split()[1]) >> 10
 
 
 if __name__ == "__main__":

@@ -1,0 +1,135 @@
+"""The spawner of phases: a process that has imported what they need, and forks itself for each job.
+
+A worker starts it as `python -P -m snakemake_kochi.worker.runners.phase_process SOCKET PID ...`, by
+the Python and in the environment of the jobs. It answers like the spawner of shell jobs (see
+`job_process.py`). Where that becomes the rule's command, a copy of this process becomes the Python
+that the command starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from snakemake_kochi.queue.ticket import ShellJob
+from snakemake_kochi.worker.runners.job_process import (
+    SpawnerProcess,
+    end_with_parent,
+    execute_shell_job,
+)
+from snakemake_kochi.worker.runners.python_process import memory_mb, run_as_main
+from snakemake_kochi.worker.runners.zygote.parse_state import Variables
+
+if TYPE_CHECKING:
+    from snakemake_kochi.worker.runners.job_process import Job
+
+# Seconds without a job, as of a zygote.
+_IDLE = 300.0
+# Seconds from one look at the files of the package to the next: a hundred calls of a filesystem
+# that may need milliseconds for each. A Python that is started for a job reads them as early.
+_LOOK_INTERVAL = 1.0
+_PACKAGE = "snakemake_kochi."
+
+
+# Parsed once beforehand, so that copies find the patterns compiled by which arguments are matched.
+_EXAMPLE = (
+    "run x --batch=x --parameters x --duplicate 0 --build x --installs --record x --artifacts x"
+)
+
+
+def main(link: socket.socket, worker: int) -> None:
+    end_with_parent()
+    variables = Variables()
+    variables.begin()
+    # What most runs of a batch use.
+    from snakemake_kochi.phases.__main__ import main, make_parser
+
+    parser = make_parser()
+    parser.parse_args(_EXAMPLE.split())
+    variables.end()
+    spawner = SpawnerProcess(
+        link, worker, _Phase(partial(main, parser=parser)).execute, _Program(variables).refuse
+    )
+    gc.collect()
+    spawner.answer(0, memory_mb())
+    spawner.serve(_IDLE)
+
+
+class _Program:
+    """The program of which copies are made, as its files and its environment determine it."""
+
+    def __init__(self, variables: Variables) -> None:
+        self._variables = variables
+        self._environment = dict(os.environ)
+        self._files = {file: _state_of(file) for file in _files_of_package()}
+        self._looked = time.monotonic()
+
+    def refuse(self, environment: Mapping[str, str]) -> int:
+        """The number of an error if another process would be another program, or 0."""
+        own = self._environment
+        names = {*own, *environment}
+        changed = [name for name in names if own.get(name) != environment.get(name)]
+        if self._variables.read_of(changed) is not None:
+            return errno.ENOTSUP
+        if time.monotonic() < self._looked + _LOOK_INTERVAL:
+            return 0
+        if any(_state_of(file) != state for file, state in self._files.items()):
+            return errno.ESTALE
+        self._looked = time.monotonic()
+        return 0
+
+
+def _files_of_package() -> list[str]:
+    names = [name for name in sys.modules if name.startswith(_PACKAGE)]
+    files = [getattr(sys.modules[name], "__file__", None) for name in names]
+    return [file for file in files if file is not None]
+
+
+def _state_of(file: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+class _Phase:
+    """How a copy lives as the Python that the command of a job starts."""
+
+    def __init__(self, main: Callable[[Sequence[str]], int]) -> None:
+        """`main`: the phases' own, which takes their arguments and returns an exit status."""
+        self._main = main
+
+    def execute(
+        self, job: Job, shell: ShellJob, environment: dict[str, str], temporary: str | None
+    ) -> int:
+        """Prepare a job and run its phase; see `execute_shell_job`."""
+        run = partial(self._run, shell.phase, environment)
+        return execute_shell_job(job, shell, environment, temporary, run)
+
+    def _run(self, words: Sequence[str], environment: Mapping[str, str], _: list[str]) -> int:
+        # The worker's socket, the log, and what a scheduler's launcher left open.
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2:
+                with contextlib.suppress(OSError):
+                    os.close(int(name))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.clear()
+        # Bash sets SHLVL and _ when it becomes the program.
+        os.environ.update({"SHLVL": "0", **environment, "_": environment["KOCHI_PYTHON"]})
+        sys.argv[1:] = words
+        gc.enable()
+        return run_as_main(partial(self._main, words))
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))

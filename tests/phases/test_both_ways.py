@@ -1,0 +1,208 @@
+"""A run in a copy of a process that has imported the phases is as in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import REPOSITORY, git, run, write
+
+from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import find_job
+from snakemake_kochi.queue.result import Result, read_result
+
+# The runner that is the fastest one allowed: the first one starts a Python for each run.
+WAYS = ("shell", "phase")
+POINTS = {
+    "sees": 1,
+    "fails": 2,
+    "leaves nothing": 3,
+    "takes too long": 4,
+    "is killed": 5,
+    "is cancelled": 6,
+    "kills the phase": 7,
+    "sees again": 8,
+}
+_EXPERIMENT = """
+    batches:
+      ends:
+        params: {{n: [{points}]}}
+        artifacts:
+          - {{type: stdout, dest: "ends/${{n}}.log"}}
+          - {{type: file, src: made, dest: "ends/${{n}} it's.txt"}}
+          - {{type: stats, dest: "ends/${{n}}.json"}}
+    run:
+      depend_params: [n]
+      exclusive: false
+      timeout: 5s
+      script: |
+        process=/proc/$PPID
+        case $KOCHI_PARAM_N in
+          1|8) env | sort > made
+             umask >> made
+             cat $process/limits $process/oom_score_adj >> made
+             grep -e ^Sig[BCI] -e ^Umask -e ^Cpus_allowed: $process/status >> made
+             cut -d' ' -f 7,19 $process/stat >> made
+             readlink $process/cwd $process/fd/0 $process/fd/1 $process/fd/2 >> made
+             # Its own file of the script's output, and the end of the script's process.
+             ls $process/fd | wc -l >> made
+             test $(cut -d' ' -f 6 $process/stat) = $PPID && echo leader >> made
+             trap >> made
+             cat
+             export LEFT=behind; cd /; umask 000 ;;
+          2) echo "no more beans"; exit 3 ;;
+          3) exit 0 ;;
+          4) sleep 60 ;;
+          5) kill -SEGV $$ ;;
+          6) cd "$KOCHI_ROOT/machines/local"
+             touch "$(echo jobs/*/$KOCHI_JOB_ID)/cancel"
+             printf x > workers/$KOCHI_WORKER_ID/wakeup
+             sleep 60 ;;
+          7) kill -KILL $PPID; sleep 60 ;;
+        esac
+    """
+_SNAKEFILE = """
+    from snakemake_kochi import snakefile
+
+    module kochi:
+        snakefile: snakefile()
+        config: config
+
+    use rule * from kochi
+    """
+# The keys of a record that do not differ from one attempt of a run to another.
+_COMPARED = (
+    *("outcome", "reason", "exit_status", "parameters", "duplicate", "batch", "experiment", "run"),
+    *("cpus", "placement", "isolation", "rerun_of", "tail", "recipes", "build", "preparation"),
+)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What the runs of all points have left, one way."""
+
+    directory: Path
+    results: Mapping[int, Result]
+    logs: Mapping[int, str]
+    records: Mapping[int, Mapping[str, Any]]
+
+    def made(self, number: int, way: str) -> str:
+        text = (self.directory / f"results/local/ends/{number} it's.txt").read_text()
+        return self.plain(text.replace(f"KOCHI_RUNNER={way}", "KOCHI_RUNNER=..."))
+
+    def record(self, number: int) -> dict[str, Any]:
+        whole = self.records[number]
+        found = {key: whole[key] for key in _COMPARED if key in whole}
+        found["keys"] = sorted(whole)
+        found["artifacts"] = [each["dest"] for each in whole["artifacts"]]
+        found["facts"] = {name: fact["output"] for name, fact in (whole["facts"] or {}).items()}
+        return found
+
+    def plain(self, text: str) -> str:
+        text = text.replace(str(self.directory.parent), "BASE")
+        # Names of private directories, and what names the job, the attempt and their run.
+        text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{8}-[0-9a-f]+-\d+-\d+-[0-9a-f]{8}", "SCRATCH", text)
+        text = re.sub(r"(KOCHI_(?:ATTEMPT_NONCE|COMMIT|JOB_ID|QUEUE)=).*", r"\1...", text)
+        text = re.sub(r"(projects/\w+)-[0-9a-f]+", r"\1", text)
+        text = re.sub(r"jobs/\d+/\d+/log", "LOG", text)
+        text = re.sub(r"line \d+: +\d+ ", "line: ", text)
+        return re.sub(r"\b\d+\.\d+ s\b|workers/\d+", "...", text)
+
+
+def runs_of(base: Path, way: str) -> Runs:
+    directory = base / "project with 'quotes'"
+    points = ", ".join(map(str, POINTS.values()))
+    files = {
+        "kochi.yaml": "{}\n",
+        "ends.yaml": _EXPERIMENT.format(points=points),
+        "Snakefile": _SNAKEFILE,
+        ".gitignore": "results/\n.snakemake/\n",
+    }
+    for name, text in files.items():
+        write(directory / name, text)
+    git(directory, "init", "-q", "-b", "main")
+    git(directory, "add", "-A")
+    git(directory, "commit", "-qm", "all")
+    options = ("--executor", "kochi", "--jobs", "20", "--kochi-cores", "2", "--keep-going")
+    command = (sys.executable, "-m", "snakemake", *options, "--kochi-runner", way, "ends_ends")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HOME", str(base))
+        environment.setenv("KOCHI_ROOT", str(base / "root"))
+        environment.setenv("PYTHONPATH", str(REPOSITORY))
+        environment.setenv("SHLVL", "3")
+        environment.delenv("BASH_ENV", raising=False)
+        assert run(*command, cwd=directory).returncode != 0
+    machine = Root(base / "root").machine("local")
+    results, logs = {}, {}
+    for job in (read_result(path).job for path in machine.directory.glob("jobs/*/*/result.json")):
+        view = find_job(machine, job)
+        if view.ticket is not None and (found := re.search(r"n=(\d)", str(view.ticket.labels))):
+            results[int(found[1])] = view.result
+            logs[int(found[1])] = view.log.read_text()
+    records = {}
+    branch = git(directory, "for-each-ref", "--format=%(refname)", "refs/heads/kochi_artifacts*")
+    for file in git(directory, "ls-tree", "-r", "--name-only", branch.strip()).splitlines():
+        if "/.kochi/" in file and file.endswith(".json"):
+            record = json.loads(git(directory, "show", f"{branch.strip()}:{file}"))
+            records[int(record["parameters"]["n"])] = record
+    return Runs(directory, results, logs, records)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Runs]:
+    return {way: runs_of(tmp_path_factory.mktemp(way), way) for way in WAYS}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def test_each_run_ends_as_its_script_does(both: Mapping[str, Runs], way: str) -> None:
+    results = both[way].results
+    assert results.keys() == set(POINTS.values())
+    found = {name: results[number] for name, number in POINTS.items()}
+    assert {each.runner for each in results.values()} == {way}
+    assert {name for name, each in found.items() if each.ok} == {"sees", "sees again"}
+    assert found["is cancelled"].reason == "cancelled"
+    assert found["kills the phase"].signal == 9
+    for name in ("fails", "leaves nothing", "takes too long", "is killed"):
+        assert (found[name].reason, found[name].exit_status) == ("failed", 1)
+
+
+def test_a_log_says_what_happened(both: Mapping[str, Runs], way: str) -> None:
+    logs = {name: both[way].logs[number] for name, number in POINTS.items()}
+    assert "no more beans" in logs["fails"]
+    assert "the run left no file made" in logs["leaves nothing"]
+    assert "its timeout of 5 s" in logs["takes too long"]
+    assert "Traceback" not in "".join(logs.values())
+
+
+@pytest.mark.parametrize("number", POINTS.values(), ids=POINTS)
+def test_the_logs_of_both_ways_are_the_same(both: Mapping[str, Runs], number: int) -> None:
+    fresh, copied = (both[way].plain(both[way].logs[number]) for way in WAYS)
+    assert fresh == copied
+
+
+@pytest.mark.parametrize("number", POINTS.values(), ids=POINTS)
+def test_the_records_of_both_ways_are_the_same(both: Mapping[str, Runs], number: int) -> None:
+    fresh, copied = (both[way].record(number) for way in WAYS)
+    assert fresh == copied
+    assert fresh["parameters"] == {"n": str(number)}
+
+
+@pytest.mark.parametrize("name", ["sees", "sees again"])
+def test_a_script_sees_the_same_in_both_ways(both: Mapping[str, Runs], name: str) -> None:
+    fresh, copied = (both[way].made(POINTS[name], way) for way in WAYS)
+    assert fresh.splitlines() == copied.splitlines()
+    lines = fresh.splitlines()
+    # Of the process of the phase, which the script's own process does not show.
+    assert {"leader", "SHLVL=4", "0022", "KOCHI_PARAM_N=" + str(POINTS[name])} <= {*lines}
+    assert "LEFT=behind" not in lines
