@@ -14,6 +14,7 @@ from snakemake_kochi.library.outputs import Directories, Kept, Outputs, batch_ru
 from snakemake_kochi.library.requested import (
     Resource,
     Verbatim,
+    inspected,
     limits_of_phase,
     rule_resources,
     rule_threads,
@@ -178,7 +179,7 @@ class BatchRules:
             limits = limits_of_phase(point.request, resources)
             return [*self._assignments(point, input.prepared), *limits]
 
-        found: Any = words_and_limits if names else words
+        found: Any = inspected(words_and_limits if names else words)
         # For the executor (`executor/internals.py`): what the function reads, how to name a point
         # to people, and a key that points with the same request share.
         found.reads_resources = frozenset(names)

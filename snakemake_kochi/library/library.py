@@ -22,7 +22,7 @@ from snakemake_kochi.library.batch import RUN_COMMAND, BatchRules
 from snakemake_kochi.library.isolation import IsolationCheck
 from snakemake_kochi.library.outputs import Kept, Outputs, install_rule
 from snakemake_kochi.library.part import Part
-from snakemake_kochi.library.requested import Resource, rule_resources, verbatim
+from snakemake_kochi.library.requested import Resource, inspected, rule_resources, verbatim
 from snakemake_kochi.library.run_group import RunGroup
 from snakemake_kochi.library.variants import BuildRule
 from snakemake_kochi.phases.freeze import Freeze
@@ -257,10 +257,11 @@ class Library:
                 lambda: batch.is_finished(self.kept, group, wildcards),
             )
 
-        return for_snakemake(installs)
+        return inspected(for_snakemake(installs))
 
-    # For the rules, which cannot import it under a name of their own.
+    # For the rules, which cannot import them under names of their own.
     verbatim = staticmethod(verbatim)
+    inspected = staticmethod(inspected)
     RUN_COMMAND = RUN_COMMAND
 
     @for_snakemake

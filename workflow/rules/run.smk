@@ -7,11 +7,13 @@ for batch in kochi.batches:
             name:
                 batch.run_name(index)
             input:
-                build=lambda wildcards, batch=batch, group=group: kochi.build_of_run(
-                    batch, group, wildcards
+                build=kochi.inspected(
+                    lambda wildcards, batch=batch, group=group: kochi.build_of_run(
+                        batch, group, wildcards
+                    )
                 ),
                 prepared=(
-                    (
+                    kochi.inspected(
                         lambda wildcards, batch=batch, group=group: kochi.prepared_for_run(
                             batch, group, wildcards
                         )
@@ -32,19 +34,27 @@ for batch in kochi.batches:
                 # Without that, only the script knows how many threads it starts.
                 kochi_pinned=int(batch.requests_cores),
                 kochi_queue=(
-                    (lambda wildcards, group=group: group.point(wildcards).queue or "")
+                    kochi.inspected(
+                        lambda wildcards, group=group: group.point(wildcards).queue or ""
+                    )
                     if batch.names_queue
                     else ""
                 ),
-                kochi_name=lambda wildcards, group=group: group.point(wildcards).name,
+                kochi_name=kochi.inspected(
+                    lambda wildcards, group=group: group.point(wildcards).name
+                ),
             params:
                 **batch.determined_by(group),
                 experiment=kochi.verbatim(batch.experiment.file),
                 batch=kochi.verbatim(batch.grid.batch),
-                seen=lambda wildcards, batch=batch, group=group: batch.seen_by_run(
-                    group.point(wildcards)
+                seen=kochi.inspected(
+                    lambda wildcards, batch=batch, group=group: batch.seen_by_run(
+                        group.point(wildcards)
+                    )
                 ),
-                duplicate=lambda wildcards, group=group: group.point(wildcards).duplicate,
+                duplicate=kochi.inspected(
+                    lambda wildcards, group=group: group.point(wildcards).duplicate
+                ),
                 parameters=batch.words(group),
             shell:
                 kochi.RUN_COMMAND
