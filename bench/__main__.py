@@ -23,6 +23,7 @@ from bench import (
     idle,
     latency,
     local,
+    metadata,
     remote,
     runners,
     site,
@@ -62,6 +63,8 @@ BENCHES: dict[str, Callable[[Path, Size], list[Row]]] = {
     "files": files.measure,
     "remote": remote.measure,
     "slow-queue": slow_queue.measure,
+    "slow-runs": metadata.slow_runs,
+    "metadata": metadata.measure,
 }
 
 

@@ -17,22 +17,26 @@ echo $!
 """
 
 
+def arguments(directory: Path, slots: int) -> tuple[str, ...]:
+    """Arguments for cluster-generic, whose command to submit is written to the directory."""
+    submit = directory / "submit"
+    submit.write_text(_SUBMIT)
+    submit.chmod(0o755)
+    return (
+        *("--profile", str(PROFILE), "--executor", "cluster-generic", "--jobs", str(slots)),
+        *("--cluster-generic-submit-cmd", shlex.quote(str(submit))),
+        *("--seconds-between-status-checks", "1", "--max-status-checks-per-second", "1000"),
+    )
+
+
 def measure(directory: Path, size: Size) -> list[Row]:
     """Both sides run the same number of jobs at a time. cluster-generic asks for their states every
     second, the shortest interval that it accepts, and without a limit to the rate."""
     count = size.number(50, 2)
-    submit = directory / "submit"
-    submit.write_text(_SUBMIT)
-    submit.chmod(0o755)
-    generic = (
-        *("--profile", str(PROFILE), "--executor", "cluster-generic", "--jobs", str(size.slots)),
-        *("--cluster-generic-submit-cmd", shlex.quote(str(submit))),
-        *("--seconds-between-status-checks", "1", "--max-status-checks-per-second", "1000"),
-    )
     runner = Runner(directory)
     values, ratios = alternate(
         size.runs(3),
-        partial(runner.time, SHELL, count, generic),
+        partial(runner.time, SHELL, count, arguments(directory, size.slots)),
         partial(runner.time, SHELL, count, kochi_executor(size.slots)),
     )
     what = f"{count:,} one-line jobs, {size.slots} at a time"

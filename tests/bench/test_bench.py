@@ -35,6 +35,8 @@ LINES = {
     "files": "inodes after packing",
     "remote": "`artifact sync` without new results",
     "slow-queue": "2 workers, 2 ms an operation: jobs",
+    "slow-runs": "6 one-line jobs, 1 ms an operation: kochi",
+    "metadata": "cluster-generic: Snakemake, in the project",
 }
 
 
