@@ -26,6 +26,8 @@ from snakemake_kochi.queue.explain import why_paused
 from snakemake_kochi.queue.paused import PausedBatch, PausedBatches, list_paused
 
 _SPACE_SECONDS = 10.0  # between two checks for free space, while there is some
+# Between two looks at one queue for what only a person changes: its directories and who serves it.
+_SURROUNDINGS_SECONDS = 5.0
 # Seconds after a failed write in which nothing checks. A check writes less than a hand-over needs:
 # on an almost full disk, the notices of both would alternate.
 _FULL_SECONDS = 1.0
@@ -47,6 +49,7 @@ class QueueWatch:
         self._notices = Notices(logger)
         self._observer = Observer()  # of workers on other nodes
         self._unserved: set[str] = set()  # unserved queues of which a notice was given
+        self._surroundings_due: dict[str, float] = {}  # by queue
         self._is_full = False
         self._next_try = time.monotonic() + _SPACE_SECONDS
         self._pauses = PausedBatches(machine)
@@ -113,10 +116,14 @@ class QueueWatch:
         the queues that no other worker serves. Raises KochiError if files were deleted without
         which the tickets cannot end.
         """
-        self._refuse_deleted(queue)
+        is_due = time.monotonic() >= self._surroundings_due.get(queue, 0.0)
+        if is_due:
+            self._refuse_deleted(queue)
         try:
             recover(self._machine, queue, self._observer)
-            self._look_for_workers(queue, tickets, has_own_workers)
+            if is_due:
+                self._look_for_workers(queue, tickets, has_own_workers)
+                self._surroundings_due[queue] = time.monotonic() + _SURROUNDINGS_SECONDS
         except (OSError, KochiError) as error:
             self._tell(queue, error)
         else:

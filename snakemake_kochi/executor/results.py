@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
@@ -28,18 +28,25 @@ from snakemake_kochi.queue import Result, Ticket
 
 _log = logging.getLogger(__name__)
 
+# Seconds between two looks at the run's own workers: how soon it notices that one has ended.
+_WORKERS_SECONDS = 0.5
 # Seconds for which the inbox is not listed without a notification: none arrives from other nodes.
-_INBOX_SECONDS = 0.5
-# Seconds between two looks at workers and queues: how soon the run notices a presumed dead worker.
-_LOOK_SECONDS = 0.5
+# The second number is for a run in which nothing happens.
+_INBOX_SECONDS = (0.5, 1.0)
+# Seconds between two looks at queues: how soon the run notices a presumed dead worker.
+_LOOK_SECONDS = (0.5, 2.0)
+# The factor by which the pauses grow while nothing happens.
+_GROWTH = 1.25
 # The factor by which the pause between two looks is longer than a look: a look costs time for each
 # pending job.
 _LOOK_SHARE = 30
 # The longest pause after a look: a look during which the filesystem hung must not stop further
 # looks for long.
 _LONGEST_PAUSE = 60.0
-# The number of jobs per look for which a lost delivery is searched: each job costs a call.
+# The number of jobs per look for which a lost delivery is searched, and the seconds after which the
+# search begins anew: each job costs a call, and a delivery is hardly ever lost.
 _SEARCHED = 64
+_SEARCH_SECONDS = 10.0
 _LAST_LINES = 20
 _INNER_WORDS = (
     "Building DAG of jobs...",
@@ -74,13 +81,14 @@ class Results:
         self._wakes = wakes
         self._has_workers = has_workers
         self._notices = Notices(_log)
-        self._next_look = 0.0
-        self._last_searched = -1  # the job
+        self._next_look = self._next_workers = self._next_inbox = 0.0
+        self._search = Search()
+        self._pauses = Pauses()
         self.has_broken_off = False
         self._thread = threading.Thread(target=self._watch, name="kochi-results", daemon=True)
 
     def start(self) -> None:
-        self._next_look = time.monotonic() + _LOOK_SECONDS
+        self._next_look = self._next_workers = time.monotonic() + self._pauses.look
         self._thread.start()
 
     def stop(self) -> None:
@@ -97,8 +105,15 @@ class Results:
         run = self._run
         try:
             while not run.stopping.is_set():
-                until_look = max(0.0, self._next_look - time.monotonic())
-                results = run.inbox.wait(min(_INBOX_SECONDS, until_look))
+                moment = time.monotonic()
+                due = min(self._next_inbox, self._next_look, self._next_workers)
+                is_look = due >= self._next_inbox
+                results = run.inbox.wait(max(0.0, due - moment), is_look)
+                if is_look or results:
+                    self._next_inbox = time.monotonic() + self._pauses.inbox
+                if results:
+                    self._pauses.reset()
+                    self._search.put_off()
                 self._report([*results, *run.pending.take_delivered()])
                 try:
                     self._look_after_run()
@@ -146,14 +161,18 @@ class Results:
         run = self._run
         if run.stopping.is_set():
             return
+        if time.monotonic() >= self._next_workers:
+            self._next_workers = time.monotonic() + _WORKERS_SECONDS
+            run.workers.look_after(run.pending.by_queue())
         if time.monotonic() >= self._next_look:
             began = time.monotonic()
+            self._pauses.note(run.pending.numbers(), run.adoption.is_empty)
             try:
                 self._look()
             finally:  # else a failing look would be repeated without a pause
                 took = time.monotonic() - began
                 pause = min(_LOOK_SHARE * took, took + _LONGEST_PAUSE)
-                self._next_look = began + max(_LOOK_SECONDS, pause)
+                self._next_look = began + max(self._pauses.look, pause)
             if self._has_workers and not run.adoption.is_empty:
                 self._submission.hand_over_strays_anew()
         if not run.adoption.is_empty:
@@ -163,20 +182,65 @@ class Results:
         run, queues = self._run, self._run.pending.by_queue()
         run.queue_watch.check_free_space()
         run.queue_watch.check_paused(run.workflow.workdir_init)
-        run.workers.look_after(queues)
         for queue, tickets in queues.items():
             run.queue_watch.look(queue, tickets, self._has_workers)
         for queue in run.adoption.queues_of_ending() - queues.keys():
             run.queue_watch.recover(queue)
-        for result in run.inbox.find_undelivered(self._next_to_search()):
+        for result in run.inbox.find_undelivered(self._search.next(run.pending.numbers())):
             run.pending.deliver(result)
 
-    def _next_to_search(self) -> list[int]:
-        """Some of the pending jobs, each in its turn."""
-        jobs = self._run.pending.numbers()
-        start = bisect.bisect_right(jobs, self._last_searched)
-        some = jobs[start : start + _SEARCHED]
-        self._last_searched = some[-1] if some else -1
+
+class Pauses:
+    """Seconds for which a run waits for a notification: `inbox`, before it lists its inbox, and
+    `look`, before it looks at workers and queues. Both grow while nothing happens."""
+
+    def __init__(self) -> None:
+        self._awaited: Sequence[int] = ()
+        self.reset()
+
+    def reset(self) -> None:
+        """Something has happened."""
+        self.inbox, self.look = _INBOX_SECONDS[0], _LOOK_SECONDS[0]
+
+    def note(self, awaited: Sequence[int], may_grow: bool) -> None:
+        """Note a look; `awaited`: the jobs that have not ended."""
+        if awaited != self._awaited or not may_grow:
+            self._awaited = awaited
+            self.reset()
+        else:
+            self.inbox = min(self.inbox * _GROWTH, _INBOX_SECONDS[1])
+            self.look = min(self.look * _GROWTH, _LOOK_SECONDS[1])
+
+
+class Search:
+    """Which jobs' results to look for, because their deliveries may be lost.
+
+    A delivery is not missed as long as others arrive. Then each job has its turn, but none is
+    looked for twice within _SEARCH_SECONDS.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last = -1  # the job
+        self._next_round = 0.0
+        self._is_put_off = False
+
+    def put_off(self) -> None:
+        """Deliveries arrive: the next look searches nothing."""
+        self._is_put_off = True
+
+    def next(self, awaited: Sequence[int]) -> Sequence[int]:
+        """The jobs of this look, of those that have not ended, in ascending order."""
+        if self._is_put_off:
+            self._is_put_off = False
+            return ()
+        if self._last < 0:
+            if self._clock() < self._next_round:
+                return ()
+            self._next_round = self._clock() + _SEARCH_SECONDS
+        start = bisect.bisect_right(awaited, self._last)
+        some = awaited[start : start + _SEARCHED]
+        self._last = some[-1] if start + _SEARCHED < len(awaited) else -1
         return some
 
 

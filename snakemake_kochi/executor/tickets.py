@@ -6,6 +6,7 @@ of it is missing or uncertain, the job has no identity and is executed again.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -237,6 +238,7 @@ def _batch_of(job: Any) -> dict[str, str]:
     return {}
 
 
+@functools.cache  # a run asks for each of its jobs
 def _project_of(directory: Path) -> Path:
     """The top of the repository that contains a working directory, else the directory itself."""
     candidates = (directory, *directory.parents)

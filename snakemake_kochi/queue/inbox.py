@@ -147,6 +147,7 @@ class Inbox:
         # The nonce is left out: a job has one result, and a message in place of a result also ends
         # the job.
         self._delivered = JobSet()
+        self._shards: set[Path] = set()  # of `delivered`, which are there
         self._notices = Notices(_log)
 
     @classmethod
@@ -231,16 +232,18 @@ class Inbox:
             link_atomically(paths.wakeup, self._paths.wakeup)
         self._watched = (*self._watched, paths)
 
-    def wait(self, timeout: float) -> list[Result]:
+    def wait(self, timeout: float, is_look: bool = True) -> list[Result]:
         """Sleep until notified, at most `timeout` seconds, and return the results that came in.
 
-        It lists the inbox in both cases, because no notification arrives from other nodes. Each
-        result is returned once. Damaged tickets of other controllers are delivered, too, so the
-        caller must skip jobs that are not its own. Raises KochiError when another controller
-        adopted the jobs: the results are then for the adopter.
+        With `is_look` it lists the inbox in both cases, because no notification arrives from other
+        nodes. Each result is returned once. Damaged tickets of other controllers are delivered,
+        too, so the caller must skip jobs that are not its own. Raises KochiError when another
+        controller adopted the jobs: the results are then for the adopter.
         """
-        self._wakeup.wait(timeout)
+        is_notified = self._wakeup.wait(timeout)
         self._file.require_no_adopter()
+        if not (is_notified or is_look or self._wakeup.is_silent):
+            return []
         return [result for paths in self._watched for result in self._take_in(paths)]
 
     def _take_in(self, paths: ControllerPaths) -> Iterator[Result]:
@@ -268,15 +271,25 @@ class Inbox:
         try:
             # The file is moved, not unlinked: this process may be killed before it acts on the
             # result.
-            delivered = paths.delivered_file(name, job)
-            make_directory(delivered.parent)
-            move(path, delivered)
+            self._move(path, paths.delivered_file(name, job))
         except OSError as error:
             # The result counts although it will be found here again.
             self._notices.fault("cannot move a result that was read", error)
         else:
             self._notices.over("cannot move a result that was read")
         return result
+
+    def _move(self, path: Path, delivered: Path) -> None:
+        """Move a delivery. Its shard is made only once: 256 results share it. Raises OSError."""
+        if delivered.parent not in self._shards:
+            make_directory(delivered.parent)
+            self._shards.add(delivered.parent)
+        try:
+            move(path, delivered)
+        except FileNotFoundError:
+            # The shard may have been removed meanwhile. If the delivery is gone, this fails again.
+            make_directory(delivered.parent)
+            move(path, delivered)
 
     def _read(self, path: Path, job: int) -> Result:
         """Read a result; a damaged one counts as failed. Raises OSError."""

@@ -25,7 +25,11 @@ _log = logging.getLogger(__name__)
 WIDTH = 80
 _CHUNK = 2**16  # bytes
 _MOST_AT_ONCE = 2**24  # bytes
-_INTERVAL = 0.1  # seconds between two reads of a growing log
+# Seconds between two looks at a log, the factor by which they grow while the log does not, and
+# the most seconds.
+_INTERVAL = 0.1
+_GROWTH = 1.5
+_LONGEST_INTERVAL = 1.0
 # Seconds in which the log of an ended job must become readable: other jobs wait for their turn.
 _LOG_PATIENCE = 30.0
 _UNWRITTEN = "the jobs' output cannot be shown now"
@@ -69,6 +73,7 @@ class Echo:
         self._unwritten = b""
         self._clock = clock
         self._resume = 0.0  # when to write or read again, in seconds of the clock
+        self._interval = _INTERVAL
         self._notices = Notices(_log)
 
     @property
@@ -76,7 +81,8 @@ class Echo:
         """When `pump` will have something to do, in seconds of the clock."""
         if not self._queue and not self._unwritten:
             return math.inf
-        return max(self._resume, self._clock() + _INTERVAL)
+        interval = _INTERVAL if self._unwritten else self._interval
+        return max(self._resume, self._clock() + interval)
 
     def say(self, *lines: str) -> None:
         self._write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
@@ -106,6 +112,7 @@ class Echo:
             shown = self._queue[0]
             if not shown.begun:
                 shown.begun = True
+                self._interval = _INTERVAL
                 self.say(f"Kochi job {shown.name} (ID={shown.job}) started.", "-" * WIDTH)
             # Take `ending` before reading the log, to miss nothing that the job wrote before its
             # end.
@@ -122,10 +129,12 @@ class Echo:
 
     def _copy(self, shown: _Shown, everything: bool) -> bool:
         """Show the rest of a log; return whether it copied everything."""
+        self._interval = min(self._interval * _GROWTH, _LONGEST_INTERVAL)
         try:
             with answered(lambda: shown.log.open("rb")) as stream:
                 stream.seek(shown.offset)
                 while not self._unwritten and (chunk := stream.read(_CHUNK)):
+                    self._interval = _INTERVAL
                     self._write(chunk)
                     shown.offset += len(chunk)
                     shown.last = chunk[-1:]

@@ -1,0 +1,67 @@
+"""How many metadata operations the queue costs, counted by a filesystem."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import REPOSITORY, result_of
+
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import Inbox, Queue, Ticket
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(REPOSITORY))
+    from bench.slow_filesystem import SlowFilesystem
+
+    with SlowFilesystem(tmp_path / "backing", tmp_path / "mounted") as mounted:
+        yield mounted
+
+
+@pytest.fixture
+def machine(slow: Any) -> MachinePaths:
+    return Root(slow.path / "root").machine("local")
+
+
+def operations(slow: Any) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for each in slow.count():
+        found[each.operation] += each.count
+    return found
+
+
+def test_a_controller_takes_a_result_in_by_one_open_and_one_rename(
+    slow: Any, machine: MachinePaths, ticket: Callable[..., Ticket]
+) -> None:
+    inbox = Inbox.create(machine)
+    queue = Queue(machine, "q")
+    queue.submit([ticket(str(number), controller=inbox.identity) for number in range(20)])
+    for claim in queue.claim(4, lambda _: "take", limit=20):
+        assert queue.finish(claim, result_of(claim))
+    slow.count()
+    assert len(inbox.wait(0)) == 20
+    found = operations(slow)
+    changing = {name: n for name, n in found.items() if name not in ("lookup", "getattr")}
+    assert changing == {"readdir": 1, "open": 20, "rename": 20, "mkdir": 1}
+    assert found["lookup"] + found["getattr"] <= 20 * 3 + 10
+    inbox.close()
+
+
+def test_a_controller_that_was_not_notified_lists_nothing_without_a_look(
+    slow: Any, machine: MachinePaths, ticket: Callable[..., Ticket]
+) -> None:
+    inbox = Inbox.create(machine)
+    slow.count()
+    assert inbox.wait(0, is_look=False) == []
+    assert operations(slow) == {}
+    queue = Queue(machine, "q")
+    queue.submit([ticket("a", controller=inbox.identity)])
+    (claim,) = queue.claim(4, lambda _: "take", limit=1)
+    assert queue.finish(claim, result_of(claim))
+    assert len(inbox.wait(0, is_look=False)) == 1, "notified"
+    inbox.close()
