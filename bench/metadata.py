@@ -49,7 +49,7 @@ def _rows(executor: str, found: Counter[tuple[str, str, str]], jobs: int) -> lis
     rows = []
     for area, role in sorted({key[:2] for key in found}, reverse=True):
         types = {key[2]: n / jobs for key, n in found.items() if key[:2] == (area, role)}
-        if (total := sum(types.values())) < 0.05:
+        if role == "benchmark" or (total := sum(types.values())) < 0.05:
             continue
         shown = sorted(types.items(), key=lambda each: -each[1])
         said = ", ".join(f"{name} {n:.1f}" for name, n in shown if n >= 0.05)

@@ -34,7 +34,6 @@ _DIRECTORY_SECONDS = 30.0
 # What an answer says of a file serves the call that asked, and one that directly follows.
 _SHORTLY = 0.01
 _LOCK_RETRY = 0.005
-_ROLE_SECONDS = 1.0
 _SETATTR = struct.Struct("<2I6Q8I")
 
 Operation = Callable[[Request], bytes]
@@ -60,7 +59,6 @@ class Filesystem:
         self._backing = backing
         self._delay, self._cache_seconds = delay, cache_seconds
         self._roles = roles
-        self._known_roles: dict[int, tuple[float, str]] = {}
         self._nodes = Nodes()
         self._listings: dict[int, bytes] = {}
         self._next_listing = 1
@@ -158,19 +156,12 @@ class Filesystem:
         self.counts[area, self._role(request.process), name] += 1
 
     def _role(self, process: int) -> str:
-        now = time.monotonic()
-        since, known = self._known_roles.get(process, (0.0, ""))
-        if now - since < _ROLE_SECONDS:
-            return known
+        # Looked up each time: what a process forks has its words until it becomes another program.
         try:
             words = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             words = ""
-        role = next((role for role, sign in self._roles if sign in words), "others")
-        # What a process forks has its words until it becomes another program.
-        if role != "others":
-            self._known_roles[process] = (now, role)
-        return role
+        return next((role for role, sign in self._roles if sign in words), "others")
 
     # ---- names
 

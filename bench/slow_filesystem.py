@@ -18,6 +18,7 @@ ROLES = (
     ("worker", "snakemake_kochi.worker "),
     ("job's Snakemake", " --mode "),
     ("Snakemake", "snakemake "),
+    ("benchmark", " -m bench "),
 )
 
 

@@ -21,7 +21,7 @@ def measure(directory: Path, size: Size) -> list[Row]:
     for delay in delays:
         for count in counts:
             own = directory / f"{delay}-{count}"
-            jobs = size.number(200, 8)
+            jobs = size.number(100, 8)
             rates, operations = [], []
             for number in range(size.runs(1)):
                 seconds, done = _run(own / str(number), count, jobs, delay)
