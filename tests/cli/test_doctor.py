@@ -534,7 +534,7 @@ def test_the_time_of_a_call_says_how_many_short_jobs_a_filesystem_leaves_room_fo
     alone, together = 100 / CALLS_PER_JOB, 100 / LOCKED_CALLS_PER_JOB
     assert slow.measured == (
         f"10 ms for a metadata call: at most {alone:.1f} short jobs a second by one worker, and "
-        f"{together:.1f} by all workers of a queue together"
+        f"{together:.0f} by all workers of a queue together"
     )
     fast = judge_speed(0.01)
     assert (fast.verdict, fast.advice) == ("ok", "")
@@ -547,10 +547,10 @@ def test_the_calls_of_a_job_are_as_many_as_the_doctor_takes_them_to_be(
     monkeypatch.syspath_prepend(str(REPOSITORY))
     from bench.worker_calls import count_calls_of_jobs
 
-    # A slow machine claims less ahead.
+    # A slow machine claims fewer tickets at once, and asks for the lock more often.
     calls = count_calls_of_jobs(tmp_path / "calls", 100)
     assert calls.per_job == pytest.approx(CALLS_PER_JOB, rel=0.25)
-    assert calls.locked_per_job == pytest.approx(LOCKED_CALLS_PER_JOB, rel=0.25)
+    assert calls.locked_per_job == pytest.approx(LOCKED_CALLS_PER_JOB, abs=1)
 
 
 def test_a_missing_or_partial_file_is_a_failure(tmp_path: Path) -> None:
