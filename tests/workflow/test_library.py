@@ -175,7 +175,7 @@ def test_a_run_script_sees_the_environment_of_a_kochi_job(
     assert seen.pop("KOCHI_INSTALL_PREFIX_TOOL").endswith("/prefix")
     queue, job = seen.pop("KOCHI_QUEUE"), seen.pop("KOCHI_JOB_ID")
     assert queue.startswith("run-") if executor == "kochi" else (queue, job) == ("", "0")
-    assert seen.pop("KOCHI_RUNNER") == ("shell" if executor == "kochi" else "")
+    assert seen.pop("KOCHI_RUNNER") == ("phase" if executor == "kochi" else "")
     assert len(seen.pop("KOCHI_ATTEMPT_NONCE")) == (16 if executor == "kochi" else 0)
     if executor == "kochi":
         # What is there and not what one core stands for: how many threads a run has, only its own
