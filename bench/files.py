@@ -79,7 +79,7 @@ def _end_jobs(machine: MachinePaths, directory: Path, count: int) -> None:
                 write_new(paths.attempt(claim.ticket.attempt), attempt)
                 write_new(paths.log, _log(claim.ticket.job))
             ends = [(claim, _result(machine, claim.ticket.job)) for claim in claims]
-            if not all(outcome is True for outcome in queue.finish_all(ends)):
+            if not all(queue.finish(claim, result) for claim, result in ends):
                 raise RuntimeError("a job could not be ended")
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import answered, list_names, parse_json
 from snakemake_kochi.packs import Summary
-from snakemake_kochi.paths import JobPaths, MachinePaths
+from snakemake_kochi.paths import DRAFT, JobPaths, MachinePaths
 from snakemake_kochi.queue import Result, Ticket, summary_of
 from snakemake_kochi.queue import result as results
 from snakemake_kochi.queue import ticket as tickets
@@ -153,7 +153,7 @@ def _look_at(directory: Path, packed: Collection[int], now: float, job: int) -> 
             file = _read(paths.directory / name)
             if not name.startswith("."):
                 files[name] = file
-            elif name.endswith(".tmp") and file.modified_ns / 1e9 < now - _LEFTOVER_AGE:
+            elif _is_temporary(name) and file.modified_ns / 1e9 < now - _LEFTOVER_AGE:
                 leftovers.append(file.path)
             elif not name.startswith(".nfs"):  # a file that a process of this node has open
                 return None
@@ -169,6 +169,11 @@ def _look_at(directory: Path, packed: Collection[int], now: float, job: int) -> 
             data = parse_json(content, paths.ticket, tickets.VERSION)
             ticket = Ticket.from_dict(data, paths.ticket)
     return Candidate(paths.directory, files, tuple(leftovers), result, ticket)
+
+
+def _is_temporary(name: str) -> bool:
+    """Whether only the process that wrote a file needs it: no other one reads a draft."""
+    return name.endswith(".tmp") or name.startswith(DRAFT)
 
 
 def _content(files: Mapping[str, JobFile], path: Path) -> bytes | None:

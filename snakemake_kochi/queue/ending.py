@@ -109,12 +109,13 @@ def end_ticket(
     paths = machine.job(ticket.job)
     content = to_json(result.to_dict())
     draft = paths.draft(result.nonce)
-    _write_draft(draft, content, path.parent)
+    is_open = _write_draft(draft, content, path)
     is_moved = False
     try:
         # Who gives up an attempt writes `given_up` first and then removes the drafts. So a draft
         # that was there before, and is linked nevertheless, is found by that process as a result.
-        counts = not (given_up is not None and is_there(given_up)) and _publish(draft, paths)
+        is_open = is_open and not (given_up is not None and is_there(given_up))
+        counts = is_open and _publish(draft, paths)
         if counts and ticket.controller is not None:
             is_moved = _deliver_draft(machine, draft, result, ticket.controller)
     finally:
@@ -133,8 +134,11 @@ def end_ticket(
     return False
 
 
-def _write_draft(draft: Path, content: bytes, queue: Path) -> None:
-    """Write a draft. If its directory is missing, it is made, unless the queue is gone, too."""
+def _write_draft(draft: Path, content: bytes, ticket: Path) -> bool:
+    """Write a draft. If its directory is missing, it is made, unless the queue is gone, too.
+
+    Returns False if the job has certainly ended: its directory is missing, and so is its ticket.
+    """
     draft_of = partial(write_new, draft, content)
     try:
         answered(draft_of)
@@ -143,12 +147,16 @@ def _write_draft(draft: Path, content: bytes, queue: Path) -> None:
         draft.unlink(missing_ok=True)
         answered(draft_of)
     except FileNotFoundError:
-        if not is_there(queue):
+        if not is_there(ticket.parent):
             raise QueueRemovedError(
-                f"the directory of the queue does not exist: {queue.parent}"
+                f"the directory of the queue does not exist: {ticket.parent.parent}"
             ) from None
+        # Otherwise the result would count beside the one that is in a pack.
+        is_open = is_there(ticket)
         make_directory(draft.parent)
         answered(draft_of)
+        return is_open
+    return True
 
 
 def _publish(draft: Path, paths: JobPaths) -> bool:

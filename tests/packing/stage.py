@@ -74,7 +74,7 @@ class Stage:
 
     def finish(self, claims: Iterable[Claim], ok: Callable[[int], bool] = lambda job: True) -> None:
         ended = [(claim, self.result(claim, ok(claim.ticket.job))) for claim in claims]
-        outcomes = self.queue.finish_all(ended)
+        outcomes = [self.queue.finish(claim, result) for claim, result in ended]
         assert all(outcome is True for outcome in outcomes), outcomes
 
     def end(self, *names: str, ok: Callable[[int], bool] = lambda job: True) -> None:

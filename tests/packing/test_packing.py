@@ -33,7 +33,7 @@ from snakemake_kochi.queue import (
     list_jobs,
     queue_lock,
 )
-from snakemake_kochi.queue.result import end_ticket
+from snakemake_kochi.queue.ending import end_ticket
 
 NAMES = tuple(f"n{number % 3}" for number in range(SHARD))
 
@@ -216,6 +216,20 @@ def test_a_ticket_that_is_in_its_queue_in_spite_of_a_result_is_not_packed(stage:
     stage.pack()
     assert 0 in stage.directories()
     assert stage.machine.job(0).result.exists()
+
+
+def test_what_a_killed_worker_left_beside_a_result_does_not_keep_the_job_from_a_pack(
+    stage: Stage,
+) -> None:
+    stage.end(*NAMES)
+    paths = stage.machine.job(5)
+    draft = paths.draft("abc")
+    os.link(paths.result, draft)  # as between the publication and the delivery
+    stage.pack()
+    assert stage.directories() == [5], "a worker may be about to rename it"
+    make_old(paths.directory)
+    stage.pack()
+    assert stage.directories() == [] and "result.json" in stage.files(5)
 
 
 def test_two_packers_lose_nothing(stage: Stage, tmp_path: Path) -> None:
