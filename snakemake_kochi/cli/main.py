@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import io
 import logging
@@ -182,8 +181,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _complain(f"kochi: {error.message}", error.hint)
         return error.exit_status
     except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return _complain(f"kochi: {told(error)}", ROOM if is_full else None)
+        # Imported here: `kochi --help` must not wait for it.
+        from snakemake_kochi.files import lacks_room
+
+        return _complain(f"kochi: {told(error)}", ROOM if lacks_room(error) else None)
 
 
 def _prepare_streams() -> None:

@@ -187,6 +187,3 @@ class UnreadClaims:
                     _log.warning("job %d goes back to its queue: %s", entry.job, error)
                 move(entry.path, self._queue.waiting_ticket(entry.job, entry.attempt))
         notify_subscribers(self._machine, self._queue)
-
-
-__all__ = ["BegunJobs", "UnreadClaims", "read_open"]

@@ -283,9 +283,8 @@ class Ends:
     def publish(self, over: Iterable[Slot]) -> list[tuple[Slot, str]]:
         """Publish the results of jobs that are over, or requeue their tickets.
 
-        Returns the jobs whose end is published, each with a text for
-        people about how it ended (empty for a success). After a failure the caller passes the job
-        again after RETRY seconds.
+        Returns the jobs whose end is published, each with a text for people about how it ended
+        (empty for a success). After a failure the caller passes the job again after RETRY seconds.
         """
         done: list[tuple[Slot, str]] = []
         for slot in over:
