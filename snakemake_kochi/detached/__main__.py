@@ -100,7 +100,8 @@ def _look_for_stops(paths: LaunchPaths, process: subprocess.Popen[bytes]) -> Non
     while True:
         with contextlib.suppress(OSError):  # unknown now
             os.listdir(paths.directory)  # makes NFS look again for files that were missing
-            while is_there(paths.stop(number)):
+            # One at a time: two signals at once may count as one.
+            if is_there(paths.stop(number)):
                 _interrupt(process)
                 number += 1
         time.sleep(_STOP_LOOK)

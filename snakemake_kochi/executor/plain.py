@@ -302,6 +302,8 @@ class PlainShells:
         if any(path.endswith("/") or ".." in path for path in (*job.output, *job.log)):
             raise UnclearError("path")
         benchmark = job.benchmark
+        # Only in the script is the temporary directory of the node put in its place.
+        is_fixed = not (token and token in script)
         return ShellJob(
             script=script,
             executable=executable or "/bin/sh",
@@ -313,7 +315,7 @@ class PlainShells:
             benchmark=benchmark and Benchmark(str(benchmark), job.benchmark_repeats or 1),
             temporary_directory=token,
             environment=self._environment,
-            phase=phase_in(script, executable) if self._finds_phases else (),
+            phase=phase_in(script, executable) if is_fixed and self._finds_phases else (),
         )
 
 

@@ -83,7 +83,7 @@ def complete(place: Place) -> Staged | None:
         data = read_json(place.manifest, VERSION, is_ours=True)
         directory = place.data(str(data["data"]))
         if is_there(directory):
-            return Staged(directory, data["record"], data["others"], data["elsewhere"])
+            return Staged(directory, data["record"], data.get("others", ()), data.get("elsewhere"))
     return None
 
 

@@ -94,7 +94,10 @@ def stage(
             if (found := complete(place)) is None:
                 own = make_directory(scratch / "prepare_node")
                 found = fill(order, place, place.new_data(), own, task.timeout)
-            if set(nodes[1:]) <= set(found.others):
+            others = set(nodes[1:])
+            # The data of another worker may be removed there when that has ended.
+            is_held = found.elsewhere is not None and found.elsewhere["worker"] == worker
+            if not others or (is_held and others <= set(found.others)):
                 return found
             found = _with_others(freeze, task, order, place, found, worker, scratch, nodes)
             note(order, place, found)
@@ -131,6 +134,7 @@ def _with_others(
         {"state": str(paths.state), "presumed_dead": str(paths.presumed_dead)},
         *(own, task.timeout),
     )
+    way["worker"] = worker
     way["load_environment"] = order.environment.load_environment
     way["installs"] = [asdict(install) for install in order.environment.installs]
     record = {**found.record, "others": made}

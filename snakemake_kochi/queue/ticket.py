@@ -176,7 +176,10 @@ class ShellJob:
 
     def to_dict(self) -> dict[str, Any]:
         benchmark = None if self.benchmark is None else vars(self.benchmark)
-        return {**vars(self), "benchmark": benchmark, "environment": dict(self.environment)}
+        data = {**vars(self), "benchmark": benchmark, "environment": dict(self.environment)}
+        if not self.phase:
+            del data["phase"]  # workers of an earlier release do not know it
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ShellJob:

@@ -47,7 +47,7 @@ def test_a_run_whose_queues_or_locks_a_job_deletes_ends_and_names_them(
         f"""
         rule all:
             output: "done"
-            shell: "rm -r {machine}/{part}; touch {{output}}"
+            shell: "rm -r {machine}/{part}; sleep 300; touch {{output}}"
         """,
     )
     done = snakemake("--executor", "kochi", "-j2", cwd=tmp_path)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from run_helpers import background, nothing_is_left, our_processes, results
-from support import wait_until, write
+from support import run, wait_until, write
 
 THREE_JOBS = """
     rule all:
@@ -51,7 +51,10 @@ def test_the_log_of_each_job_is_named_and_has_its_output(tmp_path: Path, snakema
     write(tmp_path / "Snakefile", 'rule one:\n    shell: "echo said by the job; exit 0"')
     done = snakemake("--executor", "kochi", "--jobs", "1", cwd=tmp_path)
     (line,) = [line for line in done.stdout.splitlines() if "log: " in line]
-    assert "said by the job" in Path(line.split("log: ")[1]).read_text()
+    name, *words = line.split("log: ")[1].split()
+    assert name == "kochi"
+    shown = run(sys.executable, "-m", "snakemake_kochi.cli", *words, cwd=tmp_path)
+    assert "said by the job" in shown.stdout
 
 
 @pytest.mark.compatibility

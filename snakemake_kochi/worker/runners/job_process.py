@@ -421,6 +421,8 @@ class SpawnerProcess:
                 time.sleep(_ADOPTION_PAUSE)
             lead_session(log, request["cpus"])
             self.answer(request["number"], os.getpid())
+            # While a copy has it open, the worker does not see that this process has ended.
+            self._link.close()
             await_release(held, self._worker)
             shell: Any = SimpleNamespace(**request["shell"])
             status = self._run(job, shell, request["environment"], request["temporary"])

@@ -73,6 +73,10 @@ class PhaseRunner(Runner):
         for name in _OF_BASH:
             if name in environment:
                 return f"{name} is set"
+        paths = environment.get("PYTHONPATH", "")
+        if paths and not all(map(os.path.isabs, paths.split(os.pathsep))):
+            # A Python finds them from its directory, which is another one for each job.
+            return "PYTHONPATH has a path that is not absolute"
         return self._unfit.get(_key(environment), "")
 
     def is_ready(self, ticket: Ticket) -> bool:
@@ -87,7 +91,7 @@ class PhaseRunner(Runner):
             spawner = self._spawners[key] = Spawner(
                 self._patience, program=_MODULE, interpreter=command, environment=environment
             )
-        if not spawner.is_running:
+        if key not in self._unfit and not spawner.is_running:
             self._start(key, spawner)
         return key in self._unfit or spawner.memory_mb is not None
 

@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -48,6 +49,8 @@ _EXAMPLE = (
 
 def main(link: socket.socket, worker: int) -> None:
     end_with_parent()
+    # A copy that is not the Python of its job yet ends like any other process.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     variables = Variables()
     variables.begin()
     # What most runs of a batch use.
@@ -70,7 +73,10 @@ class _Program:
     def __init__(self, variables: Variables) -> None:
         self._variables = variables
         self._environment = dict(os.environ)
-        self._files = {file: _state_of(file) for file in _files_of_package()}
+        # Each installation of a package changes the time of the directory of packages.
+        libraries = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+        files = (*_files_of_package(), *libraries)
+        self._files = {file: _state_of(file) for file in files}
         self._looked = time.monotonic()
 
     def refuse(self, environment: Mapping[str, str]) -> int:

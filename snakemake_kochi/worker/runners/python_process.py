@@ -27,17 +27,18 @@ def run_as_main(work: Callable[[], int]) -> int:
     The caller ends the process by os._exit: what belongs to the process that was forked, its
     temporary directory for example, must remain for its other copies.
     """
-    status = 1
+    status, is_interrupted = 1, False
     try:
         status = work()
     except SystemExit as error:
         status = _exit_status(error)
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    except BaseException:
+    except BaseException as error:
+        is_interrupted = isinstance(error, KeyboardInterrupt)
         traceback.print_exc()
     _end_as_python_does()
+    if is_interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     return status
 
 

@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 
 # Linux limits a message of a socket to some 200 KiB.
 _MOST_BYTES = 128 * 1024
+_END_PATIENCE = 1.0  # seconds until a killed spawner is left to itself
 # Of itself, a spawner of shell jobs needs nothing: neither packages nor what is set for the user.
 _BARE = (sys.executable, "-I", "-S")
 
@@ -237,6 +238,7 @@ class Spawner:
             self._link = None
         if self._process is not None:
             self._process.kill()
-            with contextlib.suppress(ChildProcessError):
-                self._process.wait()
+            # Without a limit, the worker would hang with a process whose filesystem hangs.
+            with contextlib.suppress(ChildProcessError, subprocess.TimeoutExpired):
+                self._process.wait(_END_PATIENCE)
             self._process = None
