@@ -36,8 +36,9 @@ def is_given_up(paths: ProjectPaths, record: Mapping[str, Any], job_goes_on: boo
         return False
     job, packs = found
     try:
-        file = job.ended(int(record["attempt"]))
-        ended = read_json(file) if job_goes_on else packs.read_json(file)
+        file, own = (of(int(record["attempt"])) for of in (job.ended, job.attempt))
+        # A job that goes on has its own files in its directory; packs are not asked for each run.
+        ended = read_json(file) if job_goes_on and is_there(own) else packs.read_json(file)
     except (OSError, DamagedFileError):
         return False
     # Numbers are reused after KOCHI_ROOT was emptied; nonces are not.

@@ -19,7 +19,7 @@ from pathlib import Path
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import answered, list_names, parse_json
 from snakemake_kochi.packs import Summary
-from snakemake_kochi.paths import DRAFT, JobPaths, MachinePaths
+from snakemake_kochi.paths import DRAFT, JobPaths, MachinePaths, original_path
 from snakemake_kochi.queue import Result, Ticket, summary_of
 from snakemake_kochi.queue import result as results
 from snakemake_kochi.queue import ticket as tickets
@@ -124,11 +124,28 @@ def select(
     found = [candidate for candidate in executor.map(look, numbers) if candidate is not None]
     without = [each.job for each in found if "ticket.json" not in each.files]
     live = jobs_with_tickets(machine, [job for job in without if job not in packed])
-    controllers = set(controller_names(machine))
+    controllers = {*controller_names(machine), *_moved_aside(machine.controllers)}
     over = [each for each in found if each.job not in live]
-    ended = [each for each in over if not _is_awaited(each, packed, controllers)]
+    ended = [
+        each
+        for each in over
+        if not _is_awaited(each, packed, controllers) and not _is_ending(each, packed, keeping.now)
+    ]
     chosen = tuple(each for each in ended if not keeping.keeps(each))
     return Selection(chosen, has_others=len(ended) < len(numbers))
+
+
+def _moved_aside(directory: Path) -> Iterator[str]:
+    """The names of what a clean-up has moved aside, which it may put back."""
+    for name in list_names(directory):
+        if (original := original_path(directory / name)) is not None:
+            yield original.name
+
+
+def _is_ending(candidate: Candidate, packed: Collection[int], now: float) -> bool:
+    """Whether the ticket of a job may just be on its way from its queue into the directory."""
+    is_complete = candidate.ticket is not None or candidate.job in packed
+    return not is_complete and candidate.ended > now - _LEFTOVER_AGE
 
 
 def _is_awaited(

@@ -119,8 +119,12 @@ class Claimer:
             self._forget_skipped()
         self._look_for_paused()
         if is_first is None:
-            if sum(unread) > 0 and self._alike >= _ALIKE:
-                return self._claim_unread(worker, accept, *unread)
+            # Shards with skipped tickets would be listed under the lock.
+            if sum(unread) > 0 and self._alike >= _ALIKE and self._skipped.is_empty:
+                # If there is nothing where tickets were a moment ago, new ones may be elsewhere.
+                return self._claim_unread(worker, accept, *unread) or (
+                    self._claim(worker, accept, limit) if self._alike else []
+                )
             return self._claim(worker, accept, limit)
         claims, has_stopped = self._claim_preferred(worker, accept, limit, is_first)
         if has_stopped or len(claims) == limit:
@@ -137,7 +141,7 @@ class Claimer:
         self, worker: int, accept: Callable[[Ticket], Answer], at_once: int, ahead: int
     ) -> list[Claim]:
         def is_wanted(entry: Entry) -> bool:
-            return entry not in self._skipped and self._postponed.is_due(entry.path)
+            return self._postponed.is_due(entry.path)
 
         if not self._unread.has_some():
             return []
@@ -150,8 +154,9 @@ class Claimer:
         claims: list[Claim] = []
         back: list[tuple[Entry, Ticket]] = []
         skipped: list[tuple[Entry, Ticket]] = []
+        over: list[tuple[Entry, Ticket]] = []
         damaged: list[Entry] = []
-        for entry, ticket in self._unread.read(moved, damaged):
+        for entry, ticket in self._unread.read(moved, over, damaged):
             if back or SPREAD in ticket.labels:
                 back.append((entry, ticket))  # later tickets do not overtake it
                 continue
@@ -163,10 +168,10 @@ class Claimer:
             else:
                 self._skipped.add(Entry(self._paths.waiting_ticket(entry.job, 1), entry.job, 1))
                 skipped.append((entry, ticket))
-        if back or skipped or damaged:
+        if back or skipped or over or damaged:
             self._alike = 0
             try:
-                self._unread.put_back([*skipped, *back], damaged)
+                self._unread.put_back([*over, *skipped, *back], damaged)
             except (OSError, KochiError) as error:
                 # The claims must be returned. The worker finds those that it does not know about.
                 _log.warning("queue %s: claims do not go back now: %s", self._paths.name, error)

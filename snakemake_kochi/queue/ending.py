@@ -96,25 +96,29 @@ def _deliver_damage(machine: MachinePaths, entry: Entry, controller: str, why: s
 
 
 def end_ticket(
-    machine: MachinePaths, path: Path, ticket: Ticket, result: Result, given_up: Path | None = None
+    machine: MachinePaths,
+    path: Path,
+    ticket: Ticket,
+    result: Result,
+    own_attempt: int | None = None,
 ) -> bool:
     """Publish the result of a ticket, notify its controller, and take it out of its queue.
 
-    A worker calls this for its own claim, without the queue's lock; others call it with the lock
-    held. The result does not count if `given_up` exists by then: the file that says that the
-    worker's attempt was given up. Returns False when it does not count, or when a result existed
-    already; then the new one is kept beside it and ignored. If a process dies in between, the queue
-    contains a ticket whose result exists; `complete` takes it out.
+    A worker calls this with its `own_attempt`, the one that has ended, without the queue's lock;
+    others call it with the lock held. The result of an attempt that was given up by then does not
+    count. Returns False when it does not count, or when a result existed already; then the new one
+    is kept beside it and ignored. If a process dies in between, the queue contains a ticket whose
+    result exists; `complete` takes it out.
     """
     paths = machine.job(ticket.job)
     content = to_json(result.to_dict())
     draft = paths.draft(result.nonce)
-    is_open = _write_draft(draft, content, path)
+    _write_draft(draft, content, path.parent)
     is_moved = False
     try:
-        # Who gives up an attempt writes `given_up` first and then removes the drafts. So a draft
-        # that was there before, and is linked nevertheless, is found by that process as a result.
-        is_open = is_open and not (given_up is not None and is_there(given_up))
+        # Who gives up an attempt writes `ended` first and then removes the drafts. So a draft that
+        # was there before, and is linked nevertheless, is found by that process as a result.
+        is_open = own_attempt is None or _goes_on(paths, own_attempt, path)
         counts = is_open and _publish(draft, paths)
         if counts and ticket.controller is not None:
             is_moved = _deliver_draft(machine, draft, result, ticket.controller)
@@ -134,11 +138,20 @@ def end_ticket(
     return False
 
 
-def _write_draft(draft: Path, content: bytes, ticket: Path) -> bool:
-    """Write a draft. If its directory is missing, it is made, unless the queue is gone, too.
+def _goes_on(paths: JobPaths, attempt: int, ticket: Path) -> bool:
+    """Whether an attempt was not given up, and no later one has ended. Raises OSError.
 
-    Returns False if the job has certainly ended: its directory is missing, and so is its ticket.
+    The files of a job that has ended may be in a pack, or deleted, that of the attempt first. An
+    attempt that could not begin has none, but its ticket is still claimed.
     """
+    names = list_names(paths.directory)
+    if paths.ended(attempt).name in names:
+        return False
+    return paths.attempt(attempt).name in names or is_there(ticket)
+
+
+def _write_draft(draft: Path, content: bytes, queue: Path) -> None:
+    """Write a draft. If its directory is missing, it is made, unless the queue is gone, too."""
     draft_of = partial(write_new, draft, content)
     try:
         answered(draft_of)
@@ -147,16 +160,12 @@ def _write_draft(draft: Path, content: bytes, ticket: Path) -> bool:
         draft.unlink(missing_ok=True)
         answered(draft_of)
     except FileNotFoundError:
-        if not is_there(ticket.parent):
+        if not is_there(queue):
             raise QueueRemovedError(
-                f"the directory of the queue does not exist: {ticket.parent.parent}"
+                f"the directory of the queue does not exist: {queue.parent}"
             ) from None
-        # Otherwise the result would count beside the one that is in a pack.
-        is_open = is_there(ticket)
         make_directory(draft.parent)
         answered(draft_of)
-        return is_open
-    return True
 
 
 def _publish(draft: Path, paths: JobPaths) -> bool:

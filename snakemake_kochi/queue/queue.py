@@ -23,7 +23,7 @@ from snakemake_kochi.files import (
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.claiming import Answer, Claim, Claimer
-from snakemake_kochi.queue.ending import end_ticket
+from snakemake_kochi.queue.ending import end_ticket, set_aside
 from snakemake_kochi.queue.entries import (
     Entry,
     QueueRemovedError,
@@ -155,8 +155,8 @@ class Queue:
         the result is kept beside the one that counts and ignored. Raises OSError or KochiError when
         the result cannot be written; then the call can be repeated.
         """
-        given_up = self.machine.job(claim.ticket.job).ended(claim.ticket.attempt)
-        return end_ticket(self.machine, claim.path, claim.ticket, result, given_up)
+        own_attempt = claim.ticket.attempt
+        return end_ticket(self.machine, claim.path, claim.ticket, result, own_attempt)
 
     def requeue(self, claim: Claim, reason: UncountedReason = "drained", detail: str = "") -> None:
         """Give up a claim without a result; its `reason` and `detail` are recorded.
@@ -169,6 +169,20 @@ class Queue:
                 end = ended_attempt(self.machine, claim.entry, reason, claim.worker, host, detail)
                 requeue(self.machine, self.paths, claim.entry, claim.ticket, end)
         notify_subscribers(self.machine, self.paths)
+
+    def set_aside(self, entry: Entry, why: str) -> None:
+        """End a ticket that cannot be read, if it is still there. Raises OSError and KochiError."""
+        with queue_lock(self.machine, self.name):
+            if is_there(entry.path):
+                set_aside(self.machine, self.paths, entry, why)
+
+    def has_unbegun_claims(self, worker: int) -> bool:
+        """Whether another worker holds a ticket that it may put back into the queue."""
+        return any(
+            entry.worker != worker
+            and not is_there(self.machine.job(entry.job).attempt(entry.attempt))
+            for entry in running_entries(self.paths)
+        )
 
     def recover(self) -> list[str]:
         """See `recovery.recover`."""

@@ -62,9 +62,10 @@ def requeue(
     third attempt was lost, met a broken node, or ran out of a worker's whole time. Returns in a few
     words what happened to the ticket.
     """
-    if complete(machine, entry.path, ticket):
-        return "had ended"
     paths = machine.job(entry.job)
+    if complete(machine, entry.path, ticket):
+        withdraw_drafts(paths)  # the worker that published it may not come to that
+        return "had ended"
     began = is_there(paths.attempt(entry.attempt)) or is_there(paths.ended(entry.attempt))
     is_over = began or end.reason != "drained"
     if is_over:

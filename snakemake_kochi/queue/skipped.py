@@ -94,6 +94,11 @@ class SkippedTickets:
         self._jobs.add(entry.job)
         self._shards_with_some.add(entry.path.parent.name)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no ticket was skipped."""
+        return not self._shards_with_some
+
     def __contains__(self, entry: Entry) -> bool:
         return entry.job in self._jobs
 

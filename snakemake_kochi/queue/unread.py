@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import is_there, list_names, move
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.files import is_there, list_names, make_directory, move
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.ending import (
@@ -60,16 +60,10 @@ def read_open(machine: MachinePaths, entry: Entry, begun: BegunJobs) -> Ticket |
     """Read a ticket that waits or is claimed; None if it is gone, has ended, or is ended here.
 
     It has ended if a process was killed while it ended the ticket, and is ended if it was
-    cancelled. Call with the queue's lock held, or for a claim of the calling worker. Raises OSError
-    or DamagedFileError.
+    cancelled. Call with the queue's lock held. Raises OSError or DamagedFileError.
     """
-    try:
-        ticket = read_ticket(entry.path).with_attempt(entry.attempt)
-        if ticket.job != entry.job:
-            raise DamagedFileError(f"{entry.path}: key 'job': {ticket.job} instead of {entry.job}")
-    except FileNotFoundError:
-        return None
-    if not begun.has(entry.job):
+    ticket = _read(entry)
+    if ticket is None or not begun.has(entry.job):
         return ticket
     if complete(machine, entry.path, ticket):
         return None
@@ -77,6 +71,17 @@ def read_open(machine: MachinePaths, entry: Entry, begun: BegunJobs) -> Ticket |
         result = unexecuted_result(machine, entry, "cancelled")
         end_ticket(machine, entry.path, ticket, result)
         return None
+    return ticket
+
+
+def _read(entry: Entry) -> Ticket | None:
+    """Read a ticket; None if it is gone. Raises OSError or DamagedFileError."""
+    try:
+        ticket = read_ticket(entry.path).with_attempt(entry.attempt)
+    except FileNotFoundError:
+        return None
+    if ticket.job != entry.job:
+        raise DamagedFileError(f"{entry.path}: key 'job': {ticket.job} instead of {entry.job}")
     return ticket
 
 
@@ -151,39 +156,67 @@ class UnreadClaims:
             yield Entry(target, entry.job, entry.attempt, worker)
 
     def read(
-        self, entries: Iterable[Entry], damaged: list[Entry]
+        self,
+        entries: Iterable[Entry],
+        over: list[tuple[Entry, Ticket]],
+        damaged: list[Entry],
     ) -> Iterator[tuple[Entry, Ticket]]:
-        """Read these claims, without the lock; those that cannot be read go to `damaged`."""
+        """Read these claims, without the lock.
+
+        Tickets that have a result or are cancelled go to `over`: without the lock, nobody may end
+        them. Those that cannot be read go to `damaged`.
+        """
         begun = BegunJobs(self._machine)
         for entry in entries:
+            paths = self._machine.job(entry.job)
             try:
-                ticket = read_open(self._machine, entry, begun)
+                if (ticket := _read(entry)) is None:
+                    continue
+                if begun.has(entry.job) and (is_there(paths.result) or is_there(paths.cancel)):
+                    over.append((entry, ticket))
+                    continue
             except (OSError, DamagedFileError):
                 damaged.append(entry)
                 continue
-            if ticket is not None:
-                yield entry, ticket
+            yield entry, ticket
 
     def put_back(self, claimed: Iterable[tuple[Entry, Ticket]], damaged: Iterable[Entry]) -> None:
         """Undo claims that have not begun; a damaged ticket is set aside.
 
-        What cannot be put back now, its worker finds among its own claims.
+        Claims that others have taken from this worker meanwhile, as from a dead one, are left to
+        them. What cannot be put back now, its worker finds among its own claims.
         """
         host = this_node().host
         with queue_lock(self._machine, self._queue.name):
             for entry, ticket in claimed:
-                assert entry.worker is not None
-                end = ended_attempt(self._machine, entry, "drained", entry.worker, host)
-                requeue(self._machine, self._queue, entry, ticket, end)
+                with _tolerating(entry):
+                    if is_there(entry.path):
+                        assert entry.worker is not None
+                        end = ended_attempt(self._machine, entry, "drained", entry.worker, host)
+                        requeue(self._machine, self._queue, entry, ticket, end)
             for entry in damaged:
-                try:
-                    read_ticket(entry.path)
-                except DamagedFileError as error:
-                    set_aside(self._machine, self._queue, entry, error.message)
-                    continue
-                except FileNotFoundError:
-                    continue
-                except OSError as error:
-                    _log.warning("job %d goes back to its queue: %s", entry.job, error)
-                move(entry.path, self._queue.waiting_ticket(entry.job, entry.attempt))
+                with _tolerating(entry):
+                    self._put_back_unread(entry)
         notify_subscribers(self._machine, self._queue)
+
+    def _put_back_unread(self, entry: Entry) -> None:
+        try:
+            read_ticket(entry.path)
+        except DamagedFileError as error:
+            set_aside(self._machine, self._queue, entry, error.message)
+            return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            _log.warning("job %d goes back to its queue: %s", entry.job, error)
+        target = self._queue.waiting_ticket(entry.job, entry.attempt)
+        make_directory(target.parent)
+        move(entry.path, target)
+
+
+@contextlib.contextmanager
+def _tolerating(entry: Entry) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, KochiError) as error:
+        _log.warning("job %d does not go back to its queue now: %s", entry.job, error)

@@ -282,11 +282,15 @@ class Claims:
             if entry.worker == self._worker and entry.job not in known:
                 try:
                     self._require_not_begun(entry)
+                except DamagedFileError as error:
+                    self._notices.fault(f"job {entry.job} stays in {entry.path}", error)
+                    continue
+                try:
                     ticket = read_ticket(entry.path).with_attempt(entry.attempt)
                 except FileNotFoundError:
                     continue  # a listing does not show a single moment
                 except DamagedFileError as error:
-                    self._notices.fault(f"job {entry.job} stays in {entry.path}", error)
+                    queue.set_aside(entry, error.message)
                     continue
                 _log.warning("job %d was claimed without this worker's knowledge", entry.job)
                 found.append(Claim(ticket, self._worker, new_nonce(), entry.path))

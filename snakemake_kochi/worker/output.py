@@ -15,8 +15,10 @@ from io import RawIOBase
 from pathlib import Path
 from typing import BinaryIO
 
+from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import answered
 from snakemake_kochi.notices import Notices
+from snakemake_kochi.packs.pack import PackedFile
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.worker.settings import RETRY
 
@@ -60,14 +62,17 @@ class Echo:
         jobs: bool,
         stream: RawIOBase | BinaryIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        packed_log: Callable[[int], PackedFile | None] = lambda job: None,
     ) -> None:
         """Open the output.
 
         With `jobs` false it shows only the worker's own lines. `stream`, by default stdout, is
-        unbuffered: Echo keeps the bytes that `stream` does not accept.
+        unbuffered: Echo keeps the bytes that `stream` does not accept. `packed_log` finds the log
+        of a job in a pack.
         """
         self._stream = stream or _raw_stdout()
         self._jobs = jobs
+        self._packed_log = packed_log
         self._queue: deque[_Shown] = deque()
         self._room = 0
         self._unwritten = b""
@@ -142,11 +147,26 @@ class Echo:
                     if self._room <= 0 and not everything:
                         return False
         except FileNotFoundError:
-            return not self._unwritten
+            return self._copy_packed(shown)
         except OSError as error:
             return self._is_given_up(shown, error)
         shown.unreadable_since = None
         self._notices.over(_unread(shown))
+        return not self._unwritten
+
+    def _copy_packed(self, shown: _Shown) -> bool:
+        """As `_copy`, for a job that ended while the output of another one was shown."""
+        try:
+            if (packed := self._packed_log(shown.job)) is not None:
+                # Large logs are in no pack.
+                rest = packed.read()[shown.offset :]
+                self._write(rest)
+                shown.offset += len(rest)
+                shown.last = rest[-1:] or shown.last
+        except DamagedFileError as error:
+            self.say(f"({error.message})")
+        except OSError as error:
+            return self._is_given_up(shown, error)
         return not self._unwritten
 
     def _is_given_up(self, shown: _Shown, error: OSError) -> bool:

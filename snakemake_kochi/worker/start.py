@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError, KochiError, WorkerError
@@ -25,6 +26,7 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.entries import allocate_ids
 from snakemake_kochi.queue.heartbeat import heartbeat_interval
+from snakemake_kochi.queue.jobs import packed_log
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.wakeup import assign_queues, read_queues
@@ -189,7 +191,7 @@ def _work(
         except OSError as error:
             raise _not_started(machine, state.worker, error) from error
         _log.info("worker %d started on machine %s: %s", state.worker, machine.name, state)
-        shown = Echo(jobs=settings.echo)
+        shown = Echo(jobs=settings.echo, packed_log=partial(packed_log, machine))
         shown.say(f"Kochi worker {state.worker} started on machine {machine.name}.", "=" * WIDTH)
         adopt_orphans()
         devices = _devices(machine, state.capacity, gpus)

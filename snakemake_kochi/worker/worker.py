@@ -328,6 +328,12 @@ class Worker:
             return None
         if not all(tried(queue.name, queue.is_empty) for queue in queues):
             return None
+        # It may be a ticket that only this worker can run, and that another one has not read yet.
+        own = self._state.state.worker
+        held = (tried(queue.name, partial(queue.has_unbegun_claims, own)) for queue in queues)
+        if any(each is not False for each in held):
+            self._pause_until = time.monotonic() + RETRY
+            return None
         left = self._claims.describe_skipped()
         self._echo.pump(everything=True)
         self._echo.say(*left)

@@ -22,7 +22,7 @@ from snakemake_kochi.packing.candidates import Keeping, select
 from snakemake_kochi.packing.writing import remove_packed, write_pack
 from snakemake_kochi.packs import JobFilter
 from snakemake_kochi.packs.pack import SUMMARIES, Pack
-from snakemake_kochi.paths import SHARD
+from snakemake_kochi.paths import SHARD, aside_path
 from snakemake_kochi.queue import (
     Inbox,
     Queue,
@@ -180,6 +180,44 @@ def test_a_late_result_beside_a_pack_is_shown_and_packed_next_time(stage: Stage)
     stage.pack()
     assert stage.directories() == [] and len(stage.packs()) == 1
     assert stage.seen() == before and name in stage.files(8)
+
+
+def test_a_late_result_of_a_packed_job_stays_late_when_it_is_written_again(stage: Stage) -> None:
+    """The disk was full at the first try, which has made the directory of the job."""
+    stage.submit(NAMES)
+    claims = stage.begin(SHARD)
+    stage.finish(claims)
+    stage.pack()
+    make_directory(stage.machine.job(8).directory)
+    assert stage.queue.finish(claims[8], stage.result(claims[8], ok=False)) is False
+    result = stage.seen()[8][0].result
+    assert result is not None and result.ok
+    assert not stage.machine.job(8).result.exists()
+
+
+def test_a_job_whose_ticket_is_on_its_way_is_packed_with_it(stage: Stage) -> None:
+    stage.end(*NAMES)
+    paths = stage.machine.job(8)
+    ticket = paths.ticket.read_bytes()
+    paths.ticket.unlink()  # between the result and the rename of the ticket
+    stage.pack()
+    assert stage.directories() == [8]
+    paths.ticket.write_bytes(ticket)
+    stage.pack()
+    assert stage.directories() == []
+    wanted = JobFilter(names=(NAMES[8],))
+    assert 8 in {view.job for view in list_jobs(stage.machine, True, SHARD, wanted)}
+
+
+def test_the_jobs_of_a_controller_that_is_moved_aside_stay(stage: Stage) -> None:
+    inbox = Inbox.create(stage.machine)
+    stage.submit(NAMES, controller=inbox.identity)
+    stage.finish(stage.begin(SHARD))
+    aside = aside_path(stage.machine.controller(inbox.identity).directory, "abc")
+    stage.machine.controller(inbox.identity).directory.rename(aside)
+    assert stage.pack().jobs == 0
+    aside.rename(stage.machine.controller(inbox.identity).directory)
+    inbox.close()
 
 
 def test_a_log_that_grows_while_it_is_packed_keeps_what_came(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from file_calls import Calls
 
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Queue, Resources, Ticket, cancel, find_job
-from snakemake_kochi.queue.claiming import Answer
+from snakemake_kochi.queue.claiming import Answer, Claim
+from snakemake_kochi.queue.entries import running_entries
+from snakemake_kochi.queue.ticket import read_ticket
 from snakemake_kochi.queue.unread import UnreadClaims
 from snakemake_kochi.queue.wakeup import subscribe
 
@@ -129,3 +133,49 @@ def test_a_cancelled_ticket_of_the_same_queue_is_left_alone(
     queue.submit([ticket()] * 3)
     assert cancel(machine, 5) == "cancelled"
     assert jobs(queue.claim(1, take, 9, unread=(9, 0))) == [4, 6]
+
+
+def test_a_claim_that_was_taken_from_a_worker_while_it_read_is_left_to_the_others(
+    queue: Queue, machine: MachinePaths, ticket: MakeTicket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still after its claim, and was presumed dead. The next attempt has a draft."""
+    queue.submit([ticket(), ticket(resources=Resources(cores=8))])
+    others = Queue(machine, "q")
+    put_back = UnreadClaims.put_back
+
+    def put_back_late(self: UnreadClaims, *arguments: Any) -> None:
+        for claim in [Claim(view_ticket, 1, "n", path) for view_ticket, path in claims_of(1, 5)]:
+            others.requeue(claim, "lost")
+        (again,) = others.claim(2, take)
+        machine.job(5).draft(again.nonce).touch()
+        taken.append(again)
+        put_back(self, *arguments)
+
+    def claims_of(worker: int, job: int) -> list[tuple[Ticket, Path]]:
+        path = queue.paths.running_ticket(job, 1, worker)
+        return [(read_ticket(path).with_attempt(1), path)]
+
+    taken: list[Claim] = []
+    monkeypatch.setattr(UnreadClaims, "put_back", put_back_late)
+    assert jobs(queue.claim(1, narrow, 9, unread=(9, 0))) == [4]
+    (again,) = taken
+    assert again.path.exists() and machine.job(5).draft(again.nonce).exists()
+    assert [view.attempt for view in queue.running() if view.job == 5] == [2]
+
+
+def test_a_claim_that_cannot_go_back_does_not_keep_the_others_from_it(
+    queue: Queue, machine: MachinePaths, ticket: MakeTicket
+) -> None:
+    queue.submit([ticket()] * 3)
+    queue.paths.waiting_ticket(4, 1).write_text("{")
+    queue.paths.waiting_ticket(5, 1).write_text("{")
+    machine.job(4).directory.parent.mkdir(parents=True, exist_ok=True)
+    machine.job(4).directory.write_text("")  # in its way
+    assert jobs(queue.claim(1, take, 9, unread=(9, 0))) == [6]
+    assert find_job(machine, 5).state == "ended"
+    assert queue.paths.running_ticket(4, 1, 1).exists()
+    # As the worker does with those of its claims that it does not know.
+    machine.job(4).directory.unlink()
+    (entry,) = [each for each in running_entries(queue.paths) if each.job == 4]
+    queue.set_aside(entry, "damaged")
+    assert find_job(machine, 4).state == "ended" and queue.waiting() == []

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import io
+import math
+from functools import partial
 from pathlib import Path
 
 from file_calls import note_calls
+from packing.stage import Stage
 
+from snakemake_kochi.paths import SHARD
+from snakemake_kochi.queue.jobs import packed_log
 from snakemake_kochi.worker.output import Echo
 
 
@@ -30,3 +35,16 @@ def test_a_log_is_opened_less_often_while_it_does_not_grow(
         echo.job_ended(0, "")
         echo.pump()
     assert b"\na\nb\n" in shown.getvalue()
+
+
+def test_a_log_that_moved_into_a_pack_before_its_turn_is_shown(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.end(*["short"] * SHARD)
+    shown = io.BytesIO()
+    echo = Echo(jobs=True, stream=shown, packed_log=partial(packed_log, stage.machine))
+    echo.job_started(7, "short", stage.machine.job(7).log, 0)
+    echo.job_ended(7, "")
+    stage.pack()
+    assert not stage.machine.job(7).log.exists()
+    echo.pump()
+    assert b"short said so\n" in shown.getvalue() and echo.deadline == math.inf
