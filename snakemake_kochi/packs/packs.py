@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import answered, is_there, list_names, parse_json, read_json
+from snakemake_kochi.later_log import LaterLog
 from snakemake_kochi.packs.summary import JobFilter, Summary, header_of, summaries_from_lines
 from snakemake_kochi.paths import SHARD, JobPaths, MachinePaths, PackGroupPaths
 
 if TYPE_CHECKING:
     from snakemake_kochi.packs.pack import Pack, PackedFile
 
-_log = logging.getLogger(__name__)
+_log = LaterLog(__name__)
 
 # How often the packs of a group may be replaced during one look before that is an error.
 _MOST_LOOKS = 20

@@ -17,9 +17,8 @@ import snakemake_kochi
 from snakemake_kochi.enqueue import job as jobs
 from snakemake_kochi.enqueue import own_worker
 from snakemake_kochi.errors import KochiError, NameNotFoundError, WorkerError
-from snakemake_kochi.files import is_there
-from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import Resources, find_job, list_queues, list_workers
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import Resources, find_job, has_ended, list_queues, list_workers
 
 from .conftest import Outcome
 
@@ -82,13 +81,13 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(
     job = snakemake_kochi.submit("while [ ! -e go ]; do sleep 0.05; done; echo done")
     wait_until(lambda: job.state == "running")
 
-    def look(path: Path) -> bool:
+    def look(machine: MachinePaths, number: int) -> bool:
         os.kill(os.getpid(), signal.SIGINT)
-        return is_there(path)
+        return has_ended(machine, number)
 
     # A timer could be faster than what it is to interrupt.
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as caught:
-        patch.setattr(jobs, "is_there", look)
+        patch.setattr(jobs, "has_ended", look)
         job.wait()
     assert caught.value.__notes__ == ["Job 0 goes on. To end it: cancel()"]
     assert job.state == "running"

@@ -101,7 +101,9 @@ class Runs:
         found = {key: whole[key] for key in _COMPARED if key in whole}
         found["keys"] = sorted(whole)
         found["artifacts"] = [each["dest"] for each in whole["artifacts"]]
-        found["facts"] = {name: fact["output"] for name, fact in (whole["facts"] or {}).items()}
+        if whole["outcome"] == "success":  # a failed one has what others have found before
+            facts = whole["facts"].items()
+            found["facts"] = {name: fact["output"] for name, fact in facts}
         return found
 
     def plain(self, text: str) -> str:
