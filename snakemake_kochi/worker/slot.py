@@ -91,16 +91,6 @@ class Slot:
         return time.monotonic() - self._began
 
     @property
-    def is_over(self) -> bool:
-        """Whether its last process is gone; its end may not be published yet."""
-        return self._is_over
-
-    @property
-    def has_succeeded(self) -> bool:
-        """Whether it has ended by itself, and well."""
-        return self.stop is None and self._exit == Exit(0, None)
-
-    @property
     def is_overdue(self) -> bool:
         """Whether the job's run time is over and the job has not been told to end."""
         expires = self._next_expiry

@@ -93,8 +93,7 @@ class Slots:
 
     @property
     def resources(self) -> list[Resources]:
-        """What the jobs use that are not over."""
-        return [slot.claim.ticket.resources for slot in self._slots if not slot.is_over]
+        return [slot.claim.ticket.resources for slot in self._slots]
 
     def start(self, claim: Claim) -> None:
         """Start a claimed ticket.
@@ -203,10 +202,7 @@ class Slots:
             slot.kill()
 
     def advance(self) -> list[Slot]:
-        """Continue to end jobs; return those that are over and whose ends are to be published now.
-
-        Their room is free already.
-        """
+        """Continue to end jobs, publish the ends of the jobs that are over, and return these."""
         for slot in self._slots:
             slot.poll()
             if slot.is_overdue:
@@ -215,18 +211,12 @@ class Slots:
         # List them after the polls: when the end of a process is visible, the processes that it
         # left behind are already children of the worker.
         orphans = self._reap_orphans()
-        running = [slot for slot in self._slots if not slot.is_over]
-        over = [slot for slot in self._slots if slot.advance(orphans, len(running) == 1)]
-        for slot in running:
-            if slot.is_over:
-                self._devices.release(slot.allotment)
-        return over
-
-    def publish(self, over: Iterable[Slot]) -> list[Slot]:
-        """Publish the ends of jobs that are over; return those for which that succeeded."""
+        is_alone = len(self._slots) == 1
+        over = [slot for slot in self._slots if slot.advance(orphans, is_alone)]
         published = self._ends.publish(over)
         for slot, ending in published:
             self._slots.remove(slot)
+            self._devices.release(slot.allotment)
             self._echo.job_ended(slot.claim.ticket.job, ending)
         if published:
             self._note_running()

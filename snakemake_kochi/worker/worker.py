@@ -199,12 +199,7 @@ class Worker:
             self._queues.tried(queue.name, requeue)
 
     def _advance(self) -> None:
-        over = self._slots.advance()
-        if over and all(slot.has_succeeded for slot in over):
-            # The next jobs need not wait until the ends are written. After a failure the node is
-            # tested first.
-            self._start_held()
-        for slot in self._slots.publish(over):
+        for slot in self._slots.advance():
             self._claims.job_ended(slot.seconds)
             self._walltime.job_ended()
             self._idle.begin()

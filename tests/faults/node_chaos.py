@@ -6,7 +6,6 @@ filesystem (`GlusterVolume`, or two mounts of FUSE).
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -20,6 +19,7 @@ from support import git, wait_until, worker_command, write
 
 from snakemake_kochi.locks.settings import settle_locks
 from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import list_jobs
 
 HEARTBEAT = 1.0  # seconds
 CORES = 2  # of each worker
@@ -108,12 +108,12 @@ class Project:
     def _successes(self) -> dict[str, list[str]]:
         """By output, the jobs of the queue that succeeded: their controllers and times."""
         found = defaultdict(list)
-        for path in (self.root / "machines" / "local" / "jobs").rglob("result.json"):
-            result = json.loads(path.read_text())
-            ticket = json.loads((path.parent / "ticket.json").read_text())
-            if result["reason"] == "success":
-                said = f"{ticket['controller']}: {result['started']} to {result['ended']}"
-                found[ticket["outputs"][0]].append(said)
+        # In directories, or in packs: a packer begins at the end of a run.
+        for view in list_jobs(Root(self.root).machine("local"), ended=True, limit=10 * self.jobs):
+            if view.result is not None and view.result.reason == "success":
+                assert view.ticket is not None
+                said = f"{view.ticket.controller}: {view.result.started} to {view.result.ended}"
+                found[view.ticket.outputs[0]].append(said)
         return found
 
     def problems(self, most_again: int, most_twice: int = 0) -> list[str]:
