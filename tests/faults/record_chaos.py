@@ -27,7 +27,7 @@ from support import git, write
 
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue.result import read_result
+from snakemake_kochi.queue import find_job
 
 BRANCH = "kochi_artifacts_local"
 SNAKEFILE = """
@@ -198,7 +198,10 @@ def _problems(project: Path, lines: dict[int, list[str]]) -> Iterator[str]:
         nonces = [record["nonce"] for record in found]
         if len(set(nonces)) != len(nonces) or not wrote.keys() >= set(nonces):
             yield f"point {number} has the records of {nonces} and was executed by {[*wrote]}"
-        counting = [r["nonce"] for r in found if read_result(machine.job(int(r["job"])).result).ok]
+        # In the directory of the job, or in a pack.
+        results = (find_job(machine, int(record["job"])).result for record in found)
+        ends = zip(found, results, strict=True)
+        counting = [record["nonce"] for record, end in ends if end is not None and end.ok]
         if counting != nonces[-1:]:
             yield f"of point {number}, {counting} succeeded, and the records are of {nonces}"
             continue
