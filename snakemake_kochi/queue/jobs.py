@@ -175,8 +175,7 @@ def packed_log(machine: MachinePaths, job: int) -> PackedFile | None:
 
     Raises DamagedFileError and OSError.
     """
-    path = machine.job(job).log
-    return None if is_there(path) else Packs(machine).file(path)
+    return _packed(machine, machine.job(job).log)
 
 
 def packed_result(machine: MachinePaths, job: int) -> PackedFile | None:
@@ -184,7 +183,10 @@ def packed_result(machine: MachinePaths, job: int) -> PackedFile | None:
 
     Raises DamagedFileError and OSError.
     """
-    path = machine.job(job).result
+    return _packed(machine, machine.job(job).result)
+
+
+def _packed(machine: MachinePaths, path: Path) -> PackedFile | None:
     return None if is_there(path) else Packs(machine).file(path)
 
 
