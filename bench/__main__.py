@@ -34,7 +34,7 @@ from bench import (
     throughput,
     watching,
 )
-from bench.measure import Row, Size, facts, table
+from bench.measure import Row, Size, facts, table, wait_for_packers
 
 # The benchmarks by their names on the command line. Each gets an empty directory.
 BENCHES: dict[str, Callable[[Path, Size], list[Row]]] = {
@@ -122,6 +122,7 @@ def main(
             own.mkdir(mode=0o700)
             click.echo(f"\n{name}\n")
             shown = table(BENCHES[name](own, size))
+            wait_for_packers(own)
             click.echo(shown)
             text += f"\n\n### `{name}`\n\n{_description(name)}\n\n{shown}"
             if write is not None:

@@ -182,6 +182,25 @@ def workers(
             process.terminate()
         for process in started:
             process.wait()
+        wait_for_packers(directory)
+
+
+def wait_for_packers(directory: Path) -> None:
+    """Wait until no packer, as runs and workers start them at their end, works below `directory`.
+
+    It would take part in the next measurement, and write into a directory that is being removed.
+    """
+    wait_until(
+        lambda: not any(map(_packs_below(directory), psutil.process_iter(["cmdline"]))), 0.05
+    )
+
+
+def _packs_below(directory: Path) -> Callable[[psutil.Process], bool]:
+    def packs(process: psutil.Process) -> bool:
+        words = process.info["cmdline"] or [""]  # None, or empty, of a process that has ended
+        return "snakemake_kochi.packing" in words and Path(words[-1]).is_relative_to(directory)
+
+    return packs
 
 
 def import_of_tests(name: str) -> Any:
