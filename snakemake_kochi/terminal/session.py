@@ -8,13 +8,22 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snakemake_kochi.backoff import Backoff, wait_until
-from snakemake_kochi.errors import KochiError
+from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import last_lines
 from snakemake_kochi.location import Location
-from snakemake_kochi.queue import cancel, explain, find_job, has_ended, reasons, seconds_since
+from snakemake_kochi.queue import (
+    cancel,
+    explain,
+    find_job,
+    has_ended,
+    packed_log,
+    reasons,
+    seconds_since,
+)
 from snakemake_kochi.terminal.address import Address, read_address
 from snakemake_kochi.terminal.client import Client, Ending
 from snakemake_kochi.terminal.connect import UnreachableTerminalError, connected, way_to_port
@@ -87,7 +96,7 @@ class Session:
         while True:
             if (address := read_address(paths)) is not None and self._is_current(address):
                 return address
-            if has_ended(self.location.machine_paths, self.job):
+            if self._has_ended():
                 return None
             if look.is_due:
                 look.hold(_LOOK)
@@ -195,20 +204,32 @@ class Session:
         return _LOST
 
     def _has_result(self) -> bool:
-        paths = self.location.machine_paths
-        return wait_until(
-            lambda: has_ended(paths, self.job), _RESULT_PATIENCE, _PAUSE, _LONGEST_PAUSE
-        )
+        return wait_until(self._has_ended, _RESULT_PATIENCE, _PAUSE, _LONGEST_PAUSE)
+
+    def _has_ended(self) -> bool:
+        """Whether the job has ended; False also while that is not known.
+
+        A pack of its shard that cannot be read does not end the wait for a job that goes on.
+        """
+        with contextlib.suppress(OSError, DamagedFileError):
+            return has_ended(self.location.machine_paths, self.job)
+        return False
 
     def _explained(self) -> str:
         return explain(self.location.machine_paths, self.job)
+
+    def _last_lines(self, log: Path) -> list[str]:
+        """Those of its log. Raises DamagedFileError and OSError if they are not known now."""
+        if (packed := packed_log(self.location.machine_paths, self.job)) is None:
+            return last_lines(log, _LAST_LINES)
+        return packed.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
 
     def _tell_end(self) -> int:
         """Tell how a job has ended that had no terminal for this session."""
         view = find_job(self.location.machine_paths, self.job)
         self.say(f"kochi: job {self.job} has ended: {self._explained()}")
-        with contextlib.suppress(OSError):
-            for line in last_lines(view.log, _LAST_LINES):
+        with contextlib.suppress(OSError, DamagedFileError):
+            for line in self._last_lines(view.log):
                 self.say(f"  {line}")
         status = None if view.result is None else view.result.exit_status
         return status or _ENDED_EARLY

@@ -14,14 +14,17 @@ from packing.stage import Stage
 from support import wait_until
 
 from snakemake_kochi.cleaning.clean import Report, clean
-from snakemake_kochi.errors import NameNotFoundError
+from snakemake_kochi.errors import DamagedFileError, NameNotFoundError
+from snakemake_kochi.location import Location
 from snakemake_kochi.packing import pack_in_background
 from snakemake_kochi.packs import JobFilter
 from snakemake_kochi.packs.pack import Pack
 from snakemake_kochi.packs.packs import group_summaries
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.clean_rules import Rules
+from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import find_job, list_jobs
+from snakemake_kochi.terminal.session import Session
 
 NAMES = [("one", "two")[number % 2] for number in range(40)]
 
@@ -158,3 +161,25 @@ def test_an_index_that_is_damaged_or_behind_costs_only_time(stage: Stage) -> Non
         assert group_summaries(group) == whole
     index.unlink()
     assert group_summaries(group) == whole
+
+
+def test_a_session_tells_the_last_lines_of_a_packed_log(stage: Stage) -> None:
+    stage.end(*NAMES)
+    root = Root(stage.directory / "root")
+    said: list[str] = []
+    session = Session(Location(Machine("local"), None, root), 4, said.append, ends_it=False)
+
+    def told() -> list[str]:
+        said.clear()
+        session.run()
+        return list(said)
+
+    before = told()
+    assert before[-1] == "  one said so"
+    stage.pack()
+    assert told() == before
+    # No answer comes from a pack that is damaged, but a message.
+    (pack,) = stage.packs()
+    pack.write_bytes(b"no archive")
+    with pytest.raises(DamagedFileError, match="unzip -t"):
+        session.run()
