@@ -1,14 +1,20 @@
 """Jobs and points while workers, runs and controllers are killed: none is lost or doubled.
 
-The harnesses of the tests compare the submitted, executed and reported jobs one by one, and the
-records and files in the artifact branch with what ran.
+The jobs run also on a filesystem that delays each operation. The harnesses of the tests compare the
+submitted, executed and reported jobs one by one, and the records and files in the artifact branch
+with what ran.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from bench.measure import Row, Size, import_of_tests
+from bench.slow_filesystem import SlowFilesystem
+
+# So many of the jobs run again on a filesystem that takes so many seconds more for each operation.
+_SLOW_JOBS, _DELAY = 1000, 0.002
 
 
 def measure(directory: Path, size: Size) -> list[Row]:
@@ -23,6 +29,12 @@ def measure(directory: Path, size: Size) -> list[Row]:
     outcome = harness.run_chaos(directory, plan, 1200.0)
     if outcome.problems:
         raise RuntimeError("\n".join(outcome.problems))
+    slow_plan = replace(plan, jobs=min(plan.jobs, _SLOW_JOBS))
+    with SlowFilesystem(directory / "backing", directory / "slow", _DELAY) as filesystem:
+        slow = harness.run_chaos(filesystem.path, slow_plan, 1200.0)
+        filesystem.set_delay(0.0)  # so that what ends with it ends soon
+    if slow.problems:
+        raise RuntimeError("\n".join(slow.problems))
     records = import_of_tests("faults.record_chaos")
     points = 12 if size.quick else 1000
     of_records = records.run_record_chaos(directory / "records", points, 1.0, 1200.0)
@@ -33,6 +45,11 @@ def measure(directory: Path, size: Size) -> list[Row]:
         Row("workers killed", [outcome.worker_deaths], ""),
         Row("controllers killed", [outcome.controller_deaths], ""),
         Row("attempts begun", [outcome.attempts], ""),
+        Row("jobs lost, or reported twice", [0], ""),
+        Row(f"{slow_plan.jobs:,} jobs, {1000 * _DELAY:.0f} ms an operation", [slow.seconds], "s"),
+        Row("workers killed", [slow.worker_deaths], ""),
+        Row("controllers killed", [slow.controller_deaths], ""),
+        Row("attempts begun", [slow.attempts], ""),
         Row("jobs lost, or reported twice", [0], ""),
         Row(f"a batch of {points:,} points", [of_records.seconds], "s"),
         Row("workers killed", [of_records.worker_deaths], ""),
