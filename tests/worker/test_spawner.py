@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
-from support import write
+import pytest
+from support import run, write
 
 from snakemake_kochi.queue import Queue, ShellJob, Ticket
 from snakemake_kochi.worker.runners import job_process
@@ -71,6 +74,59 @@ def test_a_shell_job_has_the_signals_files_and_score_of_any_other(site):
     assert site.log(0) == site.log(1) != ""
 
 
+@pytest.mark.parametrize("way", ["a sibling", "two forks"])
+def test_a_job_is_the_same_whichever_way_its_process_is_made(site, tmp_path, way):
+    program = tmp_path / "spawner.py"
+    other = "import os; os.confstr = lambda name: 'musl'\n" if way == "two forks" else ""
+    run = "import runpy; runpy.run_path({!r}, run_name='__main__')\n"
+    write(program, other + run.format(job_process.__file__))
+    runners = f"Runners([ShellRunner(Spawner(program={str(program)!r})), CommandRunner()])"
+    submit(site, _TELL, "exit 7", "kill -TERM $$")
+    site.start_with_runners(runners, cores=3)
+    parent, session, own = site.wait_for("told").split()
+    assert (int(parent), session) == (site.worker_of(site.workers[-1]), own)
+    (site.directory / "go").touch()
+    results = [site.ended(number).result for number in range(3)]
+    assert [each.runner for each in results] == ["shell"] * 3
+    assert results[0].ok
+    assert (results[1].exit_status, results[2].signal) == (7, signal.SIGTERM)
+
+
+def test_a_sibling_is_a_process_of_its_own(tmp_path):
+    # The process in the middle makes a sibling, which tells what it is, also by a thread.
+    program = """
+        import os, signal, sys, threading
+        from snakemake_kochi.worker.runners.sibling import sibling_fork
+
+        parent = os.getpid()
+        if os.fork() == 0:
+            fork = sibling_fork()
+            assert fork is not None
+            number = fork()
+            if number == 0:
+                seen = []
+                thread = threading.Thread(target=lambda: seen.append(os.getppid()))
+                thread.start()
+                thread.join()
+                assert seen == [parent]
+                assert threading.get_native_id() == os.getpid()
+                os.waitpid(os.fork() or os._exit(0), 0)
+                print("sibling", flush=True)
+                os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                os.waitpid(number, 0)
+            except ChildProcessError:
+                print("no child", flush=True)
+            os._exit(0)
+        ends = sorted(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2))
+        print(ends)
+        """
+    done = run(sys.executable, "-c", textwrap.dedent(program), cwd=tmp_path)
+    assert done.returncode == 0
+    assert sorted(done.stdout.split("\n")[:2]) == ["no child", "sibling"]
+    assert done.stdout.endswith("[-15, 0]\n")
+
+
 def test_a_spawner_that_was_killed_is_replaced(site):
     submit(site, "true")
     site.start(stay=True)
@@ -122,6 +178,7 @@ _KILLED_BETWEEN = """
 import os, runpy, signal, sys
 
 spawner, fork = os.getpid(), os.fork
+os.confstr = lambda name: "musl"  # so that it forks twice
 
 def fork_and_die():
     is_between = os.getpid() != spawner

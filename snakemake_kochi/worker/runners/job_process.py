@@ -68,6 +68,8 @@ NOT_FOUND = 127
 
 _MOST_BYTES = 1 << 20
 _DESCRIPTORS = 2
+# The errors of a fork where processes or memory are scarce: a second fork would fail, too.
+_NO_ROOM = (errno.EAGAIN, errno.ENOMEM)
 _ADOPTION_PAUSE = 0.0002  # seconds between two looks whether the worker is the parent
 
 # Seconds between two looks for missing files.
@@ -357,10 +359,15 @@ class SpawnerProcess:
         self._worker = worker
         self._run = run
         self._refuse = refuse
+        self._fork_sibling: Callable[[], int] | None = None
 
     def serve(self, idle: float | None = None) -> None:
         """Fork a process for each request; return when the worker closes its end, is dead, or
         requests nothing for `idle` seconds."""
+        # Imported only here, because the directories of packages are known only now.
+        from snakemake_kochi.worker.runners.sibling import sibling_fork
+
+        self._fork_sibling = sibling_fork()
         gc.disable()  # there is no garbage, and looking for it copies memory
         gc.freeze()
         while os.getppid() == self._worker:
@@ -380,40 +387,61 @@ class SpawnerProcess:
         self._link.send(b"%d %d" % (number, answer))
 
     def _spawn(self, request: dict[str, Any], log: int, held: int) -> None:
-        """Fork twice, to make the job's process a child of the worker.
-
-        The process in between ends at once, and the worker adopts all orphans among its
-        descendants.
-        """
+        """Make the job's process, a child of the worker, which tells the worker its number."""
         number = request["number"]
         try:
             if error := self._refuse(request["environment"]):
                 raise OSError(error, os.strerror(error))
-            between = os.fork()
-            if between == 0:
-                self._be_between(request, log, held)
-            _, status = os.waitpid(between, 0)
+            if not self._fork_once(request, log, held):
+                self._fork_twice(request, log, held)
         except OSError as error:
             self.answer(number, -(error.errno or 1))
-            return
+
+    def _fork_once(self, request: dict[str, Any], log: int, held: int) -> bool:
+        """Make the job's process; False where that is not possible in this way."""
+        if self._fork_sibling is None:
+            return False
+        try:
+            if self._fork_sibling() == 0:
+                self._be_job(request, log, held)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise
+            self._fork_sibling = None  # a container may forbid it
+            return False
+        return True
+
+    def _fork_twice(self, request: dict[str, Any], log: int, held: int) -> None:
+        """Make the job's process a child of the worker, where it cannot be made so.
+
+        The process in between ends at once, and the worker adopts all orphans among its
+        descendants.
+        """
+        between = os.fork()
+        if between == 0:
+            self._be_between(request, log, held)
+        _, status = os.waitpid(between, 0)
         if status != 0:
             # If a signal ended the process in between, that process may already have forked the
             # job's process.
-            self.answer(number, -os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0)
+            answer = -os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
+            self.answer(request["number"], answer)
 
     def _be_between(self, request: dict[str, Any], log: int, held: int) -> NoReturn:
         status = 1
         try:
             between = os.getpid()
             if os.fork() == 0:
-                self._be_job(between, request, log, held)
+                self._be_job(request, log, held, between)
             status = 0
         except OSError as error:
             status = error.errno or 1
         finally:
             os._exit(status)
 
-    def _be_job(self, between: int, request: dict[str, Any], log: int, held: int) -> NoReturn:
+    def _be_job(
+        self, request: dict[str, Any], log: int, held: int, between: int | None = None
+    ) -> NoReturn:
         job = SimpleNamespace(**request["job"])
         status = CANNOT_EXECUTE
         try:

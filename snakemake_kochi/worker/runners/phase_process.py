@@ -55,9 +55,11 @@ def main(link: socket.socket, worker: int) -> None:
     variables.begin()
     # What most runs of a batch use.
     from snakemake_kochi.phases.__main__ import main, make_parser
+    from snakemake_kochi.processes import this_node
 
     parser = make_parser()
     parser.parse_args(_EXAMPLE.split())
+    this_node()  # the same for all copies
     variables.end()
     spawner = SpawnerProcess(
         link, worker, _Phase(partial(main, parser=parser)).execute, _Program(variables).refuse
