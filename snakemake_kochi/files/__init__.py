@@ -53,6 +53,7 @@ from snakemake_kochi.files.names import (
     name_of,
     safe_name,
 )
+from snakemake_kochi.files.trees import copy_small_tree
 
 __all__ = [
     "LONGEST_NAME",
@@ -62,6 +63,7 @@ __all__ = [
     "PRIVATE_DIRECTORY",
     "TRANSIENT",
     "answered",
+    "copy_small_tree",
     "create_directory",
     "edit_atomically",
     "expand_path",

@@ -53,12 +53,17 @@ class Noise:
 
         `own_seconds`: the CPU time of the run, None if not known. `system`: see `node.system`.
         """
-        seen = _between(self._before, read(self._root), own_seconds)
+        seen = _between(self._before, read(self._root, self._before), own_seconds)
         return {"warnings": list(_warnings({**seen, **system}, thresholds)), **seen}
 
 
-def read(root: Path = Path("/")) -> Reading:
-    return Reading(time.monotonic(), _busy(root), _others(root), _throttled(root), _stalled(root))
+def read(root: Path = Path("/"), before: Reading | None = None) -> Reading:
+    """`before`: the reading with which this one is compared. So soon after it, no more is read than
+    is told of a short run: to look at all processes takes longer than the rest."""
+    moment = time.monotonic()
+    if before is not None and moment - before.moment < _SHORTEST:
+        return Reading(moment, None, None, _throttled(root), None)
+    return Reading(moment, _busy(root), _others(root), _throttled(root), _stalled(root))
 
 
 def _between(before: Reading, after: Reading, own: float | None) -> dict[str, Any]:

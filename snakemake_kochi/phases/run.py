@@ -15,6 +15,7 @@ from snakemake_kochi.artifacts.attempts import is_cancelled, stop_if_given_up
 from snakemake_kochi.artifacts.begun import begin
 from snakemake_kochi.errors import PhaseError, ScriptError
 from snakemake_kochi.files import (
+    copy_small_tree,
     is_there,
     last_lines,
     make_directory,
@@ -50,7 +51,7 @@ from snakemake_kochi.phases.script import (
     source_variables,
 )
 from snakemake_kochi.phases.tasks import Started, start
-from snakemake_kochi.phases.variables import noted, noting
+from snakemake_kochi.phases.variables import is_as_given, noted, noting
 from snakemake_kochi.project.grid import Phase, Point
 
 if TYPE_CHECKING:
@@ -238,7 +239,9 @@ def _run_measured(
     if enclosure:
         environment, inner = enclosure.around(environment)
         wrapper = (*wrapper, *inner)
-    seen = captured.with_name("variables")
+    seen, recorded = captured.with_name("variables"), freeze.recorded_variables
+    # What an isolated script finds is decided elsewhere.
+    is_noted = task.batch and (enclosure or not is_as_given(environment, recorded))
     noise = Noise() if task.batch else None
     with Stopwatch() as watch:
         ended = run_script(
@@ -250,13 +253,13 @@ def _run_measured(
             captured.parent,
             # A job by hand may print anything, for as long as it likes.
             captured if task.batch else None,
-            started.before + (noting(freeze.recorded_variables, seen) if task.batch else ""),
+            started.before + (noting(recorded, seen) if is_noted else ""),
             timeout=task.timeout,
             wrapper=wrapper,
         )
     if enclosure and not enclosure.counts_usage:
         ended = replace(ended, usage=None)
-    seen_by_script = noted(freeze.recorded_variables, seen, environment.of_process())
+    seen_by_script = noted(recorded, seen, environment.of_process())
     disturbed = None
     if noise is not None:
         own = started.own_seconds(ended.usage)
@@ -313,6 +316,8 @@ def _workspace(freeze: BatchFreeze, build: Build, scratch: Path) -> Path:
 
 def _copy(tree: Path, directory: Path) -> Path:
     """Make a private copy of a build."""
+    if copy_small_tree(tree, directory):
+        return directory
     # cp shares blocks where the filesystem can; with hard links, a run that edits a file in place
     # would change the build.
     command = ["cp", "-a", "--reflink=auto", "--", str(tree), str(directory)]

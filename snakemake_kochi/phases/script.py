@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError, PhaseError
-from snakemake_kochi.files import list_names, make_directory, read_json
+from snakemake_kochi.files import copy_small_tree, list_names, make_directory, read_json
 from snakemake_kochi.paths import SUBMODULES
 from snakemake_kochi.phases.ending import Ended, TimeLimit, Usage
 from snakemake_kochi.phases.products import Build, Install
@@ -91,6 +92,10 @@ class Environment:
 
     def of_process(self) -> dict[str, str]:
         """The environment of the process that executes the preamble."""
+        return dict(self._of_process)
+
+    @cached_property
+    def _of_process(self) -> dict[str, str]:
         return ({} if self.is_whole else own_environment()) | dict(self.variables)
 
     def preamble(self) -> str:
@@ -355,7 +360,8 @@ def give_repository(git_directory: str | None, copy: Path) -> None:
     if git_directory is None:
         return
     try:
-        shutil.copytree(git_directory, copy / ".git")
+        if not copy_small_tree(Path(git_directory), copy / ".git"):
+            shutil.copytree(git_directory, copy / ".git")
     except shutil.Error as error:  # it lists all files; the first one says what is wrong
         _, target, why = error.args[0][0]
         raise PhaseError(f"{target}: {_without_number(why)}") from error

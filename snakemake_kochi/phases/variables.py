@@ -6,12 +6,13 @@ Only names on the list are read: an environment has what its user does not want 
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from snakemake_kochi.confidential import is_secret_line, is_secret_variable
+from snakemake_kochi.phases.script import Environment
 from snakemake_kochi.schedulers.environment import RECORDED_VARIABLES
 
 # Names, and beginnings of names, of variables that change the results of benchmarks.
@@ -27,6 +28,19 @@ _OWN = (
 VARIABLES = (*_OWN, *RECORDED_VARIABLES)
 _MOST = 200
 _LONGEST = 1000  # characters of a value
+# Bash has others in its environment, and not as variables.
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+# The file that bash executes before a script.
+_EXECUTED_FIRST = "BASH_ENV"
+
+
+def is_as_given(environment: Environment, more: Collection[str]) -> bool:
+    """Whether a script finds the variables of the list as its process was given them, so that
+    `noted` needs nothing of `noting`."""
+    # Bash itself sets some that `more` may name.
+    if environment.load_environment or environment.installs or more:
+        return False
+    return _EXECUTED_FIRST not in environment.of_process()
 
 
 def noting(more: Iterable[str], file: Path) -> str:
@@ -58,12 +72,14 @@ def noted(more: Iterable[str], file: Path, given: Mapping[str, str]) -> dict[str
         lines = os.fsdecode(file.read_bytes()).split("\0")
         seen = dict(line.partition("=")[::2] for line in lines if line)
     except OSError:
-        seen = dict(given)
+        seen = {name: value for name, value in given.items() if _NAME.fullmatch(name)}
     patterns = _patterns(more)
+    whole = {pattern for pattern in patterns if not pattern.endswith("*")}
+    beginnings = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
     wanted = {
         name: value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
         for name, value in sorted(seen.items())
-        if any(fnmatchcase(name, pattern) for pattern in patterns)
+        if (name in whole or name.startswith(beginnings))
         and not is_secret_variable(name, value)
         and not any(map(is_secret_line, value.splitlines()))
     }

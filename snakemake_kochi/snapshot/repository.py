@@ -343,16 +343,23 @@ def _files(directory: Path, store: Path, commit: str = "") -> dict[str, bytes]:
         refs = head.rstrip(b"\n") + b" " + branch + refs
     return {
         "HEAD": b"ref: " + branch if branch else head,
-        "packed-refs": refs,
+        # Each run gets a copy of every file, also of one that says nothing.
+        **({"packed-refs": refs} if refs else {}),
         # Objects that were fetched for this run are in the store only.
         "objects/info/alternates": os.fsencode(f"{objects}\n{store.absolute() / 'objects'}\n"),
         "config": _configuration(directory, kind).encode("utf-8", "surrogateescape"),
         **{
             name: Path(path).read_bytes()
             for name, path in (("shallow", shallow), ("info/exclude", excluded))
-            if os.path.isfile(path)
+            if os.path.isfile(path) and (name == "shallow" or _excludes(path))
         },
     }
+
+
+def _excludes(file: str) -> bool:
+    """Whether a file of patterns has any, and not only the comments with which git makes it."""
+    lines = Path(file).read_bytes().splitlines()
+    return any(line.strip() and not line.startswith(b"#") for line in lines)
 
 
 def _configuration(directory: Path, kind: str) -> str:
@@ -403,7 +410,9 @@ def _write(kept: Path, files: Mapping[str, bytes], staged: bytes, left_out: byte
         for name, content in files.items():
             make_directory((new / name).parent)
             (new / name).write_bytes(content)
+        # Git needs the first one, and programs that exclude files expect the other.
         make_directory(new / "refs")
+        make_directory(new / "info")
         variables = {"GIT_DIR": str(new), "GIT_WORK_TREE": str(new)}
         for words, given in (
             (["--index-info"], staged),
