@@ -52,9 +52,7 @@ for batch in kochi.batches:
                         group.point(wildcards)
                     )
                 ),
-                duplicate=kochi.inspected(
-                    lambda wildcards, group=group: group.point(wildcards).duplicate
-                ),
+                duplicate=group.duplicate,
                 parameters=batch.words(group),
             shell:
                 kochi.RUN_COMMAND

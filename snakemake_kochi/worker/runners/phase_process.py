@@ -131,12 +131,21 @@ class _Phase:
                 with contextlib.suppress(OSError):
                     os.close(int(name))
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.environ.clear()
         # Bash sets SHLVL and _ when it becomes the program.
-        os.environ.update({"SHLVL": "0", **environment, "_": environment["KOCHI_PYTHON"]})
+        _set_environment({"SHLVL": "0", **environment, "_": environment["KOCHI_PYTHON"]})
         sys.argv[1:] = words
         gc.enable()
         return run_as_main(partial(self._main, words))
+
+
+def _set_environment(wanted: Mapping[str, str]) -> None:
+    """Make this the environment of the process. It has most of it already: to set all variables
+    again takes half a millisecond."""
+    for name in [name for name in os.environ if name not in wanted]:
+        del os.environ[name]
+    for name, value in wanted.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 if __name__ == "__main__":

@@ -58,10 +58,11 @@ def _end_as_python_does() -> None:
     _end_threads()
     _call_exit_functions()
     # The objects of the forked process are not among them: see gc.freeze.
-    objects = gc.get_objects()
-    texts = [found for found in objects if issubclass(type(found), io.TextIOWrapper)]
-    files = [found for found in objects if issubclass(type(found), io.BufferedWriter)]
-    for stream in (*texts, *files, sys.stdout, sys.stderr):
+    kinds = (io.TextIOWrapper, io.BufferedWriter)
+    streams = [found for found in gc.get_objects() if issubclass(type(found), kinds)]
+    # What texts hold back goes to files.
+    streams.sort(key=lambda stream: issubclass(type(stream), io.BufferedWriter))
+    for stream in (*streams, sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # ValueError: the file is closed
             stream.flush()
 
