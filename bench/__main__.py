@@ -65,6 +65,7 @@ BENCHES: dict[str, Callable[[Path, Size], list[Row]]] = {
     "slow-queue": slow_queue.measure,
     "slow-runs": metadata.slow_runs,
     "metadata": metadata.measure,
+    "waiting": metadata.waiting,
 }
 
 

@@ -4,16 +4,22 @@ not count. The project and KOCHI_ROOT are on a filesystem that counts them."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from bench.generic import arguments
-from bench.measure import Row, Size, alternate
+from bench.measure import Row, Size, alternate, workers
 from bench.slow_filesystem import SlowFilesystem
-from bench.snakemake_runs import SHELL, Runner, kochi_executor, local_executor
+from bench.snakemake_runs import SHELL, Runner, kochi_executor, local_executor, write_workflow
 
+_LONG = 'shell: "sleep 600; echo > {output}"'
 _AREAS = {"root": "below KOCHI_ROOT", "project": "in the project"}
 
 
@@ -55,6 +61,54 @@ def _rows(executor: str, found: Counter[tuple[str, str, str]], jobs: int) -> lis
         said = ", ".join(f"{name} {n:.1f}" for name, n in shown if n >= 0.05)
         rows.append(Row(f"{executor}: {role}, {_AREAS[area]}: {said}", [total], "a job"))
     return rows
+
+
+def waiting(directory: Path, size: Size) -> list[Row]:
+    """Operations on metadata a minute while nothing happens: of a run that waits for two jobs, of
+    its worker, and of a worker without jobs. They are counted over a minute, half a minute after
+    the start, when the pauses have grown."""
+    settle, seconds = (3.0, 3.0) if size.quick else (30.0, 60.0)
+    rows = []
+    with SlowFilesystem(directory / "backing", directory / "mounted") as slow:
+        with _waiting_run(slow.path):
+            found = _rates(slow, settle, seconds)
+        rows += [Row(f"a waiting run: {role}", [rate], "1/min") for role, rate in found.items()]
+        with workers(slow.path / "idle", 1):
+            found = _rates(slow, settle, seconds)
+        rows += [Row("a worker without jobs", [found["worker"]], "1/min")]
+    return rows
+
+
+@contextmanager
+def _waiting_run(directory: Path) -> Iterator[None]:
+    run = directory / "waiting"
+    run.mkdir(mode=0o700)
+    write_workflow(run, 2, _LONG)
+    nothing = subprocess.DEVNULL
+    with subprocess.Popen(
+        [sys.executable, "-m", "snakemake", *kochi_executor(2)],
+        cwd=run,
+        env=Runner(directory).environment(),
+        stdin=nothing,
+        stdout=nothing,
+        stderr=nothing,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+def _rates(slow: SlowFilesystem, settle: float, seconds: float) -> dict[str, float]:
+    """The operations a minute, by the role of a process."""
+    time.sleep(settle)
+    slow.count()
+    time.sleep(seconds)
+    found: Counter[str] = Counter()
+    for each in slow.count():
+        found[each.role] += each.count
+    return {role: 60 / seconds * found[role] for role in ("Snakemake", "worker")}
 
 
 def slow_runs(directory: Path, size: Size) -> list[Row]:

@@ -38,8 +38,11 @@ _RESTARTS = 3
 # jobs, counted from when their own grace is over.
 _GRACE = 10.0
 _GRACE_WITHOUT_ROOM = 6.0
-# Seconds between two looks for workers that the user started or ended.
+# Seconds between two looks for workers that the user started or ended: at first, and the factors by
+# which the pause grows while none is, and in all.
 _LOOK = 1.0
+_GROWTH = 1.25
+_MOST_GROWTH = 5.0
 _FAULT = "The run cannot check its own workers at the moment"
 
 
@@ -71,7 +74,7 @@ class LocalWorkers:
     ) -> None:
         """`grace`: seconds in which drained workers must leave.
 
-        `look`: seconds between two looks for workers of the user. `popen`: starts a process.
+        `look`: seconds between the first looks for workers of the user. `popen`: starts a process.
         """
         self._root = root
         self._machine = machine
@@ -92,6 +95,7 @@ class LocalWorkers:
         self._started: set[int] = set()
         self._deaths = 0  # deaths in a row, without an ended job in between
         self._next_look = 0.0
+        self._pause = look
 
     def serve(self, queues: Sequence[str], request: AllocationRequest = NO_REQUEST) -> None:
         """Serve these queues, too; the workers start when they are needed."""
@@ -162,8 +166,17 @@ class LocalWorkers:
         with self._lock:
             self._revive()
             if time.monotonic() >= self._next_look:
-                self._next_look = time.monotonic() + self._look
+                before = self._shares
                 self._share_out(pending)
+                grown = min(_GROWTH * self._pause, _MOST_GROWTH * self._look)
+                self._pause = grown if self._shares == before else self._look
+                self._next_look = time.monotonic() + self._pause
+
+    @property
+    def _shares(self) -> tuple[Collection[str], Mapping[str, int]]:
+        """The queues that this run serves, and which worker serves the others."""
+        others = {queue: each.worker for queue, each in self._others.items() if each is not None}
+        return tuple(self._served), others
 
     def job_ended(self, worker: int) -> None:
         """Note a job's result: the node was not the reason why earlier workers ended."""
@@ -215,7 +228,7 @@ class LocalWorkers:
         self._served = served
 
     def _other_worker(self, queue: str) -> WorkerState | None:
-        workers = shared_workers(self._machine, queue)
+        workers = shared_workers(self._machine, queue, but=self._started)
         return min(workers, key=lambda worker: not worker.is_on_this_node, default=None)
 
     def _tell_left(self, queue: str, other: WorkerState) -> None:

@@ -25,9 +25,12 @@ from snakemake_kochi.queue.controllers import is_same_directory
 from snakemake_kochi.queue.explain import why_paused
 from snakemake_kochi.queue.paused import PausedBatch, PausedBatches, list_paused
 
-_SPACE_SECONDS = 10.0  # between two checks for free space, while there is some
+_SPACE_SECONDS = 20.0  # between two checks for free space, while there is some
 # Between two looks at one queue for what only a person changes: its directories and who serves it.
-_SURROUNDINGS_SECONDS = 5.0
+# The pause doubles, from the first number of seconds to the second.
+_SURROUNDINGS_SECONDS = (5.0, 20.0)
+# Between two looks for paused batches, of which the run only says that they are.
+_PAUSED_SECONDS = 5.0
 # Seconds after a failed write in which nothing checks. A check writes less than a hand-over needs:
 # on an almost full disk, the notices of both would alternate.
 _FULL_SECONDS = 1.0
@@ -49,16 +52,21 @@ class QueueWatch:
         self._notices = Notices(logger)
         self._observer = Observer()  # of workers on other nodes
         self._unserved: set[str] = set()  # unserved queues of which a notice was given
-        self._surroundings_due: dict[str, float] = {}  # by queue
+        # By queue: when they are due, and the seconds until they are due again then.
+        self._surroundings: dict[str, tuple[float, float]] = {}
         self._is_full = False
         self._next_try = time.monotonic() + _SPACE_SECONDS
         self._pauses = PausedBatches(machine)
         self._paused: dict[str, PausedBatch] = {}  # of which a notice was given
+        self._paused_due = 0.0
 
     # ---- paused batches
 
     def check_paused(self, directory: str) -> None:
         """Say when a batch of this directory is paused, and when it goes on."""
+        if time.monotonic() < self._paused_due:
+            return
+        self._paused_due = time.monotonic() + _PAUSED_SECONDS
         if not self._pauses.has_changed():
             return
         found = {
@@ -116,18 +124,24 @@ class QueueWatch:
         the queues that no other worker serves. Raises KochiError if files were deleted without
         which the tickets cannot end.
         """
-        is_due = time.monotonic() >= self._surroundings_due.get(queue, 0.0)
+        due, pause = self._surroundings.get(queue, (0.0, _SURROUNDINGS_SECONDS[0]))
+        is_due = time.monotonic() >= due
         if is_due:
             self._refuse_deleted(queue)
         try:
             recover(self._machine, queue, self._observer)
             if is_due:
                 self._look_for_workers(queue, tickets, has_own_workers)
-                self._surroundings_due[queue] = time.monotonic() + _SURROUNDINGS_SECONDS
+                next_pause = min(2 * pause, _SURROUNDINGS_SECONDS[1])
+                self._surroundings[queue] = time.monotonic() + pause, next_pause
         except (OSError, KochiError) as error:
             self._tell(queue, error)
         else:
             self._notices.forget(queue)
+
+    def has_only_near_workers(self, queues: Collection[str]) -> bool:
+        """Whether all workers of these queues are on this node, whose notifications arrive."""
+        return self._observer.sees_only_this_node(queues)
 
     def recover(self, queue: str) -> None:
         """Requeue the tickets of a worker that had to be killed."""

@@ -31,8 +31,9 @@ _log = logging.getLogger(__name__)
 # Seconds between two looks at the run's own workers: how soon it notices that one has ended.
 _WORKERS_SECONDS = 0.5
 # Seconds for which the inbox is not listed without a notification: none arrives from other nodes.
-# The second number is for a run in which nothing happens.
-_INBOX_SECONDS = (0.5, 1.0)
+# The second number is for a run in which nothing happens, the third for one whose workers are all
+# on this node: their notifications arrive.
+_INBOX_SECONDS = (0.5, 1.0, 2.0)
 # Seconds between two looks at queues: how soon the run notices a presumed dead worker.
 _LOOK_SECONDS = (0.5, 2.0)
 # The factor by which the pauses grow while nothing happens.
@@ -166,7 +167,8 @@ class Results:
             run.workers.look_after(run.pending.by_queue())
         if time.monotonic() >= self._next_look:
             began = time.monotonic()
-            self._pauses.note(run.pending.numbers(), run.adoption.is_empty)
+            are_near = run.queue_watch.has_only_near_workers(run.pending.by_queue())
+            self._pauses.note(run.pending.numbers(), run.adoption.is_empty, are_near)
             try:
                 self._look()
             finally:  # else a failing look would be repeated without a pause
@@ -202,13 +204,14 @@ class Pauses:
         """Something has happened."""
         self.inbox, self.look = _INBOX_SECONDS[0], _LOOK_SECONDS[0]
 
-    def note(self, awaited: Sequence[int], may_grow: bool) -> None:
-        """Note a look; `awaited`: the jobs that have not ended."""
+    def note(self, awaited: Sequence[int], may_grow: bool, are_near: bool = False) -> None:
+        """Note a look; `awaited`: the jobs that have not ended; `are_near`: whether all workers
+        are on this node."""
         if awaited != self._awaited or not may_grow:
             self._awaited = awaited
             self.reset()
         else:
-            self.inbox = min(self.inbox * _GROWTH, _INBOX_SECONDS[1])
+            self.inbox = min(self.inbox * _GROWTH, _INBOX_SECONDS[2 if are_near else 1])
             self.look = min(self.look * _GROWTH, _LOOK_SECONDS[1])
 
 

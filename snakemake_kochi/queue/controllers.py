@@ -59,13 +59,13 @@ class LockFile:
 class ControllerState:
     """controller.json: the identity of a controller, and the directory in which it works.
 
-    `directory` is None when it is unknown. `queues` are the queues to which the controller may have
-    submitted tickets (None: any). `left` is true if it ended before all its jobs did; its process
-    may go on for a while. `said_gone` is true if a person has said that it is gone. `heartbeat`
-    grows by one with each write, at least every `heartbeat_interval` seconds; it is None for a
-    controller of a release without heartbeats. `allocation` is the scheduler's name of the
-    allocation in which it runs. `locks` are the files by which it keeps others out of the
-    directory.
+    `directory` is None when it is unknown. `queues` are the queues to which the controller may
+    have submitted tickets (None: any). `left` is true if it ended before all its jobs did; its
+    process may go on for a while. `said_gone` is true if a person has said that it is gone.
+    `heartbeat` grows by one with each write, and the time of the file changes at least every
+    `heartbeat_interval` seconds; it is None for a controller of a release without heartbeats.
+    `allocation` is the scheduler's name of the allocation in which it runs. `locks` are the
+    files by which it keeps others out of the directory.
     """
 
     identity: str

@@ -27,7 +27,8 @@ from snakemake_kochi.queue.skipped import Postponed
 from snakemake_kochi.queue.wakeup import subscribers
 from snakemake_kochi.queue.workers import WorkerState, read_worker
 
-# Up to so many workers, a worker watches all others, and a controller looks at each call.
+# Up to so many workers, a worker watches all others, and a controller looks at each call at those
+# of other nodes.
 _FEW = 8
 # How many others a worker watches if there are more, unless some of these are silent.
 _SUCCESSORS = 2
@@ -35,6 +36,8 @@ _SUCCESSORS = 2
 # worker. So all workers together list five times a second at most.
 _LISTING = 5.0
 _LISTING_PER_WORKER = 0.2
+# The first interval of a controller with few workers, which doubles while they are the same.
+_FIRST_LISTING = 0.5
 # Seconds between two looks at a worker of another node, or one of its heartbeat intervals if that
 # is shorter.
 _LOOK = 5.0
@@ -44,12 +47,12 @@ _SILENT_AFTER = 2
 
 @dataclass(frozen=True)
 class _Roster:
-    """The other workers that have tickets of a queue or serve it, those that serve it, and when to
-    list them again."""
+    """The other workers that have tickets of a queue or serve it, when to list them again, and the
+    seconds from the listing until then."""
 
     workers: tuple[int, ...]
-    serving: tuple[int, ...]
     due: float
+    interval: float
 
 
 @dataclass(frozen=True)
@@ -113,20 +116,30 @@ class Observer:
             self._rosters.pop(queue.name)
         return dead
 
+    def sees_only_this_node(self, queues: Iterable[str]) -> bool:
+        """Whether all workers of these queues are on this node, as far as they were seen."""
+        rosters = [self._rosters.get(queue) for queue in queues]
+        workers = {worker for roster in rosters if roster for worker in roster.workers}
+        seen = [self._seen.get(worker) for worker in workers]
+        return (
+            bool(workers)
+            and all(roster and roster.workers for roster in rosters)
+            and all(each is not None and each.state.is_on_this_node for each in seen)
+        )
+
     def _workers_of(self, queue: QueuePaths) -> tuple[int, ...]:
         """The other workers that have tickets of a queue, or serve it, as they were listed last."""
         known, now = self._rosters.get(queue.name), self._clock()
-        if known is not None and now < known.due and not self._is_eager(known.workers):
+        if known is not None and now < known.due:
             return known.workers
         found = {entry.worker for entry in running_entries(queue) if entry.worker is not None}
-        if known is not None and now < known.due:
-            serving, due = known.serving, known.due
-        else:
-            serving = tuple(subscribers(queue))
-            most = len(found.union(serving))
-            due = now + max(_LISTING, most * _LISTING_PER_WORKER)
-        workers = tuple(sorted(found.union(serving) - {self._worker}))
-        self._rosters[queue.name] = _Roster(workers, serving, due)
+        everybody = found.union(subscribers(queue))
+        workers = tuple(sorted(everybody - {self._worker}))
+        interval = max(_LISTING, len(everybody) * _LISTING_PER_WORKER)
+        if self._is_eager(workers):
+            is_same = known is not None and known.workers == workers
+            interval = min(2 * known.interval, interval) if known and is_same else _FIRST_LISTING
+        self._rosters[queue.name] = _Roster(workers, now + interval, interval)
         return workers
 
     def _is_eager(self, workers: Collection[int]) -> bool:
@@ -155,22 +168,40 @@ class Observer:
 
         Most looks cost one call: only the time of the file. It is read when the worker is new, or
         silent: the time may come from the cache of a network filesystem, which opening the file
-        refreshes. An observer that `is_eager` looks now, and reads each change.
+        refreshes. An observer that `is_eager` looks now at those of other nodes, and reads each
+        change.
         """
         seen = self._seen.get(worker)
         if seen is None or seen.state.presumed_dead or seen.state.has_died:
             return self.look(machine, worker)
         # Of a worker on this node the kernel tells whether it lives.
-        if not is_eager and (seen.state.is_on_this_node or self._clock() < seen.due):
+        if seen.state.is_on_this_node or (not is_eager and self._clock() < seen.due):
             return None
         began = self._clock()
         modified = _modified(machine, worker)
         if modified != seen.modified and is_eager:
             return self.look(machine, worker)
+        found = self._compare(machine, seen, modified, began)
+        return None if modified != seen.modified else found
+
+    def glance(self, machine: MachinePaths, worker: int) -> tuple[WorkerState, float]:
+        """See `look`; the state is that of the last look, unless the worker is silent or new.
+
+        Most calls cost one call of the filesystem.
+        """
+        seen = self._seen.get(worker)
+        if seen is None:
+            return self.look(machine, worker)
+        began = self._clock()
+        return self._compare(machine, seen, _modified(machine, worker), began)
+
+    def _compare(
+        self, machine: MachinePaths, seen: _Seen, modified: int, began: float
+    ) -> tuple[WorkerState, float]:
         still = self._note(seen.state, modified, began)
         if still >= _SILENT_AFTER * seen.state.heartbeat_interval:
-            return self.look(machine, worker)
-        return None if modified != seen.modified else (seen.state, still)
+            return self.look(machine, seen.state.worker)
+        return seen.state, still
 
     def look(self, machine: MachinePaths, worker: int) -> tuple[WorkerState, float]:
         """A worker's state, and for how many seconds at least its heartbeat has stood still.

@@ -13,7 +13,7 @@ import errno
 import os
 import select
 import stat
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -184,15 +184,17 @@ def subscribers(queue: QueuePaths) -> list[int]:
 
 
 def shared_workers(
-    machine: MachinePaths, name: str, controller: str | None = None
+    machine: MachinePaths, name: str, controller: str | None = None, but: Container[int] = ()
 ) -> list[WorkerState]:
     """The workers that serve a queue now for all controllers, and those for the given controller.
 
-    Workers that other controllers started for themselves are left out. Costs a small file for each
-    worker of the queue.
+    Workers that other controllers started for themselves are left out, and so are those of `but`.
+    Costs a small file for each other worker of the queue.
     """
     found = []
     for worker in subscribers(machine.queue(name)):
+        if worker in but:
+            continue
         with contextlib.suppress(FileNotFoundError, DamagedFileError):
             state = read_worker(machine, worker)
             # A released worker may take long to finish its jobs, and claims no more.

@@ -87,8 +87,9 @@ class WorkerState:
     `state` is "running" (claims tickets), "leaving" (has found its queues empty and looks a last
     time), "finishing" (was released, claims no more and leaves when its jobs have ended),
     "draining" (claims no more and requeues its tickets) or "left" (has ended in good order).
-    `running` maps job numbers to the times when the jobs started. `heartbeat` grows by one with
-    each write, at least every `heartbeat_interval` seconds. With `controller`, the worker claims
+    `running` maps job numbers to the times when the jobs started. `heartbeat` counts the
+    signs of life, at least one in `heartbeat_interval` seconds; most of them only set the time of
+    the file, and the counter there is behind. With `controller`, the worker claims
     only the tickets of that controller, which started it. `allocation` is the scheduler's name of
     the allocation in which the worker runs, and `allocation_began` is when that allocation began.
     `capacity` is the capacity that the worker hands out, `until` the time by which it must end,

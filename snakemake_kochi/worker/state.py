@@ -26,6 +26,10 @@ from snakemake_kochi.queue.workers import WorkerState
 _log = logging.getLogger(__name__)
 
 _LEAST_BETWEEN = 0.5  # seconds; short jobs must not cause a write each
+# The number of heartbeats from one write to the next, while the state does not change. The others
+# only set the time of the file, which some filesystems show to other nodes late: three times as
+# many heartbeats without a write would make the worker seem dead there.
+_BEATS_PER_WRITE = 4
 # A slow write is repeated less often: after so many times its duration.
 _WRITES_APART = 20.0
 _UNWRITTEN = "the worker's state cannot be written now"
@@ -46,6 +50,7 @@ class StateFile:
         self._looked = time_awake_or_asleep()
         self._presumed_dead_by: str | None = None
         self._changed = False
+        self._beats_until_write = 0
         self._cost = 0.0  # seconds that the last write took
         self._notices = Notices(_log)
         self._environment = OwnEnvironment()
@@ -85,8 +90,12 @@ class StateFile:
         return not self._changed
 
     def write_when_due(self) -> None:
-        if time.monotonic() >= self.deadline:
+        if time.monotonic() < self.deadline:
+            return
+        if self._changed or not self._beats_until_write:
             self._write()
+        else:
+            self._beat()
 
     @contextlib.contextmanager
     def signs_of_life(self) -> Iterator[None]:
@@ -107,9 +116,20 @@ class StateFile:
         if time.monotonic() > self.deadline + 0.5 * self.state.heartbeat_interval:
             self._set_time()
 
+    def _beat(self) -> None:
+        """Give a sign of life, and no more: the counter in the file grows with the next write."""
+        self._written = time.monotonic()
+        self._beats_until_write -= 1
+        self.state = replace(self.state, heartbeat=self.state.heartbeat + 1)
+        self._environment.note_use()
+        self._set_time()
+        self._look_whether_presumed_dead()
+        self._cost = time.monotonic() - self._written
+
     def _write(self) -> None:
         self._written = time.monotonic()
         self._changed = False
+        self._beats_until_write = _BEATS_PER_WRITE - 1
         self.state = replace(self.state, heartbeat=self.state.heartbeat + 1, updated=now())
         self._environment.note_use()
         try:
@@ -126,8 +146,12 @@ class StateFile:
 
     def _set_time(self) -> None:
         # This counts as a sign of life and needs no room on the disk.
-        with contextlib.suppress(OSError):
+        try:
             os.utime(self._path)
+        except FileNotFoundError:
+            self._changed = True  # somebody has removed it: it is written anew
+        except OSError:
+            pass
 
     def _is_forgotten(self) -> bool:
         """Whether `kochi clean` has deleted the files of the worker, which was silent for days."""

@@ -195,7 +195,7 @@ class _Supervisor:
         When other nodes presume the worker dead, none of its processes may be left here.
         """
         try:
-            state, still = self._observer.look(self._machine, self._worker)
+            state, still = self._observer.glance(self._machine, self._worker)
         except (OSError, DamagedFileError):
             return  # the file does not exist yet, or the filesystem has a fault
         own = ProcessIdentity.of(self._pid)

@@ -20,6 +20,11 @@ def test_pauses_grow_while_nothing_happens_and_begin_anew():
     for _ in range(20):
         pauses.note([1, 2], True)
     assert (pauses.inbox, pauses.look) == (1.0, 2.0), "results of other nodes come a second later"
+    for _ in range(20):
+        pauses.note([1, 2], True, are_near=True)
+    assert pauses.inbox == 2.0, "notifications arrive from the workers of this node"
+    pauses.note([1, 2], True)
+    assert pauses.inbox == 1.0, "a worker of another node has come"
     pauses.note([1, 2, 3], True)
     assert (pauses.inbox, pauses.look) == first, "a job was submitted"
     pauses.note([1, 2, 3], True)
