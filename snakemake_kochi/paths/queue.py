@@ -316,14 +316,22 @@ class ControllerPaths:
 
     @property
     def delivered(self) -> Path:
-        """Deliveries that were read; they tell the adopter what this controller may have lost."""
+        """What was read of the deliveries; it tells the adopter what the controller may have lost."""
         return self.directory / "delivered"
+
+    @property
+    def read_jobs(self) -> Path:
+        """The jobs whose deliveries were read, a line with the number for each."""
+        return self.delivered / "jobs"
 
     def delivered_file(self, name: str, job: int) -> Path:
         return self.delivered / f"{job // SHARD:08d}" / name
 
     def delivered_files(self) -> list[Path]:
-        """All deliveries that were read; an earlier release had them in one directory."""
+        """The deliveries that were moved when they were read, because the disk was full.
+
+        Earlier releases moved all of them, some to one directory.
+        """
         return sorted({*self.delivered.glob("*.json"), *self.delivered.glob("*/*.json")})
 
     @property

@@ -26,6 +26,7 @@ from snakemake_kochi.queue.controllers import (
     list_controllers,
     queues_of,
 )
+from snakemake_kochi.queue.deliveries import jobs_read
 from snakemake_kochi.queue.entries import find_entry, queue_names
 from snakemake_kochi.queue.jobs import JobView, cancel_all, jobs_of
 from snakemake_kochi.queue.recovery import recover
@@ -193,9 +194,9 @@ class Orphans:
         """How many jobs succeeded after their controller had died."""
         count = 0
         for identity in self.controllers:
-            for path in _deliveries(self._machine.controller(identity)):
-                result = _read(path)
-                count += result is not None and result.ok
+            paths = self._machine.controller(identity)
+            found, read = map(_read, _deliveries(paths)), jobs_read(paths)
+            count += sum(each is not None and each.ok and each.job not in read for each in found)
         return count
 
     def take(self, identity: str | None) -> Running | Ended | None:
@@ -272,12 +273,13 @@ class Orphans:
         """
         for identity in self.controllers:
             paths = self._machine.controller(identity)
-            # The second listing follows after all files of the first one were read, because another
-            # thread moves deliveries from the first directory to the second.
+            # The notes and the second listing follow after all files of the first one were read,
+            # because another thread removes deliveries that it has noted, or moves them.
             for files in (partial(_deliveries, paths), paths.delivered_files):
                 for result in map(_read, files()):
                     if result is not None and result.ok:
                         yield result.job
+            yield from jobs_read(paths)
 
     def _read_ended(self, job: int) -> Ended | None:
         """The job with its result, or None if it has another directory or did not succeed."""

@@ -24,9 +24,10 @@ from snakemake_kochi.files import (
     write_new,
 )
 from snakemake_kochi.notices import Notices
-from snakemake_kochi.paths import ControllerPaths, MachinePaths
+from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.controllers import VERSION, Adopter, LockFile, last_adopter
+from snakemake_kochi.queue.deliveries import ReadDeliveries
 from snakemake_kochi.queue.ending import damaged_result
 from snakemake_kochi.queue.entries import Entry, JobSet
 from snakemake_kochi.queue.heartbeat import LATE, HeartbeatFile, time_awake_or_asleep
@@ -142,7 +143,7 @@ class Inbox:
         self._paths = paths = machine.controller(identity)
         self._file = file
         self._queues: tuple[str, ...] = ()
-        self._watched: tuple[ControllerPaths, ...] = (paths,)
+        self._watched: tuple[ReadDeliveries, ...] = (ReadDeliveries(paths),)
         self._wakeup = WakeUp(paths.wakeup)
         # The nonce is left out: a job has one result, and a message in place of a result also ends
         # the job.
@@ -230,7 +231,7 @@ class Inbox:
         make_directory(paths.delivered)
         with contextlib.suppress(OSError):  # without symbolic links, results are found by polling
             link_atomically(paths.wakeup, self._paths.wakeup)
-        self._watched = (*self._watched, paths)
+        self._watched = (*self._watched, ReadDeliveries(paths))
 
     def wait(self, timeout: float, is_look: bool = True) -> list[Result]:
         """Sleep until notified, at most `timeout` seconds, and return the results that came in.
@@ -244,9 +245,10 @@ class Inbox:
         self._file.require_no_adopter()
         if not (is_notified or is_look or self._wakeup.is_silent):
             return []
-        return [result for paths in self._watched for result in self._take_in(paths)]
+        return [result for read in self._watched for result in self._take_in(read)]
 
-    def _take_in(self, paths: ControllerPaths) -> Iterator[Result]:
+    def _take_in(self, read: ReadDeliveries) -> Iterator[Result]:
+        paths = read.paths
         try:
             names = sorted(list_names(paths.inbox))
         except OSError as error:
@@ -255,11 +257,15 @@ class Inbox:
         self._notices.over(f"cannot list the results in {paths.inbox}")
         for name in names:
             job = name.split("-")[0]
-            if job.isdecimal() and (result := self._take(paths, name, int(job))) is not None:
+            if name in read or not job.isdecimal():
+                continue
+            if (result := self._take(read, name, int(job))) is not None:
                 yield from self._new(result)
+        with contextlib.suppress(OSError):  # the next look tries again
+            read.remove_many()
 
-    def _take(self, paths: ControllerPaths, name: str, job: int) -> Result | None:
-        path = paths.inbox / name
+    def _take(self, read: ReadDeliveries, name: str, job: int) -> Result | None:
+        path = read.paths.inbox / name
         try:
             result = self._read(path, job)
         except FileNotFoundError:
@@ -269,15 +275,20 @@ class Inbox:
             self._notices.fault("cannot read a result", error)
             return None
         try:
-            # The file is moved, not unlinked: this process may be killed before it acts on the
-            # result.
-            self._move(path, paths.delivered_file(name, job))
+            self._note_read(read, name, job)
         except OSError as error:
             # The result counts although it will be found here again.
             self._notices.fault("cannot move a result that was read", error)
         else:
             self._notices.over("cannot move a result that was read")
         return result
+
+    def _note_read(self, read: ReadDeliveries, name: str, job: int) -> None:
+        try:
+            read.note(name, job)
+        except OSError:
+            # A rename needs no room on the disk.
+            self._move(read.paths.inbox / name, read.paths.delivered_file(name, job))
 
     def _move(self, path: Path, delivered: Path) -> None:
         """Move a delivery. Its shard is made only once: 256 results share it. Raises OSError."""
@@ -328,7 +339,7 @@ class Inbox:
         If there are jobs that have not ended, call `leave` instead.
         """
         self._file.stop()
-        self._wakeup.close()
+        self._close()
         shutil.rmtree(self._paths.inbox.parent, ignore_errors=True)
 
     def leave(self) -> None:
@@ -340,4 +351,9 @@ class Inbox:
         self._file.stop()
         with contextlib.suppress(OSError):  # then the end of the process shows it
             self._file.write(left=True)
+        self._close()
+
+    def _close(self) -> None:
         self._wakeup.close()
+        for read in self._watched:
+            read.close()

@@ -126,7 +126,7 @@ def test_a_result_whose_delivery_was_read_but_not_reported_is_adopted(two: Path)
             first, second = ("a", "b") if "output: a.txt" in output else ("b", "a")
             let_go(two, second)
             # The deliveries of the dead controller are kept as long as they may be needed.
-            wait_until(lambda: list(machine().glob("controllers/*/delivered/*/*.json")))
+            wait_until(lambda: list(machine().glob("controllers/*/delivered/jobs")))
             controller.kill()
             controller.wait()
         for lock in (two / ".snakemake" / "locks").iterdir():

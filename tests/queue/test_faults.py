@@ -32,6 +32,7 @@ from snakemake_kochi.queue import (
     recover,
     shared_workers,
 )
+from snakemake_kochi.queue.deliveries import jobs_read
 from snakemake_kochi.queue.wakeup import subscribe
 
 Make = Callable[..., Ticket]
@@ -186,8 +187,13 @@ def test_a_delivery_that_cannot_be_read_is_a_failure(
     inbox.close()
 
 
-def test_a_delivery_that_cannot_be_moved_is_reported_once_and_moved_later(
-    machine: MachinePaths, ticket: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_movable", [False, True])
+def test_a_delivery_that_cannot_be_noted_as_read_is_reported_once_and_noted_later(
+    machine: MachinePaths,
+    ticket: Make,
+    queue: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    is_movable: bool,
 ) -> None:
     inbox = Inbox.create(machine)
     queue.submit([ticket("a", controller=inbox.identity)])
@@ -195,16 +201,19 @@ def test_a_delivery_that_cannot_be_moved_is_reported_once_and_moved_later(
     queue.finish(claim, result_of(claim))
     with monkeypatch.context() as patch:
 
-        def full(source: Path, target: Path) -> None:
+        def full(*_: object) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        patch.setattr(os, "rename", full)
+        patch.setattr(os, "write", full)
+        if not is_movable:
+            patch.setattr(os, "rename", full)
         assert [result.ok for result in inbox.wait(0)] == [True]
     paths = machine.controller(inbox.identity)
-    assert len(list(paths.inbox.iterdir())) == 1
+    assert (len(list(paths.inbox.iterdir())), len(paths.delivered_files())) == (
+        (0, 1) if is_movable else (1, 0)
+    )
     assert inbox.wait(0) == []
-    assert list(paths.inbox.iterdir()) == []
-    assert len(paths.delivered_files()) == 1
+    assert jobs_read(paths) == (set() if is_movable else {claim.ticket.job})
     inbox.close()
 
 

@@ -18,6 +18,7 @@ from faulty_filesystem import FaultyFilesystem
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Inbox, Queue, Ticket, cancel_all
+from snakemake_kochi.queue.deliveries import jobs_read
 from snakemake_kochi.queue.entries import Entry, JobSet
 from snakemake_kochi.queue.jobs import jobs_of
 from snakemake_kochi.queue.skipped import SkippedTickets
@@ -141,15 +142,28 @@ def test_a_million_jobs_are_remembered_in_little_memory(tmp_path: Path) -> None:
     assert list(jobs) == list(range(20_000)) and 20_000 not in jobs
 
 
-def test_deliveries_that_were_read_are_kept_in_directories_of_256_jobs(
+def test_an_inbox_has_few_deliveries_however_many_were_read(
     machine: MachinePaths, ticket: Make, inbox: Inbox
 ) -> None:
     queue = Queue(machine, "q")
     queue.submit([ticket(controller=inbox.identity) for _ in range(600)])
-    cancel_all(machine, range(600))
-    assert len(inbox.wait(0)) == 600
-    delivered = machine.controller(inbox.identity).delivered
-    assert sorted(len(list(shard.iterdir())) for shard in delivered.iterdir()) == [88, 256, 256]
+    paths = machine.controller(inbox.identity)
+    for count in (100, 600):
+        cancel_all(machine, range(count))
+        inbox.wait(0)
+        assert inbox.wait(0) == []
+        assert jobs_read(paths) == set(range(count))
+        left = len(list(paths.inbox.iterdir()))
+        assert left == (count if count < 256 else 0), "those that were read are removed together"
+
+
+def test_a_line_that_a_killed_controller_began_is_no_job_that_was_read(
+    machine: MachinePaths, inbox: Inbox
+) -> None:
+    paths = machine.controller(inbox.identity)
+    assert jobs_read(paths) == set()
+    paths.read_jobs.write_bytes(b"7\n12\n1")
+    assert jobs_read(paths) == {7, 12}
 
 
 def failing_stat(name: str) -> Callable[..., os.stat_result]:

@@ -1,0 +1,59 @@
+"""Which deliveries of an inbox were read."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from snakemake_kochi.files import answered, sync
+from snakemake_kochi.paths import SHARD, ControllerPaths
+
+
+class ReadDeliveries:
+    """Which deliveries in an inbox were read. The adopter of this controller has to know them,
+    because this process may be killed before it acts on a result.
+
+    Their jobs are noted in one file. The deliveries stay in the inbox until there are many, so that
+    a job costs no rename; before they are removed, the file is put on the disk.
+    """
+
+    def __init__(self, paths: ControllerPaths) -> None:
+        self.paths = paths
+        self._names: set[str] = set()  # of deliveries that are still in the inbox
+        self._file: int | None = None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def note(self, name: str, job: int) -> None:
+        """Note a delivery that was read. Raises OSError if that cannot be written."""
+        line = b"%d\n" % job
+        if self._file is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._file = os.open(self.paths.read_jobs, flags, 0o600)
+        if os.write(self._file, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.paths.read_jobs))
+        self._names.add(name)
+
+    def remove_many(self) -> None:
+        """Remove the deliveries that were read, if they are many. Raises OSError."""
+        if self._file is None or len(self._names) < SHARD:
+            return
+        sync(self._file)
+        while self._names:
+            (self.paths.inbox / next(iter(self._names))).unlink(missing_ok=True)
+            self._names.pop()
+
+    def close(self) -> None:
+        if self._file is not None:
+            descriptor, self._file = self._file, None
+            os.close(descriptor)
+
+
+def jobs_read(paths: ControllerPaths) -> set[int]:
+    """The jobs whose deliveries a controller has read, as far as it could note them."""
+    try:
+        lines = answered(paths.read_jobs.read_bytes).split(b"\n")
+    except OSError:
+        return set()
+    return {int(line) for line in lines[:-1] if line.isdigit()}  # the last line may be torn
