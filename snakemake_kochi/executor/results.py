@@ -219,13 +219,13 @@ class Search:
     """Which jobs' results to look for, because their deliveries may be lost.
 
     A delivery is not missed as long as others arrive. Then each job has its turn, but none is
-    looked for twice within _SEARCH_SECONDS.
+    looked for twice within _SEARCH_SECONDS, nor before they have passed: at first no job has ended.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last = -1  # the job
-        self._next_round = 0.0
+        self._next_round = clock() + _SEARCH_SECONDS
         self._is_put_off = False
 
     def put_off(self) -> None:

@@ -316,7 +316,7 @@ class ControllerPaths:
 
     @property
     def delivered(self) -> Path:
-        """What was read of the deliveries; it tells the adopter what the controller may have lost."""
+        """What was read of the deliveries: its adopter needs to know what it may have lost."""
         return self.directory / "delivered"
 
     @property

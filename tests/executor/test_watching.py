@@ -44,6 +44,8 @@ def test_the_search_for_lost_deliveries_takes_each_job_once_in_a_round():
     clock = Clock()
     search = Search(clock)
     jobs = list(range(150))
+    assert list(search.next(jobs)) == [], "no job has ended yet"
+    clock.now += 10
     looks = [list(search.next(jobs)) for _ in range(4)]
     assert looks[0] + looks[1] + looks[2] == jobs
     assert max(map(len, looks)) == 64
@@ -53,7 +55,9 @@ def test_the_search_for_lost_deliveries_takes_each_job_once_in_a_round():
 
 
 def test_nothing_is_searched_while_deliveries_arrive():
-    search = Search(Clock())
+    clock = Clock()
+    search = Search(clock)
+    clock.now += 10
     search.put_off()
     search.put_off()
     assert list(search.next([1])) == []
