@@ -25,12 +25,12 @@ from snakemake_kochi.queue.controllers import is_same_directory
 from snakemake_kochi.queue.explain import why_paused
 from snakemake_kochi.queue.paused import PausedBatch, PausedBatches, list_paused
 
-_SPACE_SECONDS = 20.0  # between two checks for free space, while there is some
+_SPACE_SECONDS = 10.0  # between two checks for free space, while there is some
 # Between two looks at one queue for what only a person changes: its directories and who serves it.
 # The pause doubles, from the first number of seconds to the second.
 _SURROUNDINGS_SECONDS = (5.0, 20.0)
 # Between two looks for paused batches, of which the run only says that they are.
-_PAUSED_SECONDS = 5.0
+_PAUSED_SECONDS = 10.0
 # Seconds after a failed write in which nothing checks. A check writes less than a hand-over needs:
 # on an almost full disk, the notices of both would alternate.
 _FULL_SECONDS = 1.0
