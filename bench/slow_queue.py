@@ -1,6 +1,7 @@
 """Jobs that do nothing, on workers with 2 cores each, while each metadata operation below
 KOCHI_ROOT takes longer: from their submission to the last result. Each worker has a mount of its
-own, as on a node of its own. Then the operations of the workers, for each job."""
+own, as on a node of its own. Then the operations of the workers, for each job. At last jobs of a
+second on as many workers: as many a second as the workers have cores would be the best."""
 
 from __future__ import annotations
 
@@ -31,10 +32,20 @@ def measure(directory: Path, size: Size) -> list[Row]:
             rows.append(Row(f"{what}: jobs", rates, "1/s"))
             each = total(operations) / jobs / len(rates)
             rows.append(Row(f"{what}: {_types(operations, jobs * len(rates))}", [each], "a job"))
+    # At least two rounds on each core, so that jobs follow others.
+    jobs, script = size.number(160, 4 * counts[-1]), "true" if size.quick else "sleep 1"
+    rates = []
+    for number in range(size.runs(1)):
+        seconds, _ = _run(directory / f"second-{number}", counts[-1], jobs, delays[-1], script)
+        rates.append(jobs / seconds)
+    what = f"{counts[-1]} workers, {1000 * delays[-1]:.0f} ms an operation: jobs of a second"
+    rows.append(Row(what, rates, "1/s"))
     return rows
 
 
-def _run(directory: Path, count: int, jobs: int, delay: float) -> tuple[float, list[Operations]]:
+def _run(
+    directory: Path, count: int, jobs: int, delay: float, script: str = "true"
+) -> tuple[float, list[Operations]]:
     backing = directory / "backing"
     with contextlib.ExitStack() as stack:
         nodes = [
@@ -48,7 +59,7 @@ def _run(directory: Path, count: int, jobs: int, delay: float) -> tuple[float, l
             node.set_delay(delay)
             node.count()  # not the starts
         began = time.perf_counter()
-        submitted = Queue(machine, "q").submit(make_tickets(directory, jobs, "true"))
+        submitted = Queue(machine, "q").submit(make_tickets(directory, jobs, script))
         for worker, node in enumerate(nodes, 1):
             notify(machine_at(node.path).worker(worker).wakeup)
         for ticket in reversed(submitted):

@@ -34,6 +34,7 @@ _UNSUPPORTED = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EI
 _POLL_INTERVAL = 0.003
 _PART_OF_WAIT = 0.15
 _LONGEST_POLL_INTERVAL = 0.05
+_TIMES_A_LOOK = 4.0
 # Seconds; such a long wait is for a build.
 _LONG_WAIT = 10.0
 _LONG_POLL_INTERVAL = 0.25
@@ -164,10 +165,13 @@ def _wait_for(descriptor: int, path: Path, complain_after: float, deadline: floa
     began = time.monotonic()
     complain_at = began + complain_after
     try:
-        while not lock_descriptor(descriptor, blocking=False):
+        while True:
+            asked = time.monotonic()
+            if lock_descriptor(descriptor, blocking=False):
+                return
             if time.monotonic() >= deadline:
                 raise _busy(path)
-            time.sleep(pause_after(time.monotonic() - began))
+            time.sleep(pause_after(time.monotonic() - began, time.monotonic() - asked))
             if time.monotonic() >= complain_at:
                 complain_at = time.monotonic() + complain_after
                 _complain(path, f"`fuser -v {path}` on its node shows the holder")
@@ -175,11 +179,16 @@ def _wait_for(descriptor: int, path: Path, complain_after: float, deadline: floa
         raise _refusal(path, "flock", error) from error
 
 
-def pause_after(waited: float) -> float:
-    """Seconds until the next look at a busy lock; random, so that waiting processes spread."""
+def pause_after(waited: float, cost: float = 0.0) -> float:
+    """Seconds until the next look at a busy lock; random, so that waiting processes spread.
+
+    `cost`: how many seconds the last look took. Where looks are slow, so are the steps of the
+    holder.
+    """
     if waited > _LONG_WAIT:
         return _LONG_POLL_INTERVAL
     pause = min(max(_POLL_INTERVAL, _PART_OF_WAIT * waited), _LONGEST_POLL_INTERVAL)
+    pause = min(max(pause, _TIMES_A_LOOK * cost), _LONG_POLL_INTERVAL)
     return pause * random.uniform(0.5, 1.5)
 
 

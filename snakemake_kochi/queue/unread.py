@@ -11,10 +11,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there, list_names, make_directory, move
+from snakemake_kochi.files.together import Together
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.ending import (
@@ -98,6 +100,7 @@ class UnreadClaims:
         self._shards: list[str] = []  # those that may have a ticket, in their order
         self._list_due = 0.0
         self._look_due = 0.0
+        self._together = Together()
 
     def has_some(self) -> bool:
         """Whether a ticket may wait; looks again at the shards and workers if that is due."""
@@ -167,11 +170,15 @@ class UnreadClaims:
         them. Those that cannot be read go to `damaged`.
         """
         begun = BegunJobs(self._machine)
-        for entry in entries:
+        claimed = list(entries)
+        found = self._together([partial(_read, entry) for entry in claimed])
+        for entry, ticket in zip(claimed, found, strict=True):
             paths = self._machine.job(entry.job)
             try:
-                if (ticket := _read(entry)) is None:
+                if ticket is None:
                     continue
+                if isinstance(ticket, Exception):
+                    raise ticket
                 if begun.has(entry.job) and (is_there(paths.result) or is_there(paths.cancel)):
                     over.append((entry, ticket))
                     continue

@@ -1,57 +1,43 @@
 """The running jobs of a worker, from their starts to the publication of their ends.
 
-A job starts in this order: log, process, attempt file, and only then its first step. At its end the
-worker publishes a result, or requeues the ticket.
+At the end of a job the worker publishes a result, or requeues the ticket.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import answered, create_directory, is_there, to_json, write_new
+from snakemake_kochi.files import is_there
+from snakemake_kochi.files.together import Together
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.processes import (
-    NONCE_VARIABLE,
-    ProcessIdentity,
-    send_signal,
-    this_node,
-)
+from snakemake_kochi.processes import ProcessIdentity, send_signal
 from snakemake_kochi.queue.claiming import Claim
 from snakemake_kochi.queue.entries import QueueRemovedError
 from snakemake_kochi.queue.queue import Queue
-from snakemake_kochi.queue.result import Attempt, Result, UncountedReason
+from snakemake_kochi.queue.result import Result, UncountedReason
 from snakemake_kochi.queue.ticket import Resources, Ticket, now
 from snakemake_kochi.worker.logins import Logins
-from snakemake_kochi.worker.node.capacity import OomWatch
-from snakemake_kochi.worker.node.devices import Allotment, Devices
+from snakemake_kochi.worker.node.devices import Devices
 from snakemake_kochi.worker.node.health import Health
 from snakemake_kochi.worker.orders import Walltime
 from snakemake_kochi.worker.output import Echo
-from snakemake_kochi.worker.runners.interface import Child, Runners
+from snakemake_kochi.worker.runners.interface import Runners
 from snakemake_kochi.worker.settings import RETRY
 from snakemake_kochi.worker.signals import reap_orphans
 from snakemake_kochi.worker.slot import Slot
+from snakemake_kochi.worker.starts import Starts
 from snakemake_kochi.worker.state import StateFile
 
 _log = logging.getLogger(__name__)
-
-
-class AlreadyBegunError(Exception):
-    """Another worker began this attempt or was given the next one: the claim is not ours."""
-
-
-class AlreadyCancelledError(Exception):
-    """The job was cancelled before it began: the claim is to be requeued, which ends it."""
 
 
 class Slots:
@@ -68,9 +54,9 @@ class Slots:
         ends: Ends,
         echo: Echo,
         logins: Logins,
+        together: Together,
     ) -> None:
-        self._machine = machine
-        self._environment = environment
+        self._starts = Starts(machine, environment, runners, devices, together)
         self._grace = grace
         self._runners = runners
         self._devices = devices
@@ -78,7 +64,6 @@ class Slots:
         self._ends = ends
         self._echo = echo
         self._logins = logins
-        self._oom = OomWatch()
         self._slots: list[Slot] = []
 
     def __iter__(self) -> Iterator[Slot]:
@@ -95,97 +80,22 @@ class Slots:
     def resources(self) -> list[Resources]:
         return [slot.claim.ticket.resources for slot in self._slots]
 
-    def start(self, claim: Claim) -> None:
-        """Start a claimed ticket.
+    def start(self, claims: Sequence[Claim]) -> list[Exception | None]:
+        """Start claimed tickets, beside each other; return for each why it did not start, or None.
 
-        Raises OSError or KochiError when a file or a process cannot be made, and AlreadyBegunError.
-        In these cases nothing of the job has been executed and nothing of it is left.
+        See `Starts`.
         """
-        allotment = self._devices.allot(claim.ticket.resources)
-        try:
-            slot = self._start(claim, allotment)
-        except BaseException:
-            self._devices.release(allotment)
-            raise
-        self._slots.append(slot)
-        ticket = claim.ticket
-        _log.info("job %d (%s) started, attempt %d", ticket.job, ticket.name, ticket.attempt)
-        self._echo.job_started(ticket.job, ticket.name, slot.log, slot.offset)
-        self._note_running()
-
-    def _start(self, claim: Claim, allotment: Allotment) -> Slot:
-        paths = self._machine.job(claim.ticket.job)
-        # In a new directory there is no order to cancel the job, and no result.
-        is_new = create_directory(paths.directory)
-        if not is_new and is_there(paths.cancel):
-            raise AlreadyCancelledError(f"job {claim.ticket.job} was cancelled before it began")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        log = answered(partial(os.open, paths.log, flags, 0o600))
-        try:
-            offset = _write_header(log, claim)
-            # The job's processes write to the log itself, not to a pipe to the worker. The worker
-            # never waits for them, however much they write and however long they live.
-            environment = self._job_environment(claim, allotment)
-            child, skipped_runners = self._runners.start(
-                claim.ticket, log, environment, allotment.pinned
-            )
-        finally:
-            os.close(log)
-        try:
-            started = self._record(claim, child, skipped_runners, is_new)
-        except BaseException:
-            child.abandon()
-            raise
-        explain_kill = partial(self._oom.explain, self._oom.counts())
-        child.release()
-        return Slot(claim, child, started, paths.log, offset, allotment, explain_kill)
-
-    def _record(self, claim: Claim, child: Child, skipped_runners: str, is_new: bool) -> str:
-        """Write the attempt file: from then on every process can find the job's processes."""
-        ticket = claim.ticket
-        attempt = Attempt(
-            job=ticket.job,
-            attempt=ticket.attempt,
-            nonce=claim.nonce,
-            worker=claim.worker,
-            node=this_node(),
-            process=child.process,
-            started=now(),
-            runner=child.runner,
-            skipped_runners=skipped_runners,
-        )
-        what = f"attempt {ticket.attempt} of job {ticket.job}"
-        paths = self._machine.job(ticket.job)
-        path = paths.attempt(ticket.attempt)
-        try:
-            # Not linked, as others are: while it is empty, nothing of the job has been executed,
-            # and who finds it so looks for processes of the job by their environments.
-            answered(partial(write_new, path, to_json(attempt.to_dict())))
-        except FileExistsError:
-            # If both the lock and the rename failed to keep two workers apart, this write still
-            # does.
-            raise AlreadyBegunError(f"{what} was begun by another worker") from None
-        # If the answer is unknown, the job does not start: another worker may be running it
-        # already.
-        if is_there(paths.ended(ticket.attempt)) or (not is_new and is_there(paths.result)):
-            # This worker was suspended after the claim, and was presumed dead.
-            raise AlreadyBegunError(f"{what} has been given up by others")
-        return attempt.started
-
-    def _job_environment(self, claim: Claim, allotment: Allotment) -> dict[str, str]:
-        ticket = claim.ticket
-        return {
-            **self._environment,
-            **ticket.environment,
-            **allotment.environment,
-            "KOCHI_MACHINE": self._machine.name,
-            "KOCHI_WORKER_ID": str(claim.worker),
-            "KOCHI_QUEUE": ticket.queue,
-            "KOCHI_JOB_ID": str(ticket.job),
-            "KOCHI_JOB_NAME": ticket.name,
-            "KOCHI_ATTEMPT": str(ticket.attempt),
-            NONCE_VARIABLE: claim.nonce,
-        }
+        outcomes = self._starts.start(claims)
+        for claim, slot in zip(claims, outcomes, strict=True):
+            if isinstance(slot, Slot):
+                self._slots.append(slot)
+                ticket = claim.ticket
+                _log.info(
+                    "job %d (%s) started, attempt %d", ticket.job, ticket.name, ticket.attempt
+                )
+                self._echo.job_started(ticket.job, ticket.name, slot.log, slot.offset)
+                self._note_running()
+        return [None if isinstance(outcome, Slot) else outcome for outcome in outcomes]
 
     def _note_running(self) -> None:
         running = {slot.claim.ticket.job: slot.started for slot in self._slots}
@@ -236,18 +146,6 @@ class Slots:
         send_signal(self._reap_orphans(), signal.SIGKILL)
 
 
-def _write_header(log: int, claim: Claim) -> int:
-    """Write the header of an attempt into the log.
-
-    Returns where this attempt's output begins in the log, in bytes.
-    """
-    attempt = claim.ticket.attempt
-    if attempt > 1:
-        where = f"worker {claim.worker} on {this_node().host}"
-        os.write(log, f"-- attempt {attempt}: {where}, {now()} --\n".encode())
-    return os.lseek(log, 0, os.SEEK_END)
-
-
 class Ends:
     """Publishes the ends of one worker's jobs, counts them, and passes them to its `Health`.
 
@@ -261,12 +159,14 @@ class Ends:
         health: Health,
         walltime: Walltime,
         queue_of: Callable[[Ticket], Queue],
+        together: Together,
     ) -> None:
         self.is_at_time_limit = False
         self._state = state
         self._health = health
         self._walltime = walltime
         self._queue_of = queue_of
+        self._together = together
         self._began = time.monotonic()
         self._notices = Notices(_log)
 
@@ -277,6 +177,7 @@ class Ends:
         (empty for a success). After a failure the caller passes the job again after RETRY seconds.
         """
         done: list[tuple[Slot, str]] = []
+        finished: list[tuple[Slot, Result]] = []
         for slot in over:
             had_its_time = slot.stop == "requeue" and self._had_its_time(slot)
             if had_its_time and self._had_longest_allocation(slot):
@@ -291,13 +192,14 @@ class Ends:
             if fault is not None:
                 done += self._requeue(slot, self._health.reason, fault)
                 continue
-            outcome: bool | OSError | KochiError
-            try:
-                outcome = self._queue_of(slot.claim.ticket).finish(slot.claim, result)
-            except (OSError, KochiError) as error:
-                outcome = error
+            finished.append((slot, result))
+        outcomes = self._together([self._finish(slot, result) for slot, result in finished])
+        for (slot, result), outcome in zip(finished, outcomes, strict=True):
             done += self._finished(slot, result, outcome)
         return done
+
+    def _finish(self, slot: Slot, result: Result) -> Callable[[], bool]:
+        return partial(self._queue_of(slot.claim.ticket).finish, slot.claim, result)
 
     def _had_its_time(self, slot: Slot) -> bool:
         return self._walltime.was_used_by(slot.seconds, time.monotonic() - self._began)
@@ -323,11 +225,13 @@ class Ends:
         return [(slot, "requeued")]
 
     def _finished(
-        self, slot: Slot, result: Result, outcome: bool | OSError | KochiError
+        self, slot: Slot, result: Result, outcome: bool | Exception
     ) -> list[tuple[Slot, str]]:
         """Note a published result; `outcome` is what `Queue.finish` returned or raised."""
         if isinstance(outcome, (OSError, KochiError)):
             return self._later(slot, outcome)
+        if isinstance(outcome, Exception):
+            raise outcome
         self._notices.over(_about(slot))
         ticket = slot.claim.ticket
         self._count(ticket.queue, result)

@@ -6,9 +6,11 @@ import contextlib
 import logging
 import time
 from functools import partial
+from itertools import takewhile
 
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files.together import Together
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.claiming import Claim
@@ -31,7 +33,8 @@ from snakemake_kochi.worker.queues import Idle, Looks, ServedQueues
 from snakemake_kochi.worker.runners.interface import Runners
 from snakemake_kochi.worker.settings import RETRY, WorkerSettings
 from snakemake_kochi.worker.signals import Events, Wake
-from snakemake_kochi.worker.slots import AlreadyBegunError, AlreadyCancelledError, Ends, Slots
+from snakemake_kochi.worker.slots import Ends, Slots
+from snakemake_kochi.worker.starts import AlreadyBegunError, AlreadyCancelledError
 from snakemake_kochi.worker.state import StateFile
 
 _log = logging.getLogger(__name__)
@@ -69,11 +72,12 @@ class Worker:
         self._claims = Claims(
             *(machine, state.worker, state.capacity, self._walltime, queue_of, settings.first)
         )
-        self._ends = Ends(self._state, self._health, self._walltime, queue_of)
+        together = Together()
+        self._ends = Ends(self._state, self._health, self._walltime, queue_of, together)
         self._logins = Logins(machine, state.worker)
         self._slots = Slots(
             *(machine, surroundings.environment, settings.grace, runners, devices),
-            *(self._state, self._ends, echo, self._logins),
+            *(self._state, self._ends, echo, self._logins, together),
         )
         self._orders = Orders(machine, state.worker, surroundings)
         self._controller = ControllerWatch(machine, state)
@@ -236,39 +240,42 @@ class Worker:
 
     def _start_held(self) -> None:
         """Start the tickets claimed ahead, in order, as room permits."""
+        claims: list[Claim] = []
+        taken = self._slots.resources
         while not self._orders.is_stopping and (claim := self._claims.next_held) is not None:
             is_paused = time.monotonic() < self._pause_until
-            if is_paused or not self._capacity.fits(claim.ticket.resources, self._slots.resources):
+            if is_paused or not self._capacity.fits(claim.ticket.resources, taken):
                 break
             if not self._runners.is_ready(claim.ticket):
                 self._claims.keep()
                 break
-            self._start_all([self._claims.take_next()])
+            taken.append(claim.ticket.resources)
+            claims.append(self._claims.take_next())
+        self._start_all(claims)
         if self._claims.is_overdue:
             _log.info("jobs %s do not start soon and are requeued", self._claims.held)
             self._claims.requeue_held()
 
     def _start_all(self, claims: list[Claim]) -> None:
-        for position, claim in enumerate(claims):
-            if self._state.presumed_dead_by is not None:
-                return  # other workers decide about these claims
-            if not self._runners.is_ready(claim.ticket):
-                self._claims.hold_first(claims[position:])
-                return
-            try:
-                self._slots.start(claim)
-            except AlreadyBegunError as error:
+        if not claims or self._state.presumed_dead_by is not None:
+            return  # if it was presumed dead, other workers decide about these claims
+        ready = list(takewhile(lambda claim: self._runners.is_ready(claim.ticket), claims))
+        if len(ready) < len(claims):
+            self._claims.hold_first(claims[len(ready) :])
+        failed: list[tuple[Claim, OSError | KochiError]] = []
+        for claim, error in zip(ready, self._slots.start(ready), strict=True):
+            if isinstance(error, AlreadyBegunError):
                 _log.warning("%s", error)
-                continue
-            except AlreadyCancelledError as error:
+            elif isinstance(error, AlreadyCancelledError):
                 _log.info("%s", error)
                 self._claims.requeue(claim)
-                continue
-            except (OSError, KochiError) as error:
-                self._start_failed(claims[position:], error)
-                return
-            self._health.started()
-            self._notices.over(_UNSTARTED)
+            elif isinstance(error, (OSError, KochiError)):
+                failed.append((claim, error))
+            else:
+                self._health.started()
+                self._notices.over(_UNSTARTED)
+        if failed:
+            self._start_failed([claim for claim, _ in failed], failed[0][1])
 
     def _start_failed(self, claims: list[Claim], error: OSError | KochiError) -> None:
         """Handle a failed start of the first of the claims.

@@ -215,3 +215,9 @@ def test_who_waits_long_for_a_lock_asks_less_often_and_at_random():
     assert max(pause_after(1.0) for _ in range(100)) < 0.1
     assert len({pause_after(1.0) for _ in range(10)}) == 10
     assert pause_after(60.0) == 0.25
+
+
+def test_who_waits_for_a_lock_asks_a_slow_file_server_less_often():
+    """With 10 ms for each look, its holder needs a tenth of a second or more."""
+    assert min(pause_after(0.0, cost=0.01) for _ in range(100)) >= 0.02
+    assert max(pause_after(0.0, cost=10.0) for _ in range(100)) < 0.4
