@@ -36,8 +36,6 @@ _SUCCESSORS = 2
 # worker. So all workers together list five times a second at most.
 _LISTING = 5.0
 _LISTING_PER_WORKER = 0.2
-# The first interval of a controller with few workers, which doubles while they are the same.
-_FIRST_LISTING = 0.5
 # Seconds between two looks at a worker of another node, or one of its heartbeat intervals if that
 # is shorter.
 _LOOK = 5.0
@@ -47,12 +45,12 @@ _SILENT_AFTER = 2
 
 @dataclass(frozen=True)
 class _Roster:
-    """The other workers that have tickets of a queue or serve it, when to list them again, and the
-    seconds from the listing until then."""
+    """The other workers that have tickets of a queue or serve it, those that serve it, and when to
+    list them again."""
 
     workers: tuple[int, ...]
+    serving: tuple[int, ...]
     due: float
-    interval: float
 
 
 @dataclass(frozen=True)
@@ -130,16 +128,17 @@ class Observer:
     def _workers_of(self, queue: QueuePaths) -> tuple[int, ...]:
         """The other workers that have tickets of a queue, or serve it, as they were listed last."""
         known, now = self._rosters.get(queue.name), self._clock()
-        if known is not None and now < known.due:
+        if known is not None and now < known.due and not self._is_eager(known.workers):
             return known.workers
         found = {entry.worker for entry in running_entries(queue) if entry.worker is not None}
-        everybody = found.union(subscribers(queue))
-        workers = tuple(sorted(everybody - {self._worker}))
-        interval = max(_LISTING, len(everybody) * _LISTING_PER_WORKER)
-        if self._is_eager(workers):
-            is_same = known is not None and known.workers == workers
-            interval = min(2 * known.interval, interval) if known and is_same else _FIRST_LISTING
-        self._rosters[queue.name] = _Roster(workers, now + interval, interval)
+        if known is not None and now < known.due:
+            serving, due = known.serving, known.due
+        else:
+            serving = tuple(subscribers(queue))
+            most = len(found.union(serving))
+            due = now + max(_LISTING, most * _LISTING_PER_WORKER)
+        workers = tuple(sorted(found.union(serving) - {self._worker}))
+        self._rosters[queue.name] = _Roster(workers, serving, due)
         return workers
 
     def _is_eager(self, workers: Collection[int]) -> bool:
