@@ -38,6 +38,8 @@ def test_finished_work_needs_nothing_that_was_deleted_and_new_work_makes_it_agai
     )
     copy.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    # A small build is copied without cp.
+    (finished_project.directory / "large").write_bytes(bytes(2 << 20))
     (target,) = results(1)
     finished_project.snakemake("--force", target)
     assert (programs / "deleted").is_dir()
