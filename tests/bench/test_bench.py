@@ -36,8 +36,8 @@ LINES = {
     "remote": "`artifact sync` without new results",
     "slow-queue": "2 workers, 2 ms an operation: jobs",
     "slow-runs": "6 one-line jobs, 1 ms an operation: kochi",
-    "waiting": "a worker without jobs",
     "metadata": "cluster-generic: Snakemake, in the project",
+    "waiting": "a worker without jobs",
 }
 
 
