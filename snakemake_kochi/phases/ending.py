@@ -97,11 +97,15 @@ class TimeLimit:
             time.sleep(_PAUSE)
 
     def _processes(self) -> list[ProcessIdentity]:
-        """The script and its descendants, also those whose parents have ended since."""
+        """The script and its descendants, also those whose parents have ended since.
+
+        The oldest is the first: else a script might wait for a child that was told to end before
+        it, and go on as if the child had ended by itself.
+        """
         entries = [entry for entry in all_entries() if entry.state not in "ZX"]
         known = {pid for pid, each in self._found.items() if each.is_alive()} | {self._pid}
         while more := {e.pid for e in entries if e.parent in known} - known:
             known |= more
         starts = {entry.pid: entry.start for entry in entries}
         self._found = {pid: ProcessIdentity(pid, starts[pid]) for pid in known if pid in starts}
-        return list(self._found.values())
+        return sorted(self._found.values(), key=lambda each: (each.start, each.pid != self._pid))
