@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -65,7 +66,8 @@ def test_a_worker_that_wakes_up_after_it_was_presumed_dead_changes_nothing(site,
     free = {job, *descendants_of(job)} if job_goes_on else set()
     frozen = [pid for pid in descendants_of(elsewhere.pid) if pid not in free]
     for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
+        with contextlib.suppress(ProcessLookupError):  # a `sleep` of the job
+            os.kill(pid, signal.SIGSTOP)
     site.start(**QUICK)
     result = site.ended(0).result
     assert (result.ok, result.attempt, result.worker) == (True, 2, 1)
@@ -73,7 +75,8 @@ def test_a_worker_that_wakes_up_after_it_was_presumed_dead_changes_nothing(site,
         (site.directory / "go").touch()
         site.wait_until(lambda: "of the first" in site.log(0))
     for pid in reversed(frozen):
-        os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
     assert elsewhere.wait() == 1, site.machine.worker(0).log.read_text()
     assert not is_running(job) and not is_running(supervisor)
     state = find_worker(site.machine, 0)
