@@ -191,16 +191,14 @@ def wait_for_packers(directory: Path) -> None:
     It would take part in the next measurement, and write into a directory that is being removed.
     """
     wait_until(
-        lambda: not any(map(_packs_below(directory), psutil.process_iter(["cmdline"]))), 0.05
+        lambda: not any(_packs_below(each, directory) for each in psutil.process_iter(["cmdline"])),
+        0.05,
     )
 
 
-def _packs_below(directory: Path) -> Callable[[psutil.Process], bool]:
-    def packs(process: psutil.Process) -> bool:
-        words = process.info["cmdline"] or [""]  # None, or empty, of a process that has ended
-        return "snakemake_kochi.packing" in words and Path(words[-1]).is_relative_to(directory)
-
-    return packs
+def _packs_below(process: psutil.Process, directory: Path) -> bool:
+    words = process.info["cmdline"] or [""]  # None, or empty, of a process that has ended
+    return "snakemake_kochi.packing" in words and Path(words[-1]).is_relative_to(directory)
 
 
 def import_of_tests(name: str) -> Any:

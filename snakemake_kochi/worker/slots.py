@@ -94,7 +94,8 @@ class Slots:
                     "job %d (%s) started, attempt %d", ticket.job, ticket.name, ticket.attempt
                 )
                 self._echo.job_started(ticket.job, ticket.name, slot.log, slot.offset)
-                self._note_running()
+        if any(isinstance(outcome, Slot) for outcome in outcomes):
+            self._note_running()
         return [None if isinstance(outcome, Slot) else outcome for outcome in outcomes]
 
     def _note_running(self) -> None:
