@@ -261,6 +261,14 @@ def locks_of_run(workflow: Any, directory: str) -> tuple[str, ...]:
         return ()
 
 
+def marks_are_files(workflow: Any) -> bool:
+    """Whether Snakemake marks each output of a running job by a file of its own.
+
+    Such marks may be made at the same time; marks in a database may not.
+    """
+    return hasattr(workflow.persistence, "_incomplete_path")
+
+
 def keep_empty_directories(workflow: Any) -> None:
     """Keep the directories for the outputs of jobs that go on.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,9 +15,11 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.executor.admission import Admission
+from snakemake_kochi.executor.internals import marks_are_files
 from snakemake_kochi.executor.run import HandOver, PendingJob, Run
 from snakemake_kochi.executor.tickets import Tickets
 from snakemake_kochi.files import lacks_room, may_pass
+from snakemake_kochi.files.together import Together
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.queue import (
     Queue,
@@ -33,8 +35,12 @@ _log = logging.getLogger(__name__)
 
 _PAUSE = 0.5  # seconds before a failed submission is tried again
 # The number of jobs that are submitted at once. Smaller batches spend more on locking and syncing
-# than on tickets. Larger batches leave the workers idle meanwhile.
-_BATCH = 100
+# than on tickets. Larger batches leave the workers idle meanwhile. So the first of many jobs are a
+# small batch, and each of the next ones is twice as large, up to the largest.
+_FIRST_BATCH = 8
+_LARGEST_BATCH = 100
+
+_Admitted = tuple[JobExecutorInterface, Resources]
 
 
 class Submission:
@@ -61,6 +67,7 @@ class Submission:
         self._held: deque[HandOver] = deque()
         self._late: deque[HandOver] = deque()  # held jobs that can be submitted now
         self._next_late = 0.0
+        self._together = Together()
 
     @property
     def used_queues(self) -> frozenset[str]:
@@ -78,13 +85,10 @@ class Submission:
             self._executor.run_job_pre(job)
             self._executor.report_job_error(SubmittedJobInfo(job), msg=why.sentences)
         for queue, its_jobs in admitted.by_queue.items():
-            # The first jobs run while the tickets of the others are made.
-            for start in range(0, len(its_jobs), _BATCH):
-                self._submit_batch(queue, its_jobs[start : start + _BATCH])
+            for batch in _batches(its_jobs):
+                self._submit_batch(queue, batch)
 
-    def _submit_batch(
-        self, queue: str, jobs: Sequence[tuple[JobExecutorInterface, Resources]]
-    ) -> None:
+    def _submit_batch(self, queue: str, jobs: Sequence[_Admitted]) -> None:
         batch = []
         for job, resources in jobs:
             self._executor.run_job_pre(job)
@@ -117,7 +121,7 @@ class Submission:
             f"kochi job {number} of a killed run {how} and is not started again, log: "
             f"kochi show log job {number}"
         )
-        info = self._report_submission(job, found.ticket)
+        (info,) = self._report_submissions([job], [found.ticket])
         run.pending.adopt(PendingJob(info, found.ticket, hand_over))
         # The delivery of its result may have come before this point, and was then ignored.
         if (ended := find_job(run.machine, number).result) is not None:
@@ -168,24 +172,43 @@ class Submission:
             numbered = queue.number([ticket for _, ticket in hand_over.jobs])
             # Before the tickets are in the queue: a result may come at once, and an interrupt or an
             # error at any moment.
-            run.pending.note(
-                [
-                    PendingJob(self._report_submission(job, ticket), ticket)
-                    for (job, _), ticket in zip(hand_over.jobs, numbered, strict=True)
-                ]
-            )
+            infos = self._report_submissions([job for job, _ in hand_over.jobs], numbered)
+            run.pending.note(list(map(PendingJob, infos, numbered)))
             hand_over.numbered = numbered
         queue.hand_over(hand_over.numbered, again)
         self._log_numbers(hand_over.numbered)
         run.pending.certain(hand_over.numbered)
         self._has_submitted = True
 
-    def _report_submission(self, job: JobExecutorInterface, ticket: Ticket) -> SubmittedJobInfo:
-        info = SubmittedJobInfo(job, external_jobid=str(ticket.job))
-        # RealExecutor's method, not RemoteExecutor's: the latter adds the job to those that it
-        # polls.
-        RealExecutor.report_job_submission(self._executor, info)
-        return info
+    def _report_submissions(
+        self, jobs: Sequence[JobExecutorInterface], tickets: Sequence[Ticket]
+    ) -> list[SubmittedJobInfo]:
+        """Report submitted jobs to Snakemake, which marks their outputs as incomplete.
+
+        On a slow filesystem the marks of many jobs are made at the same time: there they would take
+        longer than all the rest of a submission.
+        """
+        infos = [
+            SubmittedJobInfo(job, external_jobid=str(ticket.job))
+            for job, ticket in zip(jobs, tickets, strict=True)
+        ]
+        for info in infos:
+            # RealExecutor's method, not RemoteExecutor's: the latter adds the job to those that it
+            # polls.
+            RealExecutor.report_job_submission(self._executor, info, register_job=False)
+        marks = [partial(info.job.register, external_jobid=info.external_jobid) for info in infos]
+        try:
+            if marks_are_files(self._run.workflow):
+                self._together.all(marks)
+            else:
+                for mark in marks:
+                    mark()
+        except OSError as error:
+            self._run.logger.info(
+                f"Failed to mark the outputs of started jobs as incomplete ({error}). Snakemake "
+                "goes on, but after a kill it may take such an output for a complete one."
+            )
+        return infos
 
     def _log_numbers(self, tickets: Sequence[Ticket]) -> None:
         """Log one message for all job numbers.
@@ -258,3 +281,11 @@ class Submission:
                 continue  # not known now: the job is cancelled as if it were in the queue
             found += [each.job for each in missing]
         return found
+
+
+def _batches(jobs: Sequence[_Admitted]) -> Iterator[Sequence[_Admitted]]:
+    """The jobs in batches: the first of them run while the tickets of the others are made."""
+    start, size = 0, _FIRST_BATCH
+    while start < len(jobs):
+        yield jobs[start : start + size]
+        start, size = start + size, min(2 * size, _LARGEST_BATCH)

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from snakemake_kochi.files import list_names, write_atomically
-from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.paths import MachinePaths, is_being_removed
 
 # In the newest shard, fewer jobs than this are not worth a pack, which would soon be written again.
 FEW = 32
@@ -49,10 +50,18 @@ def pack_in_background(machine: MachinePaths, is_often: bool = False) -> None:
 
 
 def _is_enough(machine: MachinePaths) -> bool:
+    if removed_controllers(machine):
+        return True
     shards = [name for name in list_names(machine.jobs) if name.isdecimal()]
     if len(shards) != 1:
         return bool(shards)
     return len(list_names(machine.jobs / shards[0])) >= FEW
+
+
+def removed_controllers(machine: MachinePaths) -> list[Path]:
+    """What controllers with many deliveries left to be deleted at the ends of their runs."""
+    paths = (machine.controllers / name for name in list_names(machine.controllers))
+    return list(filter(is_being_removed, paths))
 
 
 def _is_due(machine: MachinePaths) -> bool:

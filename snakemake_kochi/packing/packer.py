@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -16,7 +17,7 @@ from typing import get_args
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import list_names, modified, time_of_server
 from snakemake_kochi.locks import LockBusyError, find_lock_settings
-from snakemake_kochi.packing.automatic import FEW
+from snakemake_kochi.packing.automatic import FEW, removed_controllers
 from snakemake_kochi.packing.candidates import DAY, Candidate, Keeping, Selection, select
 from snakemake_kochi.packing.writing import remove_packed, write_index, write_pack
 from snakemake_kochi.packs.pack import Pack
@@ -62,6 +63,8 @@ def pack(machine: MachinePaths, is_gentle: bool = False) -> Packing:
     OSError and KochiError when nothing can be done.
     """
     packing = Packing()
+    for directory in removed_controllers(machine):
+        shutil.rmtree(directory, ignore_errors=True)
     if not list_names(machine.jobs) and not list_names(machine.packs):
         return packing  # also: the locks of an unused machine stay unsettled
     settings = find_lock_settings(machine)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import threading
+from collections.abc import Sequence
 
 from snakemake_kochi.files import answered, sync
 from snakemake_kochi.paths import SHARD, ControllerPaths
@@ -14,13 +17,16 @@ class ReadDeliveries:
     because this process may be killed before it acts on a result.
 
     Their jobs are noted in one file. The deliveries stay in the inbox until there are many, so that
-    a job costs no rename; before they are removed, the file is put on the disk.
+    a job costs no rename; before they are removed, the file is put on the disk. A thread removes
+    them: on a slow filesystem that takes seconds, and results come meanwhile.
     """
 
     def __init__(self, paths: ControllerPaths) -> None:
         self.paths = paths
         self._names: set[str] = set()  # of deliveries that are still in the inbox
         self._file: int | None = None
+        self._removal = threading.Thread()
+        self._is_closed = False
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -37,14 +43,27 @@ class ReadDeliveries:
 
     def remove_many(self) -> None:
         """Remove the deliveries that were read, if they are many. Raises OSError."""
-        if self._file is None or len(self._names) < SHARD:
+        if self._file is None or len(self._names) < SHARD or self._removal.is_alive():
             return
         sync(self._file)
-        while self._names:
-            (self.paths.inbox / next(iter(self._names))).unlink(missing_ok=True)
-            self._names.pop()
+        names = list(self._names)
+        removal = threading.Thread(target=self._remove, args=(names,), daemon=True)
+        with contextlib.suppress(RuntimeError):  # the user may have no more threads
+            removal.start()
+            self._removal = removal
+
+    def _remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            if self._is_closed:
+                return
+            try:
+                (self.paths.inbox / name).unlink(missing_ok=True)
+            except OSError:
+                return  # the next call tries again
+            self._names.discard(name)
 
     def close(self) -> None:
+        self._is_closed = True
         if self._file is not None:
             descriptor, self._file = self._file, None
             os.close(descriptor)

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from snakemake_kochi.files import (
     to_json,
     write_new,
 )
+from snakemake_kochi.files.together import Together
 from snakemake_kochi.notices import Notices
-from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.paths import MachinePaths, removed_path
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.controllers import VERSION, Adopter, LockFile, last_adopter
 from snakemake_kochi.queue.deliveries import ReadDeliveries
@@ -36,6 +38,9 @@ from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.wakeup import WakeUp, notify
 
 _log = logging.getLogger(__name__)
+
+# At its end, a controller leaves so many deliveries to the next packer.
+_MANY = 32
 
 
 class ControllerFile:
@@ -148,6 +153,8 @@ class Inbox:
         # The nonce is left out: a job has one result, and a message in place of a result also ends
         # the job.
         self._delivered = JobSet()
+        self._count = 0
+        self._together = Together()
         self._shards: set[Path] = set()  # of `delivered`, which are there
         self._notices = Notices(_log)
 
@@ -255,25 +262,30 @@ class Inbox:
             self._notices.fault(f"cannot list the results in {paths.inbox}", error)
             return
         self._notices.over(f"cannot list the results in {paths.inbox}")
-        for name in names:
-            job = name.split("-")[0]
-            if name in read or not job.isdecimal():
-                continue
-            if (result := self._take(read, name, int(job))) is not None:
+        deliveries = {
+            name: int(number)
+            for name in names
+            if name not in read and (number := name.split("-")[0]).isdecimal()
+        }
+        reads = [partial(self._read, paths.inbox / name, job) for name, job in deliveries.items()]
+        for (name, job), outcome in zip(deliveries.items(), self._together(reads), strict=True):
+            if (result := self._take(read, name, job, outcome)) is not None:
                 yield from self._new(result)
         with contextlib.suppress(OSError):  # the next look tries again
             read.remove_many()
 
-    def _take(self, read: ReadDeliveries, name: str, job: int) -> Result | None:
-        path = read.paths.inbox / name
-        try:
-            result = self._read(path, job)
-        except FileNotFoundError:
+    def _take(
+        self, read: ReadDeliveries, name: str, job: int, outcome: Result | Exception
+    ) -> Result | None:
+        """Note a delivery, of which `outcome` is what was read, or why it could not be read."""
+        if isinstance(outcome, FileNotFoundError):
             return None
-        except OSError as error:
+        if isinstance(outcome, OSError):
             # The next look may be able to read it.
-            self._notices.fault("cannot read a result", error)
+            self._notices.fault("cannot read a result", outcome)
             return None
+        if isinstance(outcome, Exception):
+            raise outcome
         try:
             self._note_read(read, name, job)
         except OSError as error:
@@ -281,7 +293,7 @@ class Inbox:
             self._notices.fault("cannot move a result that was read", error)
         else:
             self._notices.over("cannot move a result that was read")
-        return result
+        return outcome
 
     def _note_read(self, read: ReadDeliveries, name: str, job: int) -> None:
         try:
@@ -315,6 +327,7 @@ class Inbox:
         # because it cannot know whether the first delivery was read.
         if result.job not in self._delivered:
             self._delivered.add(result.job)
+            self._count += 1
             yield result
 
     def find_undelivered(self, jobs: Iterable[int]) -> list[Result]:
@@ -340,7 +353,14 @@ class Inbox:
         """
         self._file.stop()
         self._close()
-        shutil.rmtree(self._paths.inbox.parent, ignore_errors=True)
+        directory = self._paths.directory
+        if self._count >= _MANY:
+            # The packer that starts at the end of the run removes it. Where a call takes long, this
+            # process would be busy for many seconds.
+            with contextlib.suppress(OSError):
+                move(directory, removed_path(directory, secrets.token_hex(4)))
+                return
+        shutil.rmtree(directory, ignore_errors=True)
 
     def leave(self) -> None:
         """Close the inbox, but leave its files to the next controller of the directory.

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
@@ -20,6 +21,7 @@ from snakemake_kochi.files import (
     to_json,
     write_new,
 )
+from snakemake_kochi.files.together import Together
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.claiming import Answer, Claim, Claimer
@@ -285,20 +287,22 @@ def written_aside(queue: QueuePaths, nonce: str, tickets: Sequence[Ticket]) -> I
     The directory is removed at the end. No lock is needed, because no other process looks there.
     Raises OSError.
     """
-    aside = queue.submission(nonce)
+    aside, together = queue.submission(nonce), Together()
     make_directory(aside)
     try:
         for shard, group in itertools.groupby(tickets, lambda ticket: queue.shard_name(ticket.job)):
             directory = make_directory(aside / shard)
-            for ticket in group:
-                # Paths are strings, because with ten thousand tickets pathlib takes as long as the
-                # disk.
-                path = f"{directory}/{queue.ticket_name(ticket.job, ticket.attempt)}"
-                write_new(path, to_json(ticket.to_dict()))
+            together.all([partial(_write_ticket, queue, directory, ticket) for ticket in group])
         yield aside
     finally:
         _remove_leftovers(queue, aside)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write_ticket(queue: QueuePaths, directory: Path, ticket: Ticket) -> None:
+    # Paths are strings, because with ten thousand tickets pathlib takes as long as the disk.
+    path = f"{directory}/{queue.ticket_name(ticket.job, ticket.attempt)}"
+    write_new(path, to_json(ticket.to_dict()))
 
 
 def move_in(queue: QueuePaths, aside: Path) -> None:

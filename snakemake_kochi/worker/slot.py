@@ -63,8 +63,9 @@ class Slot:
         self.started = started
         self.log = log
         self.offset = offset
-        self.allotment = allotment
+        self.allotment: Allotment | None = allotment
         self.stop: Stop | None = None
+        self.is_being_published = False  # in the background
         self.limit = claim.ticket.resources.runtime_seconds
         self._began = time.monotonic()
         self._expires = None if self.limit is None else self._began + self.limit
@@ -82,13 +83,18 @@ class Slot:
         self._is_over = False
 
     @property
+    def is_over(self) -> bool:
+        """Whether no process of the job is left."""
+        return self._is_over
+
+    @property
     def pid(self) -> int:
         return self._child.process.pid
 
     @property
     def seconds(self) -> float:
-        """Seconds since the job's start."""
-        return time.monotonic() - self._began
+        """Seconds from the job's start to its end, or until now."""
+        return (time.monotonic() if self._exit is None else self._ended_at) - self._began
 
     @property
     def is_overdue(self) -> bool:
@@ -100,7 +106,7 @@ class Slot:
     def next_due(self) -> float | None:
         """When to call `advance` at the latest, in monotonic seconds; None: nothing is due."""
         if self._is_over:
-            return self._publish_again
+            return None if self.is_being_published else self._publish_again
         moments = (self._next_signal, self._next_expiry, self._settles)
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -173,7 +179,8 @@ class Slot:
         """
         moment = time.monotonic()
         if self._is_over:
-            return self._publish_again is None or moment >= self._publish_again
+            is_due = self._publish_again is None or moment >= self._publish_again
+            return is_due and not self.is_being_published
         # Do not poll again: if the job ended just now, `orphans` lacks the processes that it left.
         if self._exit is None:
             if self._next_signal is not None and moment >= self._next_signal:

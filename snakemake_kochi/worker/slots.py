@@ -16,7 +16,7 @@ from humanfriendly.text import pluralize
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import is_there
-from snakemake_kochi.files.together import Together
+from snakemake_kochi.files.together import Background, Together, outcome_of
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, send_signal
@@ -78,7 +78,8 @@ class Slots:
 
     @property
     def resources(self) -> list[Resources]:
-        return [slot.claim.ticket.resources for slot in self._slots]
+        """The resources of the jobs that run, which another job cannot have now."""
+        return [slot.claim.ticket.resources for slot in self._slots if not slot.is_being_published]
 
     def start(self, claims: Sequence[Claim]) -> list[Exception | None]:
         """Start claimed tickets, beside each other; return for each why it did not start, or None.
@@ -113,7 +114,11 @@ class Slots:
             slot.kill()
 
     def advance(self) -> list[Slot]:
-        """Continue to end jobs, publish the ends of the jobs that are over, and return these."""
+        """Continue to end jobs, publish the ends of the jobs that are over, and return these.
+
+        A job whose end is published in the background is returned when that begins: there is room
+        for another job.
+        """
         for slot in self._slots:
             slot.poll()
             if slot.is_overdue:
@@ -122,20 +127,28 @@ class Slots:
         # List them after the polls: when the end of a process is visible, the processes that it
         # left behind are already children of the worker.
         orphans = self._reap_orphans()
-        is_alone = len(self._slots) == 1
+        is_alone = sum(not slot.is_over for slot in self._slots) == 1
         over = [slot for slot in self._slots if slot.advance(orphans, is_alone)]
+        for slot in over:
+            self._release_devices(slot)
         published = self._ends.publish(over)
         for slot, ending in published:
             self._slots.remove(slot)
-            self._devices.release(slot.allotment)
             self._echo.job_ended(slot.claim.ticket.job, ending)
         if published:
             self._note_running()
-        return [slot for slot, _ in published]
+        return [slot for slot in over if slot.is_being_published or slot not in self._slots]
+
+    def _release_devices(self, slot: Slot) -> None:
+        # Once: if its end could not be published, the job comes here again.
+        if slot.allotment is not None:
+            self._devices.release(slot.allotment)
+            slot.allotment = None
 
     def _reap_orphans(self) -> list[ProcessIdentity]:
         helpers = self._runners.helpers | self._logins.helpers
-        return reap_orphans({slot.pid for slot in self._slots}, helpers)
+        jobs = {slot.pid for slot in self._slots if not slot.is_over}
+        return reap_orphans(jobs, helpers)
 
     def kill_orphans(self) -> None:
         """Kill leftover processes that could not be assigned to a job.
@@ -150,6 +163,8 @@ class Slots:
 class Ends:
     """Publishes the ends of one worker's jobs, counts them, and passes them to its `Health`.
 
+    While the filesystem `is_slow`, results are published in the background.
+
     `is_at_time_limit`: the worker ends its jobs because its own time is over, and not because a
     person wants the node.
     """
@@ -160,14 +175,15 @@ class Ends:
         health: Health,
         walltime: Walltime,
         queue_of: Callable[[Ticket], Queue],
-        together: Together,
+        is_slow: Callable[[], bool],
     ) -> None:
         self.is_at_time_limit = False
+        self.background: Background[tuple[Slot, Result], bool] = Background()
         self._state = state
         self._health = health
         self._walltime = walltime
         self._queue_of = queue_of
-        self._together = together
+        self._is_slow = is_slow
         self._began = time.monotonic()
         self._notices = Notices(_log)
 
@@ -194,13 +210,17 @@ class Ends:
                 done += self._requeue(slot, self._health.reason, fault)
                 continue
             finished.append((slot, result))
-        outcomes = self._together([self._finish(slot, result) for slot, result in finished])
-        for (slot, result), outcome in zip(finished, outcomes, strict=True):
+        for slot, result in finished:
+            finish = partial(self._queue_of(slot.claim.ticket).finish, slot.claim, result)
+            if self._is_slow():
+                slot.is_being_published = True
+                self.background.begin((slot, result), finish)
+            else:
+                done += self._finished(slot, result, outcome_of(finish))
+        for (slot, result), outcome in self.background.take():
+            slot.is_being_published = False
             done += self._finished(slot, result, outcome)
         return done
-
-    def _finish(self, slot: Slot, result: Result) -> Callable[[], bool]:
-        return partial(self._queue_of(slot.claim.ticket).finish, slot.claim, result)
 
     def _had_its_time(self, slot: Slot) -> bool:
         return self._walltime.was_used_by(slot.seconds, time.monotonic() - self._began)

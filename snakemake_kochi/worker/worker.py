@@ -45,7 +45,8 @@ _UNSTARTED = "a job cannot be started here now"
 class Worker:
     """Claims tickets of its queues and runs them beside each other as they fit.
 
-    Its process must have no other thread and no other children.
+    Its process must have no other children. Files of a slow filesystem are also made in other
+    threads; no process is forked beside them.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class Worker:
             *(machine, state.worker, state.capacity, self._walltime, queue_of, settings.first)
         )
         together = Together()
-        self._ends = Ends(self._state, self._health, self._walltime, queue_of, together)
+        self._ends = Ends(
+            self._state, self._health, self._walltime, queue_of, lambda: together.is_slow
+        )
         self._logins = Logins(machine, state.worker)
         self._slots = Slots(
             *(machine, surroundings.environment, settings.grace, runners, devices),
@@ -86,7 +89,8 @@ class Worker:
         self._look_due = True
         self._pause_until = 0.0
         fifo = machine.worker(state.worker).wakeup
-        self._events = Events(wake, fifo, surroundings.parent, runners.watched)
+        watched = (*runners.watched, self._ends.background)
+        self._events = Events(wake, fifo, surroundings.parent, watched)
         self._notices = Notices(_log)
 
     def run(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from run_helpers import background
-from support import write
+from support import wait_until, write
 
 from snakemake_kochi.executor.internals import UnclearError, resources_taken
 from snakemake_kochi.executor.tickets import Choices, InnerCommand
@@ -49,7 +50,11 @@ def tickets(
         while " in queue q, log" not in (line := run.stdout.readline()):
             said.append(line)
             assert line, f"it ended: {''.join(said)}"
-        found = [view.ticket for view in Queue(Root.find().machine("local"), "q").waiting()]
+        (ready,) = re.findall(r"^Execute (\d+) jobs?\b", "".join(said), re.MULTILINE)
+        queue = Queue(Root.find().machine("local"), "q")
+        # Many jobs are submitted in several batches.
+        wait_until(lambda: len(queue.waiting()) == int(ready), f"{ready} tickets")
+        found = [view.ticket for view in queue.waiting()]
     return {each.labels["rule"]: each for each in found if each is not None}, "".join(said)
 
 
@@ -76,6 +81,7 @@ def whys(directory: Path, snakefile: str, *options: str) -> dict[str, str]:
 # All kinds of placeholders, without the values that depend on the run.
 TEMPLATES = r'''
 import os
+import re
 rule all:
     input:
         expand("touched/{n}", n=range(24)), "other/a"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import fcntl
+import itertools
 import json
 import os
 import pickle
@@ -8,16 +10,20 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import result_of
+from support import result_of, wait_until
 
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError
-from snakemake_kochi.files import to_json
+from snakemake_kochi.files import to_json, write_new
 from snakemake_kochi.locks import find_lock_settings
+from snakemake_kochi.packing.automatic import removed_controllers
+from snakemake_kochi.packing.packer import pack
 from snakemake_kochi.queue import (
     Inbox,
     Queue,
@@ -31,6 +37,8 @@ from snakemake_kochi.queue import (
     recover,
 )
 from snakemake_kochi.queue.ending import end_ticket
+from snakemake_kochi.queue.entries import controller_names
+from snakemake_kochi.queue.result import read_result
 
 
 def anything(_):
@@ -371,6 +379,82 @@ def test_a_result_delivered_twice_is_returned_once(machine, ticket):
     deliver(machine, result_of(claim), inbox.identity)
     assert inbox.wait(60) == []
     inbox.close()
+
+
+def test_deliveries_are_read_at_the_same_time_where_the_filesystem_is_slow(
+    machine, ticket, monkeypatch
+):
+    inbox = Inbox.create(machine)
+    queue = Queue(machine, "q")
+    queue.submit([ticket(controller=inbox.identity) for _ in range(5)])
+    for claim in queue.claim(1, anything, limit=5):
+        queue.finish(claim, result_of(claim))
+    meeting, count = threading.Barrier(3), itertools.count()
+
+    def slow(*arguments):
+        # After two slow calls, the others are made at the same time.
+        time.sleep(0.01) if next(count) < 2 else meeting.wait(60)
+        return read_result(*arguments)
+
+    monkeypatch.setattr("snakemake_kochi.queue.inbox.read_result", slow)
+    assert [result.job for result in inbox.wait(60)] == [0, 1, 2, 3, 4]
+    inbox.close()
+
+
+def test_many_deliveries_are_removed_beside_the_results_and_at_the_end(
+    machine, ticket, monkeypatch
+):
+    monkeypatch.setattr("snakemake_kochi.queue.deliveries.SHARD", 4)
+    inbox = Inbox.create(machine)
+    paths = machine.controller(inbox.identity)
+    queue = Queue(machine, "q")
+    queue.submit([ticket(controller=inbox.identity) for _ in range(40)])
+    claims = queue.claim(1, anything, limit=40)
+    for claim in claims[:5]:
+        queue.finish(claim, result_of(claim))
+    assert len(inbox.wait(60)) == 5
+    wait_until(lambda: not list(paths.inbox.iterdir()), "the removal of the deliveries")
+    for claim in claims[5:]:
+        queue.finish(claim, result_of(claim))
+    assert sorted(result.job for result in inbox.wait(60)) == list(range(5, 40))
+    inbox.close()
+    # Nobody waits for the rest: a packer removes it.
+    assert controller_names(machine) == []
+    assert len(removed_controllers(machine)) == 1
+    pack(machine)
+    assert list(machine.controllers.iterdir()) == []
+
+
+def test_tickets_are_written_at_the_same_time_where_the_filesystem_is_slow(
+    machine, ticket, monkeypatch
+):
+    meeting, count = threading.Barrier(3), itertools.count()
+
+    def slow(path, content):
+        time.sleep(0.01) if next(count) < 2 else meeting.wait(60)
+        return write_new(path, content)
+
+    monkeypatch.setattr("snakemake_kochi.queue.queue.write_new", slow)
+    queue = Queue(machine, "q")
+    queue.submit([ticket(f"n{number}") for number in range(5)])
+    claims = queue.claim(1, anything, limit=5)
+    assert [claim.ticket.name for claim in claims] == [f"n{number}" for number in range(5)]
+
+
+def test_no_ticket_is_submitted_if_one_of_many_cannot_be_written(machine, ticket, monkeypatch):
+    count = itertools.count()
+
+    def slow(path, content):
+        time.sleep(0.01)
+        if next(count) == 7:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_new(path, content)
+
+    monkeypatch.setattr("snakemake_kochi.queue.queue.write_new", slow)
+    queue = Queue(machine, "q")
+    with pytest.raises(KochiError, match="no ticket was submitted"):
+        queue.submit([ticket() for _ in range(20)])
+    assert queue.is_empty() and list(queue.paths.submissions.iterdir()) == []
 
 
 def test_a_waiting_job_is_cancelled_at_once(machine, ticket):

@@ -48,7 +48,8 @@ def command_of(pid: int) -> str:
 
 def attempt_of(site: Any, job: int) -> tuple[str, str]:
     """The runner of an ended job, and why it was no faster one."""
-    attempt = read_attempt(site.machine.job(site.ended(job).ticket.job).attempt(1))
+    site.ended(job)
+    attempt = read_attempt(site.machine.job(job).attempt(1))
     return attempt.runner, attempt.skipped_runners
 
 

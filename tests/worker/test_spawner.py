@@ -111,12 +111,12 @@ def test_a_sibling_is_a_process_of_its_own(tmp_path):
                 assert seen == [parent]
                 assert threading.get_native_id() == os.getpid()
                 os.waitpid(os.fork() or os._exit(0), 0)
-                print("sibling", flush=True)
+                os.write(1, b"sibling\\n")
                 os.kill(os.getpid(), signal.SIGTERM)
             try:
                 os.waitpid(number, 0)
             except ChildProcessError:
-                print("no child", flush=True)
+                os.write(1, b"no child\\n")
             os._exit(0)
         ends = sorted(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2))
         print(ends)

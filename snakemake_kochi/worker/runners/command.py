@@ -14,6 +14,7 @@ import signal
 from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn
 
+from snakemake_kochi.files.together import settle
 from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.worker.runners.interface import Child, Runner
 from snakemake_kochi.worker.runners.job_process import (
@@ -64,6 +65,7 @@ def fork_child(
 
     Raises OSError when no process can be made.
     """
+    settle()
     held, gate = os.pipe()
     worker = os.getpid()
     # Otherwise a signal that arrives before the child has reset the worker's handlers is lost.
