@@ -1,6 +1,7 @@
 """Tickets, claims, results and wake-up FIFOs. The protocol is in docs/queue.md."""
 
 from snakemake_kochi.queue.adoption import Ended, Orphans, Running
+from snakemake_kochi.queue.cancelling import cancel, cancel_all
 from snakemake_kochi.queue.claiming import Answer, Claim
 from snakemake_kochi.queue.controllers import OtherControllers
 from snakemake_kochi.queue.entries import QueueRemovedError, allocate_ids, ids_lock, queue_lock
@@ -15,8 +16,6 @@ from snakemake_kochi.queue.explain import (
 from snakemake_kochi.queue.inbox import Inbox
 from snakemake_kochi.queue.jobs import (
     JobView,
-    cancel,
-    cancel_all,
     find_job,
     has_ended,
     jobs_of,

@@ -18,6 +18,7 @@ from pathlib import Path
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import is_there, list_names
 from snakemake_kochi.paths import ControllerPaths, MachinePaths
+from snakemake_kochi.queue.cancelling import cancel_all
 from snakemake_kochi.queue.controllers import (
     ControllerState,
     adopt,
@@ -28,7 +29,7 @@ from snakemake_kochi.queue.controllers import (
 )
 from snakemake_kochi.queue.deliveries import jobs_read
 from snakemake_kochi.queue.entries import find_entry, queue_names
-from snakemake_kochi.queue.jobs import JobView, cancel_all, jobs_of
+from snakemake_kochi.queue.jobs import JobView, jobs_of
 from snakemake_kochi.queue.recovery import recover
 from snakemake_kochi.queue.result import Result, read_result
 from snakemake_kochi.queue.ticket import Ticket, read_ticket

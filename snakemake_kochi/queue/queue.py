@@ -24,6 +24,7 @@ from snakemake_kochi.files import (
 from snakemake_kochi.files.together import Together
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.processes import this_node
+from snakemake_kochi.queue.cancelling import cancel_all
 from snakemake_kochi.queue.claiming import Answer, Claim, Claimer
 from snakemake_kochi.queue.ending import end_ticket, set_aside
 from snakemake_kochi.queue.entries import (
@@ -38,7 +39,7 @@ from snakemake_kochi.queue.entries import (
     running_entries,
     waiting_entries,
 )
-from snakemake_kochi.queue.jobs import JobView, cancel_all, has_ended, jobs_in, view_entry
+from snakemake_kochi.queue.jobs import JobView, has_ended, jobs_in, view_entry
 from snakemake_kochi.queue.observer import Observer
 from snakemake_kochi.queue.recovery import ended_attempt, recover, requeue
 from snakemake_kochi.queue.result import Result, UncountedReason, new_nonce
