@@ -16,9 +16,12 @@ from typing import IO, Any, TypeVar
 
 from preloaded_snakemake import PreloadedSnakemake, SnakemakeRun
 
+from snakemake_kochi.files import make_directory
+from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue import Capacity, Claim, Result, WorkerState
-from snakemake_kochi.queue.result import Reason
+from snakemake_kochi.queue.attempt_file import AttemptFile
+from snakemake_kochi.queue.result import Attempt, Reason
 
 Found = TypeVar("Found")
 
@@ -160,6 +163,22 @@ def result_of(claim: Claim, reason: Reason = "success", **given: Any) -> Result:
         log="/log",
     )
     return replace(result, **given)
+
+
+def begin(
+    machine: MachinePaths, claim: Claim, process: ProcessIdentity | None = None
+) -> AttemptFile:
+    """Write the file of a claimed attempt, as a worker does, for a process on this node."""
+    ticket = claim.ticket
+    process = process or ProcessIdentity.of(os.getpid())
+    assert process is not None
+    attempt = Attempt(
+        *(ticket.job, ticket.attempt, claim.nonce, claim.worker, this_node(), process),
+        started=ticket.submitted,
+        runner="",
+    )
+    make_directory(machine.job(ticket.job).directory)
+    return AttemptFile.begin(machine.job(ticket.job).attempt(ticket.attempt), attempt)
 
 
 def wait_until(condition: Callable[[], Found], what: str = "", seconds: float = 60) -> Found:

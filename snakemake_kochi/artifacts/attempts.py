@@ -81,7 +81,7 @@ def earlier_attempts(
                     "nonce": ended["nonce"] or "",
                     "worker": str(ended["worker"]),
                     "node": str(ended["node"]),
-                    "started": _start(paths.attempt(number)),
+                    "started": _start(ended, paths.attempt(number)),
                     "ended": str(ended["ended"]),
                     "outcome": "lost" if ended["reason"] == "lost" else "failed",
                     "reason": ": ".join(filter(None, (ended["reason"], ended.get("detail")))),
@@ -90,7 +90,11 @@ def earlier_attempts(
     return found
 
 
-def _start(attempt: Path) -> str | None:
+def _start(ended: Mapping[str, Any], attempt: Path) -> str | None:
+    """When an attempt began that was given up; None if it never began."""
+    if begun := ended.get("begun"):
+        return str(begun["started"])
+    # An earlier release kept the file of the attempt.
     with suppress(OSError, DamagedFileError, KeyError):
         return str(read_json(attempt)["started"])
     return None

@@ -210,7 +210,8 @@ class QueueWatch:
             ]
             if any(obstacle is None for _, obstacle in obstacles):
                 continue
-            if is_there(self._machine.job(ticket.job).attempt(1)):
+            paths = self._machine.job(ticket.job)
+            if is_there(paths.attempt(1)) or is_there(paths.ended(1)):
                 continue  # it runs already; the time left is less than the time it requested
             rule = ticket.labels.get("rule", ticket.name)
             named = "; ".join(f"worker {number}: {why}" for number, why in obstacles[:3])

@@ -18,7 +18,7 @@ from snakemake_kochi.packs import Packs
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Result, Ticket, WorkerState, find_worker, list_allocations
 from snakemake_kochi.queue.entries import read_next
-from snakemake_kochi.queue.result import read_attempt, read_ended_attempt, read_result
+from snakemake_kochi.queue.result import find_attempt, read_ended_attempt, read_result
 from snakemake_kochi.queue.ticket import now
 
 _MOST_RULES = 4
@@ -180,7 +180,7 @@ class RunSummary:
         paths, packs = self._machine.job(ticket.job), Packs(self._machine)
         for number in range(1, attempt):
             with contextlib.suppress(OSError, DamagedFileError):
-                began = read_attempt(paths.attempt(number), packs.read_json)
+                began = find_attempt(paths, number, packs.read_json)
                 ended = read_ended_attempt(paths.ended(number), packs.read_json)
                 seconds = _seconds_between(began.started, ended.ended)
                 self._lost[began.worker].add(ticket, seconds or 0.0)

@@ -130,14 +130,22 @@ def write_exclusively(path: Path, content: bytes, durable: bool = False) -> bool
         temporary.unlink(missing_ok=True)
 
 
-def link_exclusively(source: Path, path: Path) -> bool:
+def link_exclusively(source: Path | int, path: Path) -> bool:
     """Give a file a second name in its directory; return False if that name exists already.
 
-    Raises KochiError on a filesystem without hard links, and FileNotFoundError when the source does
-    not exist.
+    An open file, `source` as a descriptor, is not looked up again. Raises KochiError on a
+    filesystem without hard links, and FileNotFoundError when the source does not exist, or has no
+    name any more.
     """
+    if isinstance(source, int):
+        # With a `src_dir_fd`, which counts for no absolute path, Python calls linkat(2). Only that
+        # call follows the link.
+        name = f"/proc/self/fd/{source}"
+        call = partial(os.link, name, path, src_dir_fd=source, follow_symlinks=True)
+    else:
+        call = partial(os.link, source, path)
     try:
-        answered(partial(os.link, source, path))
+        answered(call)
     except FileExistsError:
         # NFS also reports this when the link was made and the answer got lost; then the file is
         # ours.

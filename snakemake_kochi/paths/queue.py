@@ -118,6 +118,7 @@ class JobPaths:
         return self.directory / "terminal.json"
 
     def attempt(self, number: int) -> Path:
+        """What executes it; if it counts, this file becomes the result as well."""
         return self.directory / f"attempt-{number}.json"
 
     def ended(self, number: int) -> Path:
@@ -125,7 +126,7 @@ class JobPaths:
         return self.directory / f"ended-{number}.json"
 
     def draft(self, nonce: str) -> Path:
-        """The result of an attempt before it counts: the link to `result` decides that."""
+        """A result of which no attempt has a file, before the link to `result` makes it count."""
         return self.directory / f"{DRAFT}{nonce}.json"
 
     def late_result(self, nonce: str) -> Path:

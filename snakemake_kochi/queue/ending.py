@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 from dataclasses import replace
@@ -26,6 +27,7 @@ from snakemake_kochi.files import (
     write_new,
 )
 from snakemake_kochi.paths import DRAFT, JobPaths, MachinePaths, QueuePaths
+from snakemake_kochi.queue.attempt_file import AttemptFile
 from snakemake_kochi.queue.entries import Entry, QueueRemovedError, controller_names
 from snakemake_kochi.queue.result import Result, new_nonce, read_result
 from snakemake_kochi.queue.ticket import Ticket, now
@@ -101,31 +103,25 @@ def end_ticket(
     ticket: Ticket,
     result: Result,
     own_attempt: int | None = None,
+    file: AttemptFile | None = None,
 ) -> bool:
     """Publish the result of a ticket, notify its controller, and take it out of its queue.
 
-    A worker calls this with its `own_attempt`, the one that has ended, without the queue's lock;
-    others call it with the lock held. The result of an attempt that was given up by then does not
-    count. Returns False when it does not count, or when a result existed already; then the new one
-    is kept beside it and ignored. If a process dies in between, the queue contains a ticket whose
-    result exists; `complete` takes it out.
+    A worker calls this with its `own_attempt`, the one that has ended, and with the `file` of that
+    attempt, without the queue's lock; others call it with the lock held. The result of an attempt
+    that was given up by then does not count. Returns False when it does not count, or when a result
+    existed already; then the new one is kept beside it and ignored. If a process dies in between,
+    the queue contains a ticket whose result exists; `complete` takes it out.
     """
     paths = machine.job(ticket.job)
-    content = to_json(result.to_dict())
-    draft = paths.draft(result.nonce)
-    _write_draft(draft, content, path.parent)
-    is_moved = False
-    try:
-        # Who gives up an attempt writes `ended` first and then removes the drafts. So a draft that
-        # was there before, and is linked nevertheless, is found by that process as a result.
-        is_open = own_attempt is None or _goes_on(paths, own_attempt, path)
-        counts = is_open and _publish(draft, paths)
-        if counts and ticket.controller is not None:
-            is_moved = _deliver_draft(machine, draft, result, ticket.controller)
-    finally:
-        if not is_moved:
-            draft.unlink(missing_ok=True)
+    counts = (
+        _publish_draft(paths, path, result, own_attempt)
+        if file is None
+        else _publish_attempt(file, path, paths, result)
+    )
     if counts:
+        if ticket.controller is not None:
+            deliver(machine, result, ticket.controller)
         with contextlib.suppress(FileNotFoundError):
             move(path, paths.ticket)
         return True
@@ -133,9 +129,62 @@ def end_ticket(
         # An earlier call published it, and then the disk was full, for example; the remaining steps
         # follow now.
         return complete(machine, path, ticket)
-    write_exclusively(paths.late_result(result.nonce), content)
+    _keep_late(paths, result, path.parent)
     complete(machine, path, ticket)
     return False
+
+
+def _publish_attempt(file: AttemptFile, ticket: Path, paths: JobPaths, result: Result) -> bool:
+    """Publish the result of an attempt as a second name of its file.
+
+    Who gives up an attempt first removes that file, and then looks whether there is a result.
+    """
+    try:
+        return file.publish(result, paths.result)
+    except OSError as error:
+        # Without an answer, nobody may conclude that the attempt was given up. Instead of ENOENT,
+        # a filesystem may answer ESTALE for a file that another node has removed.
+        if error.errno not in (errno.ENOENT, errno.ESTALE):
+            raise
+        own = paths.attempt(result.attempt)
+        if is_removed(own) or _is_deleted(paths.directory, ticket.parent):
+            return False
+        raise
+
+
+def _is_deleted(directory: Path, queue: Path) -> bool:
+    """Whether the directory of a job was deleted; raises QueueRemovedError if the queue was."""
+    if is_there(directory):
+        return False
+    _require(queue)
+    return is_removed(directory) or not is_there(directory.parent)
+
+
+def _require(queue: Path) -> None:
+    if not is_there(queue):
+        raise QueueRemovedError(f"the directory of the queue does not exist: {queue.parent}")
+
+
+def _keep_late(paths: JobPaths, result: Result, queue: Path) -> None:
+    content = to_json(result.to_dict())
+    try:
+        write_exclusively(paths.late_result(result.nonce), content)
+    except FileNotFoundError:
+        _require(queue)
+        make_directory(paths.directory)
+        write_exclusively(paths.late_result(result.nonce), content)
+
+
+def _publish_draft(paths: JobPaths, ticket: Path, result: Result, own: int | None) -> bool:
+    """Publish the result of a ticket of which no attempt has a file."""
+    draft = paths.draft(result.nonce)
+    _write_draft(draft, to_json(result.to_dict()), ticket.parent)
+    try:
+        # Who gives up an attempt writes `ended` first and then removes the drafts. So a draft that
+        # was there before, and is linked nevertheless, is found by that process as a result.
+        return (own is None or _goes_on(paths, own, ticket)) and _publish(draft, paths)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _goes_on(paths: JobPaths, attempt: int, ticket: Path) -> bool:
@@ -160,10 +209,7 @@ def _write_draft(draft: Path, content: bytes, queue: Path) -> None:
         draft.unlink(missing_ok=True)
         answered(draft_of)
     except FileNotFoundError:
-        if not is_there(queue):
-            raise QueueRemovedError(
-                f"the directory of the queue does not exist: {queue.parent}"
-            ) from None
+        _require(queue)
         make_directory(draft.parent)
         answered(draft_of)
 
@@ -178,30 +224,17 @@ def _publish(draft: Path, paths: JobPaths) -> bool:
         raise
 
 
-def _deliver_draft(machine: MachinePaths, draft: Path, result: Result, controller: str) -> bool:
-    """Deliver a published result: the name of its draft becomes that of the delivery.
-
-    Returns whether that was possible.
-    """
-    paths = machine.controller(controller)
-    try:
-        move(draft, paths.delivery(result.job, result.nonce))
-    except FileNotFoundError:
-        return False  # the controller is gone
-    except OSError as error:
-        if error.errno not in LINK_REFUSED:
-            raise
-        deliver(machine, result, controller)
-        return False
-    notify(paths.wakeup)
-    return True
-
-
-def withdraw_drafts(paths: JobPaths) -> None:
-    """Remove the results that were not published yet, after `paths.ended` was written.
+def withdraw_attempt(paths: JobPaths, attempt: int) -> None:
+    """Remove the file of an attempt, and all drafts, after `paths.ended` was written.
 
     After that, a result of the given-up attempt either exists or never will. Raises OSError.
     """
+    answered(partial(paths.attempt(attempt).unlink, missing_ok=True))
+    withdraw_drafts(paths)
+
+
+def withdraw_drafts(paths: JobPaths) -> None:
+    """Remove the drafts of results that were not published. Raises OSError."""
     for name in list_names(paths.directory):
         if name.startswith(DRAFT):
             (paths.directory / name).unlink(missing_ok=True)

@@ -25,6 +25,7 @@ from snakemake_kochi.queue.result import (
     Attempt,
     Reader,
     Result,
+    find_attempt,
     read_attempt,
     read_ended_attempt,
     read_result,
@@ -325,7 +326,7 @@ def _read_attempt_or_none(
     machine: MachinePaths, job: int, number: int, read: Reader
 ) -> Attempt | None:
     with contextlib.suppress(FileNotFoundError, DamagedFileError):
-        return read_attempt(machine.job(job).attempt(number), read)
+        return find_attempt(machine.job(job), number, read)
     return None
 
 

@@ -24,6 +24,7 @@ from snakemake_kochi.files import (
 from snakemake_kochi.files.together import Together
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.processes import this_node
+from snakemake_kochi.queue.attempt_file import AttemptFile
 from snakemake_kochi.queue.cancelling import cancel_all
 from snakemake_kochi.queue.claiming import Answer, Claim, Claimer
 from snakemake_kochi.queue.ending import end_ticket, set_aside
@@ -151,15 +152,16 @@ class Queue:
             self.recover()
         return self._claimer.claim(worker, accept, limit, is_first, is_idle, unread)
 
-    def finish(self, claim: Claim, result: Result) -> bool:
+    def finish(self, claim: Claim, result: Result, file: AttemptFile | None = None) -> bool:
         """Publish how a claimed ticket ended; its controller is notified before this returns.
 
-        Needs no lock. Returns False when the ticket had been taken from the worker as lost; then
-        the result is kept beside the one that counts and ignored. Raises OSError or KochiError when
-        the result cannot be written; then the call can be repeated.
+        `file` is that of the attempt, if it has begun. Needs no lock. Returns False when the ticket
+        had been taken from the worker as lost; then the result is kept beside the one that counts
+        and ignored. Raises OSError or KochiError when the result cannot be written; then the call
+        can be repeated.
         """
         own_attempt = claim.ticket.attempt
-        return end_ticket(self.machine, claim.path, claim.ticket, result, own_attempt)
+        return end_ticket(self.machine, claim.path, claim.ticket, result, own_attempt, file)
 
     def requeue(self, claim: Claim, reason: UncountedReason = "drained", detail: str = "") -> None:
         """Give up a claim without a result; its `reason` and `detail` are recorded.

@@ -16,6 +16,7 @@ from snakemake_kochi.queue.ending import (
     end_ticket,
     set_aside,
     unexecuted_result,
+    withdraw_attempt,
     withdraw_drafts,
 )
 from snakemake_kochi.queue.entries import Entry, QueueRemovedError, queue_lock, running_entries
@@ -23,7 +24,7 @@ from snakemake_kochi.queue.observer import Observer
 from snakemake_kochi.queue.result import (
     EndedAttempt,
     UncountedReason,
-    read_attempt,
+    find_attempt,
     read_ended_attempt,
 )
 from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
@@ -64,7 +65,7 @@ def requeue(
     """
     paths = machine.job(entry.job)
     if complete(machine, entry.path, ticket):
-        withdraw_drafts(paths)  # the worker that published it may not come to that
+        withdraw_drafts(paths)  # the process that published it may not come to that
         return "had ended"
     began = is_there(paths.attempt(entry.attempt)) or is_there(paths.ended(entry.attempt))
     is_over = began or end.reason != "drained"
@@ -73,7 +74,7 @@ def requeue(
         # This comes before other processes can claim the ticket: a worker that starts this attempt
         # late sees the file and does not start it, and one that ends it late does not publish it.
         write_exclusively(paths.ended(entry.attempt), to_json(end.to_dict()))
-        withdraw_drafts(paths)
+        withdraw_attempt(paths, entry.attempt)
         if complete(machine, entry.path, ticket):
             return "had ended"
     if is_there(paths.cancel):
@@ -98,10 +99,13 @@ def ended_attempt(
     detail: str = "",
 ) -> EndedAttempt:
     """The record of how the present attempt of a claimed ticket ends now."""
-    nonce = None
-    with contextlib.suppress(OSError, DamagedFileError):
-        nonce = read_attempt(machine.job(entry.job).attempt(entry.attempt)).nonce
-    return EndedAttempt(entry.job, entry.attempt, nonce, worker, node, reason, now(), detail)
+    nonce = begun = None
+    # With any other error, the record would be lost: the attempt's file is removed afterwards.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, DamagedFileError):
+        attempt = find_attempt(machine.job(entry.job), entry.attempt)
+        nonce, begun = attempt.nonce, attempt.to_dict()
+    numbers = (entry.job, entry.attempt, nonce, worker, node, reason)
+    return EndedAttempt(*numbers, now(), detail, begun)
 
 
 def _cause_to_give_up(machine: MachinePaths, entry: Entry, reason: UncountedReason) -> str | None:
@@ -197,7 +201,7 @@ def _end_processes(
     docs/queue.md).
     """
     try:
-        attempt = read_attempt(machine.job(entry.job).attempt(entry.attempt))
+        attempt = find_attempt(machine.job(entry.job), entry.attempt)
     except FileNotFoundError:
         return None
     except DamagedFileError as error:

@@ -1,7 +1,13 @@
-"""The records of a ticket's attempts, and its result."""
+"""The records of a ticket's attempts, and its result.
+
+The file of an attempt that counts has the keys of `Attempt`, followed by those of `Result` that are
+not among them: it is completed at the end of the attempt, and then becomes the result by a second
+name. All other results have the keys of `Result` only.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import signal as signals
 from collections.abc import Callable, Mapping
@@ -10,10 +16,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import read_json
+from snakemake_kochi.files import answered, parse_json, read_json
+from snakemake_kochi.paths import JobPaths
 from snakemake_kochi.processes import Node, ProcessIdentity
 
-VERSION = 2
+VERSION = 3
 Reason = Literal[
     "success", "failed", "signal", "out of memory", "timeout", "cancelled", "node failed", "lost"
 ]
@@ -46,6 +53,23 @@ class Attempt:
     def to_dict(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], where: Path) -> Attempt:
+        try:
+            return cls(
+                job=int(data["job"]),
+                attempt=int(data["attempt"]),
+                nonce=str(data["nonce"]),
+                worker=int(data["worker"]),
+                node=Node.from_dict(data["node"]),
+                process=ProcessIdentity.from_dict(data["process"]),
+                started=str(data["started"]),
+                runner=str(data.get("runner", "command")),  # the only runner of that release
+                skipped_runners=str(data.get("skipped_runners", data.get("passed_over", ""))),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedFileError(f"{where}: not an attempt ({error!r})") from error
+
 
 # Reads a file of a job as a JSON object of this version or an older one: `read_json`, or
 # `Packs.read_json` for a job that may have ended long ago.
@@ -53,22 +77,42 @@ Reader = Callable[[Path, int], dict[str, Any]]
 
 
 def read_attempt(path: Path, read: Reader = read_json) -> Attempt:
-    """Read an attempt. Raises FileNotFoundError or DamagedFileError."""
-    data = read(path, VERSION)
+    """Read the file of an attempt. Raises FileNotFoundError or DamagedFileError."""
     try:
-        return Attempt(
-            job=int(data["job"]),
-            attempt=int(data["attempt"]),
-            nonce=str(data["nonce"]),
-            worker=int(data["worker"]),
-            node=Node.from_dict(data["node"]),
-            process=ProcessIdentity.from_dict(data["process"]),
-            started=str(data["started"]),
-            runner=str(data.get("runner", "command")),  # the only runner of that release
-            skipped_runners=str(data.get("skipped_runners", data.get("passed_over", ""))),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"{path}: not an attempt ({error!r})") from error
+        data = read(path, VERSION)
+    except DamagedFileError:
+        if read is not read_json or (beginning := _read_beginning(path)) is None:
+            raise
+        data = beginning
+    return Attempt.from_dict(data, path)
+
+
+def _read_beginning(path: Path) -> dict[str, Any] | None:
+    """The complete lines of a file whose writer died, or is at work, while it completes the file.
+
+    The keys of the attempt come first. They were there before, and are not written again.
+    """
+    lines = answered(path.read_bytes).splitlines()
+    for count in range(len(lines) - 1, 1, -1):
+        content = b"\n".join(lines[:count]).removesuffix(b",") + b"\n}"
+        with contextlib.suppress(DamagedFileError):
+            return parse_json(content, path, VERSION)
+    return None
+
+
+def find_attempt(paths: JobPaths, number: int, read: Reader = read_json) -> Attempt:
+    """Read an attempt, also one that was given up. Raises FileNotFoundError or DamagedFileError.
+
+    What gives an attempt up copies its record, and then removes its file.
+    """
+    try:
+        return read_attempt(paths.attempt(number), read)
+    except FileNotFoundError:
+        ended = paths.ended(number)
+        begun = read(ended, VERSION).get("begun")
+        if begun is None:
+            raise
+        return Attempt.from_dict(begun, ended)
 
 
 @dataclass(frozen=True)
@@ -134,6 +178,9 @@ class Result:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: Path) -> Result:
         outputs = data.get("outputs", {})  # missing in version 1
+        node = data.get("node")
+        if isinstance(node, Mapping):
+            data = {**data, "node": str(node.get("host", ""))}  # that of an attempt
         try:
             known = {key: data[key] for key in cls.__dataclass_fields__ if key not in _LATER}
             seen = {name: (int(time), int(size)) for name, (time, size) in outputs.items()}
@@ -171,7 +218,8 @@ class EndedAttempt:
 
     `reason` is "drained" (its worker was stopped), "out of time" (its worker reached the end of its
     walltime, and the attempt had had most of it), "node failed" (its node could not execute it), or
-    "lost" (its worker died). `nonce` is None when the attempt never began.
+    "lost" (its worker died). `nonce` is None when the attempt never began. `begun` is the content
+    of the file of an attempt that began.
     """
 
     job: int
@@ -182,6 +230,7 @@ class EndedAttempt:
     reason: UncountedReason
     ended: str
     detail: str = ""
+    begun: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
@@ -191,7 +240,8 @@ def read_ended_attempt(path: Path, read: Reader = read_json) -> EndedAttempt:
     """Read the end of an attempt. Raises FileNotFoundError or DamagedFileError."""
     data = read(path, VERSION)
     try:
-        ended = EndedAttempt(**{key: data[key] for key in EndedAttempt.__dataclass_fields__})
+        names = EndedAttempt.__dataclass_fields__.keys() - {"begun"}  # missing in version 2
+        ended = EndedAttempt(**{key: data[key] for key in names}, begun=data.get("begun"))
     except KeyError as error:
         raise DamagedFileError(f"{path}: key {error} is missing") from error
     if ended.reason not in get_args(UncountedReason):

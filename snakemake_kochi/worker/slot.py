@@ -14,6 +14,7 @@ from humanfriendly.text import pluralize
 
 from snakemake_kochi.files import answered
 from snakemake_kochi.processes import ProcessIdentity, find_job_processes, send_signal
+from snakemake_kochi.queue.attempt_file import AttemptFile
 from snakemake_kochi.queue.claiming import Claim
 from snakemake_kochi.queue.result import Reason, Result
 from snakemake_kochi.queue.ticket import Ticket, now
@@ -47,7 +48,7 @@ class Slot:
         self,
         claim: Claim,
         child: Child,
-        started: str,
+        file: AttemptFile,
         log: Path,
         offset: int,
         allotment: Allotment,
@@ -55,12 +56,13 @@ class Slot:
     ) -> None:
         """Follow a started job; its run time counts from now.
 
-        `offset`: where the output of this attempt begins in the log, in bytes. `allotment`: the
-        job's devices. `explain_kill`: returns why the kernel killed the job, if it did so because
-        memory ran out.
+        `file`: that of the attempt, open until the end is published. `offset`: where the output of
+        this attempt begins in the log, in bytes. `allotment`: the job's devices. `explain_kill`:
+        returns why the kernel killed the job, if it did so because memory ran out.
         """
         self.claim = claim
-        self.started = started
+        self.file = file
+        self.started = file.started
         self.log = log
         self.offset = offset
         self.allotment: Allotment | None = allotment

@@ -134,6 +134,7 @@ class Slots:
         published = self._ends.publish(over)
         for slot, ending in published:
             self._slots.remove(slot)
+            slot.file.close()
             self._echo.job_ended(slot.claim.ticket.job, ending)
         if published:
             self._note_running()
@@ -211,7 +212,9 @@ class Ends:
                 continue
             finished.append((slot, result))
         for slot, result in finished:
-            finish = partial(self._queue_of(slot.claim.ticket).finish, slot.claim, result)
+            finish = partial(
+                self._queue_of(slot.claim.ticket).finish, slot.claim, result, slot.file
+            )
             if self._is_slow():
                 slot.is_being_published = True
                 self.background.begin((slot, result), finish)
@@ -237,6 +240,7 @@ class Ends:
 
     def _requeue(self, slot: Slot, reason: UncountedReason, detail: str) -> list[tuple[Slot, str]]:
         queue = self._queue_of(slot.claim.ticket)
+        slot.file.close()  # it goes, and NFS would keep an open file under another name
         try:
             if self._state.presumed_dead_by is None:  # else others decide about it
                 queue.requeue(slot.claim, reason, detail)

@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import answered, create_directory, is_there, to_json, write_new
+from snakemake_kochi.files import answered, create_directory, is_there
 from snakemake_kochi.files.together import Together
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import NONCE_VARIABLE, this_node
+from snakemake_kochi.queue.attempt_file import AttemptFile
 from snakemake_kochi.queue.claiming import Claim
 from snakemake_kochi.queue.result import Attempt
 from snakemake_kochi.queue.ticket import now
@@ -138,7 +139,7 @@ class Starts:
             return error
         return _Fork(log, allotment, child, skipped_runners)
 
-    def _record(self, fork: _Fork) -> str:
+    def _record(self, fork: _Fork) -> AttemptFile:
         """Write the attempt file: from then on every process can find the job's processes."""
         claim, child = fork.log.claim, fork.child
         ticket = claim.ticket
@@ -157,33 +158,35 @@ class Starts:
         paths = self._machine.job(ticket.job)
         path = paths.attempt(ticket.attempt)
         try:
-            # Not linked, as others are: while it is empty, nothing of the job has been executed,
-            # and who finds it so looks for processes of the job by their environments.
-            answered(partial(write_new, path, to_json(attempt.to_dict())))
+            # Not linked, as others are: who finds it empty looks for processes of the job by their
+            # environments.
+            file = AttemptFile.begin(path, attempt)
         except FileExistsError:
             # If both the lock and the rename failed to keep two workers apart, this write still
             # does.
             raise AlreadyBegunError(f"{what} was begun by another worker") from None
-        # If the answer is unknown, the job does not start: another worker may be running it
-        # already.
-        is_ended = is_there(paths.ended(ticket.attempt))
-        if is_ended or (not fork.log.is_new and is_there(paths.result)):
-            # This worker was suspended after the claim, and was presumed dead.
-            raise AlreadyBegunError(f"{what} has been given up by others")
-        return attempt.started
+        try:
+            # If the answer is unknown, the job does not start: another worker may be running it
+            # already.
+            is_ended = is_there(paths.ended(ticket.attempt))
+            if is_ended or (not fork.log.is_new and is_there(paths.result)):
+                # This worker was suspended after the claim, and was presumed dead.
+                raise AlreadyBegunError(f"{what} has been given up by others")
+        except BaseException:
+            file.close()
+            raise
+        return file
 
-    def _release(self, fork: _Fork, started: str | Exception) -> Slot | Exception:
+    def _release(self, fork: _Fork, file: AttemptFile | Exception) -> Slot | Exception:
         """Have the process of a recorded attempt begin; otherwise end it."""
         log = fork.log
-        if isinstance(started, Exception):
+        if isinstance(file, Exception):
             fork.child.abandon()
             self._devices.release(fork.allotment)
-            return started
+            return file
         explain_kill = partial(self._oom.explain, self._oom.counts())
         fork.child.release()
-        return Slot(
-            log.claim, fork.child, started, log.path, log.offset, fork.allotment, explain_kill
-        )
+        return Slot(log.claim, fork.child, file, log.path, log.offset, fork.allotment, explain_kill)
 
     def _job_environment(self, claim: Claim, allotment: Allotment) -> dict[str, str]:
         ticket = claim.ticket

@@ -28,7 +28,7 @@ from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Attempt, Inbox, Queue, Result, Ticket
 from snakemake_kochi.queue.adoption import Ended, Orphans, Running
 from snakemake_kochi.queue.entries import ended_job_numbers
-from snakemake_kochi.queue.result import read_attempt, read_result
+from snakemake_kochi.queue.result import find_attempt, read_result
 from snakemake_kochi.queue.ticket import read_ticket
 from snakemake_kochi.queue.workers import list_workers
 
@@ -382,7 +382,7 @@ class Accounts:
         paths, packs, number = self._machine.job(job), self._packs, 1
         while packs.is_there(paths.attempt(number)) or packs.is_there(paths.ended(number)):
             with suppress(FileNotFoundError):
-                yield read_attempt(paths.attempt(number), packs.read_json)
+                yield find_attempt(paths, number, packs.read_json)
             number += 1
 
 

@@ -36,7 +36,7 @@ _EVENTS = frozenset(
         "subprocess.Popen",
     }
 )
-_FUNCTIONS = ("write", "fsync", "mkfifo", "waitpid", "waitid", "close")
+_FUNCTIONS = ("write", "pwrite", "fsync", "mkfifo", "waitpid", "waitid", "close")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 

@@ -27,7 +27,7 @@ from snakemake_kochi.queue import (
     allocate_ids,
     find_job,
 )
-from snakemake_kochi.queue.result import read_attempt
+from snakemake_kochi.queue.result import find_attempt
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.worker.settings import WorkerSettings
 from snakemake_kochi.worker.start import run_worker
@@ -150,11 +150,11 @@ class Stage:
         began, ended = self.lines(name, "begin"), self.lines(name, "end")
         assert began == sorted(set(began)), "an attempt was executed twice"
         for attempt in began:
-            assert self.machine.job(result.job).attempt(attempt).exists(), "nobody could find it"
+            assert find_attempt(self.machine.job(result.job), attempt), "nobody could find it"
         if result.reason == "success":
             assert ended[-1:] == [result.attempt], "the result names who ended last"
         if result.started is not None:
-            own = read_attempt(self.machine.job(result.job).attempt(result.attempt))
+            own = find_attempt(self.machine.job(result.job), result.attempt)
             assert (own.nonce, own.worker) == (result.nonce, result.worker)
 
     def _check_files(self) -> None:

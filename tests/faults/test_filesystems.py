@@ -68,11 +68,7 @@ REFUSALS = {
     "FIFOs": [("mknod", errno.EPERM, {})],
     "fsync": [("fsync", errno.EINVAL, {})],
     "rename of directories": [("rename", errno.EXDEV, {"is_directory": True})],
-    # Then a file with two names cannot move either.
-    "links between directories": [
-        ("link", errno.EXDEV, {"between_directories": True}),
-        ("rename", errno.EXDEV, {"path": "*/.result-*"}),
-    ],
+    "links between directories": [("link", errno.EXDEV, {"between_directories": True})],
 }
 
 
@@ -124,10 +120,10 @@ LOST = [
     ("rename", "*/waiting/*", errno.ENOENT),
     ("rename", "*/running/*", errno.ENOENT),
     ("rename", "*/running/*", errno.EIO),
-    ("rename", "*/inbox/*", errno.ENOENT),
-    ("rename", "*/inbox/*", errno.EIO),
+    ("link", "*/inbox/*", errno.EEXIST),
+    ("link", "*/inbox/*", errno.EIO),
     ("link", "*/result.json", errno.EEXIST),
-    ("rename", "*/.result-*", errno.ENOENT),
+    ("link", "*/result.json", errno.EIO),
 ]
 
 
@@ -185,7 +181,7 @@ def test_a_result_is_found_whatever_became_of_its_delivery(
     filesystem: FaultyFilesystem, project: Path, snakemake
 ) -> None:
     # As if the controller were gone.
-    with filesystem.fault("rename", errno.ENOENT, "*/.result-*", times=5) as fault:
+    with filesystem.fault("link", errno.ENOENT, "*/inbox/*", times=5) as fault:
         done = snakemake("--executor", "kochi", "--cores", "2", "--jobs", "100", cwd=project)
         assert filesystem.count(fault) == 5
     assert done.returncode == 0

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import result_of
+from support import begin, result_of
 
 from snakemake_kochi.files import link_exclusively
-from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import Inbox, Queue, Ticket, ending, find_job, queue_lock, recovery
+from snakemake_kochi.paths import JobPaths, MachinePaths
+from snakemake_kochi.queue import (
+    Inbox,
+    Queue,
+    Ticket,
+    attempt_file,
+    ending,
+    find_job,
+    queue_lock,
+    recovery,
+)
+from snakemake_kochi.queue.attempt_file import AttemptFile
 from snakemake_kochi.queue.claiming import Claim
+from snakemake_kochi.queue.entries import QueueRemovedError
+from snakemake_kochi.queue.result import find_attempt, read_attempt, read_result
 
 MakeTicket = Callable[..., Ticket]
 
@@ -29,15 +45,28 @@ def claim(machine: MachinePaths, ticket: MakeTicket, inbox: Inbox) -> Claim:
     return claim
 
 
+@pytest.fixture(params=["begun", "not begun"])
+def file(
+    request: pytest.FixtureRequest, machine: MachinePaths, claim: Claim
+) -> Iterator[AttemptFile | None]:
+    """The file of the attempt, if it has begun."""
+    if request.param == "not begun":
+        yield None
+        return
+    file = begin(machine, claim)
+    yield file
+    file.close()
+
+
 def hidden(machine: MachinePaths) -> list[str]:
     return [path.name for path in machine.job(0).directory.glob(".*")]
 
 
 def test_a_result_is_published_while_another_process_holds_the_lock(
-    machine: MachinePaths, claim: Claim, inbox: Inbox
+    machine: MachinePaths, claim: Claim, inbox: Inbox, file: AttemptFile | None
 ) -> None:
     with queue_lock(machine, "q"):
-        assert Queue(machine, "q").finish(claim, result_of(claim))
+        assert Queue(machine, "q").finish(claim, result_of(claim), file)
     assert inbox.wait(60) == [result_of(claim)]
     assert machine.job(0).ticket.exists() and not claim.path.exists()
     assert hidden(machine) == []
@@ -45,11 +74,11 @@ def test_a_result_is_published_while_another_process_holds_the_lock(
 
 
 def test_an_attempt_that_was_given_up_does_not_count(
-    machine: MachinePaths, claim: Claim, inbox: Inbox
+    machine: MachinePaths, claim: Claim, inbox: Inbox, file: AttemptFile | None
 ) -> None:
     queue = Queue(machine, "q")
     queue.requeue(claim, "lost")
-    assert not queue.finish(claim, result_of(claim))
+    assert not queue.finish(claim, result_of(claim), file)
     assert not machine.job(0).result.exists()
     assert machine.job(0).late_result(claim.nonce).exists()
     assert [view.attempt for view in queue.waiting()] == [2]
@@ -58,16 +87,20 @@ def test_an_attempt_that_was_given_up_does_not_count(
 
 
 def test_an_attempt_that_is_given_up_just_before_its_result_is_linked_does_not_count(
-    machine: MachinePaths, claim: Claim, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+    machine: MachinePaths,
+    claim: Claim,
+    inbox: Inbox,
+    file: AttemptFile | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue = Queue(machine, "q")
 
-    def link_late(source: Path, path: Path) -> bool:
+    def link_late(source: Path | int, path: Path) -> bool:
         queue.requeue(claim, "lost")
         return link_exclusively(source, path)
 
-    monkeypatch.setattr(ending, "link_exclusively", link_late)
-    assert not queue.finish(claim, result_of(claim))
+    monkeypatch.setattr(attempt_file if file else ending, "link_exclusively", link_late)
+    assert not queue.finish(claim, result_of(claim), file)
     assert not machine.job(0).result.exists()
     (again,) = queue.claim(2, lambda _: "take")
     assert again.ticket.attempt == 2
@@ -78,19 +111,23 @@ def test_an_attempt_that_is_given_up_just_before_its_result_is_linked_does_not_c
 
 
 def test_a_result_that_is_linked_just_before_its_attempt_is_given_up_counts(
-    machine: MachinePaths, claim: Claim, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+    machine: MachinePaths,
+    claim: Claim,
+    inbox: Inbox,
+    file: AttemptFile | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue = Queue(machine, "q")
-    withdraw = recovery.withdraw_drafts
+    withdraw = recovery.withdraw_attempt
 
-    def publish_first(paths: object) -> None:
+    def publish_first(paths: JobPaths, attempt: int) -> None:
         # The worker had looked whether the attempt was given up before that was written.
         machine.job(0).ended(1).rename(machine.job(0).directory / "aside")
-        assert queue.finish(claim, result_of(claim))
+        assert queue.finish(claim, result_of(claim), file)
         (machine.job(0).directory / "aside").rename(machine.job(0).ended(1))
-        withdraw(machine.job(0))
+        withdraw(paths, attempt)
 
-    monkeypatch.setattr(recovery, "withdraw_drafts", publish_first)
+    monkeypatch.setattr(recovery, "withdraw_attempt", publish_first)
     queue.requeue(claim, "lost")
     assert queue.waiting() == [] and queue.running() == []
     assert find_job(machine, 0).result == result_of(claim)
@@ -118,3 +155,75 @@ def test_a_result_for_nobody_leaves_no_second_name(
     assert queue.finish(claim, result_of(claim))
     assert machine.job(0).result.stat().st_nlink == 1
     assert hidden(machine) == []
+
+
+def test_a_result_that_counts_is_the_file_of_its_attempt(
+    machine: MachinePaths, claim: Claim, inbox: Inbox
+) -> None:
+    file = begin(machine, claim)
+    began = read_attempt(machine.job(0).attempt(1))
+    assert Queue(machine, "q").finish(claim, result_of(claim), file)
+    assert machine.job(0).attempt(1).samefile(machine.job(0).result)
+    assert read_attempt(machine.job(0).attempt(1)) == began
+    assert read_result(machine.job(0).result) == result_of(claim)
+    assert json.loads(machine.job(0).result.read_text())["process"]["pid"] == began.process.pid
+    inbox.close()
+    file.close()
+
+
+def test_an_attempt_whose_worker_died_while_it_completed_the_file_is_read_and_given_up(
+    machine: MachinePaths, claim: Claim, inbox: Inbox
+) -> None:
+    path = machine.job(0).attempt(1)
+    begin(machine, claim).close()
+    began, content = read_attempt(path), path.read_bytes()
+    other = machine.directory / "other"
+    file = AttemptFile.begin(other, began)
+    file.publish(result_of(claim), machine.directory / "result")
+    file.close()
+    complete = other.read_bytes()
+    for length in range(len(content) - 2, len(complete)):
+        path.write_bytes(complete[:length])
+        assert read_attempt(path) == began, complete[:length]
+    queue = Queue(machine, "q")
+    queue.requeue(claim, "lost")
+    assert not path.exists() and find_attempt(machine.job(0), 1) == began
+    assert [view.attempt for view in queue.waiting()] == [2]
+    inbox.close()
+
+
+def test_a_result_that_found_no_room_is_published_later(
+    machine: MachinePaths, claim: Claim, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, queue = begin(machine, claim), Queue(machine, "q")
+
+    def full(descriptor: int, content: bytes, offset: int) -> int:
+        if len(content) < 10:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, content[:7], offset)
+
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        queue.finish(claim, result_of(claim), file)
+    assert not machine.job(0).result.exists() and claim.path.exists()
+    monkeypatch.undo()
+    assert queue.finish(claim, result_of(claim), file)
+    assert inbox.wait(60) == [result_of(claim)]
+    inbox.close()
+    file.close()
+
+
+def test_a_result_whose_job_was_deleted_meanwhile_is_kept_as_a_late_one(
+    machine: MachinePaths, claim: Claim, inbox: Inbox
+) -> None:
+    file, queue = begin(machine, claim), Queue(machine, "q")
+    claim.path.unlink()
+    shutil.rmtree(machine.job(0).directory.parent)
+    assert not queue.finish(claim, result_of(claim), file)
+    assert machine.job(0).late_result(claim.nonce).exists()
+    shutil.rmtree(machine.job(0).directory)
+    shutil.rmtree(queue.paths.directory)
+    with pytest.raises(QueueRemovedError):
+        queue.finish(claim, result_of(claim), file)
+    inbox.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -74,6 +75,7 @@ def start(machine, claim, seconds=0):
 
 
 def ended(machine, claim, reason, detail=""):
+    begun = json.loads(machine.job(claim.ticket.job).attempt(claim.ticket.attempt).read_text())
     attempt = EndedAttempt(
         claim.ticket.job,
         claim.ticket.attempt,
@@ -83,6 +85,7 @@ def ended(machine, claim, reason, detail=""):
         reason,
         now(),
         detail,
+        begun,
     )
     path = machine.job(claim.ticket.job).ended(claim.ticket.attempt)
     path.write_bytes(to_json(attempt.to_dict()))

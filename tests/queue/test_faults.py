@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import signal
@@ -33,6 +34,7 @@ from snakemake_kochi.queue import (
     shared_workers,
 )
 from snakemake_kochi.queue.deliveries import jobs_read
+from snakemake_kochi.queue.result import VERSION
 from snakemake_kochi.queue.wakeup import subscribe
 
 Make = Callable[..., Ticket]
@@ -179,7 +181,8 @@ def test_a_delivery_that_cannot_be_read_is_a_failure(
     queue.finish(claim, result_of(claim))
     path = machine.job(0).result
     # Written in place: the delivery is the same file.
-    path.write_bytes(path.read_bytes().replace(b'"version": 2', b'"version": 3'))
+    newer = json.loads(path.read_text()) | {"version": VERSION + 1}
+    path.write_bytes(to_json(newer))
     (result,) = inbox.wait(0)
     assert (result.job, result.reason) == (0, "failed")
     assert "written by a newer snakemake_kochi" in result.detail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -23,13 +24,12 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from support import result_of
+from support import begin, result_of
 
 from snakemake_kochi.files import make_directory, to_json, write_exclusively
 from snakemake_kochi.paths import Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import (
-    Attempt,
     Capacity,
     Inbox,
     Queue,
@@ -41,7 +41,8 @@ from snakemake_kochi.queue import (
     find_job,
     recover,
 )
-from snakemake_kochi.queue.result import read_attempt, read_ended_attempt, read_result
+from snakemake_kochi.queue.attempt_file import AttemptFile
+from snakemake_kochi.queue.result import find_attempt, read_ended_attempt, read_result
 from snakemake_kochi.queue.ticket import now
 
 TAKEN, PASSED, STOPPED = 1, 2, 3  # by the number of its cores a ticket is taken, passed, stops
@@ -98,6 +99,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.reported = Counter()
         self.workers: list[Worker] = []
         self.jobs: dict[int, Job] = {}
+        self.files: dict[str, AttemptFile] = {}  # of attempts that began, by nonce
         self.nonces: dict[int, str] = {}  # of results that were seen: they never change
         gone = subprocess.Popen(["true"], start_new_session=True)
         self.nobody = ProcessIdentity.of(gone.pid)
@@ -114,6 +116,8 @@ class QueueMachine(RuleBasedStateMachine):
                 worker.die()
             for inbox in self.inboxes:
                 inbox.close()
+            for file in self.files.values():
+                file.close()
             shutil.rmtree(self.directory)
 
     # What may happen
@@ -218,18 +222,8 @@ class QueueMachine(RuleBasedStateMachine):
         """As a worker does before the first instruction."""
         if not self.holds(claim):
             return
-        paths = self.machine.job(claim.ticket.job)
-        make_directory(paths.directory)
-        attempt = Attempt(
-            job=claim.ticket.job,
-            attempt=claim.ticket.attempt,
-            nonce=claim.nonce,
-            worker=claim.worker,
-            node=this_node(),
-            process=self.nobody,
-            started=now(),
-        )
-        write_exclusively(paths.attempt(claim.ticket.attempt), to_json(attempt.to_dict()))
+        with contextlib.suppress(FileExistsError):
+            self.files[claim.nonce] = begin(self.machine, claim, self.nobody)
 
     def holds(self, claim):
         job = self.jobs[claim.ticket.job]
@@ -250,12 +244,12 @@ class QueueMachine(RuleBasedStateMachine):
     def finish(self, claim):
         """Also by a worker that was presumed dead: then it is too late. Also a second time, as a
         worker does that missed the answer: then the result counts as before."""
-        if not self.has_begun(claim):
+        if claim.nonce not in self.files:
             self.start(claim)
-        if not self.has_begun(claim):
+        if claim.nonce not in self.files:
             return
         is_published = self.published_nonce(claim) == claim.nonce
-        counts = self.queue.finish(claim, result_of(claim))
+        counts = self.queue.finish(claim, result_of(claim), self.files[claim.nonce])
         assert counts == (self.holds(claim) or is_published)
         if counts:
             self.jobs[claim.ticket.job].state = "ended"
@@ -263,9 +257,9 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(claim=claims, at=STEPS)
     def die_while_finishing(self, claim, at):
         self.start(claim)
-        if not self.holds(claim):
+        if not self.holds(claim) or (file := self.files.get(claim.nonce)) is None:
             return
-        run_scene(lambda: self.queue.finish(claim, result_of(claim)), at)
+        run_scene(lambda: self.queue.finish(claim, result_of(claim), file), at)
         self.kill(self.workers_by_number()[claim.worker])
 
     @rule(claim=claims)
@@ -366,7 +360,7 @@ class QueueMachine(RuleBasedStateMachine):
             ]
             assert ends.count("lost") == 3
         else:
-            own = read_attempt(self.machine.job(job.job).attempt(result.attempt))
+            own = find_attempt(self.machine.job(job.job), result.attempt)
             assert (own.nonce, own.worker) == (result.nonce, result.worker)
 
     def see_what_was_cancelled(self):
@@ -402,7 +396,7 @@ class QueueMachine(RuleBasedStateMachine):
             result = read_result(paths.result)
             assert self.nonces.setdefault(job.job, result.nonce) == result.nonce
             if result.ok:
-                attempt = read_attempt(paths.attempt(result.attempt))
+                attempt = find_attempt(paths, result.attempt)
                 assert (attempt.nonce, attempt.worker) == (result.nonce, result.worker)
 
     @invariant()

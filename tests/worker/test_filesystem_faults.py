@@ -264,14 +264,14 @@ def test_the_end_of_a_job_is_kept_while_it_is_unknown_whether_the_queues_exist(
         from snakemake_kochi.queue.entries import QueueRemovedError
         from snakemake_kochi.queue.queue import Queue
         finish = Queue.finish
-        def fail(self, claim, result):
+        def fail(self, claim, result, file):
             if not Path("well").exists():
                 Path("go").rename("gone")
                 while not Path("faulty").exists():
                     pass
                 Path("well").touch()
                 raise QueueRemovedError("the queue is gone")
-            return finish(self, claim, result)
+            return finish(self, claim, result, file)
         Queue.finish = fail
         """,
         cores=1,

@@ -14,6 +14,7 @@ import pytest
 from snakemake_kochi.files import to_json
 from snakemake_kochi.processes import Node, ProcessIdentity
 from snakemake_kochi.queue import Capacity, Observer, Queue, find_worker, list_workers, recover
+from snakemake_kochi.queue.result import find_attempt
 from snakemake_kochi.queue.workers import WorkerState
 from tests.worker.conftest import descendants_of, is_running
 
@@ -221,8 +222,7 @@ def test_drained_attempts_are_noted_and_may_be_any_number(site):
         ended = ended_attempt(site, 0, attempt)
         assert (ended["reason"], ended["worker"]) == ("drained", attempt - 1)
         assert ended["detail"] == "told by SIGTERM"
-        recorded = json.loads(site.machine.job(0).attempt(attempt).read_text())
-        assert ended["nonce"] == recorded["nonce"]
+        assert ended["nonce"] == find_attempt(site.machine.job(0), attempt).nonce
     assert [view.attempt for view in Queue(site.machine, "q").waiting()] == [6]
 
 

@@ -16,7 +16,7 @@ from collections import Counter
 counts = Counter()
 def note(call, path):
     if not isinstance(path, int) and any(
-        f"/{part}/" in os.fspath(path) for part in ("jobs", "queues", "controllers", "locks")
+        f"/{part}/" in os.fspath(path) for part in ("jobs", "queues", "controllers", "locks", "fd")
     ):
         counts["lock" if "/locks/queue-" in os.fspath(path) else call] += 1
 def hear(event, arguments):
@@ -49,12 +49,13 @@ def test_a_short_job_costs_few_calls(site: Site) -> None:
     files = site.directory.glob("counts-*")
     counts = max((Counter(json.loads(each.read_text())) for each in files), key=Counter.total)
     per_job = {call: number / JOBS for call, number in counts.items()}
-    # The directory of the job; the ticket, the log, the attempt, the result and a FIFO, which are
-    # opened; the claim, the delivery and the ticket, which are renamed; the link that publishes the
-    # result. The rest is for a claim, of several tickets.
+    # The directory of the job; the ticket, the log, the attempt and a FIFO, which are opened; the
+    # claim and the ticket, which are renamed; the links that publish and deliver the result. The
+    # rest is for a claim, of several tickets.
     assert per_job["os.mkdir"] < 1.1, per_job
-    assert per_job["os.link"] < 1.1, per_job
-    assert per_job["os.rename"] < 3.2, per_job
+    assert per_job["os.link"] < 2.1, per_job
+    assert per_job["os.rename"] < 2.2, per_job
     assert per_job.get("os.remove", 0) < 0.2, per_job
-    assert per_job["open"] < 5.4, per_job
-    assert counts.total() / JOBS < 18, per_job
+    assert per_job["open"] < 4.4, per_job
+    assert per_job.get("os.listdir", 0) < 0.6, per_job
+    assert counts.total() / JOBS < 15, per_job
