@@ -117,7 +117,9 @@ class Claimer:
         if worker != self._worker:
             self._worker, self._spreading = worker, Spreading()
             self._forget_skipped()
-        self._look_for_paused()
+        # Without a skipped ticket, it is early enough when one is found.
+        if not self._skipped.is_empty:
+            self._look_for_paused()
         if is_first is None:
             # Shards with skipped tickets would be listed under the lock.
             if sum(unread) > 0 and self._alike >= _ALIKE and self._skipped.is_empty:
@@ -145,6 +147,7 @@ class Claimer:
 
         if not self._unread.has_some():
             return []
+        self._look_for_paused()
         try:
             with queue_lock(self._machine, self._paths.name):
                 moved = self._unread.move(is_wanted, worker, at_once, ahead)
@@ -194,6 +197,7 @@ class Claimer:
         is_first: Callable[[Ticket], bool],
     ) -> tuple[list[Claim], bool]:
         """The claims of preferred tickets, and whether `accept` answered "stop" for one of them."""
+        self._look_for_paused()
         if self._preferred is None:
             self._preferred = PreferredTickets(is_first, self._settings)
         head = next(self._skipped.entries(self._paths), None)
@@ -332,11 +336,16 @@ class Claimer:
         if self._controller is None:
             if self._found:
                 # The last claim found a ticket, so another one is likely.
+                self._look_for_paused()
                 return first_shard
             first = next(self._skipped.entries(self._paths, first_shard), None)
-            return None if first is None else first.path.parent.name
+            if first is None:
+                return None
+            self._look_for_paused()
+            return first.path.parent.name
         found: list[Entry] = []
         for entry in self._skipped.entries(self._paths, first_shard):
+            self._look_for_paused()
             try:
                 if not self._may_have(read_ticket(entry.path)):
                     self._skipped.add(entry)

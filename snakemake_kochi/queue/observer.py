@@ -10,13 +10,13 @@ from __future__ import annotations
 import bisect
 import contextlib
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import answered
 from snakemake_kochi.paths import MachinePaths, QueuePaths
-from snakemake_kochi.queue.entries import running_entries
+from snakemake_kochi.queue.entries import Entry, running_entries
 from snakemake_kochi.queue.heartbeat import (
     LOST_AFTER,
     SETTLING,
@@ -36,6 +36,8 @@ _SUCCESSORS = 2
 # worker. So all workers together list five times a second at most.
 _LISTING = 5.0
 _LISTING_PER_WORKER = 0.2
+# A worker lists those that only serve the queue less often: they have no ticket that would wait.
+_LISTING_SERVING = 30.0
 # Seconds between two looks at a worker of another node, or one of its heartbeat intervals if that
 # is shorter.
 _LOOK = 5.0
@@ -46,11 +48,12 @@ _SILENT_AFTER = 2
 @dataclass(frozen=True)
 class _Roster:
     """The other workers that have tickets of a queue or serve it, those that serve it, and when to
-    list them again."""
+    list them, and those that serve it, again."""
 
     workers: tuple[int, ...]
     serving: tuple[int, ...]
     due: float
+    serving_due: float
 
 
 @dataclass(frozen=True)
@@ -91,16 +94,19 @@ class Observer:
         self._silent: set[int] = set()
         self.postponed = Postponed(clock)
 
-    def find_dead(self, machine: MachinePaths, queue: QueuePaths) -> dict[int, WorkerState]:
+    def find_dead(
+        self, machine: MachinePaths, queue: QueuePaths, running: Sequence[Entry] | None = None
+    ) -> dict[int, WorkerState]:
         """The workers of a queue that are dead, so that they can no longer change a ticket.
 
         They had tickets, or only served the queue: otherwise a worker that died idle would count as
         serving it for ever. Workers on other nodes whose heartbeat stood still for LOST_AFTER
         intervals are also presumed dead here (`presumed-dead.json`). A worker registers before it
         claims. So if a worker has no readable file, the file was tampered with, and the worker is
-        not included. Raises OSError when the workers cannot be listed.
+        not included. `running` are the claims of the queue, if they were listed just now. Raises
+        OSError when the workers cannot be listed.
         """
-        workers = self._workers_of(queue)
+        workers = self._workers_of(queue, running)
         is_eager = self._is_eager(workers)
         dead = {}
         for worker in self.share_of(workers):
@@ -125,20 +131,25 @@ class Observer:
             and all(each is not None and each.state.is_on_this_node for each in seen)
         )
 
-    def _workers_of(self, queue: QueuePaths) -> tuple[int, ...]:
+    def _workers_of(self, queue: QueuePaths, running: Sequence[Entry] | None) -> tuple[int, ...]:
         """The other workers that have tickets of a queue, or serve it, as they were listed last."""
         known, now = self._rosters.get(queue.name), self._clock()
         if known is not None and now < known.due and not self._is_eager(known.workers):
             return known.workers
-        found = {entry.worker for entry in running_entries(queue) if entry.worker is not None}
-        if known is not None and now < known.due:
-            serving, due = known.serving, known.due
+        running = running_entries(queue) if running is None else running
+        found = {entry.worker for entry in running if entry.worker is not None}
+        if known is not None and now < known.serving_due:
+            serving, serving_due = known.serving, known.serving_due
         else:
             serving = tuple(subscribers(queue))
+            serving_due = now + (_LISTING if self._worker is None else _LISTING_SERVING)
+        if known is not None and now < known.due:
+            due = known.due
+        else:
             most = len(found.union(serving))
             due = now + max(_LISTING, most * _LISTING_PER_WORKER)
         workers = tuple(sorted(found.union(serving) - {self._worker}))
-        self._rosters[queue.name] = _Roster(workers, serving, due)
+        self._rosters[queue.name] = _Roster(workers, serving, due, serving_due)
         return workers
 
     def _is_eager(self, workers: Collection[int]) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import logging
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -57,6 +58,8 @@ _RECOVERY_INTERVAL = 1.0
 # longest pause, in seconds.
 _RECOVERIES_APART = 20.0
 _LONGEST_PAUSE = 5.0
+# Seconds for which a list of the claims shows them as they are.
+_JUST_NOW = 1.0
 
 
 class Queue:
@@ -82,6 +85,7 @@ class Queue:
         self._observer = observer or Observer()
         self._claimer = Claimer(machine, name, controller, settings or ClaimSettings())
         self._recovery_due = 0.0
+        self._claims_listed: tuple[float, list[Entry]] = (-math.inf, [])
 
     def submit(self, tickets: Sequence[Ticket]) -> list[Ticket]:
         """Submit tickets, all or none, in this order; return them with their job numbers.
@@ -189,11 +193,22 @@ class Queue:
             for entry in running_entries(self.paths)
         )
 
+    def list_claims(self) -> list[Entry]:
+        """The tickets that workers have. A look for dead workers that follows needs no other list.
+
+        Raises OSError.
+        """
+        entries = running_entries(self.paths)
+        self._claims_listed = time.monotonic(), entries
+        return entries
+
     def recover(self) -> list[str]:
         """See `recovery.recover`."""
         began = time.monotonic()
+        (listed, entries), self._claims_listed = self._claims_listed, (-math.inf, [])
+        running = entries if began - listed < _JUST_NOW else None
         try:
-            return recover(self.machine, self.name, self._observer)
+            return recover(self.machine, self.name, self._observer, running)
         finally:
             ended = time.monotonic()
             pause = max(_RECOVERY_INTERVAL, _RECOVERIES_APART * (ended - began))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
@@ -133,19 +133,25 @@ def _cause_to_give_up(machine: MachinePaths, entry: Entry, reason: UncountedReas
     return None
 
 
-def recover(machine: MachinePaths, name: str, observer: Observer | None = None) -> list[str]:
+def recover(
+    machine: MachinePaths,
+    name: str,
+    observer: Observer | None = None,
+    running: Sequence[Entry] | None = None,
+) -> list[str]:
     """Requeue the tickets of dead workers; return one message for each, for people.
 
     Without an `observer`, the tickets of workers on other nodes stay where they are, because the
     death of such a worker can only be seen over time. An observer must be the same for all calls of
     a process. A ticket that cannot be requeued, for example for lack of space, is tried again in a
     later call; that is logged once for each observer. Any process may call it at any time, several
-    at once; what a call costs without a death is the observer's decision. Raises OSError when the
+    at once; what a call costs without a death is the observer's decision. `running` are the claims
+    of the queue, if they were listed just now. Raises OSError when the
     queue cannot be listed.
     """
     queue = machine.queue(name)
     observer = observer or Observer()
-    dead = observer.find_dead(machine, queue)
+    dead = observer.find_dead(machine, queue, running)
     if not dead:
         return []
     messages = []

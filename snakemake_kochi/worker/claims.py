@@ -25,7 +25,6 @@ from snakemake_kochi.queue.entries import (
     JobSet,
     QueueRemovedError,
     find_entry,
-    running_entries,
 )
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.result import UncountedReason, new_nonce, read_attempt
@@ -278,7 +277,7 @@ class Claims:
         """
         known = {*running, *self.held, *(claim.ticket.job for claim, _, _ in self._left)}
         found = []
-        for entry in running_entries(queue.paths):
+        for entry in queue.list_claims():
             if entry.worker == self._worker and entry.job not in known:
                 try:
                     self._require_not_begun(entry)
