@@ -13,21 +13,20 @@ from pathlib import Path
 from snakemake_kochi.files import answered, link_exclusively, to_json
 from snakemake_kochi.queue.result import Attempt, Result
 
-_CLOSING = b"\n}\n"  # the last bytes of all that `to_json` returns
+_OPENING, _CLOSING = b"{\n", b"\n}\n"  # of all that `to_json` returns
+_KEYS_OF_ATTEMPT = frozenset({"version", *Attempt.__dataclass_fields__})
 
 
 class AttemptFile:
     """The file of one attempt that this process has begun."""
 
-    def __init__(self, path: Path, attempt: Attempt, descriptor: int) -> None:
+    def __init__(self, path: Path, started: str, descriptor: int, size: int) -> None:
+        """`descriptor` is that of the open file, which has `size` bytes."""
+        self.started = started
         self._path = path
-        self._attempt = attempt
         self._descriptor: int | None = descriptor
-        self._content: bytes | None = None
-
-    @property
-    def started(self) -> str:
-        return self._attempt.started
+        self._end = size - len(_CLOSING)
+        self._added: bytes | None = None
 
     @classmethod
     def begin(cls, path: Path, attempt: Attempt) -> AttemptFile:
@@ -37,15 +36,16 @@ class AttemptFile:
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = answered(partial(os.open, path, flags, 0o600))
+        content = to_json(attempt.to_dict())
         try:
-            _write(descriptor, to_json(attempt.to_dict()), 0)
+            _write(descriptor, content, 0)
         except BaseException as error:
             os.close(descriptor)
             os.unlink(path)  # no half-written file may stay behind on a full disk
             if isinstance(error, OSError):
                 error.filename = os.fspath(path)
             raise
-        return cls(path, attempt, descriptor)
+        return cls(path, attempt.started, descriptor, len(content))
 
     def publish(self, result: Result, path: Path) -> bool:
         """Complete the file with the result, and link it to `path`; return False if that exists.
@@ -54,14 +54,13 @@ class AttemptFile:
         if the file was removed, because the attempt was given up, and KochiError as
         `link_exclusively` does.
         """
-        attempt = self._attempt.to_dict()
-        if self._content is None:
-            # The keys of the attempt do not change: a reader finds them also in half a file.
-            self._content = to_json({**attempt, **_without(result.to_dict(), attempt)})
-        begins = len(to_json(attempt)) - len(_CLOSING)
+        if self._added is None:
+            # The keys of the attempt are not written again: half a file has them, too.
+            added = {k: v for k, v in result.to_dict().items() if k not in _KEYS_OF_ATTEMPT}
+            self._added = b",\n" + to_json(added).removeprefix(_OPENING)
         descriptor = self._opened()
         try:
-            _write(descriptor, self._content[begins:], begins)
+            _write(descriptor, self._added, self._end)
             return link_exclusively(descriptor, path)
         except OSError as error:
             self.close()  # by its path, the file may be reached again
@@ -80,10 +79,6 @@ class AttemptFile:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
-
-
-def _without(data: dict[str, object], other: dict[str, object]) -> dict[str, object]:
-    return {key: value for key, value in data.items() if key not in other}
 
 
 def _write(descriptor: int, content: bytes, offset: int) -> None:

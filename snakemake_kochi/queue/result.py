@@ -173,7 +173,7 @@ class Result:
         return f"{text}: {self.detail}" if self.detail else text
 
     def to_dict(self) -> dict[str, Any]:
-        return {"version": VERSION, **asdict(self)}
+        return {"version": VERSION, **vars(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: Path) -> Result:

@@ -141,7 +141,9 @@ class StateFile:
             self._set_time()
         else:
             self._notices.over(_UNWRITTEN)
-        self._look_whether_presumed_dead()
+        # Not with each change of a busy worker: a heartbeat is early enough.
+        if time_awake_or_asleep() - self._looked >= 0.9 * self.state.heartbeat_interval:
+            self._look_whether_presumed_dead()
         self._cost = time.monotonic() - self._written
 
     def _set_time(self) -> None:
