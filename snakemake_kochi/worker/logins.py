@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import subprocess
 import sys
+import time
 
-from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import MachinePaths
 
 _log = logging.getLogger(__name__)
-# Seconds between two looks for the file: a worker with many short jobs looks around all the time.
+# Seconds between two looks for the file: a worker with many short jobs is notified all the time.
+# Without a notification, the file can only come from another node.
 _BETWEEN = 1.0
+_BETWEEN_UNNOTIFIED = 5.0
 _MODULE = "snakemake_kochi.terminal.login_server"
 
 
@@ -26,7 +29,7 @@ class Logins:
     def __init__(self, machine: MachinePaths, worker: int) -> None:
         self._paths = machine.worker(worker).login
         self._worker = worker
-        self._look = Backoff()
+        self._looked = -math.inf
         self._server: subprocess.Popen[bytes] | None = None
 
     @property
@@ -36,11 +39,12 @@ class Logins:
             self._server = None
         return frozenset() if self._server is None else frozenset({self._server.pid})
 
-    def obey(self) -> None:
+    def obey(self, is_notified: bool) -> None:
         """Start the server if a person asks for it and there is none."""
-        if not self._look.is_due:
+        pause = _BETWEEN if is_notified else _BETWEEN_UNNOTIFIED
+        if time.monotonic() < self._looked + pause:
             return
-        self._look.hold(_BETWEEN)
+        self._looked = time.monotonic()
         try:
             if not is_there(self._paths.asked):
                 return

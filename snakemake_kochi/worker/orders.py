@@ -45,6 +45,8 @@ _ABOUT_OVER = 120.0
 _MOST_OF_IT = 0.5
 # Seconds for the command that cancels allocations.
 _CANCEL_PATIENCE = 60.0
+# Seconds between two looks whether the run that started the worker is over.
+_RUN_INTERVAL = 5.0
 
 
 @dataclass(frozen=True)
@@ -270,6 +272,7 @@ class ControllerWatch:
         self._clock = clock
         self._stillness = Stillness(clock)
         self._queues: tuple[str, ...] = ()
+        self._run_due = 0.0
         self._notices = Notices(_log)
 
     def _find_directory(self, worker: WorkerState) -> Path | None:
@@ -286,13 +289,16 @@ class ControllerWatch:
         except OSError:
             return directory
 
-    def is_run_over(self) -> bool:
+    def is_run_over(self, is_notified: bool = True) -> bool:
         """Whether the run that started the worker is certainly over.
 
         The worker checks this itself: possibly no other process can end a worker on another node.
+        Without a notification it does so every few seconds only.
         """
-        if self._directory is None:
+        moment = self._clock()
+        if self._directory is None or (moment < self._run_due and not is_notified):
             return False
+        self._run_due = moment + _RUN_INTERVAL
         what = "the state of the run that started this worker cannot be read now"
         try:
             is_over = is_removed(self._directory)

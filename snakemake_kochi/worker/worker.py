@@ -125,7 +125,7 @@ class Worker:
             self._stop()
         self._claims.retry()
         if is_told:
-            self._look_around()
+            self._look_around(is_notified)
         self._advance()
         self._start_held()
         may_claim = self._claims.next_held is None and time.monotonic() >= self._pause_until
@@ -181,12 +181,12 @@ class Worker:
         self._state.update(state="finishing", reason=RELEASED)
         self._claims.requeue_held()
 
-    def _look_around(self) -> None:
+    def _look_around(self, is_notified: bool) -> None:
         """Look for all events that no process reports to the worker."""
-        if self._orders.reason is None and self._controller.is_run_over():
+        if self._orders.reason is None and self._controller.is_run_over(is_notified):
             self._orders.stop("the run that started it is over")
         self._obey_cancels()
-        self._logins.obey()
+        self._logins.obey(is_notified)
         if self._claims.take_unknown_due():
             self._requeue_unknown()
         self._controller.look()
