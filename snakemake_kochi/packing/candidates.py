@@ -181,6 +181,8 @@ def _look_at(directory: Path, packed: Collection[int], now: float, job: int) -> 
         with contextlib.suppress(DamagedFileError):
             data = parse_json(content, paths.result, results.VERSION)
             result = Result.from_dict(data, paths.result)
+        if result is None and results.is_of_attempt(content):
+            return None  # this node may not see yet what its worker has added
     if (content := _content(files, paths.ticket)) is not None:
         with contextlib.suppress(DamagedFileError):
             data = parse_json(content, paths.ticket, tickets.VERSION)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import signal as signals
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +27,10 @@ Reason = Literal[
 ]
 # Keys of a result that earlier releases did not write.
 _LATER = frozenset({"outputs", "runner", "cpu_seconds", "peak_memory_mb"})
+# Seconds for which a filesystem may show a file without what its writer has added, and seconds
+# between two looks.
+_SEEN_LATE = 10.0
+_LOOK_AGAIN = 0.1
 # Ends of an attempt that cost the ticket nothing: the ticket goes back to its queue.
 UncountedReason = Literal["drained", "out of time", "node failed", "lost"]
 
@@ -208,8 +213,30 @@ class Result:
 
 
 def read_result(path: Path, read: Reader = read_json) -> Result:
-    """Read a result. Raises FileNotFoundError or DamagedFileError."""
-    return Result.from_dict(read(path, VERSION), path)
+    """Read a result. Raises FileNotFoundError or DamagedFileError.
+
+    A client of GlusterFS that has read the file as that of an attempt may show it for a second as
+    it was then.
+    """
+    until = time.monotonic() + _SEEN_LATE
+    while True:
+        try:
+            return Result.from_dict(read(path, VERSION), path)
+        except DamagedFileError:
+            if time.monotonic() >= until or not is_of_attempt(_content(path)):
+                raise
+        time.sleep(_LOOK_AGAIN)
+
+
+def is_of_attempt(content: bytes) -> bool:
+    """Whether a file begins as that of an attempt does."""
+    return b'\n "process": ' in content
+
+
+def _content(path: Path) -> bytes:
+    with contextlib.suppress(FileNotFoundError):  # it is in a pack
+        return answered(path.read_bytes)
+    return b""
 
 
 @dataclass(frozen=True)

@@ -270,6 +270,20 @@ def test_what_a_killed_worker_left_beside_a_result_does_not_keep_the_job_from_a_
     assert stage.directories() == [] and "result.json" in stage.files(5)
 
 
+def test_a_result_that_this_node_does_not_see_yet_is_not_packed_without_it(stage: Stage) -> None:
+    stage.end(*NAMES)
+    paths = stage.machine.job(5)
+    complete = paths.result.read_bytes()
+    # As a client shows it that has read the file as that of the attempt.
+    paths.result.write_bytes(paths.attempt(1).read_bytes())
+    stage.pack()
+    assert stage.directories() == [5]
+    paths.result.write_bytes(complete)
+    make_old(paths.directory)
+    stage.pack()
+    assert stage.directories() == [] and stage.seen_of(5)
+
+
 def test_two_packers_lose_nothing(stage: Stage, tmp_path: Path) -> None:
     """Also where the lock does not exclude: two packers that have looked at the same moment."""
     stage.end(*NAMES)

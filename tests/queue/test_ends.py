@@ -6,12 +6,14 @@ import errno
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support import begin, result_of
 
+from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import link_exclusively
 from snakemake_kochi.paths import JobPaths, MachinePaths
 from snakemake_kochi.queue import (
@@ -24,6 +26,7 @@ from snakemake_kochi.queue import (
     queue_lock,
     recovery,
 )
+from snakemake_kochi.queue import result as results
 from snakemake_kochi.queue.attempt_file import AttemptFile
 from snakemake_kochi.queue.claiming import Claim
 from snakemake_kochi.queue.entries import QueueRemovedError
@@ -227,3 +230,24 @@ def test_a_result_whose_job_was_deleted_meanwhile_is_kept_as_a_late_one(
     with pytest.raises(QueueRemovedError):
         queue.finish(claim, result_of(claim), file)
     inbox.close()
+
+
+def test_a_result_that_a_filesystem_shows_late_is_waited_for(
+    machine: MachinePaths, claim: Claim, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = begin(machine, claim)
+    before = machine.job(0).attempt(1).read_bytes()
+    assert Queue(machine, "q").finish(claim, result_of(claim), file)
+    result = machine.job(0).result
+    complete = result.read_bytes()
+    # What a client shows that keeps the content and the size, or the size alone.
+    for late in (before, complete[: len(before)]):
+        result.write_bytes(late)
+        monkeypatch.setattr(time, "sleep", lambda _: result.write_bytes(complete))
+        assert read_result(result) == result_of(claim)
+    result.write_bytes(before)
+    monkeypatch.setattr(results, "_SEEN_LATE", 0.0)
+    with pytest.raises(DamagedFileError):
+        read_result(result)
+    inbox.close()
+    file.close()
