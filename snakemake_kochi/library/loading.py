@@ -11,6 +11,7 @@ from typing import Any
 from snakemake_kochi.errors import ConfigError, for_snakemake
 from snakemake_kochi.library.library import Library
 from snakemake_kochi.library.part import Part
+from snakemake_kochi.library.survivors import Survivors
 from snakemake_kochi.library.unfinished import collect_at_exit, note_failures_at_exit
 from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze, with_source_from
@@ -51,6 +52,7 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
             freeze = with_source_from(freeze, remote)
         if freeze.rerun is None:
             freeze = with_variants(freeze, Path.cwd())
+        Survivors(workflow).begin()
         have_read()
         commit_at_exit(
             freeze.directory,
