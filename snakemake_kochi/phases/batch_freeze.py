@@ -7,13 +7,14 @@ larger the grid, and a batch the square of that.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.confidential import is_secret_variable
-from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.paths import ProjectPaths, Root
@@ -130,6 +131,10 @@ class BatchFreeze:
             return self
         return replace(self, **code, configuration=self.snapshot)
 
+    def find_once(self) -> None:
+        """Find what is found once for all points, and kept."""
+        _ = self.paths, self._texts
+
     @property
     def repository(self) -> Path:
         return Path(self.directory)
@@ -142,12 +147,33 @@ class BatchFreeze:
     def workspaces(self) -> Path:
         return self.paths.workspaces(self.machine_name)
 
+    @cached_property
+    def _texts(self) -> PointTexts:
+        return PointTexts.parse(self.job_name, None, self.artifacts)
+
     def point(self, parameters: Mapping[str, str], duplicate: int) -> Point:
         """One point from its resolved parameters, without the whole grid."""
-        texts = PointTexts.parse(self.job_name, None, self.artifacts)
         encoded = {name: encode_component(value) for name, value in parameters.items()}
         encoded["batch_name"] = encode_component(self.batch)
-        return texts.point(FrozenDict(parameters), self.batch, duplicate, encoded)
+        return self._texts.point(FrozenDict(parameters), self.batch, duplicate, encoded)
+
+
+# What `remember` has read.
+_known: dict[Path, BatchFreeze] = {}
+
+
+def batch_freeze_file(freeze: Path, experiment: str, batch: str) -> Path:
+    return ProjectPaths.batch_freeze(freeze, digest_of([BATCH_FREEZE_VERSION, experiment, batch]))
+
+
+def remember(file: Path) -> bool:
+    """Read a file of `batch_freeze_file` for the processes that are forked from this one, and
+    forget what was remembered; return whether it could be read."""
+    _known.clear()
+    with suppress(OSError, KochiError):
+        freeze = _known[file] = _from_json(file, read_json(file, BATCH_FREEZE_VERSION))
+        freeze.find_once()
+    return file in _known
 
 
 def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
@@ -156,8 +182,9 @@ def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
     The first run of a batch writes it. Raises DamagedFileError; and, as `load_freeze`,
     NameNotFoundError and ConfigError when it does not exist yet.
     """
-    digest = digest_of([BATCH_FREEZE_VERSION, experiment, batch])
-    file = ProjectPaths.batch_freeze(freeze, digest)
+    file = batch_freeze_file(freeze, experiment, batch)
+    if (known := _known.get(file)) is not None:
+        return known
     try:
         return _from_json(file, read_json(file, BATCH_FREEZE_VERSION))
     except FileNotFoundError:

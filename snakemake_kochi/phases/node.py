@@ -1,7 +1,7 @@
 """The node on which a run runs, as far as the kernel shows it: hardware and settings.
 
-Each run reads it anew, so it is read from /proc and /sys without a command; what is not readable
-(in a container, or on another architecture) is None.
+Each run reads it anew, the hardware once in a second, so it is read from /proc and /sys without a
+command; what is not readable (in a container, or on another architecture) is None.
 """
 
 from __future__ import annotations
@@ -14,16 +14,29 @@ from typing import Any
 
 from snakemake_kochi.cpu_lists import cpus_in
 
+_ROOT = Path("/")
 _CPUS = Path("sys/devices/system/cpu")
 _FIRST_CPU = 4096  # bytes of cpuinfo, which has a megabyte on a large node
 
 
-def hardware(root: Path = Path("/")) -> dict[str, Any]:
+# What `remember_hardware` has read.
+_known: dict[str, Any] = {}
+
+
+def remember_hardware() -> None:
+    """Read the hardware for the processes that are forked from this one within a short time."""
+    _known.clear()
+    _known.update(hardware())
+
+
+def hardware(root: Path = _ROOT) -> dict[str, Any]:
     """The node's hardware.
 
     "architecture", "cpu_model" (text), "sockets", "cores", "threads" (logical CPUs that are
     online), "memory_mb" (MiB of the node, whatever the limit of the job).
     """
+    if _known and root is _ROOT:
+        return dict(_known)
     online = cpus_in(_text(root / _CPUS / "online"))
     return {
         "architecture": platform.machine(),

@@ -31,6 +31,8 @@ from snakemake_kochi.worker.runners.python_process import memory_mb, run_as_main
 from snakemake_kochi.worker.runners.zygote.parse_state import Variables
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from snakemake_kochi.worker.runners.job_process import Job
 
 # Seconds without a job, as of a zygote.
@@ -55,15 +57,23 @@ def main(link: socket.socket, worker: int) -> None:
     variables.begin()
     # What most runs of a batch use.
     from snakemake_kochi.phases.__main__ import main, make_parser
-    from snakemake_kochi.processes import this_node
+    from snakemake_kochi.phases.beforehand import Beforehand
+    from snakemake_kochi.processes import node_words
 
     parser = make_parser()
     parser.parse_args(_EXAMPLE.split())
-    this_node()  # the same for all copies
+    node_words()  # the same for all copies
     variables.end()
-    spawner = SpawnerProcess(
-        link, worker, _Phase(partial(main, parser=parser)).execute, _Program(variables).refuse
+    phase, program, beforehand = (
+        _Phase(partial(main, parser=parser)),
+        _Program(variables),
+        Beforehand(),
     )
+
+    def look(shell: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        beforehand.read(shell["phase"], environment)
+
+    spawner = SpawnerProcess(link, worker, phase.execute, program.refuse, look)
     gc.collect()
     spawner.answer(0, memory_mb())
     spawner.serve(_IDLE)
