@@ -197,9 +197,16 @@ def to_json(data: Mapping[str, Any]) -> bytes:
 
     The keys are not sorted; their order is the order of reading.
     """
-    lines = [f" {_encode(key)}: {_encode(value)}" for key, value in data.items()]
+    lines = [f" {_encode(key)}: {_text_of(value)}" for key, value in data.items()]
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     return text.encode("utf-8", "surrogateescape")
+
+
+def _text_of(value: Any) -> str:
+    # Records have many of these, and an encoder is made for each value that is no text.
+    if value is None:
+        return "null"
+    return str(value) if type(value) is int else _encode(value)
 
 
 def read_json(path: Path, version: int | None = None, is_ours: bool = False) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from snakemake_kochi.phases.launcher import Files, line_of, shape_of
 from snakemake_kochi.phases.products import Install, merge, read_build, read_manifest
 from snakemake_kochi.phases.script import Environment, source_variables, starting
 from snakemake_kochi.project.grid import Phase, Point
-from snakemake_kochi.project.isolation import Isolation, MachineIsolation
+from snakemake_kochi.project.isolation import MachineIsolation
 from snakemake_kochi.project.recipes import Recipe
 
 CONTROLLER, NODE = "controller", "node"
@@ -74,7 +74,7 @@ def stages_on_node(freeze: Freeze, place: Place) -> Iterator[Stage]:
     if known.preparation is not None and (step := known.preparation.prepare_node) is not None:
         note = "Once on each node; the other runs there find its files in $KOCHI_SCRATCH."
         yield Stage("prepare_node", NODE, _ended(step.script), note)
-    yield _isolation(known.run.isolation, isolated, f"run_{known.experiment}", known.run.strict)
+    yield _isolation(known, isolated, Environment(known.load_environment, installs, {}))
     yield Stage(
         "environment",
         NODE,
@@ -132,7 +132,7 @@ def _build(
 
 
 def _mode(phase: Phase) -> str:
-    return f"{starting(Path(), Path(), phase.strict).splitlines()[1]}\n"
+    return f"{starting(None, Path(), phase.strict).splitlines()[1]}\n"
 
 
 def _tree(place: Place) -> str:
@@ -198,7 +198,7 @@ def _variables(known: BatchFreeze, place: Place) -> dict[str, str]:
         **({"KOCHI_PREPARED": "<what prepare made>"} if prepared else {}),
         **({"KOCHI_SCRATCH": "<node's directory>"} if place.batch.prepares_nodes else {}),
         "KOCHI_NODELIST": "<nodes of the job>",
-        "KOCHI_HOSTFILE": str(_PRIVATE / "launcher" / "hosts"),
+        "KOCHI_HOSTFILE": str(_PRIVATE / "hosts"),
         **point.environment(known.run),
     }
 
@@ -253,10 +253,12 @@ def _isolated(
         )
 
 
-def _isolation(isolation: Isolation | None, isolated: _Isolated, name: str, strict: bool) -> Stage:
+def _isolation(known: BatchFreeze, isolated: _Isolated, environment: Environment) -> Stage:
     """The command that starts the script, within its isolation if it has one."""
+    isolation = known.run.isolation
     command = _shown([*isolated.words, "bash", str(_PRIVATE / "start.sh")])
-    file = starting(_PRIVATE / "environment.sh", _PRIVATE / f"{name}.sh", strict)
+    body = _PRIVATE / f"run_{known.experiment}.sh"
+    file = starting(environment.sourced(_PRIVATE), body, known.run.strict)
     text = f"{command}\n# start.sh:\n{file}"
     if isolation is None:
         return Stage("isolation", NODE, text, "Not isolated.")

@@ -150,7 +150,11 @@ def run_task(
         try:
             started.check(measured.ended.status)
             _check_end(freeze, task, measured.ended, captured, enclosure)
-            files = _products(freeze, task, build, outputs, record, directory, captured)
+            files = {
+                output.destination: _file_of(output, directory)
+                for output in outputs
+                if output.type == "file"
+            }
         except PhaseError as error:
             # Whoever stops a run waits only some seconds for it.
             record["facts"] = (
@@ -164,10 +168,7 @@ def run_task(
         stop_if_given_up(freeze.paths, record)
         allowed = (directory, freeze.repository, Path(freeze.root))
         private = [output for output in outputs if _is_elsewhere(output, files, allowed)]
-        for output in outputs:
-            make_directory(output.file.parent)
-            if output.type != "stats":
-                shutil.copyfile(files[output.destination], output.file)
+        _write_products(freeze, task, build, outputs, record, files, captured)
         # After the artifacts were copied, which a command could change.
         record["facts"] = facts.find(machine, directory, scratch)
         stop_if_given_up(freeze.paths, record)
@@ -267,28 +268,33 @@ def _run_measured(
     return Measured(watch, ended, seen_by_script, started.binding(), disturbed)
 
 
-def _products(
+def _write_products(
     freeze: BatchFreeze,
     task: Task,
     build: Build,
     outputs: Sequence[Output],
     record: dict[str, Any],
-    directory: Path,
+    files: Mapping[str, Path],
     captured: Path,
-) -> dict[str, Path]:
-    """The file of each artifact except those of type stats, by destination.
+) -> None:
+    """Write the artifacts except those of type stats, and note in the record where the output of
+    the run's script is in those of type stdout.
 
-    Raises PhaseError if the script left no such file.
+    `files`: those of type file, by destination. `captured`: the output.
     """
-    printed = captured.with_name("printed")
-    if any(output.type == "stdout" for output in outputs):
-        build_log = freeze.paths.build(freeze.machine_name, build.digest).log
-        record["output"] = write_printed(printed, task.name, record["job"], build_log, captured)
-    return {
-        output.destination: _file_of(output, directory, printed)
-        for output in outputs
-        if output.type != "stats"
-    }
+    printed: Path | None = None
+    for output in outputs:
+        make_directory(output.file.parent)
+        if output.type == "file":
+            shutil.copyfile(files[output.destination], output.file)
+        elif output.type == "stdout" and printed is not None:
+            shutil.copyfile(printed, output.file)
+        elif output.type == "stdout":
+            # Not beside the output first: each file that is made takes its time.
+            printed = output.file
+            log = freeze.paths.build(freeze.machine_name, build.digest).log
+            place = write_printed(printed, task.name, record["job"], log, captured)
+            record["output"] = place
 
 
 def _check_end(
@@ -348,10 +354,11 @@ def _job_variables(freeze: BatchFreeze, task: Task, prepared: Build | None) -> d
     return told if prepared is None else told | {"KOCHI_PREPARED": str(prepared.tree)}
 
 
-def _file_of(output: Output, directory: Path, printed: Path) -> Path:
-    """The file of which an artifact is a copy, without links."""
-    if output.type == "stdout":
-        return printed
+def _file_of(output: Output, directory: Path) -> Path:
+    """The file of which an artifact of type file is a copy, without links.
+
+    Raises PhaseError if the script left no such file.
+    """
     file = directory / str(output.source)
     if not file.is_file():
         raise PhaseError(

@@ -34,6 +34,7 @@ from snakemake_kochi.project.values import environment_name
 
 _FOLLOW_SECONDS = 0.05
 _LOOK_SECONDS = 0.005  # where the kernel does not tell the end of a child
+_STOPPING = "set -e -o pipefail"  # of the preamble
 SAVED_THREADS_VARIABLE = "KOCHI_SAVED_THREADS"
 # The number of the main process of Snakemake, for its jobs.
 MAIN_VARIABLE = "KOCHI_MAIN_PROCESS"
@@ -98,12 +99,17 @@ class Environment:
     def _of_process(self) -> dict[str, str]:
         return ({} if self.is_whole else own_environment()) | dict(self.variables)
 
+    def sourced(self, scratch: Path) -> Path | None:
+        """The file for the preamble in a private directory; None if the start needs none."""
+        is_needed = self.load_environment or self.installs
+        return scratch / "environment.sh" if is_needed else None
+
     def preamble(self) -> str:
         """Bash that loads the machine's modules, exports the prefixes and activates the recipes.
 
         Without `set -u`: module systems and the customary `$LD_LIBRARY_PATH` read unset variables.
         """
-        lines = [self.load_environment, "set -e -o pipefail"]
+        lines = [self.load_environment, _STOPPING]
         for install in self.installs:
             suffix = environment_name(install.dependency)
             lines.append(f"export KOCHI_INSTALL_PREFIX_{suffix}={shlex.quote(install.prefix)}")
@@ -140,8 +146,9 @@ def run_script(
     words that come before `bash`. Files are left in `scratch`, a private directory. After `timeout`
     seconds the script is ended.
     """
-    preamble, body = scratch / "environment.sh", scratch / f"{name}.sh"
-    preamble.write_text(environment.preamble(), "utf-8", "surrogateescape")
+    preamble, body = environment.sourced(scratch), scratch / f"{name}.sh"
+    if preamble is not None:
+        preamble.write_text(environment.preamble(), "utf-8", "surrogateescape")
     body.write_text(script + "\n", "utf-8", "surrogateescape")
     starter = scratch / "start.sh"
     starter.write_text(starting(preamble, body, strict, before))
@@ -152,12 +159,12 @@ def run_script(
     return _run_followed(command, directory, variables, output, timeout)
 
 
-def starting(preamble: Path, body: Path, strict: bool, before: str = "") -> str:
-    """The bash file that a script is started by; see `run_script`."""
+def starting(preamble: Path | None, body: Path, strict: bool, before: str = "") -> str:
+    """The bash file that a script is started by; see `run_script`. `preamble`: see `sourced`."""
     mode = "set -euo pipefail" if strict else "set +e +o pipefail"
     # Sourced, not appended: bash then reports the user's script with its own line numbers.
-    first, then = shlex.quote(str(preamble)), shlex.quote(str(body))
-    return f". {first}\n{before}{mode}\n. {then}\n"
+    first = _STOPPING if preamble is None else f". {shlex.quote(str(preamble))}"
+    return f"{first}\n{before}{mode}\n. {shlex.quote(str(body))}\n"
 
 
 def saved_threads() -> str:

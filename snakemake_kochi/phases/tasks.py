@@ -121,12 +121,13 @@ class Started:
 
 
 def start(placement: Placement, machine: str, exclusive: bool, directory: Path) -> Started:
-    """Prepare the start of a run's script; `directory` is private to the run, and new.
+    """Prepare the start of a run's script.
+
+    `directory` is made if tasks or a binding need it; the one around it is private to the run.
 
     `exclusive`: the job has its worker to itself. Raises PhaseError if it cannot have its tasks or
     its binding.
     """
-    directory.mkdir()
     cpus = sorted(os.sched_getaffinity(0))
     # A job on several nodes has an allocation to itself, also if it is not exclusive otherwise.
     exclusive = exclusive or placement.resources.get("nodes", 1) > 1
@@ -144,7 +145,7 @@ def start(placement: Placement, machine: str, exclusive: bool, directory: Path) 
     if not placement.resources and not launcher.starts_tasks:
         tasks = list(hosts.values())
     used = dict(zip(hosts, tasks, strict=False))
-    host_file = directory / "hosts"
+    host_file = directory.with_name("hosts")
     host_file.write_text("".join(f"{host} slots={number}\n" for host, number in used.items()))
     variables = {
         "KOCHI_LAUNCH": "",
@@ -156,6 +157,7 @@ def start(placement: Placement, machine: str, exclusive: bool, directory: Path) 
     if not launcher.starts_tasks:
         if not (found := _places(bind, cpus, 1, shape.cpus_per_task, machine)):
             return Started(directory, bind, variables)
+        directory.mkdir()
         return Started(directory, bind, variables, found[0], noted)
     _check_scheduler(launcher, machine)
     if len(str(directory).split()) != 1:
@@ -172,6 +174,7 @@ def start(placement: Placement, machine: str, exclusive: bool, directory: Path) 
     slots = ",".join(f"{host}:{number}" for host, number in used.items())
     files = Files(variables["KOCHI_NODELIST"], slots, str(host_file), str(directory / "task"))
     line = line_of(launcher, shape, bind, files)
+    directory.mkdir()
     _write_task(directory, places)
     variables["KOCHI_LAUNCH"] = line
     if allocation is not None:

@@ -41,7 +41,7 @@ run:
   resources: {tasks_per_node: 2, cpus_per_task: 1}
   isolate: [environment]
   script: |
-    private=${KOCHI_HOSTFILE%/launcher/hosts}
+    private=${KOCHI_HOSTFILE%/hosts}
     cat "$private/start.sh" "$private/environment.sh" "$private/run_sum.sh"
     echo "launch=$KOCHI_LAUNCH"
     env | grep ^KOCHI_ | sort
@@ -106,7 +106,7 @@ def test_the_texts_are_those_that_a_run_executes(project: Path, kochi: Kochi) ->
     assert before["job"] == now["job"]
     assert now["job"].strip() in done.stderr
     printed = (project / "results/local/sum/2_0.log").read_text()
-    private = re.search(r"^KOCHI_HOSTFILE=(.*)/launcher/hosts$", printed, re.MULTILINE)
+    private = re.search(r"^KOCHI_HOSTFILE=(.*)/hosts$", printed, re.MULTILINE)
     assert private is not None
     printed = printed.replace(private[1], "<private>")
     # Each line of these files was in the files of the run, in this order.
