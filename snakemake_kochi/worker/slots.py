@@ -212,9 +212,8 @@ class Ends:
                 continue
             finished.append((slot, result))
         for slot, result in finished:
-            finish = partial(
-                self._queue_of(slot.claim.ticket).finish, slot.claim, result, slot.file
-            )
+            queue = self._queue_of(slot.claim.ticket)
+            finish = partial(queue.finish, slot.claim, result, slot.file)
             if self._is_slow():
                 slot.is_being_published = True
                 self.background.begin((slot, result), finish)
