@@ -39,9 +39,11 @@ _log = logging.getLogger(__name__)
 _SHORT = 0.1
 _AHEAD = 0.15
 # Where claims are slow, it claims work for so many times the duration of a claim, but for _LONGEST
-# at most, in seconds: others could run what it holds.
+# at most, in seconds: others could run what it holds. Where claims are so slow that it would do
+# little else, it claims work for at least _FEWEST_TIMES a claim all the same.
 _TIMES_A_CLAIM = 10.0
 _LONGEST = 2.0
+_FEWEST_TIMES = 4.0
 _MOST_AHEAD = 32
 _FEWEST_KNOWN = 4  # jobs that must have ended before the worker predicts durations
 _KNOWN = 16
@@ -163,7 +165,8 @@ class Claims:
         if len(self._durations) < _FEWEST_KNOWN:
             return 0
         mean = _mean(self._durations)
-        ahead = min(_TIMES_A_CLAIM * _mean(self._costs), _LONGEST)
+        cost = _mean(self._costs)
+        ahead = max(min(_TIMES_A_CLAIM * cost, _LONGEST), _FEWEST_TIMES * cost)
         if mean < _SHORT:
             ahead = max(ahead, _AHEAD)
         return min(_MOST_AHEAD, int(ahead / max(mean, 0.001) * self._capacity.cores))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from file_calls import note_calls
@@ -143,6 +145,18 @@ def test_how_much_is_claimed_ahead_is_bounded_by_time_and_number(claims_after):
     assert claims_after(0.0, cores=64).allowance() == 32
     assert 4 <= claims_after(0.05).allowance() <= 6
     assert claims_after(0.2).allowance() == 0
+
+
+@pytest.mark.parametrize(("cost", "ahead"), [(0.05, 2), (0.2, 8), (0.4, 8), (1.0, 16)])
+def test_the_slower_a_claim_the_more_is_claimed_ahead(site, claims_after, monkeypatch, cost, ahead):
+    claims = claims_after(0.5)
+    site.submit("true")
+    clock = itertools.count(step=cost)
+    monkeypatch.setattr(
+        "snakemake_kochi.worker.claims.time", SimpleNamespace(monotonic=lambda: next(clock))
+    )
+    assert len(claims.claim_from(Queue(site.machine, "q"), []).at_once) == 1
+    assert claims.allowance() == ahead
 
 
 def test_an_exclusive_ticket_is_not_claimed_ahead(site, claims_after):
