@@ -28,6 +28,7 @@ def our_processes() -> list[psutil.Process]:
 
 
 def results() -> list[dict[str, Any]]:
+    """The results of all jobs, as other programs read them."""
     root = Path(os.environ["KOCHI_ROOT"])
     return [
         json.loads(path.read_text())

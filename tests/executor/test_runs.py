@@ -77,7 +77,7 @@ def test_a_failed_job_shows_its_node_status_wildcards_and_log(
     (result,) = results()
     for part in (
         "exit status 3",
-        f"node {result['node']}",
+        f"node {result['node']['host']}",
         "number=7",
         result["log"],
         "before the end",

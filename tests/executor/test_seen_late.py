@@ -104,7 +104,7 @@ def test_outputs_of_another_node_are_visible_when_success_is_reported(tmp_path: 
     ):
         assert snakemake(here.path).returncode == 0
         assert (here.path / files[-1]).read_text() == "content\n"
-    assert {result["node"] for result in results()} == {"elsewhere"}
+    assert {result["node"]["host"] for result in results()} == {"elsewhere"}
     assert len(results()) == 8
 
 
