@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import answered, list_names, parse_json
+from snakemake_kochi.files import answered, list_names, modified, parse_json
 from snakemake_kochi.packs import Summary
 from snakemake_kochi.paths import DRAFT, JobPaths, MachinePaths, original_path
 from snakemake_kochi.queue import Result, Ticket, summary_of
@@ -181,7 +181,8 @@ def _look_at(directory: Path, packed: Collection[int], now: float, job: int) -> 
         with contextlib.suppress(DamagedFileError):
             data = parse_json(content, paths.result, results.VERSION)
             result = Result.from_dict(data, paths.result)
-        if result is None and results.is_of_attempt(content):
+        is_new = result is None and modified(paths.directory) > now - _LEFTOVER_AGE
+        if is_new and results.is_of_attempt(content):
             return None  # this node may not see yet what its worker has added
     if (content := _content(files, paths.ticket)) is not None:
         with contextlib.suppress(DamagedFileError):

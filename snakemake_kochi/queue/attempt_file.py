@@ -6,10 +6,12 @@ file for its result, and whoever removes the file of an attempt prevents that it
 
 from __future__ import annotations
 
+import contextlib
 import os
 from functools import partial
 from pathlib import Path
 
+from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import answered, link_exclusively, to_json
 from snakemake_kochi.queue.result import Attempt, Result
 
@@ -62,9 +64,10 @@ class AttemptFile:
         try:
             _write(descriptor, self._added, self._end)
             return link_exclusively(descriptor, path)
-        except OSError as error:
-            self.close()  # by its path, the file may be reached again
-            if error.filename is None:
+        except (OSError, KochiError) as error:
+            # By its path, the file may be reached again: its filesystem may have been mounted anew.
+            self.close()
+            if isinstance(error, OSError) and error.filename is None:
                 error.filename = os.fspath(self._path)
             raise
 
@@ -78,7 +81,9 @@ class AttemptFile:
         """Close the file; `publish` opens it again."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            os.close(descriptor)
+            # All that was written has been given to the file server before: see `_write`.
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
 
 
 def _write(descriptor: int, content: bytes, offset: int) -> None:

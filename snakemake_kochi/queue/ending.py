@@ -146,8 +146,10 @@ def _publish_attempt(file: AttemptFile, ticket: Path, paths: JobPaths, result: R
         # a filesystem may answer ESTALE for a file that another node has removed.
         if error.errno not in (errno.ENOENT, errno.ESTALE):
             raise
-        own = paths.attempt(result.attempt)
-        if is_removed(own) or _is_deleted(paths.directory, ticket.parent):
+        if _is_deleted(paths.directory, ticket.parent):
+            # If the ticket is still claimed, nobody has given the attempt up.
+            return is_there(ticket) and _publish_draft(paths, ticket, result, result.attempt)
+        if is_removed(paths.attempt(result.attempt)):
             return False
         raise
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from snakemake_kochi.queue.deliveries import ReadDeliveries
 from snakemake_kochi.queue.ending import damaged_result
 from snakemake_kochi.queue.entries import Entry, JobSet
 from snakemake_kochi.queue.heartbeat import LATE, HeartbeatFile, time_awake_or_asleep
-from snakemake_kochi.queue.result import Result, read_result
+from snakemake_kochi.queue.result import SEEN_LATE, Result, may_be_late, read_result_now
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.wakeup import WakeUp, notify
 
@@ -41,6 +42,7 @@ _log = logging.getLogger(__name__)
 
 # At its end, a controller leaves so many deliveries to the next packer.
 _MANY = 32
+_GROUP = 64  # deliveries that are read before the first of them is passed on
 
 
 class ControllerFile:
@@ -155,6 +157,8 @@ class Inbox:
         self._delivered = JobSet()
         self._count = 0
         self._together = Together()
+        # Since when damaged results were seen that this node may show late.
+        self._incomplete: dict[Path, float] = {}
         self._shards: set[Path] = set()  # of `delivered`, which are there
         self._notices = Notices(_log)
 
@@ -267,10 +271,12 @@ class Inbox:
             for name in names
             if name not in read and (number := name.split("-")[0]).isdecimal()
         }
-        reads = [partial(self._read, paths.inbox / name, job) for name, job in deliveries.items()]
-        for (name, job), outcome in zip(deliveries.items(), self._together(reads), strict=True):
-            if (result := self._take(read, name, job, outcome)) is not None:
-                yield from self._new(result)
+        # In groups: the first results are not to wait for thousands of others.
+        for group in _groups(list(deliveries.items())):
+            reads = [partial(self._read, paths.inbox / name, job) for name, job in group]
+            for (name, job), outcome in zip(group, self._together(reads), strict=True):
+                if (result := self._take(read, name, job, outcome)) is not None:
+                    yield from self._new(result)
         with contextlib.suppress(OSError):  # the next look tries again
             read.remove_many()
 
@@ -317,10 +323,16 @@ class Inbox:
     def _read(self, path: Path, job: int) -> Result:
         """Read a result; a damaged one counts as failed. Raises OSError."""
         try:
-            return read_result(path)
+            result = read_result_now(path)
         except DamagedFileError as error:
+            first_seen = self._incomplete.setdefault(path, time.monotonic())
+            if time.monotonic() < first_seen + SEEN_LATE and may_be_late(path):
+                # A later look shows the rest; the other results need not wait for it.
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path)) from error
             _log.warning("%s", error.message)
-            return damaged_result(self._machine, Entry(path, job, 1), error.message)
+            result = damaged_result(self._machine, Entry(path, job, 1), error.message)
+        self._incomplete.pop(path, None)
+        return result
 
     def _new(self, result: Result) -> Iterator[Result]:
         # A process that completes what a dead worker began may deliver a result a second time,
@@ -377,3 +389,8 @@ class Inbox:
         self._wakeup.close()
         for read in self._watched:
             read.close()
+
+
+def _groups(deliveries: Sequence[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:
+    for start in range(0, len(deliveries), _GROUP):
+        yield deliveries[start : start + _GROUP]

@@ -27,9 +27,10 @@ Reason = Literal[
 ]
 # Keys of a result that earlier releases did not write.
 _LATER = frozenset({"outputs", "runner", "cpu_seconds", "peak_memory_mb"})
-# Seconds for which a filesystem may show a file without what its writer has added, and seconds
-# between two looks.
-_SEEN_LATE = 10.0
+# Seconds for which a filesystem may show a file without what its writer has added; the clock of the
+# file server may differ, so an older file counts as new. Seconds between two looks.
+SEEN_LATE = 10.0
+_NEW = 60.0
 _LOOK_AGAIN = 0.1
 # Ends of an attempt that cost the ticket nothing: the ticket goes back to its queue.
 UncountedReason = Literal["drained", "out of time", "node failed", "lost"]
@@ -215,28 +216,40 @@ class Result:
 def read_result(path: Path, read: Reader = read_json) -> Result:
     """Read a result. Raises FileNotFoundError or DamagedFileError.
 
-    A client of GlusterFS that has read the file as that of an attempt may show it for a second as
-    it was then.
+    If the file is new, and shows what an attempt was before its end, it is read again for some
+    seconds: see `may_be_late`.
     """
-    until = time.monotonic() + _SEEN_LATE
+    until = time.monotonic() + SEEN_LATE
     while True:
         try:
-            return Result.from_dict(read(path, VERSION), path)
+            return read_result_now(path, read)
         except DamagedFileError:
-            if time.monotonic() >= until or not is_of_attempt(_content(path)):
+            if time.monotonic() >= until or not may_be_late(path):
                 raise
         time.sleep(_LOOK_AGAIN)
+
+
+def read_result_now(path: Path, read: Reader = read_json) -> Result:
+    """Read a result as this node shows it now. Raises as `read_result`."""
+    return Result.from_dict(read(path, VERSION), path)
+
+
+def may_be_late(path: Path) -> bool:
+    """Whether a damaged result may be one that this node shows as it was before its end.
+
+    A client of GlusterFS that has read the file as that of an attempt does so for a second. The
+    directory tells when the file got the name of a result, also where the file's own time is old.
+    """
+    try:
+        age = time.time() - answered(path.parent.stat).st_mtime
+        return age < _NEW and is_of_attempt(answered(path.read_bytes))
+    except OSError:
+        return False  # it is in a pack, for example
 
 
 def is_of_attempt(content: bytes) -> bool:
     """Whether a file begins as that of an attempt does."""
     return b'\n "process": ' in content
-
-
-def _content(path: Path) -> bytes:
-    with contextlib.suppress(FileNotFoundError):  # it is in a pack
-        return answered(path.read_bytes)
-    return b""
 
 
 @dataclass(frozen=True)

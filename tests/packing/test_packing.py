@@ -284,6 +284,15 @@ def test_a_result_that_this_node_does_not_see_yet_is_not_packed_without_it(stage
     assert stage.directories() == [] and stage.seen_of(5)
 
 
+def test_a_result_that_a_power_failure_has_damaged_is_packed_after_a_while(stage: Stage) -> None:
+    stage.end(*NAMES)
+    paths = stage.machine.job(5)
+    paths.result.write_bytes(paths.attempt(1).read_bytes())
+    make_old(paths.directory)
+    stage.pack()
+    assert stage.directories() == [] and "result.json" in stage.files(5)
+
+
 def test_two_packers_lose_nothing(stage: Stage, tmp_path: Path) -> None:
     """Also where the lock does not exclude: two packers that have looked at the same moment."""
     stage.end(*NAMES)

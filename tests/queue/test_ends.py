@@ -9,11 +9,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import begin, result_of
 
-from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import link_exclusively
 from snakemake_kochi.paths import JobPaths, MachinePaths
 from snakemake_kochi.queue import (
@@ -29,6 +30,7 @@ from snakemake_kochi.queue import (
 from snakemake_kochi.queue import result as results
 from snakemake_kochi.queue.attempt_file import AttemptFile
 from snakemake_kochi.queue.claiming import Claim
+from snakemake_kochi.queue.ending import deliver
 from snakemake_kochi.queue.entries import QueueRemovedError
 from snakemake_kochi.queue.result import find_attempt, read_attempt, read_result
 
@@ -246,8 +248,103 @@ def test_a_result_that_a_filesystem_shows_late_is_waited_for(
         monkeypatch.setattr(time, "sleep", lambda _: result.write_bytes(complete))
         assert read_result(result) == result_of(claim)
     result.write_bytes(before)
-    monkeypatch.setattr(results, "_SEEN_LATE", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "SEEN_LATE", 0.0)
+        with pytest.raises(DamagedFileError):
+            read_result(result)
+    # One that was damaged by a power failure is not waited for each time.
+    monkeypatch.setattr(time, "sleep", None)
+    minutes_ago = time.time() - 120
+    os.utime(result.parent, (minutes_ago, minutes_ago))
     with pytest.raises(DamagedFileError):
         read_result(result)
+    inbox.close()
+    file.close()
+
+
+def test_an_inbox_waits_for_a_result_that_is_shown_late_without_keeping_the_others(
+    machine: MachinePaths, ticket: MakeTicket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox, queue = Inbox.create(machine), Queue(machine, "q")
+    queue.submit([ticket(controller=inbox.identity) for _ in range(3)])
+    claims = queue.claim(1, lambda _: "take", limit=3)
+    before = {}
+    for claim in claims:
+        file = begin(machine, claim)
+        before[claim.ticket.job] = machine.job(claim.ticket.job).attempt(1).read_bytes()
+        assert queue.finish(claim, result_of(claim), file)
+        file.close()
+    late = machine.job(1).result
+    complete = late.read_bytes()
+    late.write_bytes(before[1])
+    monkeypatch.setattr(time, "sleep", None)
+    assert sorted(result.job for result in inbox.wait(60)) == [0, 2]
+    assert inbox.wait(0) == []
+    late.write_bytes(complete)
+    assert inbox.wait(0) == [result_of(claims[1])]
+    # After a while it is damaged.
+    other = Inbox.create(machine)
+    deliver(machine, result_of(claims[2]), other.identity)
+    machine.job(2).result.write_bytes(before[2])
+    assert other.wait(0) == []
+    monkeypatch.setattr("snakemake_kochi.queue.inbox.SEEN_LATE", 0.0)
+    assert [result.reason for result in other.wait(0)] == ["failed"]
+    other.close()
+    inbox.close()
+
+
+def test_an_error_at_the_close_of_a_file_costs_nothing_that_was_written(
+    machine: MachinePaths, claim: Claim, inbox: Inbox
+) -> None:
+    file = begin(machine, claim)
+    assert Queue(machine, "q").finish(claim, result_of(claim), file)
+    assert file._descriptor is not None
+    os.close(file._descriptor)
+    file.close()
+    assert inbox.wait(60) == [result_of(claim)]
+    inbox.close()
+
+
+@pytest.mark.parametrize("fault", [errno.EXDEV, errno.EIO])
+def test_after_an_error_the_file_of_an_attempt_is_reached_by_its_path(
+    machine: MachinePaths,
+    claim: Claim,
+    inbox: Inbox,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: int,
+) -> None:
+    """The filesystem may have been mounted anew meanwhile: a descriptor cannot be linked then."""
+    file, link, opened = begin(machine, claim), os.link, os.open
+    faults, reached = iter([fault]), []
+
+    def link_of_mount(*arguments: Any, **options: Any) -> None:
+        if number := next(faults, None):
+            raise OSError(number, os.strerror(number))
+        link(*arguments, **options)
+
+    def open_noted(path: Any, *arguments: Any, **options: Any) -> int:
+        reached.append(os.fspath(path))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "link", link_of_mount)
+    queue = Queue(machine, "q")
+    with pytest.raises((OSError, KochiError)):
+        queue.finish(claim, result_of(claim), file)
+    monkeypatch.setattr(os, "open", open_noted)
+    assert queue.finish(claim, result_of(claim), file)
+    assert str(machine.job(0).attempt(1)) in reached
+    assert inbox.wait(60) == [result_of(claim)]
+    inbox.close()
+    file.close()
+
+
+def test_a_result_counts_although_a_person_has_deleted_the_directory_of_the_job(
+    machine: MachinePaths, claim: Claim, inbox: Inbox
+) -> None:
+    file = begin(machine, claim)
+    shutil.rmtree(machine.job(0).directory)
+    assert Queue(machine, "q").finish(claim, result_of(claim), file)
+    assert inbox.wait(60) == [result_of(claim)]
+    assert machine.job(0).result.exists() and machine.job(0).ticket.exists()
     inbox.close()
     file.close()

@@ -38,7 +38,7 @@ from snakemake_kochi.queue import (
 )
 from snakemake_kochi.queue.ending import end_ticket
 from snakemake_kochi.queue.entries import controller_names
-from snakemake_kochi.queue.result import read_result
+from snakemake_kochi.queue.result import read_result_now
 
 
 def anything(_):
@@ -394,9 +394,9 @@ def test_deliveries_are_read_at_the_same_time_where_the_filesystem_is_slow(
     def slow(*arguments):
         # After two slow calls, the others are made at the same time.
         time.sleep(0.01) if next(count) < 2 else meeting.wait(60)
-        return read_result(*arguments)
+        return read_result_now(*arguments)
 
-    monkeypatch.setattr("snakemake_kochi.queue.inbox.read_result", slow)
+    monkeypatch.setattr("snakemake_kochi.queue.inbox.read_result_now", slow)
     assert [result.job for result in inbox.wait(60)] == [0, 1, 2, 3, 4]
     inbox.close()
 
