@@ -160,6 +160,9 @@ class JobSet:
         shard, place = divmod(job, SHARD)
         self._shards[shard] = self._shards.get(shard, 0) | 1 << place
 
+    def __len__(self) -> int:
+        return sum(bits.bit_count() for bits in self._shards.values())
+
     def __iter__(self) -> Iterator[int]:
         """Iterate in ascending order."""
         for shard in sorted(self._shards):

@@ -61,7 +61,6 @@ class Inbox:
         # The nonce is left out: a job has one result, and a message in place of a result also ends
         # the job.
         self._delivered = JobSet()
-        self._count = 0
         self._together = Together()
         # Since when damaged results were seen that this node may show late.
         self._incomplete: dict[Path, float] = {}
@@ -245,7 +244,6 @@ class Inbox:
         # because it cannot know whether the first delivery was read.
         if result.job not in self._delivered:
             self._delivered.add(result.job)
-            self._count += 1
             yield result
 
     def find_undelivered(self, jobs: Iterable[int]) -> list[Result]:
@@ -272,7 +270,7 @@ class Inbox:
         self._file.stop()
         self._close()
         directory = self._paths.directory
-        if self._count >= _MANY:
+        if len(self._delivered) >= _MANY:
             # The packer that starts at the end of the run removes it. Where a call takes long, this
             # process would be busy for many seconds.
             with contextlib.suppress(OSError):

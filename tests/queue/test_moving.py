@@ -141,6 +141,7 @@ def test_a_million_jobs_are_remembered_in_little_memory(tmp_path: Path) -> None:
     assert bytes_for_each(20_000, lambda job: overlooked.add(Entry(places[job], job, 1))) < 4
     assert bytes_for_each(20_000, jobs.add) < 4
     assert list(jobs) == list(range(20_000)) and 20_000 not in jobs
+    assert len(jobs) == 20_000
 
 
 def test_an_inbox_has_few_deliveries_however_many_were_read(
