@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 MARK = "FAULTS_MARK"
+_PACKING_LIMIT = 120  # seconds
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,6 +25,10 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv(MARK, text)
     yield text
     left = marked_processes(text)
+    # A packer still has work when those who started it have ended, and nobody waits for it.
+    packers = [each for each in left if "snakemake_kochi.packing" in (each.info["cmdline"] or ())]
+    psutil.wait_procs(packers, timeout=_PACKING_LIMIT)
+    left = [process for process in left if process.is_running()]
     for process in left:
         process.kill()
     assert not left, f"left behind: {[process.info for process in left]}"
