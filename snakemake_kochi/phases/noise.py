@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,24 @@ class Reading:
 
 
 class Noise:
-    """Watches the node of a run from its creation on."""
+    """Watches the node of a run from its creation on; its processes from the first `look` on."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
-        self._before = read(root)
+        self._before = Reading(
+            time.monotonic(), _busy(root), None, _throttled(root), _stalled(root)
+        )
+        self._has_looked = False
+
+    def look(self) -> None:
+        """To be called when the run has lasted for a moment, and as often as one likes after it.
+
+        To look at all processes takes longer than the rest of a short run, of which nothing is said
+        about them.
+        """
+        if not self._has_looked:
+            self._has_looked = True
+            self._before = replace(self._before, others=_others(self._root))
 
     def found(
         self, own_seconds: float | None, system: Mapping[str, Any], thresholds: Thresholds
@@ -53,15 +66,13 @@ class Noise:
 
         `own_seconds`: the CPU time of the run, None if not known. `system`: see `node.system`.
         """
-        seen = _between(self._before, read(self._root, self._before), own_seconds)
+        seen = _between(self._before, _read_after(self._before, self._root), own_seconds)
         return {"warnings": list(_warnings({**seen, **system}, thresholds)), **seen}
 
 
-def read(root: Path = Path("/"), before: Reading | None = None) -> Reading:
-    """`before`: the reading with which this one is compared. So soon after it, no more is read than
-    is told of a short run: to look at all processes takes longer than the rest."""
+def _read_after(before: Reading, root: Path) -> Reading:
     moment = time.monotonic()
-    if before is not None and moment - before.moment < _SHORTEST:
+    if moment - before.moment < _SHORTEST:
         return Reading(moment, None, None, _throttled(root), None)
     return Reading(moment, _busy(root), _others(root), _throttled(root), _stalled(root))
 

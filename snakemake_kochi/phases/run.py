@@ -257,6 +257,7 @@ def _run_measured(
             started.before + (noting(recorded, seen) if is_noted else ""),
             timeout=task.timeout,
             wrapper=wrapper,
+            meanwhile=(lambda: None) if noise is None else noise.look,
         )
     if enclosure and not enclosure.counts_usage:
         ended = replace(ended, usage=None)

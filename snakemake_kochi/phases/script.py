@@ -137,6 +137,7 @@ def run_script(
     before: str = "",
     timeout: float | None = None,
     wrapper: Sequence[str] = (),
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Ended:
     """Run a bash script in a directory.
 
@@ -144,7 +145,8 @@ def run_script(
     standard output and error go to that file and from there to our own standard output; without,
     they are ours. `before` are lines for bash that see the environment of the script, `wrapper`
     words that come before `bash`. Files are left in `scratch`, a private directory. After `timeout`
-    seconds the script is ended.
+    seconds the script is ended. `meanwhile` is called from time to time while it runs; of a script
+    of some milliseconds never.
     """
     preamble, body = environment.sourced(scratch), scratch / f"{name}.sh"
     if preamble is not None:
@@ -155,8 +157,8 @@ def run_script(
     command = [*wrapper, "bash", str(starter)]
     variables = environment.of_process()
     if output is None:
-        return _run(command, directory, variables, timeout)
-    return _run_followed(command, directory, variables, output, timeout)
+        return _run(command, directory, variables, timeout, meanwhile)
+    return _run_followed(command, directory, variables, output, timeout, meanwhile)
 
 
 def starting(preamble: Path | None, body: Path, strict: bool, before: str = "") -> str:
@@ -185,11 +187,15 @@ def own_environment() -> dict[str, str]:
 
 
 def _run(
-    command: Sequence[str], directory: Path, variables: Mapping[str, str], timeout: float | None
+    command: Sequence[str],
+    directory: Path,
+    variables: Mapping[str, str],
+    timeout: float | None,
+    meanwhile: Callable[[], None],
 ) -> Ended:
     process = subprocess.Popen(command, cwd=directory, env=variables)
     try:
-        return _wait(process, lambda: None, timeout)
+        return _wait(process, lambda: None, timeout, meanwhile)
     except BaseException:  # Ctrl-C
         process.kill()
         process.wait()
@@ -202,6 +208,7 @@ def _run_followed(
     variables: Mapping[str, str],
     output: Path,
     timeout: float | None,
+    meanwhile: Callable[[], None],
 ) -> Ended:
     # To a file and not through a pipe: a background child that keeps the pipe open would delay the
     # job as long as it lives.
@@ -209,18 +216,22 @@ def _run_followed(
         process = subprocess.Popen(
             command, cwd=directory, env=variables, stdout=writer, stderr=subprocess.STDOUT
         )
-        return _wait(process, lambda: _copy(reader), timeout)
+        return _wait(process, lambda: _copy(reader), timeout, meanwhile)
 
 
 def _wait(
-    process: subprocess.Popen[bytes], follow: Callable[[], None], timeout: float | None
+    process: subprocess.Popen[bytes],
+    follow: Callable[[], None],
+    timeout: float | None,
+    meanwhile: Callable[[], None],
 ) -> Ended:
-    """Wait for a process, and call `follow` from time to time and at its end."""
+    """Wait for a process; call `follow` from time to time and at its end, `meanwhile` before it."""
     limit = TimeLimit(process.pid, timeout)
     # Not Popen.wait: it does not tell the usage, and would notice the end up to 50 ms late.
     with watch_end(process.pid) as is_over:
         while not is_over():
             follow()
+            meanwhile()
             limit.look()
     limit.finish()
     _, status, used = os.wait4(process.pid, 0)

@@ -12,7 +12,7 @@ import pytest
 from support import write
 
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.phases.noise import Noise, read
+from snakemake_kochi.phases.noise import Noise
 from snakemake_kochi.project.configuration import load_project
 
 SYSTEM = {"governor": "powersave", "turbo": True}
@@ -46,6 +46,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_other_processes_did_is_told(tmp_path: Path, later: None) -> None:
     noise = Noise(node(tmp_path, 1000, 0, 3, {7: 10, 8: 10} if os.geteuid() == 0 else {}))
+    noise.look()
     shutil.rmtree(tmp_path / "proc")
     used = {7: 110, 8: 10, 9: 50} if os.geteuid() == 0 else {}
     node(tmp_path, 1500, 100_000, 4, used)
@@ -83,14 +84,30 @@ def test_nothing_is_said_about_the_processes_beside_a_short_run() -> None:
     assert (found["other_cpus"], found["other_users"], found["warnings"]) == (None, None, [])
 
 
+def test_processes_are_compared_with_the_first_look_at_them(tmp_path: Path, later: None) -> None:
+    noise = Noise(node(tmp_path, 1000, 0, 3, {}))
+    noise.look()
+    used = {7: 50} if os.geteuid() == 0 else {}
+    node(tmp_path, 1000, 0, 3, used)
+    noise.look()
+    assert noise.found(1.0, SYSTEM, {})["other_users"] == len(used)
+
+
+def test_without_a_look_the_rest_is_told(tmp_path: Path, later: None) -> None:
+    noise = Noise(node(tmp_path, 1000, 0, 3, {}))
+    node(tmp_path, 1500, 0, 3, {7: 50} if os.geteuid() == 0 else {})
+    found = noise.found(1.0, SYSTEM, {})
+    assert (found["other_cpus"], found["other_users"]) == (2.0, None)
+
+
 def test_a_process_that_uses_a_cpu_beside_the_run_is_seen() -> None:
     noise = Noise()
+    noise.look()
     with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as other:
         time.sleep(1.2)
         found = noise.found(0.0, CALM, {"load": 0.1})
         other.kill()
     assert found["warnings"][0].startswith("load: other processes used ")
-    assert read().busy is not None
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,9 @@ def test_a_node_that_is_not_quiet_is_told_in_the_table(
 ) -> None:
     directory = finished[0]
     # Snakemake itself uses the CPUs of this computer.
-    assert record(directory, "none_none")["noise"]["other_cpus"] > 0
+    noise = record(directory, "none_none")["noise"]
+    assert noise["other_cpus"] > 0
+    assert noise["other_users"] is not None
     with (directory / "results/local/bench/all.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert all(row["run_warnings"].startswith("load: other processes used ") for row in rows)
