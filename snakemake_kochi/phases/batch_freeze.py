@@ -17,6 +17,7 @@ from snakemake_kochi.confidential import is_secret_variable
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.project.grid import Artifact, Batch, Phase, Point, PointTexts
@@ -132,8 +133,9 @@ class BatchFreeze:
         return replace(self, **code, configuration=self.snapshot)
 
     def find_once(self) -> None:
-        """Find what is found once for all points, and kept."""
+        """Find what is found once for all points, and kept. Raises OSError and KochiError."""
         _ = self.paths, self._texts
+        find_lock_settings(self.paths.machine(self.machine_name))
 
     @property
     def repository(self) -> Path:

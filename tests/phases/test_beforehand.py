@@ -9,6 +9,7 @@ import pytest
 from support import git, write
 
 from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.locks.settings import find_lock_settings, read_lock_settings
 from snakemake_kochi.phases import batch_freeze, beforehand, node
 from snakemake_kochi.phases.batch_freeze import batch_freeze_file, load_batch_freeze
 from snakemake_kochi.phases.beforehand import Beforehand
@@ -26,6 +27,7 @@ _EXPERIMENT = """
 def freeze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The freeze of a project with two batches, of which each had a run."""
     monkeypatch.setattr(beforehand, "_LOOK_INTERVAL", 0.0)
+    find_lock_settings.cache_clear()
     directory = tmp_path / "project"
     write(directory / "kochi.yaml", "")
     write(directory / "sum.yaml", _EXPERIMENT)
@@ -53,6 +55,14 @@ def test_the_runs_of_a_batch_have_its_freeze_and_the_hardware_without_reading_th
         freeze, "sum.yaml", "one"
     )
     assert node.hardware() == node.hardware(Path("//"))
+
+
+def test_the_runs_of_a_batch_know_the_settled_locks(freeze: Path) -> None:
+    _read(freeze, "one", Beforehand())
+    paths = load_batch_freeze(freeze, "sum.yaml", "one").paths
+    found = find_lock_settings(paths.machine("local"))
+    assert find_lock_settings.cache_info().hits
+    assert found == read_lock_settings(paths.machine("local"))
 
 
 def test_the_last_batch_is_the_one_that_is_known(freeze: Path) -> None:

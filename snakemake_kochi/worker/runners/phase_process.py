@@ -55,7 +55,9 @@ def main(link: socket.socket, worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     variables = Variables()
     variables.begin()
-    # What most runs of a batch use.
+    # What most runs of a batch use; `resource` is what os.wait4 imports for its answer.
+    import resource  # noqa: F401
+
     from snakemake_kochi.phases.__main__ import main, make_parser
     from snakemake_kochi.phases.beforehand import Beforehand
     from snakemake_kochi.processes import node_words
