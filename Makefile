@@ -1,5 +1,5 @@
 # make check    formatter, linters, types
-# make test     all tests, and some again with the oldest supported Snakemake
+# make test     all tests, some again with the executor kochi or with the oldest supported Snakemake
 # make demo     run the example, from nothing to a plot
 # make docs     build the documentation in build/docs
 # make bench    all benchmarks; BENCH="local --cores 4" selects one, with options
@@ -10,7 +10,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help check lint test test-oldest demo docs bench clean
+.PHONY: help check lint test test-copies test-oldest demo docs bench clean
 .PHONY: environment environment-oldest environment-slurm
 
 # All paths are relative, because make cannot handle spaces in the path of the checkout.
@@ -75,7 +75,13 @@ test: environment environment-slurm
 		$(LOGIN) $(SHELLS) $(TUTORIAL)
 	@tools/apptainer.sh build/apptainer
 	$(APART) $(VENV)/bin/python -m pytest -n 6 $(SPREAD) --durations 10 $(PYTEST_OPTIONS)
+	$(MAKE) --no-print-directory test-copies
 	$(MAKE) --no-print-directory test-oldest
+
+# What phases do in processes of their own they do in copies of a process.
+test-copies: environment
+	$(APART) $(VENV)/bin/python -m pytest -n 6 $(SPREAD) -m phases --executor kochi $(PYTEST_OPTIONS) \
+		$$(grep -rl --include='test_*.py' mark.phases tests | sort)
 
 # Only modules with such tests: collecting all modules takes longer than some of these tests.
 test-oldest: environment-oldest

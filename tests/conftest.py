@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import pytest_timeout
+import support
 from slurm_cluster import SlurmCluster
 from support import REPOSITORY, SNAKEMAKE, run
 
@@ -40,6 +41,20 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
 
 # Some thousand processes would compile the same modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--executor",
+        choices=("local", "kochi"),
+        default="local",
+        help="the executor of those runs of the rule library for which a test names none: with "
+        "local, each phase is a process of its own, with kochi a copy of one",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    support.default_executor = config.getoption("--executor")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -32,6 +32,10 @@ SNAKEMAKE = PreloadedSnakemake()
 Process = subprocess.Popen[str] | SnakemakeRun
 
 
+# See the option --executor in conftest.py.
+default_executor = "local"
+
+
 def run(
     *command: str, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 240
 ) -> subprocess.CompletedProcess[str]:

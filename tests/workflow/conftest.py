@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import support
 from support import REPOSITORY, git, run, write
 
 from snakemake_kochi.artifacts.published import choose_name
+from snakemake_kochi.paths import Root
 
 KOCHI = """
     dependencies:
@@ -78,18 +80,25 @@ class ExampleProject:
     directory: Path
     ran: Path
 
-    def snakemake(self, *arguments: str, executor: str = "local") -> str:
-        """Run snakemake, which must succeed; return its output."""
+    def snakemake(self, *arguments: str, executor: str = "") -> str:
+        """Run snakemake, which must succeed; return its output. By default the executor is that of
+        the option --executor."""
         done = self.try_snakemake(*arguments, executor=executor)
         assert done.returncode == 0
         return done.stdout
 
     def try_snakemake(
-        self, *arguments: str, executor: str = "local"
+        self, *arguments: str, executor: str = ""
     ) -> subprocess.CompletedProcess[str]:
+        executor = executor or support.default_executor
         cores = ["--cores", "2"] if executor == "local" else ["--jobs", "20"]
         command = (sys.executable, "-m", "snakemake", "--executor", executor, *cores, *arguments)
         return run(*command, cwd=self.directory)
+
+    def logs(self) -> str:
+        """What the jobs printed that the executor kochi ran, of which Snakemake shows nothing."""
+        files = Root.find().machine("local").jobs.glob("*/*/log")
+        return "".join(file.read_text() for file in sorted(files))
 
     def planned_rules(self, *targets: str) -> list[str]:
         """The rules that a dry run lists, sorted."""

@@ -12,6 +12,8 @@ from support import write
 
 from .conftest import results
 
+pytestmark = pytest.mark.phases
+
 
 def tickets() -> dict[str, dict[str, Any]]:
     """What each submitted job requested, by its name."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from support import git, write
 
 from .conftest import results
+
+pytestmark = pytest.mark.phases
 
 ASK = "git describe --tags --dirty; git log -1 --format=%s; echo $KOCHI_COMMIT $KOCHI_DIRTY"
 

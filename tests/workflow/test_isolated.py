@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from snakemake_kochi.artifacts.record import contradictions
 
 from .conftest import results
+
+pytestmark = pytest.mark.phases
 
 RUN = """run:
   isolate: [files, network]

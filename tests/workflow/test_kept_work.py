@@ -12,6 +12,8 @@ from support import git, run, write
 
 from .conftest import TABLE_RULES, base_prefix, results
 
+pytestmark = pytest.mark.phases
+
 
 def nothing_to_do(project: Any, *targets: str) -> bool:
     said = project.snakemake(*(targets or ["sum_first"]))

@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support import git, run
 
 from .conftest import results
+
+pytestmark = pytest.mark.phases
 
 KOCHI = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
 BRANCH = "kochi_artifacts_local"

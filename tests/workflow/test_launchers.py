@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from support import REPOSITORY, git, run, write
 
+pytestmark = pytest.mark.phases
+
 KOCHI = """
 machines:
   local:

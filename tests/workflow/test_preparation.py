@@ -20,6 +20,8 @@ from snakemake_kochi.artifacts.record import contradictions, todays_form
 
 from .conftest import ExampleProject, begin_project
 
+pytestmark = pytest.mark.phases
+
 EXPERIMENT = """
     default_params: {n: 0, size: 7}
     default_name: use_$n

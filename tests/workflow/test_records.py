@@ -16,6 +16,8 @@ from snakemake_kochi.artifacts.record import RECORD_VERSION, contradictions, rec
 
 from .conftest import results
 
+pytestmark = pytest.mark.phases
+
 BRANCH = "kochi_artifacts_local"
 
 

@@ -104,7 +104,7 @@ def test_a_point_on_two_nodes_is_refused_on_this_computer(project: Any) -> None:
     assert "n=1" not in done.stdout.partition("nodes needed")[2]
     assert not project.ran.exists()  # nothing was submitted
     # Other executors do not look at it: the run itself does.
-    done = project.try_snakemake(*results(1, 2), "--keep-going")
+    done = project.try_snakemake(*results(1, 2), "--keep-going", executor="local")
     assert "kochi: 2 nodes were requested, and the job has 1: " in done.stdout
     assert project.take_ran()[-1] == "run sum 1"
 

@@ -20,6 +20,8 @@ from snakemake_kochi.artifacts.published import choose_name
 
 from .conftest import ExampleProject
 
+pytestmark = pytest.mark.phases
+
 KOCHI = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
 KOCHI_YAML = """
     dependencies:
