@@ -25,7 +25,9 @@ from snakemake_kochi.queue import Ticket, list_workers
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-_PATIENCE = 120.0
+_PATIENCE = 120.0  # seconds
+# A packer has the lowest priority, and may have a hundred thousand jobs to pack.
+_PACKING_PATIENCE = 1800.0
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,7 @@ def wait_for_packers(directory: Path) -> None:
     wait_until(
         lambda: not any(_packs_below(each, directory) for each in psutil.process_iter(["cmdline"])),
         0.05,
+        _PACKING_PATIENCE,
     )
 
 
@@ -209,7 +212,9 @@ def import_of_tests(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def wait_until(condition: Callable[[], object], interval: float = 0.01) -> None:
-    """Wait for `condition`. Raises TimeoutError after two minutes."""
-    if not backoff.wait_until(lambda: bool(condition()), _PATIENCE, interval):
-        raise TimeoutError(f"did not happen within {_PATIENCE:.0f} s")
+def wait_until(
+    condition: Callable[[], object], interval: float = 0.01, patience: float = _PATIENCE
+) -> None:
+    """Wait for `condition`. Raises TimeoutError after `patience` seconds."""
+    if not backoff.wait_until(lambda: bool(condition()), patience, interval):
+        raise TimeoutError(f"did not happen within {patience:.0f} s")

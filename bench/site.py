@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from bench.measure import Row, Size, import_of_tests
+from bench.measure import Row, Size, import_of_tests, wait_for_packers
 from bench.snakemake_runs import CLUSTER_PROFILE, SHELL, Runner, write_workflow
 from bench.worker_calls import count_calls_of_jobs
 
@@ -40,7 +40,7 @@ _JOBS_OF_A_WORKER = 200
 
 
 def measure(directory: Path, size: Size) -> list[Row]:
-    """--jobs 100000 measures so many, too; that takes ten minutes or more."""
+    """--jobs 100000 measures so many, too; that takes a quarter of an hour or more."""
     rows = []
     configuration = directory / "kochi.yaml"
     configuration.write_text(_CONFIGURATION)
@@ -70,7 +70,7 @@ def _rows(count: int, used: _Used) -> list[Row]:
         Row(f"{what}: the same per job", [1000 * used.cpu / count], "ms"),
         Row(f"{what}: their memory", [used.memory_mb], "MiB"),
         Row(f"{what}: their number, at most", [used.processes], ""),
-        Row(f"{what}: inodes below KOCHI_ROOT", [used.inodes], ""),
+        Row(f"{what}: inodes below KOCHI_ROOT, after packing", [used.inodes], ""),
     ]
 
 
@@ -112,6 +112,7 @@ def _run(runner: Runner, count: int, configuration: Path, cluster: Any) -> _Used
     if run.returncode or made != count:
         raise RuntimeError(f"{made} of {count} files:\n{output.read_text()[-4000:]}")
     calls = {client: len(cluster.calls(client)) - before[client] for client in CLIENTS}
+    wait_for_packers(runner.directory)
     inodes = sum(1 for _ in (runner.directory / "root").rglob("*"))
     cpu = usage.ru_utime + usage.ru_stime  # with all children that it waited for
     return _Used(seconds, calls, cpu, watch.memory_mb, watch.processes, inodes)
