@@ -21,7 +21,8 @@ import tabulate
 
 from snakemake_kochi import backoff
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import Ticket, list_workers
+from snakemake_kochi.queue import ShellJob, Ticket, list_workers
+from snakemake_kochi.queue.result import read_result
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -157,6 +158,21 @@ def make_tickets(
     labels = {"rule": "measure", "snakemake_job": "1"}
     ticket = Ticket("job", given, str(directory), labels=labels, controller=controller)
     return [ticket] * count
+
+
+def shell_tickets(directory: Path, count: int, script: str) -> list[Ticket]:
+    """Equal tickets of plain shell jobs, which need no Snakemake; the command would be one."""
+    shell = ShellJob(script=script, executable="/bin/bash")
+    return [Ticket("job", ("false",), str(directory), shell=shell)] * count
+
+
+def require_success(machine: MachinePaths, tickets: Sequence[Ticket]) -> None:
+    """Raise RuntimeError if one of these jobs, which have ended, has failed: a benchmark of jobs
+    that do not start would measure nothing."""
+    for ticket in tickets:
+        paths = machine.job(ticket.job)
+        if not (result := read_result(paths.result)).ok:
+            raise RuntimeError(f"job {ticket.job}: {result.reason}: {paths.log.read_text()}")
 
 
 @contextlib.contextmanager

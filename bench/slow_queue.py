@@ -1,4 +1,4 @@
-"""Jobs that do nothing, on workers with 2 cores each, while each metadata operation below
+"""Shell jobs that do nothing, on workers with 2 cores each, while each metadata operation below
 KOCHI_ROOT takes longer: from their submission to the last result. Each worker has a mount of its
 own, as on a node of its own. Then the operations of the workers, for each job. At last jobs of a
 second on as many workers: as many a second as the workers have cores would be the best."""
@@ -10,7 +10,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from bench.measure import Row, Size, machine_at, make_tickets, wait_until, workers
+from bench.measure import (
+    Row,
+    Size,
+    machine_at,
+    require_success,
+    shell_tickets,
+    wait_until,
+    workers,
+)
 from bench.slow_filesystem import Operations, SlowFilesystem, total
 from snakemake_kochi.queue import Queue
 from snakemake_kochi.queue.wakeup import notify
@@ -59,7 +67,7 @@ def _run(
             node.set_delay(delay)
             node.count()  # not the starts
         began = time.perf_counter()
-        submitted = Queue(machine, "q").submit(make_tickets(directory, jobs, script))
+        submitted = Queue(machine, "q").submit(shell_tickets(directory, jobs, script))
         for worker, node in enumerate(nodes, 1):
             notify(machine_at(node.path).worker(worker).wakeup)
         for ticket in reversed(submitted):
@@ -68,6 +76,7 @@ def _run(
         done = [each for node in nodes for each in node.count() if each.role == "worker"]
         for node in nodes:
             node.set_delay(0.0)  # so that the workers end soon
+        require_success(machine, submitted)
     return seconds, done
 
 

@@ -6,7 +6,16 @@ import subprocess
 import time
 from pathlib import Path
 
-from bench.measure import Row, Size, alternate, machine_at, make_tickets, wait_until, workers
+from bench.measure import (
+    Row,
+    Size,
+    alternate,
+    machine_at,
+    make_tickets,
+    require_success,
+    wait_until,
+    workers,
+)
 from snakemake_kochi.queue import Queue
 
 
@@ -27,7 +36,9 @@ def measure(directory: Path, size: Size) -> list[Row]:
         results = [machine.job(ticket.job).result for ticket in submitted]
         for result in reversed(results):
             wait_until(result.exists)
-        return (time.perf_counter() - began) / count
+        seconds = time.perf_counter() - began
+        require_success(machine, submitted)
+        return seconds / count
 
     with workers(directory, 1, cores=2):
         values, ratios = alternate(runs, plain, jobs, scale=1000)
