@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.artifacts.journal import JournalEntry, check_destinations
+from snakemake_kochi.artifacts.entry import Content, JournalEntry, check_destinations
 from snakemake_kochi.artifacts.large import Pointer, Store, is_large, opened
 from snakemake_kochi.artifacts.restored import restored_from
 from snakemake_kochi.errors import DamagedFileError, KochiError
@@ -253,5 +253,5 @@ def _entry(
             if is_large(reader, limit):
                 large[dest] = store.put(reader, Pointer.of_record(record, dest))
             else:
-                files[dest] = (place, found.st_size)
+                files[dest] = Content(place, found.st_size)
     return JournalEntry(record["identity"], file.parent, moment, files, dict(record), large)

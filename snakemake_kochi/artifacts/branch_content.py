@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.artifacts.journal import RESERVED, JournalEntry
+from snakemake_kochi.artifacts.entry import RESERVED, JournalEntry
 from snakemake_kochi.artifacts.published import MERGED, branch_called, fix_name, refs_elsewhere
 from snakemake_kochi.artifacts.record import parse_record
 from snakemake_kochi.errors import GitError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from snakemake_kochi.artifacts.begun import keep_unfinished
 from snakemake_kochi.artifacts.branch_content import read_branch, records_directory, tip_of
 from snakemake_kochi.artifacts.committer import commit_missing, commit_pending, committer_lock
 from snakemake_kochi.artifacts.git_lfs import check_out_contents, checkout_environment
-from snakemake_kochi.artifacts.journal import pending
+from snakemake_kochi.artifacts.journal import pending, remove_entry
 from snakemake_kochi.artifacts.published import (
     LOCAL,
     MERGED,
@@ -202,7 +201,7 @@ def discard(repository: Path, paths: ProjectPaths, machine: str) -> int:
             results |= _recorded(repository, tip, published)
             run_git(repository, "update-ref", "-d", f"refs/heads/{name}", tip)
         for identity in waiting:
-            shutil.rmtree(paths.journal(machine) / identity)
+            remove_entry(paths.journal(machine) / identity)
         begin_to_agree(paths, machine)
         agree(paths, machine, "")
     return len(results)

@@ -33,14 +33,8 @@ from snakemake_kochi.artifacts.branch_content import (
     tip_of,
 )
 from snakemake_kochi.artifacts.code import publish_code
-from snakemake_kochi.artifacts.journal import (
-    JournalEntry,
-    note_commit,
-    pending,
-    read_entry,
-    remove_entries,
-    set_aside,
-)
+from snakemake_kochi.artifacts.entry import JournalEntry, read_entry
+from snakemake_kochi.artifacts.journal import note_commit, pending, remove_entries, set_aside
 from snakemake_kochi.artifacts.large import Store
 from snakemake_kochi.artifacts.new_commits import (
     UnreadableEntryError,
@@ -237,12 +231,12 @@ class _Committer:
         """The entries in the order of journaling. Damaged ones are set aside."""
         entries = []
         for identity in identities:
-            directory = self.paths.journal(self.machine) / identity
+            place = self.paths.journal(self.machine) / identity
             try:
-                entry = read_entry(directory)
+                entry = read_entry(place)
                 self._check_large(entry)
             except DamagedFileError as damaged:
-                set_aside(self.paths.damaged_results(self.machine), directory, damaged.message)
+                set_aside(self.paths.damaged_results(self.machine), place, damaged.message)
                 # The files that the run left in its working directory may be intact.
                 disagree(self.paths, self.machine)
             except FileNotFoundError:
@@ -270,7 +264,7 @@ class _Committer:
                     f"result {entry.identity} is of attempt {entry.record['attempt']} of job "
                     f"{entry.record['job']}, which was given up: a later attempt has made it again"
                 )
-                set_aside(self.paths.late_results(self.machine), entry.directory, why)
+                set_aside(self.paths.late_results(self.machine), entry.place, why)
             else:
                 counting.append(entry)
         return counting

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from snakemake_kochi.artifacts.branch_content import Branch, record_path
-from snakemake_kochi.artifacts.journal import ATTRIBUTES, RESERVED, JournalEntry
+from snakemake_kochi.artifacts.entry import ATTRIBUTES, RESERVED, Content, JournalEntry
 from snakemake_kochi.artifacts.record import is_success, label_of
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import to_json
@@ -118,10 +118,10 @@ def _stream_commit(
     for path in superseded:
         yield b"D %s\n" % _quoted(path)
     for entry in entries:
-        for dest, (file, size) in entry.files.items():
-            yield b"M 100644 inline %s\ndata %d\n" % (_quoted(f"{name}/{dest}"), size)
+        for dest, content in entry.files.items():
+            yield b"M 100644 inline %s\ndata %d\n" % (_quoted(f"{name}/{dest}"), content.size)
             try:
-                yield from _content(file, size)
+                yield from _stream(content)
             except OSError as error:
                 raise UnreadableEntryError(entry, error) from error
         for dest, pointer in entry.large.items():
@@ -185,14 +185,16 @@ def _file(path: str, content: bytes) -> bytes:
     return b"M 100644 inline %s\ndata %d\n%s\n" % (_quoted(path), len(content), content)
 
 
-def _content(file: Path, size: int) -> Iterator[bytes]:
-    with open(file, "rb") as stream:
-        while block := stream.read(_BLOCK):
-            size -= len(block)
+def _stream(content: Content) -> Iterator[bytes]:
+    left = content.size
+    with open(content.file, "rb") as stream:
+        stream.seek(content.offset)
+        while block := stream.read(min(left, _BLOCK)):
+            left -= len(block)
             yield block
-    if size:
+    if left:
         # Otherwise git would take the following commands for the rest of the file.
-        raise DamagedFileError(f"{file}: changed while it was read")
+        raise DamagedFileError(f"{content.file}: changed while it was read")
     yield b"\n"
 
 

@@ -33,7 +33,7 @@ from snakemake_kochi.artifacts.branch_content import (
     records_beside,
     records_of,
 )
-from snakemake_kochi.artifacts.journal import JournalEntry
+from snakemake_kochi.artifacts.entry import JournalEntry
 from snakemake_kochi.artifacts.record import is_success
 from snakemake_kochi.errors import DamagedFileError, GitError
 from snakemake_kochi.files import list_names, make_directory, read_json, to_json, write_atomically

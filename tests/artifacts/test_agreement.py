@@ -180,7 +180,7 @@ def test_the_result_of_a_damaged_journal_entry_is_committed_from_the_results_dir
     repository: Path, paths: ProjectPaths
 ) -> None:
     journal(paths, MACHINE, lay(repository, "a"))
-    (paths.journal(MACHINE) / "a" / "entry.json").write_bytes(b"\0" * 10)
+    (paths.journal(MACHINE) / "a").write_bytes(b"\0" * 10)
     assert commit_pending(repository, paths, MACHINE) == 0
     assert commit_missing(repository, paths, MACHINE) == 1
     assert kept(repository) == {"first", "a"}

@@ -13,7 +13,8 @@ from faulty_filesystem import FaultyFilesystem
 from git_helpers import git, write
 
 from snakemake_kochi.artifacts.committer import commit_missing, commit_pending
-from snakemake_kochi.artifacts.journal import VERSION, Result, journal, pending
+from snakemake_kochi.artifacts.entry import VERSION
+from snakemake_kochi.artifacts.journal import Result, journal, pending
 from snakemake_kochi.artifacts.promises import promise_to_commit
 from snakemake_kochi.artifacts.published import branch_called as branch
 from snakemake_kochi.paths import ProjectPaths, Root, WorkingPaths
@@ -49,22 +50,20 @@ def kept(repository: Path) -> set[str]:
     return {Path(path).stem for path in listed.splitlines() if "/.kochi/" not in path}
 
 
-@pytest.mark.parametrize("file", ["entry.json", "0"])
 @pytest.mark.parametrize("error", [errno.EIO, errno.EACCES, errno.ENOENT])
 def test_an_entry_that_cannot_be_read_now_stays_in_the_journal_and_is_committed_later(
     repository: Path,
     paths: ProjectPaths,
     filesystem: FaultyFilesystem,
     tmp_path: Path,
-    file: str,
     error: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     put(paths, tmp_path, "bad", "good")
     # Errors of getattr are what an open of the kernel's cached file would not show.
     with (
-        filesystem.fault("getattr", error, f"*/bad/{file}"),
-        filesystem.fault("open", error, f"*/bad/{file}"),
+        filesystem.fault("getattr", error, "*/bad"),
+        filesystem.fault("open", error, "*/bad"),
     ):
         assert commit_pending(repository, paths, MACHINE) == 1
         assert kept(repository) == {"good"}
@@ -75,11 +74,11 @@ def test_an_entry_that_cannot_be_read_now_stays_in_the_journal_and_is_committed_
     assert kept(repository) == {"good", "bad"}
 
 
-def test_a_file_that_fails_while_it_is_committed_does_not_block_other_results(
+def test_an_entry_that_fails_while_it_is_read_does_not_block_other_results(
     repository: Path, paths: ProjectPaths, filesystem: FaultyFilesystem, tmp_path: Path
 ) -> None:
     put(paths, tmp_path, "bad", "good")
-    with filesystem.fault("read", errno.EIO, "*/bad/0") as fault:
+    with filesystem.fault("read", errno.EIO, "*/bad") as fault:
         assert commit_pending(repository, paths, MACHINE) == 1
         assert filesystem.count(fault)
     assert kept(repository) == {"good"}
@@ -91,7 +90,7 @@ def test_a_damaged_entry_that_cannot_be_set_aside_does_not_block_other_results(
     repository: Path, paths: ProjectPaths, filesystem: FaultyFilesystem, tmp_path: Path
 ) -> None:
     put(paths, tmp_path, "bad", "good")
-    (paths.journal(MACHINE) / "bad" / "entry.json").write_bytes(b"{")
+    (paths.journal(MACHINE) / "bad").write_bytes(b"{")
     with filesystem.fault("mkdir", errno.ENOSPC, "*/damaged") as fault:
         assert commit_pending(repository, paths, MACHINE) == 1
         assert filesystem.count(fault)
@@ -104,22 +103,13 @@ def test_an_entry_of_a_newer_version_is_left_to_it(
     repository: Path, paths: ProjectPaths, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(paths, tmp_path, "newer", "good")
-    file = paths.journal(MACHINE) / "newer" / "entry.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"version": VERSION + 1}))
+    file = paths.journal(MACHINE) / "newer"
+    now, newer = (f'"version": {version},' for version in (VERSION, VERSION + 1))
+    assert now in file.read_text()
+    file.write_text(file.read_text().replace(now, newer))
     assert commit_pending(repository, paths, MACHINE) == 1
     assert pending(paths, MACHINE) == ("newer",)
     assert "written by a newer snakemake_kochi" in caplog.text
-
-
-def test_an_entry_with_a_file_missing_is_damaged(
-    repository: Path, paths: ProjectPaths, tmp_path: Path
-) -> None:
-    put(paths, tmp_path, "a", "b")
-    (paths.journal(MACHINE) / "a" / "0").unlink()
-    (paths.journal(MACHINE) / "b" / "entry.json").unlink()
-    assert commit_pending(repository, paths, MACHINE) == 0
-    assert pending(paths, MACHINE) == ()
-    assert {path.name for path in paths.damaged_results(MACHINE).iterdir()} == {"a", "b"}
 
 
 # ---- a run that has succeeded
@@ -212,6 +202,8 @@ def test_a_result_that_cannot_be_journaled_stays_in_results_and_is_committed_fro
     assert commit_missing(repository, paths, MACHINE) == 0
     note = "/nothing" if can_be_noted else "*/disagreed"
     with (
+        filesystem.fault("create", errno.ENOSPC, "*/journal/*"),
+        filesystem.fault("mknod", errno.ENOSPC, "*/journal/*"),
         filesystem.fault("mkdir", errno.ENOSPC),
         filesystem.fault("create", errno.ENOSPC, note) as fault,
         filesystem.fault("mknod", errno.ENOSPC, note),

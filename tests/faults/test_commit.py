@@ -12,7 +12,8 @@ from support import git
 
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.content import read_artifacts
-from snakemake_kochi.artifacts.journal import Result, journal, pending, read_entry
+from snakemake_kochi.artifacts.entry import read_entry
+from snakemake_kochi.artifacts.journal import Result, journal, pending
 from snakemake_kochi.artifacts.large import Store
 from snakemake_kochi.artifacts.published import branch_called as branch
 from snakemake_kochi.artifacts.published import choose_name
