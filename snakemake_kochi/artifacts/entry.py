@@ -161,8 +161,10 @@ def _contents(place: Path, head: Mapping[str, Any], offset: int, end: int) -> di
     found = {}
     try:
         for item in head["files"]:
-            found[str(item["dest"])] = Content(place, int(item["size"]), offset)
-            offset += int(item["size"])
+            if (size := int(item["size"])) < 0:
+                raise ValueError(f"size {size}")
+            found[str(item["dest"])] = Content(place, size, offset)
+            offset += size
     except (KeyError, TypeError, ValueError) as error:
         raise _incomplete(place, error) from error
     if offset != end:

@@ -88,6 +88,15 @@ def test_an_entry_without_its_end_or_with_more_is_damaged(entry: Path) -> None:
         read_entry(entry)
 
 
+def test_an_entry_with_a_size_below_zero_is_damaged(entry: Path) -> None:
+    text = entry.read_bytes()
+    changed = text.replace(b'"size": 6', b'"size": -6').replace(b'"size": 0', b'"size": 12')
+    assert changed != text
+    entry.write_bytes(changed)
+    with pytest.raises(DamagedFileError, match="size -6"):
+        read_entry(entry)
+
+
 def test_a_file_that_grows_meanwhile_is_copied_as_it_was(
     paths: ProjectPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
