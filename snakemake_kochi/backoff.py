@@ -23,6 +23,28 @@ def wait_until(
     return True
 
 
+class GrowingPause:
+    """A pause between two looks, which grows by a factor while nothing happens.
+
+    `seconds`: its present length, from `first` to `longest`.
+    """
+
+    def __init__(self, first: float, longest: float, factor: float = 1.25) -> None:
+        self._first = first
+        self._longest = longest
+        self._factor = factor
+        self.seconds = first
+
+    def grow(self, longest: float | None = None) -> None:
+        """Note a look that found nothing; `longest`: another limit, from now on."""
+        self._longest = self._longest if longest is None else longest
+        self.seconds = min(self._factor * self.seconds, self._longest)
+
+    def reset(self) -> None:
+        """Note that something has happened."""
+        self.seconds = self._first
+
+
 class Backoff:
     """Pauses that double with each failure in a row, between two limits in seconds.
 

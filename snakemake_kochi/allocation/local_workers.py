@@ -15,6 +15,7 @@ from functools import cached_property
 from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
+from snakemake_kochi.backoff import GrowingPause
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import has_room
 from snakemake_kochi.notices import Notices
@@ -38,10 +39,9 @@ _RESTARTS = 3
 # jobs, counted from when their own grace is over.
 _GRACE = 10.0
 _GRACE_WITHOUT_ROOM = 6.0
-# Seconds between two looks for workers that the user started or ended: at first, and the factors by
-# which the pause grows while none is, and in all.
+# Seconds between two looks for workers that the user started or ended: at first, and how many times
+# that after many looks that found none.
 _LOOK = 1.0
-_GROWTH = 1.25
 _MOST_GROWTH = 5.0
 _FAULT = "The run cannot check its own workers at the moment"
 
@@ -84,7 +84,6 @@ class LocalWorkers:
         self._logger = logger
         self._lock = threading.RLock()
         self._grace = grace
-        self._look = look
         self._popen = popen
         self._queues: list[str] = []  # all queues, served or not
         self._served: list[str] = []  # the queues not left to other workers
@@ -95,7 +94,7 @@ class LocalWorkers:
         self._started: set[int] = set()
         self._deaths = 0  # deaths in a row, without an ended job in between
         self._next_look = 0.0
-        self._pause = look
+        self._pause = GrowingPause(look, _MOST_GROWTH * look)
 
     def serve(self, queues: Sequence[str], request: AllocationRequest = NO_REQUEST) -> None:
         """Serve these queues, too; the workers start when they are needed."""
@@ -168,9 +167,11 @@ class LocalWorkers:
             if time.monotonic() >= self._next_look:
                 before = self._shares
                 self._share_out(pending)
-                grown = min(_GROWTH * self._pause, _MOST_GROWTH * self._look)
-                self._pause = grown if self._shares == before else self._look
-                self._next_look = time.monotonic() + self._pause
+                if self._shares == before:
+                    self._pause.grow()
+                else:
+                    self._pause.reset()
+                self._next_look = time.monotonic() + self._pause.seconds
 
     @property
     def _shares(self) -> tuple[Collection[str], Mapping[str, int]]:

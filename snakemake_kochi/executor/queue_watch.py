@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
+from snakemake_kochi.backoff import GrowingPause
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import has_room, is_there
 from snakemake_kochi.locks.settings import find_lock_settings
@@ -27,8 +28,9 @@ from snakemake_kochi.queue.paused import PausedBatch, PausedBatches, list_paused
 
 _SPACE_SECONDS = 10.0  # between two checks for free space, while there is some
 # Between two looks at one queue for what only a person changes: its directories and who serves it.
-# The pause doubles, from the first number of seconds to the second.
+# The pause grows by the factor, from the first number of seconds to the second.
 _SURROUNDINGS_SECONDS = (5.0, 20.0)
+_SURROUNDINGS_FACTOR = 2.0
 # Between two looks for paused batches, of which the run only says that they are.
 _PAUSED_SECONDS = 10.0
 # Seconds after a failed write in which nothing checks. A check writes less than a hand-over needs:
@@ -52,8 +54,8 @@ class QueueWatch:
         self._notices = Notices(logger)
         self._observer = Observer()  # of workers on other nodes
         self._unserved: set[str] = set()  # unserved queues of which a notice was given
-        # By queue: when they are due, and the seconds until they are due again then.
-        self._surroundings: dict[str, tuple[float, float]] = {}
+        # By queue: when they are due, and how long they are not due after that.
+        self._surroundings: dict[str, tuple[float, GrowingPause]] = {}
         self._is_full = False
         self._next_try = time.monotonic() + _SPACE_SECONDS
         self._pauses = PausedBatches(machine)
@@ -124,7 +126,10 @@ class QueueWatch:
         the queues that no other worker serves. Raises KochiError if files were deleted without
         which the tickets cannot end.
         """
-        due, pause = self._surroundings.get(queue, (0.0, _SURROUNDINGS_SECONDS[0]))
+        due, pause = self._surroundings.get(queue) or (
+            0.0,
+            GrowingPause(*_SURROUNDINGS_SECONDS, _SURROUNDINGS_FACTOR),
+        )
         is_due = time.monotonic() >= due
         if is_due:
             self._refuse_deleted(queue)
@@ -132,8 +137,8 @@ class QueueWatch:
             recover(self._machine, queue, self._observer)
             if is_due:
                 self._look_for_workers(queue, tickets, has_own_workers)
-                next_pause = min(2 * pause, _SURROUNDINGS_SECONDS[1])
-                self._surroundings[queue] = time.monotonic() + pause, next_pause
+                self._surroundings[queue] = time.monotonic() + pause.seconds, pause
+                pause.grow()
         except (OSError, KochiError) as error:
             self._tell(queue, error)
         else:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 
+from snakemake_kochi.backoff import GrowingPause
 from snakemake_kochi.errors import KochiError, UserError
 from snakemake_kochi.executor.internals import SchedulerWakes, note_result
 from snakemake_kochi.executor.run import PendingJob, Run
@@ -36,8 +37,6 @@ _WORKERS_SECONDS = 0.5
 _INBOX_SECONDS = (0.5, 1.0, 2.0)
 # Seconds between two looks at queues: how soon the run notices a presumed dead worker.
 _LOOK_SECONDS = (0.5, 2.0)
-# The factor by which the pauses grow while nothing happens.
-_GROWTH = 1.25
 # The factor by which the pause between two looks is longer than a look: a look costs time for each
 # pending job.
 _LOOK_SHARE = 30
@@ -198,11 +197,21 @@ class Pauses:
 
     def __init__(self) -> None:
         self._awaited: Sequence[int] = ()
-        self.reset()
+        self._inbox = GrowingPause(*_INBOX_SECONDS[:2])
+        self._look = GrowingPause(*_LOOK_SECONDS)
+
+    @property
+    def inbox(self) -> float:
+        return self._inbox.seconds
+
+    @property
+    def look(self) -> float:
+        return self._look.seconds
 
     def reset(self) -> None:
         """Something has happened."""
-        self.inbox, self.look = _INBOX_SECONDS[0], _LOOK_SECONDS[0]
+        self._inbox.reset()
+        self._look.reset()
 
     def note(self, awaited: Sequence[int], may_grow: bool, are_near: bool = False) -> None:
         """Note a look; `awaited`: the jobs that have not ended; `are_near`: whether all workers
@@ -211,8 +220,8 @@ class Pauses:
             self._awaited = awaited
             self.reset()
         else:
-            self.inbox = min(self.inbox * _GROWTH, _INBOX_SECONDS[2 if are_near else 1])
-            self.look = min(self.look * _GROWTH, _LOOK_SECONDS[1])
+            self._inbox.grow(_INBOX_SECONDS[2 if are_near else 1])
+            self._look.grow()
 
 
 class Search:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from snakemake_kochi.backoff import GrowingPause
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
@@ -211,9 +212,8 @@ class Looks:
     """
 
     def __init__(self, first: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._first = first
         self._clock = clock
-        self._interval = first
+        self._interval = GrowingPause(first, _LONGEST_INTERVAL * first, _GROWTH)
         self._began = 0.0
         self.deadline = 0.0  # of the next look, in seconds of the clock
 
@@ -223,11 +223,11 @@ class Looks:
 
     def reset(self) -> None:
         """Look more often again, because something happened."""
-        self._interval = self._first
+        self._interval.reset()
 
     def skip(self) -> None:
         """Postpone a due look: the worker has no room for any job that it could find."""
-        self._wait(self._interval)
+        self._wait(self._interval.seconds)
 
     def begin(self) -> None:
         """Note that a look begins."""
@@ -236,9 +236,11 @@ class Looks:
     def end(self, found: bool) -> None:
         """Note that a look is over; `found`: whether it found a ticket."""
         cost = self._clock() - self._began
-        self._wait(max(self._interval, _INTERVAL_PER_COST * cost))
-        grown = min(self._interval * _GROWTH, _LONGEST_INTERVAL * self._first)
-        self._interval = self._first if found else grown
+        self._wait(max(self._interval.seconds, _INTERVAL_PER_COST * cost))
+        if found:
+            self._interval.reset()
+        else:
+            self._interval.grow()
 
     def _wait(self, interval: float) -> None:
         self.deadline = self._clock() + random.uniform(0.5, 1.0) * interval
