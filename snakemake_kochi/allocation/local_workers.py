@@ -30,6 +30,7 @@ from snakemake_kochi.queue import (
     find_worker,
     shared_workers,
 )
+from snakemake_kochi.queue.kept import KeptQueue
 from snakemake_kochi.schedulers.interface import NO_REQUEST, AllocationRequest
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
@@ -86,6 +87,7 @@ class LocalWorkers:
         self._grace = grace
         self._popen = popen
         self._queues: list[str] = []  # all queues, served or not
+        self._kept: dict[str, KeptQueue] = {}  # by the name of the queue
         self._served: list[str] = []  # the queues not left to other workers
         # The other worker that serves a queue, as of the last successful look.
         self._others: dict[str, WorkerState | None] = {}
@@ -229,7 +231,9 @@ class LocalWorkers:
         self._served = served
 
     def _other_worker(self, queue: str) -> WorkerState | None:
-        workers = shared_workers(self._machine, queue, but=self._started)
+        kept = self._kept.setdefault(queue, KeptQueue(self._machine.queue(queue)))
+        serving = kept.subscribers()
+        workers = shared_workers(self._machine, queue, but=self._started, serving=serving)
         return min(workers, key=lambda worker: not worker.is_on_this_node, default=None)
 
     def _tell_left(self, queue: str, other: WorkerState) -> None:

@@ -192,7 +192,8 @@ class QueueWatch:
         """
         if queue in self._unserved:
             return
-        workers = shared_workers(self._machine, queue, self._controller)
+        serving = self._observer.kept(self._machine.queue(queue)).subscribers()
+        workers = shared_workers(self._machine, queue, self._controller, serving=serving)
         if has_own_workers and all(worker.controller is not None for worker in workers):
             return  # the run starts other workers for the tickets that these cannot run
         if workers:

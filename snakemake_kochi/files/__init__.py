@@ -45,6 +45,7 @@ from snakemake_kochi.files.content import (
     write_last,
     write_new,
 )
+from snakemake_kochi.files.kept import KeptNames
 from snakemake_kochi.files.names import (
     LONGEST_NAME,
     expand_path,
@@ -58,6 +59,7 @@ from snakemake_kochi.files.trees import copy_small_tree
 __all__ = [
     "LONGEST_NAME",
     "LINK_REFUSED",
+    "KeptNames",
     "NO_ROOM",
     "OF_A_PERSON",
     "PRIVATE_DIRECTORY",

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Sequence
 
-from snakemake_kochi.files import answered, sync
+from snakemake_kochi.files import KeptNames, answered, sync
 from snakemake_kochi.paths import SHARD, ControllerPaths
 
 
@@ -23,6 +23,7 @@ class ReadDeliveries:
 
     def __init__(self, paths: ControllerPaths) -> None:
         self.paths = paths
+        self.inbox = KeptNames(paths.inbox)
         self._names: set[str] = set()  # of deliveries that are still in the inbox
         self._file: int | None = None
         self._removal = threading.Thread()
@@ -64,6 +65,7 @@ class ReadDeliveries:
 
     def close(self) -> None:
         self._is_closed = True
+        self.inbox.close()
         if self._file is not None:
             descriptor, self._file = self._file, None
             os.close(descriptor)

@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import re
 import shlex
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -56,9 +56,11 @@ def _entries(
     pattern: re.Pattern[str],
     newest_first: bool = False,
     skip: Container[int] = (),
+    names: Iterable[str] | None = None,
 ) -> Iterator[Entry]:
+    names = _list(directory) if names is None else names
     # Names are padded, and matched one by one, so the first entry costs no match of the others.
-    for name in sorted(_list(directory), reverse=newest_first):
+    for name in sorted(names, reverse=newest_first):
         if (match := pattern.fullmatch(name)) and int(match[1]) not in skip:
             yield Entry(directory / name, *map(int, match.groups()))
 
@@ -82,8 +84,9 @@ def waiting_entries(queue: QueuePaths, newest_first: bool = False) -> Iterator[E
         yield from _entries(queue.waiting / shard, _WAITING, newest_first)
 
 
-def running_entries(queue: QueuePaths) -> list[Entry]:
-    return list(_entries(queue.running, _RUNNING))
+def running_entries(queue: QueuePaths, names: Iterable[str] | None = None) -> list[Entry]:
+    """The claims of a queue; `names`: the names in their directory, if they are known."""
+    return list(_entries(queue.running, _RUNNING, names=names))
 
 
 def find_entry(queue: QueuePaths, job: int) -> Entry | None:

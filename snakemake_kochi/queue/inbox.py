@@ -17,7 +17,6 @@ from pathlib import Path
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import (
     link_atomically,
-    list_names,
     make_directory,
     move,
     to_json,
@@ -152,21 +151,21 @@ class Inbox:
     def wait(self, timeout: float, is_look: bool = True) -> list[Result]:
         """Sleep until notified, at most `timeout` seconds, and return the results that came in.
 
-        With `is_look` it lists the inbox in both cases, because no notification arrives from other
-        nodes. Each result is returned once. Damaged tickets of other controllers are delivered,
-        too, so the caller must skip jobs that are not its own. Raises KochiError when another
-        controller adopted the jobs: the results are then for the adopter.
+        With `is_look` it looks into the inbox in both cases, because no notification arrives from
+        other nodes. Each result is returned once. Damaged tickets of other controllers are
+        delivered, too, so the caller must skip jobs that are not its own. Raises KochiError when
+        another controller adopted the jobs: the results are then for the adopter.
         """
         is_notified = self._wakeup.wait(timeout)
         self._file.require_no_adopter()
         if not (is_notified or is_look or self._wakeup.is_silent):
             return []
-        return [result for read in self._watched for result in self._take_in(read)]
+        return [result for read in self._watched for result in self._take_in(read, is_notified)]
 
-    def _take_in(self, read: ReadDeliveries) -> Iterator[Result]:
+    def _take_in(self, read: ReadDeliveries, is_notified: bool) -> Iterator[Result]:
         paths = read.paths
         try:
-            names = sorted(list_names(paths.inbox))
+            names = sorted(read.inbox.names(is_notified))
         except OSError as error:
             self._notices.fault(f"cannot list the results in {paths.inbox}", error)
             return

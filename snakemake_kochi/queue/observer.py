@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import answered
 from snakemake_kochi.paths import MachinePaths, QueuePaths
-from snakemake_kochi.queue.entries import Entry, running_entries
+from snakemake_kochi.queue.entries import Entry
 from snakemake_kochi.queue.heartbeat import (
     LOST_AFTER,
     SETTLING,
     Stillness,
     presume_dead,
 )
+from snakemake_kochi.queue.kept import KeptQueue
 from snakemake_kochi.queue.skipped import Postponed
-from snakemake_kochi.queue.wakeup import subscribers
 from snakemake_kochi.queue.workers import WorkerState, read_worker
 
 # Up to so many workers, a worker watches all others, and a controller looks at each call at those
@@ -89,7 +89,8 @@ class Observer:
         self._clock = clock
         self._worker = worker
         self._stillness = Stillness(clock)
-        self._rosters: dict[str, _Roster] = {}  # by the name of the queue
+        self._kept: dict[str, KeptQueue] = {}  # by the name of the queue
+        self._rosters: dict[str, _Roster] = {}  # in the same way
         self._seen: dict[int, _Seen] = {}
         self._silent: set[int] = set()
         self.postponed = Postponed(clock)
@@ -131,17 +132,21 @@ class Observer:
             and all(each is not None and each.state.is_on_this_node for each in seen)
         )
 
+    def kept(self, queue: QueuePaths) -> KeptQueue:
+        """The claims and workers of a queue, as this process sees them again and again."""
+        return self._kept.setdefault(queue.name, KeptQueue(queue))
+
     def _workers_of(self, queue: QueuePaths, running: Sequence[Entry] | None) -> tuple[int, ...]:
         """The other workers that have tickets of a queue, or serve it, as they were listed last."""
         known, now = self._rosters.get(queue.name), self._clock()
         if known is not None and now < known.due and not self._is_eager(known.workers):
             return known.workers
-        running = running_entries(queue) if running is None else running
+        running = self.kept(queue).running() if running is None else running
         found = {entry.worker for entry in running if entry.worker is not None}
         if known is not None and now < known.serving_due:
             serving, serving_due = known.serving, known.serving_due
         else:
-            serving = tuple(subscribers(queue))
+            serving = tuple(self.kept(queue).subscribers())
             serving_due = now + (_LISTING if self._worker is None else _LISTING_SERVING)
         if known is not None and now < known.due:
             due = known.due

@@ -198,7 +198,7 @@ class Queue:
 
         Raises OSError.
         """
-        entries = running_entries(self.paths)
+        entries = self._observer.kept(self.paths).running()
         self._claims_listed = time.monotonic(), entries
         return entries
 

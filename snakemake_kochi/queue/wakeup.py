@@ -13,7 +13,7 @@ import errno
 import os
 import select
 import stat
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -179,20 +179,27 @@ def unsubscribe(queue: QueuePaths, worker: int) -> None:
     queue.subscription(worker).unlink(missing_ok=True)
 
 
-def subscribers(queue: QueuePaths) -> list[int]:
-    return sorted(int(name) for name in list_names(queue.subscribers) if name.isdecimal())
+def subscribers(queue: QueuePaths, names: Iterable[str] | None = None) -> list[int]:
+    """The workers that serve a queue; `names`: the names in their directory, if they are known."""
+    names = list_names(queue.subscribers) if names is None else names
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def shared_workers(
-    machine: MachinePaths, name: str, controller: str | None = None, but: Container[int] = ()
+    machine: MachinePaths,
+    name: str,
+    controller: str | None = None,
+    but: Container[int] = (),
+    serving: Iterable[int] | None = None,
 ) -> list[WorkerState]:
     """The workers that serve a queue now for all controllers, and those for the given controller.
 
     Workers that other controllers started for themselves are left out, and so are those of `but`.
-    Costs a small file for each other worker of the queue.
+    Costs a small file for each other worker of the queue. `serving`: the numbers of all workers
+    that serve it, if they are known.
     """
     found = []
-    for worker in subscribers(machine.queue(name)):
+    for worker in subscribers(machine.queue(name)) if serving is None else serving:
         if worker in but:
             continue
         with contextlib.suppress(FileNotFoundError, DamagedFileError):
