@@ -36,9 +36,9 @@ class GrowingPause:
         self.seconds = first
 
     def grow(self, longest: float | None = None) -> None:
-        """Note a look that found nothing; `longest`: another limit, from now on."""
-        self._longest = self._longest if longest is None else longest
-        self.seconds = min(self._factor * self.seconds, self._longest)
+        """Note a look that found nothing; `longest`: another limit for the pause after it."""
+        limit = self._longest if longest is None else longest
+        self.seconds = min(self._factor * self.seconds, limit)
 
     def reset(self) -> None:
         """Note that something has happened."""

@@ -147,13 +147,17 @@ class Queue:
         is_first: Callable[[Ticket], bool] | None = None,
         is_idle: bool = True,
         unread: tuple[int, int] = (0, 0),
+        is_poll: bool = False,
     ) -> list[Claim]:
         """See `Claimer.claim`; tickets of dead workers are requeued before.
 
-        That is done once a second, or less often if it takes long.
+        That is done once a second, or less often if it takes long. `is_poll`: nobody has said that
+        there are tickets, and it costs least to find none.
         """
         if time.monotonic() >= self._recovery_due:
             self.recover()
+        if is_poll and not self._observer.kept(self.paths).may_have_waiting():
+            return []
         return self._claimer.claim(worker, accept, limit, is_first, is_idle, unread)
 
     def finish(self, claim: Claim, result: Result, file: AttemptFile | None = None) -> bool:

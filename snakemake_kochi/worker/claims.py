@@ -106,10 +106,12 @@ class Claims:
         self._skipped: dict[str, dict[str, JobSet]] = {}  # by obstacle and queue
         self._notices = Notices(_log)
 
-    def claim_from(self, queue: Queue, running: Sequence[Resources]) -> Claimed:
+    def claim_from(
+        self, queue: Queue, running: Sequence[Resources], is_poll: bool = False
+    ) -> Claimed:
         """Claim the tickets for which there is room beside the `running` jobs, and some ahead.
 
-        Raises OSError or KochiError.
+        `is_poll`: see `Queue.claim`. Raises OSError or KochiError.
         """
         is_full = False
         taken = list(running)
@@ -141,6 +143,7 @@ class Claims:
             is_first=self._is_first if self._first else None,
             is_idle=not running and not self._held,
             unread=(self._room_for_last(running), allowance),
+            is_poll=is_poll,
         )
         if claims:
             self._costs.append(time.monotonic() - began)

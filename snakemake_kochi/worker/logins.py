@@ -11,10 +11,11 @@ import time
 
 from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.worker.own_directory import OwnDirectory
 
 _log = logging.getLogger(__name__)
-# Seconds between two looks for the file: a worker with many short jobs is notified all the time.
-# Without a notification, the file can only come from another node.
+# Seconds between two looks for the file, once there is a directory for it: a worker with many short
+# jobs is notified all the time. Without a notification, the file can only come from another node.
 _BETWEEN = 1.0
 _BETWEEN_UNNOTIFIED = 5.0
 _MODULE = "snakemake_kochi.terminal.login_server"
@@ -26,7 +27,8 @@ class Logins:
     It is a process beside the worker, so that logins cost the worker's loop nothing.
     """
 
-    def __init__(self, machine: MachinePaths, worker: int) -> None:
+    def __init__(self, machine: MachinePaths, worker: int, own: OwnDirectory) -> None:
+        self._own = own
         self._paths = machine.worker(worker).login
         self._worker = worker
         self._looked = -math.inf
@@ -44,8 +46,10 @@ class Logins:
         pause = _BETWEEN if is_notified else _BETWEEN_UNNOTIFIED
         if time.monotonic() < self._looked + pause:
             return
-        self._looked = time.monotonic()
         try:
+            if not self._own.has(self._paths.directory):
+                return
+            self._looked = time.monotonic()
             if not is_there(self._paths.asked):
                 return
             if not self.helpers:

@@ -29,6 +29,7 @@ from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, sign_of_life
 from snakemake_kochi.queue.wakeup import Release, read_release
 from snakemake_kochi.queue.workers import FRESH, ROUNDING, WorkerState
 from snakemake_kochi.schedulers.environment import own_allocation
+from snakemake_kochi.worker.own_directory import OwnDirectory
 from snakemake_kochi.worker.settings import START_AND_END
 
 _log = logging.getLogger(__name__)
@@ -70,12 +71,15 @@ class Orders:
     have ended.
     """
 
-    def __init__(self, machine: MachinePaths, worker: int, surroundings: Surroundings) -> None:
+    def __init__(
+        self, machine: MachinePaths, worker: int, own: OwnDirectory, surroundings: Surroundings
+    ) -> None:
         self.reason: str | None = None
         self.requests = 0
         self.is_finishing = False
         self._machine = machine
         self._worker = worker
+        self._own = own
         self._parent = surroundings.parent
         self._walltime = surroundings.walltime
         self._notices = Notices(_log)
@@ -102,7 +106,7 @@ class Orders:
         return self.requests != before
 
     def is_told_to_finish(self) -> bool:
-        """Whether a person now wants the worker to leave when its jobs have ended.
+        """Whether a person wanted the worker, at its last look, to leave when its jobs have ended.
 
         If the person wants it to leave at once, this method calls `stop`.
         """
@@ -118,7 +122,8 @@ class Orders:
         """How a person wants the worker to leave; None without such an order, or if unknown."""
         what = "orders to leave cannot be read now"
         try:
-            how = read_release(self._machine, self._worker)
+            is_told = self._own.has(self._machine.worker(self._worker).release)
+            how = read_release(self._machine, self._worker) if is_told else None
         except (OSError, DamagedFileError) as error:
             self._notices.fault(what, error)
             return None

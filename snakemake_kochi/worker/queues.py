@@ -34,9 +34,11 @@ Returned = TypeVar("Returned")
 
 _LIST = "the list of queues"  # no queue has such a name
 
-# Wake-up FIFOs do not work across nodes, so an idle worker polls its queues. Frequent looks are
-# useful only while something happens.
-_LONGEST_INTERVAL = 5.0  # times the first interval
+# Wake-up FIFOs do not work across nodes, so a worker also looks by itself for tickets and orders.
+# Frequent looks are useful only while something happens. In first intervals: the longest one of an
+# idle worker, and of one with jobs. A run that ends waits 15 s for the ends of cancelled jobs.
+_LONGEST_INTERVAL = 5.0
+_LONGEST_INTERVAL_BUSY = 2.5
 _GROWTH = 1.5
 # A slow look is repeated less often, because the filesystem has other users.
 _INTERVAL_PER_COST = 50.0
@@ -204,15 +206,16 @@ class Idle:
 
 
 class Looks:
-    """When an idle worker looks into its queues.
+    """When a worker looks for tickets and orders that nobody has notified it of.
 
-    The intervals begin with `first` seconds and grow to five times that while the worker finds
-    nothing. They are at least fifty times as long as a look takes. They are jittered, so that
-    workers on many nodes do not compete for the lock.
+    The intervals begin with `first` seconds and grow while nothing happens: to five times that, and
+    to two and a half times that while the worker has jobs. They are at least fifty times as long as
+    a look takes. They are jittered, so that workers on many nodes do not compete for the lock.
     """
 
     def __init__(self, first: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._longest_busy = _LONGEST_INTERVAL_BUSY * first
         self._interval = GrowingPause(first, _LONGEST_INTERVAL * first, _GROWTH)
         self._began = 0.0
         self.deadline = 0.0  # of the next look, in seconds of the clock
@@ -228,19 +231,20 @@ class Looks:
     def skip(self) -> None:
         """Postpone a due look: the worker has no room for any job that it could find."""
         self._wait(self._interval.seconds)
+        self._interval.grow(self._longest_busy)
 
     def begin(self) -> None:
         """Note that a look begins."""
         self._began = self._clock()
 
-    def end(self, found: bool) -> None:
+    def end(self, found: bool, is_busy: bool = False) -> None:
         """Note that a look is over; `found`: whether it found a ticket."""
         cost = self._clock() - self._began
         self._wait(max(self._interval.seconds, _INTERVAL_PER_COST * cost))
         if found:
             self._interval.reset()
         else:
-            self._interval.grow()
+            self._interval.grow(self._longest_busy if is_busy else None)
 
     def _wait(self, interval: float) -> None:
         self.deadline = self._clock() + random.uniform(0.5, 1.0) * interval

@@ -29,6 +29,7 @@ from snakemake_kochi.worker.orders import (
     Surroundings,
 )
 from snakemake_kochi.worker.output import Echo
+from snakemake_kochi.worker.own_directory import OwnDirectory
 from snakemake_kochi.worker.queues import Idle, Looks, ServedQueues
 from snakemake_kochi.worker.runners.interface import Runners
 from snakemake_kochi.worker.settings import RETRY, WorkerSettings
@@ -66,6 +67,7 @@ class Worker:
         self._runners = runners
         self._echo = echo
         self._capacity = state.capacity
+        self._own = OwnDirectory(machine.worker(state.worker))
         self._state = StateFile(machine, state)
         self._health = Health(machine, state.worker, surroundings.environment)
         self._queues = ServedQueues(machine, self._state)
@@ -77,12 +79,12 @@ class Worker:
         self._ends = Ends(
             self._state, self._health, self._walltime, queue_of, lambda: together.is_slow
         )
-        self._logins = Logins(machine, state.worker)
+        self._logins = Logins(machine, state.worker, self._own)
         self._slots = Slots(
             *(machine, surroundings.environment, settings.grace, runners, devices),
             *(self._state, self._ends, echo, self._logins, together),
         )
-        self._orders = Orders(machine, state.worker, surroundings)
+        self._orders = Orders(machine, state.worker, self._own, surroundings)
         self._controller = ControllerWatch(machine, state)
         self._idle = Idle(settings, self._queues, self._controller)
         self._looks = Looks(settings.idle_wait)
@@ -119,6 +121,8 @@ class Worker:
             self._queues.read()
         is_told = is_notified or self._looks.is_due
         self._look_due |= is_told or is_retry
+        if is_told:
+            self._own.look(is_notified)
         if is_told and self._orders.is_told_to_finish():
             self._finish()
         if self._orders.is_told_to_stop(self._events.signals.stops):
@@ -130,7 +134,9 @@ class Worker:
         self._start_held()
         may_claim = self._claims.next_held is None and time.monotonic() >= self._pause_until
         if self._look_due and may_claim and not self._orders.is_stopping:
-            self._claim()
+            self._claim(is_poll=not is_notified and self._is_idle)
+        elif is_told:
+            self._looks.skip()
         self._echo.pump()
         if self._state.state.fresh and not self._walltime.is_fresh:
             self._state.touch(fresh=False)
@@ -191,7 +197,6 @@ class Worker:
             self._requeue_unknown()
         self._controller.look()
         self._devices.release_leases()
-        self._looks.skip()
 
     def _obey_cancels(self) -> None:
         running = {slot.claim.ticket.job: slot for slot in self._slots if slot.stop is None}
@@ -211,6 +216,7 @@ class Worker:
             self._claims.job_ended(slot.seconds)
             self._walltime.job_ended()
             self._idle.begin()
+            self._looks.reset()
             self._look_due = True
         self._obey_health()
 
@@ -220,8 +226,11 @@ class Worker:
         if self._health.cause is not None:
             self._orders.stop(f"set aside: {self._health.cause}")
 
-    def _claim(self) -> None:
-        """Claim the tickets that fit, from the queues in their order, and start them."""
+    def _claim(self, is_poll: bool = False) -> None:
+        """Claim the tickets that fit, from the queues in their order, and start them.
+
+        `is_poll`: see `Queue.claim`.
+        """
         self._look_due = False
         self._looks.begin()
         found = False
@@ -231,7 +240,7 @@ class Worker:
                 break
             if self._queues.is_pausing(queue):
                 continue
-            claim = partial(self._claims.claim_from, queue, running)
+            claim = partial(self._claims.claim_from, queue, running, is_poll)
             if (claimed := self._queues.tried(queue.name, claim)) is None:
                 continue
             found |= bool(claimed.at_once)
@@ -240,7 +249,7 @@ class Worker:
             # enough.
             if claimed.is_full or self._claims.next_held is not None:
                 break
-        self._looks.end(found or bool(self._slots))
+        self._looks.end(found, is_busy=bool(self._slots))
 
     def _start_held(self) -> None:
         """Start the tickets claimed ahead, in order, as room permits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,28 @@ def test_a_controller_takes_a_result_in_by_one_open(
     assert changing == {"readdir": 1, "open": 20, "create": 1}, "the jobs are noted in one file"
     assert found["lookup"] + found["getattr"] <= 20 * 2 + 10
     inbox.close()
+
+
+def test_a_look_into_a_queue_without_tickets_costs_one_call_and_finds_the_next_ticket(
+    slow: Any, machine: MachinePaths, ticket: Callable[..., Ticket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("snakemake_kochi.files.kept._SETTLING", 0.0)
+    queue = Queue(machine, "q")
+    queue._recovery_due = math.inf  # how often it looks for dead workers is another matter
+
+    def look() -> list[int]:
+        claims = queue.claim(4, lambda _: "take", is_poll=True)
+        return [claim.ticket.job for claim in claims]
+
+    for number in range(3):
+        queue.submit([ticket("next")])
+        assert look() == [number]
+        assert look() == look() == []
+        slow.count()
+        for _ in range(10):
+            assert look() == []
+        found = operations(slow)
+        assert set(found) <= {"getattr"} and found.total() <= 10, found
 
 
 def test_a_controller_that_was_not_notified_lists_nothing_without_a_look(

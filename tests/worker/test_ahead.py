@@ -281,3 +281,21 @@ def test_an_idle_worker_looks_less_and_less_often_until_something_happens():
     assert 1.0 <= wait_after(found=True) <= 2.0
     assert 1.0 <= wait_after() <= 2.0, "something was found"
     assert 25.0 <= wait_after(cost=1.0) <= 50.0, "a slow filesystem"
+
+
+def test_a_worker_with_jobs_looks_for_orders_every_five_seconds_at_least():
+    now = 1000.0
+    looks = Looks(2.0, lambda: now)
+    waits = []
+    for number in range(20):
+        if number % 3:
+            looks.skip()
+        else:
+            looks.begin()
+            looks.end(found=False, is_busy=True)
+        waits.append(looks.deadline - now)
+    assert waits[0] <= 2.0
+    assert all(2.5 <= wait <= 5.0 for wait in waits[-9:])
+    looks.reset()
+    looks.skip()
+    assert looks.deadline - now <= 2.0, "a job has ended"
