@@ -57,12 +57,21 @@ class _Roster:
 
 
 @dataclass(frozen=True)
+class _File:
+    """A worker's file: its time in nanoseconds, and what shows that it was written, as far as the
+    two are not the same by chance."""
+
+    modified: int
+    content: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class _Seen:
-    """A watched worker: its state when its file was last read, the time of its file in nanoseconds,
-    and when to look again."""
+    """A watched worker: its state when its file was last read, which file that was, and when to
+    look again."""
 
     state: WorkerState
-    modified: int
+    file: _File
     due: float
 
 
@@ -181,10 +190,10 @@ class Observer:
     ) -> tuple[WorkerState, float] | None:
         """See `look`; None if it is not yet time to look, or if the worker has given a sign.
 
-        Most looks cost one call: only the time of the file. It is read when the worker is new, or
-        silent: the time may come from the cache of a network filesystem, which opening the file
-        refreshes. An observer that `is_eager` looks now at those of other nodes, and reads each
-        change.
+        Most looks cost one call: only the time of the file. It is read when the worker is new, has
+        written it while it had no job, or is silent: the time may come from the cache of a
+        network filesystem, which opening the file refreshes. An observer that `is_eager` looks now
+        at those of other nodes, and reads each change.
         """
         seen = self._seen.get(worker)
         if seen is None or seen.state.presumed_dead or seen.state.has_died:
@@ -193,11 +202,12 @@ class Observer:
         if seen.state.is_on_this_node or (not is_eager and self._clock() < seen.due):
             return None
         began = self._clock()
-        modified = _modified(machine, worker)
-        if modified != seen.modified and is_eager:
+        file = _file(machine, worker)
+        has_changed = file.modified != seen.file.modified
+        if has_changed and is_eager:
             return self.look(machine, worker)
-        found = self._compare(machine, seen, modified, began)
-        return None if modified != seen.modified else found
+        found = self._compare(machine, seen, file, began)
+        return None if has_changed else found
 
     def glance(self, machine: MachinePaths, worker: int) -> tuple[WorkerState, float]:
         """See `look`; the state is that of the last look, unless the worker is silent or new.
@@ -208,12 +218,15 @@ class Observer:
         if seen is None:
             return self.look(machine, worker)
         began = self._clock()
-        return self._compare(machine, seen, _modified(machine, worker), began)
+        return self._compare(machine, seen, _file(machine, worker), began)
 
     def _compare(
-        self, machine: MachinePaths, seen: _Seen, modified: int, began: float
+        self, machine: MachinePaths, seen: _Seen, file: _File, began: float
     ) -> tuple[WorkerState, float]:
-        still = self._note(seen.state, modified, began)
+        if file.content != seen.file.content and seen.state.idle_since is not None:
+            # It may have a job again, and so no longer rest.
+            return self.look(machine, seen.state.worker)
+        still = self._note(seen.state, file, began)
         if still >= _SILENT_AFTER * seen.state.heartbeat_interval:
             return self.look(machine, seen.state.worker)
         return seen.state, still
@@ -225,11 +238,11 @@ class Observer:
         """
         began = self._clock()
         state = read_worker(machine, worker)
-        return state, self._note(state, _modified(machine, worker), began)
+        return state, self._note(state, _file(machine, worker), began)
 
-    def _note(self, state: WorkerState, modified: int, began: float) -> float:
+    def _note(self, state: WorkerState, file: _File, began: float) -> float:
         """Note what was seen of a worker; return for how many seconds that has not changed."""
-        sign: Hashable = (state.process, state.heartbeat, modified)
+        sign: Hashable = (state.process, state.heartbeat, file.modified)
         if state.presumed_dead:
             sign = "lost"
         interval = state.heartbeat_interval
@@ -238,7 +251,7 @@ class Observer:
             self._silent.add(state.worker)
         else:
             self._silent.discard(state.worker)
-        self._seen[state.worker] = _Seen(state, modified, began + min(_LOOK, interval))
+        self._seen[state.worker] = _Seen(state, file, began + min(_LOOK, interval))
         return still
 
     def _is_dead(self, machine: MachinePaths, state: WorkerState, still: float) -> bool:
@@ -253,6 +266,7 @@ class Observer:
         return False
 
 
-def _modified(machine: MachinePaths, worker: int) -> int:
-    """The time of a worker's file, in nanoseconds: on a full disk it is the only sign of life."""
-    return answered(machine.worker(worker).state.stat).st_mtime_ns
+def _file(machine: MachinePaths, worker: int) -> _File:
+    """A worker's file; on a full disk, its time is the only sign of life."""
+    found = answered(machine.worker(worker).state.stat)
+    return _File(found.st_mtime_ns, (found.st_ino, found.st_size))

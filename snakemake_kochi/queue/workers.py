@@ -87,17 +87,18 @@ class WorkerState:
     `state` is "running" (claims tickets), "leaving" (has found its queues empty and looks a last
     time), "finishing" (was released, claims no more and leaves when its jobs have ended),
     "draining" (claims no more and requeues its tickets) or "left" (has ended in good order).
-    `running` maps job numbers to the times when the jobs started. `heartbeat` counts the
-    signs of life, at least one in `heartbeat_interval` seconds; most of them only set the time of
-    the file, and the counter there is behind. With `controller`, the worker claims
-    only the tickets of that controller, which started it. `allocation` is the scheduler's name of
-    the allocation in which the worker runs, and `allocation_began` is when that allocation began.
-    `capacity` is the capacity that the worker hands out, `until` the time by which it must end,
-    `idle_since` when it last became idle (None while it has jobs), and `reason` why it is draining
-    or has left. `succeeded` and `failed` count its jobs; `by_queue` has the same counts for each
-    queue. `ahead` are the jobs that it has claimed and will start when there is room. `fresh` means
-    that it has just begun, and takes jobs as if it had the whole time of its allocation.
-    `presumed_dead` is not part of its own account: it says whether there is a PresumedDead.
+    `running` maps job numbers to the times when the jobs started. `heartbeat` counts the signs of
+    life, at least one in `heartbeat_interval` seconds, which are more while the worker rests; most
+    of them only set the time of the file, and the counter there is behind. With `controller`, the
+    worker claims only the tickets of that controller, which started it. `allocation` is the
+    scheduler's name of the allocation in which the worker runs, and `allocation_began` is when that
+    allocation began. `capacity` is the capacity that the worker hands out, `until` the time by
+    which it must end, `idle_since` when it last became idle (None while it has jobs), and `reason`
+    why it is draining or has left. `succeeded` and `failed` count its jobs; `by_queue` has the same
+    counts for each queue. `ahead` are the jobs that it has claimed and will start when there is
+    room. `fresh` means that it has just begun, and takes jobs as if it had the whole time of its
+    allocation. `presumed_dead` is not part of its own account: it says whether there is a
+    PresumedDead.
     """
 
     worker: int

@@ -86,7 +86,14 @@ class Claims:
         walltime: Walltime,
         queue_of: Callable[[Ticket], Queue],
         first: Sequence[Kind] = (),
+        is_resting: Callable[[], bool] = lambda: False,
+        wake: Callable[[], bool] = lambda: True,
     ) -> None:
+        """The claims of a worker.
+
+        `first` are the kinds of tickets for which it was requested. While it `is_resting`, its
+        heartbeats are rare; `wake` ends that before a claim, and returns whether it may claim.
+        """
         self._machine = machine
         self._worker = worker
         self._capacity = capacity
@@ -95,6 +102,8 @@ class Claims:
         # was requested for a long or a large job.
         self._first = tuple(first)
         self._queue_of = queue_of
+        self._is_resting = is_resting
+        self._wake = wake
         self._held: deque[Claim] = deque()
         self._moved = 0.0  # when a claim was last made or started, in monotonic seconds
         self._durations: deque[float] = deque(maxlen=_KNOWN)
@@ -124,6 +133,8 @@ class Claims:
             if obstacle := self._capacity.obstacle(ticket.resources, left):
                 self._skip(ticket, obstacle)
                 return "skip"
+            if not self._wake():
+                return "stop"
             # No ticket starts before an earlier ticket that has to wait.
             if not is_full and self._capacity.fits(ticket.resources, taken):
                 taken.append(ticket.resources)
@@ -136,13 +147,14 @@ class Claims:
             return "take" if allowance > 0 and not is_exclusive else "stop"
 
         began = time.monotonic()
+        unread = (0, 0) if self._is_resting() else (self._room_for_last(running), allowance)
         claims = queue.claim(
             self._worker,
             accept,
             limit=self._capacity.cores + allowance,
             is_first=self._is_first if self._first else None,
             is_idle=not running and not self._held,
-            unread=(self._room_for_last(running), allowance),
+            unread=unread,
             is_poll=is_poll,
         )
         if claims:

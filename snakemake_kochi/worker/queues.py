@@ -247,4 +247,4 @@ class Looks:
             self._interval.grow(self._longest_busy if is_busy else None)
 
     def _wait(self, interval: float) -> None:
-        self.deadline = self._clock() + random.uniform(0.5, 1.0) * interval
+        self.deadline = self._clock() + random.uniform(0.75, 1.0) * interval

@@ -30,6 +30,10 @@ _LEAST_BETWEEN = 0.5  # seconds; short jobs must not cause a write each
 # only set the time of the file, which some filesystems show to other nodes late: three times as
 # many heartbeats without a write would make the worker seem dead there.
 _BEATS_PER_WRITE = 4
+# In heartbeats: after how many without a job a worker begins to rest, and how many times farther
+# apart its heartbeats are then. Its death would lose nothing.
+_REST_AFTER = 6
+_RESTING = 4
 # A slow write is repeated less often: after so many times its duration.
 _WRITES_APART = 20.0
 _UNWRITTEN = "the worker's state cannot be written now"
@@ -46,6 +50,8 @@ class StateFile:
         self.state = state
         self._machine = machine
         self._path = machine.worker(state.worker).state
+        self._interval = state.heartbeat_interval  # of a worker with jobs
+        self._idle_since: float | None = None  # in monotonic seconds
         self._written = time.monotonic()
         self._looked = time_awake_or_asleep()
         self._presumed_dead_by: str | None = None
@@ -89,9 +95,35 @@ class StateFile:
         self._write()
         return not self._changed
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether others wait longer for a sign of life, because the worker has nothing to lose."""
+        return self.state.heartbeat_interval != self._interval
+
+    def wake(self) -> bool:
+        """Announce the usual heartbeats, before a claim; return whether the worker may claim."""
+        if self.is_resting:
+            self._idle_since = None
+            self.update(heartbeat_interval=self._interval)
+        return self.presumed_dead_by is None
+
+    def note_idle(self, is_idle: bool) -> None:
+        """Note whether the worker has no ticket at all; after a while, it rests."""
+        if not is_idle:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = time.monotonic()
+
+    @property
+    def _may_rest(self) -> bool:
+        idle = 0.0 if self._idle_since is None else time.monotonic() - self._idle_since
+        return idle >= _REST_AFTER * self._interval
+
     def write_when_due(self) -> None:
         if time.monotonic() < self.deadline:
             return
+        if self._may_rest and not self.is_resting:
+            self.touch(heartbeat_interval=_RESTING * self._interval)
         if self._changed or not self._beats_until_write:
             self._write()
         else:

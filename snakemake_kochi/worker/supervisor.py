@@ -41,9 +41,10 @@ from snakemake_kochi.worker.signals import (
 
 _log = logging.getLogger(__name__)
 
-# In heartbeats: the supervisor has ended its worker two heartbeats before others may requeue its
-# jobs.
+# In heartbeats of the worker, which are rare while it rests: the supervisor has ended its worker
+# two heartbeats before others may requeue its jobs.
 _LOOK_INTERVAL = 1
+_LOOK_INTERVAL_RESTING = 0.5
 # Seconds.
 _LEFTOVER_PATIENCE = 30.0
 _KILL_PAUSE = 0.001
@@ -186,22 +187,24 @@ class _Supervisor:
                 self._end_leftovers()
                 return ended
             if time.monotonic() >= next_look:
-                next_look = time.monotonic() + _LOOK_INTERVAL * self._heartbeat
-                self._look()
+                next_look = time.monotonic() + self._look()
 
-    def _look(self) -> None:
-        """Kill a worker that gives no visible sign of life.
+    def _look(self) -> float:
+        """Kill a worker that gives no visible sign of life; return the seconds to the next look.
 
         When other nodes presume the worker dead, none of its processes may be left here.
         """
         try:
             state, still = self._observer.glance(self._machine, self._worker)
         except (OSError, DamagedFileError):
-            return  # the file does not exist yet, or the filesystem has a fault
+            # The file does not exist yet, or the filesystem has a fault.
+            return _LOOK_INTERVAL * self._heartbeat
         own = ProcessIdentity.of(self._pid)
-        if state.process == own and still >= SUPERVISOR_PATIENCE * self._heartbeat:
+        interval = max(self._heartbeat, state.heartbeat_interval)
+        if state.process == own and still >= SUPERVISOR_PATIENCE * interval:
             self._say(f"no sign of life for {still:.0f} seconds: killing the worker and its jobs")
             os.kill(self._pid, signal.SIGKILL)
+        return max(_LOOK_INTERVAL * self._heartbeat, _LOOK_INTERVAL_RESTING * interval)
 
     def _end_leftovers(self) -> None:
         """Kill (SIGKILL) the descendants: orphaned descendants become children of this process."""

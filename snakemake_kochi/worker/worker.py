@@ -73,7 +73,9 @@ class Worker:
         self._queues = ServedQueues(machine, self._state)
         queue_of = self._queues.queue_of
         self._claims = Claims(
-            *(machine, state.worker, state.capacity, self._walltime, queue_of, settings.first)
+            *(machine, state.worker, state.capacity, self._walltime, queue_of, settings.first),
+            is_resting=lambda: self._state.is_resting,
+            wake=self._state.wake,
         )
         together = Together()
         self._ends = Ends(
@@ -142,6 +144,7 @@ class Worker:
             self._state.touch(fresh=False)
         if self._state.state.ahead != self._claims.held:
             self._state.touch(ahead=self._claims.held)
+        self._state.note_idle(self._is_idle and self._claims.is_empty)
         self._state.write_when_due()
         if not self._is_idle:
             return True

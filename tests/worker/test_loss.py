@@ -205,6 +205,48 @@ def test_on_a_full_disk_the_time_of_the_file_is_a_sign_of_life(elsewhere):
     assert not elsewhere.site.machine.worker(0).presumed_dead.exists()
 
 
+def test_a_worker_without_jobs_may_be_silent_for_longer_until_it_has_one_again(elsewhere):
+    elsewhere.observer = Observer(lambda: elsewhere.time, worker=1)
+    elsewhere.write(idle_since="some time", heartbeat_interval=20.0)
+    for beat in range(1, 30):
+        elsewhere.write(heartbeat=beat)
+        assert elsewhere.watch(20) is None
+    assert not elsewhere.site.machine.worker(0).presumed_dead.exists()
+    elsewhere.write(idle_since=None, heartbeat_interval=5.0, heartbeat=30)
+    assert elsewhere.watch(60) is None
+    assert elsewhere.watch(30) == pytest.approx(15, abs=8)
+
+
+def rests(site):
+    """Whether the worker, whose heartbeats are else 0.05 s apart, has said that they are rare."""
+    started = site.machine.worker(0).state.exists()
+    return started and find_worker(site.machine, 0).heartbeat_interval == 0.2
+
+
+def test_a_worker_rests_while_it_has_no_job_and_announces_the_usual_heartbeats_before_the_next(
+    site,
+):
+    site.start(stay=True, heartbeat=0.05)
+    state = site.machine.worker(0).state
+    for job in range(2):
+        site.wait_until(lambda: rests(site))
+        beat = find_worker(site.machine, 0).heartbeat
+        site.wait_until(lambda beat=beat: find_worker(site.machine, 0).heartbeat > beat)
+        site.submit(f"cat {state} > seen")
+        assert site.ended(job).result.ok
+        assert json.loads((site.directory / "seen").read_text())["heartbeat_interval"] == 0.05
+
+
+def test_a_worker_that_hangs_after_a_rest_is_ended_by_its_supervisor(site):
+    supervisor = site.start(stay=True, heartbeat=0.05)
+    site.wait_until(lambda: rests(site))
+    site.submit("echo $$ > pid; exec sleep 1000")
+    pid = site.wait_for("pid").strip()
+    os.kill(find_worker(site.machine, 0).process.pid, signal.SIGSTOP)
+    assert supervisor.wait() == -signal.SIGKILL
+    assert not is_running(pid)
+
+
 def test_the_tickets_of_a_worker_that_left_elsewhere_are_requeued_at_once(elsewhere):
     assert elsewhere.look() == []
     elsewhere.write(state="left")
