@@ -42,9 +42,8 @@ from snakemake_kochi.worker.signals import (
 _log = logging.getLogger(__name__)
 
 # In heartbeats of the worker, which are rare while it rests: the supervisor has ended its worker
-# two heartbeats before others may requeue its jobs.
+# two heartbeats before others may requeue its jobs, also if it sees late that the rest is over.
 _LOOK_INTERVAL = 1
-_LOOK_INTERVAL_RESTING = 0.5
 # Seconds.
 _LEFTOVER_PATIENCE = 30.0
 _KILL_PAUSE = 0.001
@@ -204,7 +203,7 @@ class _Supervisor:
         if state.process == own and still >= SUPERVISOR_PATIENCE * interval:
             self._say(f"no sign of life for {still:.0f} seconds: killing the worker and its jobs")
             os.kill(self._pid, signal.SIGKILL)
-        return max(_LOOK_INTERVAL * self._heartbeat, _LOOK_INTERVAL_RESTING * interval)
+        return _LOOK_INTERVAL * interval
 
     def _end_leftovers(self) -> None:
         """Kill (SIGKILL) the descendants: orphaned descendants become children of this process."""
