@@ -46,10 +46,11 @@ class Logins:
         pause = _BETWEEN if is_notified else _BETWEEN_UNNOTIFIED
         if time.monotonic() < self._looked + pause:
             return
-        try:
+        with contextlib.suppress(OSError):  # the orders to leave say that it is not known now
             if not self._own.has(self._paths.directory):
                 return
-            self._looked = time.monotonic()
+        self._looked = time.monotonic()
+        try:
             if not is_there(self._paths.asked):
                 return
             if not self.helpers:

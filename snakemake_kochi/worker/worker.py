@@ -136,7 +136,7 @@ class Worker:
         self._start_held()
         may_claim = self._claims.next_held is None and time.monotonic() >= self._pause_until
         if self._look_due and may_claim and not self._orders.is_stopping:
-            self._claim(is_poll=not is_notified and self._is_idle)
+            self._claim(is_poll=is_told and not is_notified and self._is_idle)
         elif is_told:
             self._looks.skip()
         self._echo.pump()
