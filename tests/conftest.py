@@ -14,7 +14,7 @@ import pytest
 import pytest_timeout
 import support
 from slurm_cluster import SlurmCluster
-from support import REPOSITORY, SNAKEMAKE, run
+from support import PROGRAMS, REPOSITORY, run
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Ticket
@@ -83,7 +83,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 
 def pytest_unconfigure() -> None:
-    SNAKEMAKE.close()
+    PROGRAMS.close()
 
 
 @pytest.fixture(autouse=True)

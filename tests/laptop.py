@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support import run_apart
+
 from tests.terminal.conftest import Person
 
 KOCHI = (sys.executable, "-m", "snakemake_kochi.cli")
-_PATIENCE = 240.0
 # Each run waits for a file, so that nothing depends on how fast this computer is.
 EXPERIMENT = """
     default_params: {n: 1}
@@ -60,13 +61,10 @@ class Laptop:
         )
 
     def kochi(self, *words: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*words)
-        try:
-            out, err = process.communicate(timeout=_PATIENCE)
-        finally:
-            process.kill()
-        print(f"$ kochi {' '.join(words)}\n{out}{err}[{process.returncode}]")
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
+        command = [*self.before, *KOCHI, *words]
+        done = run_apart(*command, cwd=self.top, env=self.environment)
+        print(f"$ kochi {' '.join(words)}\n{done.stdout}{done.stderr}[{done.returncode}]")
+        return done
 
     def opens(self, *words: str, **options: Any) -> Person:
         """The same in a terminal of its own."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from preloaded_snakemake import PreloadedSnakemake, SnakemakeRun
+from preloaded_programs import PreloadedPrograms, ProgramRun
 
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import MachinePaths
@@ -26,10 +26,10 @@ from snakemake_kochi.queue.result import Attempt, Reason
 Found = TypeVar("Found")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-SNAKEMAKE = PreloadedSnakemake()
+PROGRAMS = PreloadedPrograms()
 
 
-Process = subprocess.Popen[str] | SnakemakeRun
+Process = subprocess.Popen[str] | ProgramRun
 
 
 # See the option --executor in conftest.py.
@@ -50,6 +50,34 @@ def run(
     return result
 
 
+def run_apart(
+    *command: str,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    given: str = "",
+    timeout: float = 240,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command whose standard input is a text, with its two other streams apart."""
+    environment = {**os.environ, **(env or {})}
+    if not PROGRAMS.serves(command, environment):
+        return subprocess.run(
+            command,
+            cwd=cwd,
+            env=environment,
+            input=given,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+        )
+    process = PROGRAMS.start(command, cwd or Path(), environment, given=given, apart=True)
+    try:
+        output, errors = process.communicate(timeout)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(command, process.wait(), output, errors)
+
+
 def start(
     *command: str,
     cwd: Path,
@@ -57,11 +85,11 @@ def start(
     output: IO[bytes] | None = None,
     start_new_session: bool = False,
 ) -> Process:
-    """Start a command whose output goes to a pipe, or to the file `output`. A Snakemake need not
-    import Snakemake first."""
+    """Start a command whose output goes to a pipe, or to the file `output`. A Snakemake or a
+    `kochi` need not import anything first."""
     environment = {**os.environ, **(env or {})}
-    if SNAKEMAKE.serves(command, environment):
-        return SNAKEMAKE.start(
+    if PROGRAMS.serves(command, environment):
+        return PROGRAMS.start(
             command, cwd, environment, output=output, start_new_session=start_new_session
         )
     return subprocess.Popen(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import git, wait_until
+from support import git, run_apart, wait_until
 
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.cli.main import run
@@ -146,14 +146,7 @@ def kochi(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 
 def type_outside(*words: object, cwd: Path | None = None, stdin: str = "") -> Outcome:
     """Type a command in a shell of its own, as those must that become another program."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, words)],
-        cwd=cwd,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
+    done = run_apart(*COMMAND, *map(str, words), cwd=cwd, given=stdin)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 

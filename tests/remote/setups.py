@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from ssh_host import SshHost
-from support import git
+from support import git, run_apart
 
 from snakemake_kochi.remote import setup
 from snakemake_kochi.remote.connection import Connection
@@ -33,9 +33,7 @@ def make_project(directory: Path, text: str) -> Path:
 
 def show(project: Path, root: Path) -> list[str]:
     """That the version from here is there; the Pythons that are."""
-    shown = subprocess.run(
-        [*KOCHI, "machine", "show", "spica", "--json"], cwd=project, capture_output=True, text=True
-    )
+    shown = run_apart(*KOCHI, "machine", "show", "spica", "--json", cwd=project)
     data = json.loads(shown.stdout)
     assert data["kochi"] == [identity()]
     assert (data["kochi_root"], data["missing"]) == (str(root), [])

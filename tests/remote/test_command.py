@@ -17,7 +17,7 @@ import psutil
 import pytest
 from full_disk import mounted
 from ssh_host import SshHost
-from support import git, wait_until, write
+from support import git, run_apart, wait_until, write
 
 from snakemake_kochi.remote.wheels import identity
 from tests.terminal.conftest import Person
@@ -44,10 +44,8 @@ def project(host: SshHost, tmp_path: Path) -> Path:
     return top
 
 
-def kochi(*words: str, cwd: Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [*KOCHI, *words], cwd=cwd, capture_output=True, text=True, input=given, timeout=120
-    )
+def kochi(*words: str, cwd: Path, given: str = "") -> subprocess.CompletedProcess[str]:
+    done = run_apart(*KOCHI, *words, cwd=cwd, given=given)
     print(f"$ kochi {' '.join(words)}\n{done.stdout}{done.stderr}[{done.returncode}]")
     return done
 

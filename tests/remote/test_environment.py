@@ -15,7 +15,7 @@ from pathlib import Path
 import pexpect
 import pytest
 from ssh_host import SshHost
-from support import git, write
+from support import git, run_apart, write
 
 KOCHI = (sys.executable, "-m", "snakemake_kochi.cli")
 SECRET = "kept-secret"
@@ -146,7 +146,7 @@ def test_a_script_that_fails_is_said_and_leaves_nothing(host: SshHost, project: 
     text = (project / "kochi.yaml").read_text()
     write(project / "kochi.yaml", text.replace("umask 027", "echo no such module >&2; exit 3"))
     for words in (("run", "-m", "spica", "--", "true"), ("show", "queues", "-m", "spica")):
-        done = subprocess.run([*KOCHI, *words], cwd=project, capture_output=True, text=True)
+        done = run_apart(*KOCHI, *words, cwd=project)
         assert done.returncode != 0
         assert "no such module" in done.stderr and "Traceback" not in done.stderr
     assert kept_files() == []

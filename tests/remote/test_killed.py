@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from ssh_host import SshHost
-from support import git, wait_until, write
+from support import git, run_apart, wait_until, write
 
 from snakemake_kochi.detached.launches import Found, all_launches
 from snakemake_kochi.paths import Root
@@ -68,9 +68,7 @@ class Laptop:
 
     def kochi(self, *words: str) -> str:
         """What a command prints that succeeds."""
-        done = subprocess.run(
-            [*KOCHI, *words], cwd=self.top, capture_output=True, text=True, timeout=240
-        )
+        done = run_apart(*KOCHI, *words, cwd=self.top)
         print(f"$ kochi {shlex.join(words)}\n{done.stdout}{done.stderr}[{done.returncode}]")
         assert done.returncode == 0
         return done.stdout

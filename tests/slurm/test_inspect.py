@@ -11,7 +11,7 @@ from pathlib import Path
 import pexpect
 import pytest
 from slurm_cluster import SlurmCluster
-from support import git, interruptible, until_size, wait_until, write
+from support import git, interruptible, run_apart, until_size, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import find_job, list_workers
@@ -54,14 +54,7 @@ class Login:
         write(directory / "kochi.yaml", MACHINES)
 
     def type(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*COMMAND, *words],
-            input=stdin,
-            cwd=self.directory,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-        )
+        done = run_apart(*COMMAND, *words, given=stdin, cwd=self.directory, env=self.environment)
         print(f"$ kochi {words}\n{done.stdout}{done.stderr}[{done.returncode}]")
         return done
 

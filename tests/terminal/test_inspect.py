@@ -19,7 +19,7 @@ import pexpect
 import psutil
 import pytest
 from hosts import Host, Started
-from support import git, interruptible, until_size, wait_until, write
+from support import git, interruptible, run_apart, until_size, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import find_job, list_workers
@@ -41,9 +41,7 @@ class Node:
         wait_until(lambda: list_workers(self.machine), "the worker")
 
     def type(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*COMMAND, *words], input=stdin, cwd=self.directory, capture_output=True, text=True
-        )
+        done = run_apart(*COMMAND, *words, given=stdin, cwd=self.directory)
         print(f"$ kochi {shlex.join(words)}\n{done.stdout}{done.stderr}[{done.returncode}]")
         return done
 

@@ -1,4 +1,4 @@
-"""What the tests start instead of `python -m snakemake` is no different from it."""
+"""What the tests start instead of `python -m snakemake` or `kochi` is no different from it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import SNAKEMAKE, run, start, wait_until, write
+from support import PROGRAMS, git, run, run_apart, start, wait_until, write
 
 COMMAND = (sys.executable, "-m", "snakemake", "--executor", "local", "--cores", "1")
+KOCHI = ("-m", "snakemake_kochi.cli")
+GIVEN = "more than fits into a pipe" * 5000
 SNAKEFILE = """
     import json, os, sys, tempfile
     from pathlib import Path
@@ -50,7 +52,7 @@ def test_a_run_that_was_forked_has_all_that_a_new_process_has(tmp_path: Path) ->
     for name in ("forked", "new"):
         file = tmp_path / name
         environment = {**os.environ, "SEEN": str(file), "TMPDIR": str(tmp_path / "tmp")}
-        assert SNAKEMAKE.serves(COMMAND, environment)
+        assert PROGRAMS.serves(COMMAND, environment)
         if name == "forked":
             assert run(*COMMAND, cwd=tmp_path, env=environment).returncode == 0
         else:
@@ -61,6 +63,32 @@ def test_a_run_that_was_forked_has_all_that_a_new_process_has(tmp_path: Path) ->
         (tmp_path / "out").unlink()
     assert seen[0] == seen[1]
     assert made[0] == made[1]
+
+
+# What `kochi run` becomes.
+SHOW = r"""
+    tr '\0' '\n' < /proc/$$/environ | grep . | sort
+    pwd; ls /proc/$$/fd; cat; echo to the errors >&2; exit 7
+    """
+
+
+@pytest.mark.parametrize("option", [(), ("-P",)])
+def test_a_command_that_was_forked_has_all_that_a_new_process_has(
+    option: tuple[str, ...], tmp_path: Path
+) -> None:
+    git(tmp_path, "init", "-q")
+    write(tmp_path / "kochi.yaml", "dependencies: {}\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    command = (sys.executable, *option, *KOCHI, "run", "--", "sh", "-c", SHOW)
+    assert PROGRAMS.serves(command, os.environ)
+    forked = run_apart(*command, cwd=tmp_path, given=GIVEN)
+    # Python's own copy of the environment, without what a library in C has put into the other.
+    options = {"env": dict(os.environ), "input": GIVEN, "capture_output": True}
+    new = subprocess.run(command, cwd=tmp_path, text=True, **options)
+    assert forked.stdout.splitlines() == new.stdout.splitlines()
+    assert (forked.returncode, forked.stderr) == (new.returncode, new.stderr)
+    assert "to the errors" in new.stderr
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 1), (signal.SIGKILL, -9)])
