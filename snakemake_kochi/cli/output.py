@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from tabulate import tabulate
 
 from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.errors import KochiError
@@ -48,6 +47,9 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], nothin
     if not rows:
         click.echo(typed(nothing), err=True)
         return
+    # Most commands print no table.
+    from tabulate import tabulate
+
     cells = [[shown(value) for value in row] for row in rows]
     table = tabulate(cells, headers=list(headers), tablefmt="simple", disable_numparse=True)
     for line in table.splitlines():

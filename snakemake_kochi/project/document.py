@@ -183,10 +183,10 @@ class _Loader(_Bounded, yaml.SafeLoader):
 
 
 # Ten times faster, with less precise errors. PyYAML may have been built without it.
-_FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _FastLoader(_Bounded, _FASTEST):
+class _FastLoader(_Bounded, FASTEST):
     pass
 
 

@@ -11,7 +11,7 @@ import jsonschema
 import yaml
 
 from snakemake_kochi.errors import ConfigError, nearest
-from snakemake_kochi.project.document import Document, Scalar, compose
+from snakemake_kochi.project.document import FASTEST, Document, Scalar, compose
 from snakemake_kochi.project.problems import KeyPath
 from snakemake_kochi.resources import workflow_directory
 
@@ -46,7 +46,8 @@ def _minimum(
 
 @functools.cache
 def _validator(name: str) -> Any:
-    schema = yaml.safe_load((workflow_directory() / "schemas" / name).read_text("utf-8"))
+    text = (workflow_directory() / "schemas" / name).read_text("utf-8")
+    schema = yaml.load(text, Loader=FASTEST)
     base: Any = jsonschema.Draft7Validator
     checker = base.TYPE_CHECKER.redefine_many(
         {kind: _is_kind(kind) for kind in ("string", "integer", "boolean", "null")}
