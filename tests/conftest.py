@@ -24,7 +24,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 # The directories whose modules take longest. Begun last, each would run alone at the end.
 _FIRST = (
     *("conformance", "workflow", "faults", "bench", "docs", "executor", "remote", "terminal"),
-    *("worker", "cli"),
+    *("worker", "cli", "snapshot"),
 )
 # The directory whose modules mostly wait. Side by side, they would leave the processors idle.
 _WAITING = "slurm"
