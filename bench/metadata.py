@@ -24,7 +24,7 @@ _AREAS = {"root": "below KOCHI_ROOT", "project": "in the project"}
 
 
 def measure(directory: Path, size: Size) -> list[Row]:
-    count = size.number(200, 4)
+    count = size.number(200, 2)
     executors = {
         "kochi": (kochi_executor(size.slots), count),
         "local executor": (local_executor(size.slots), count),
