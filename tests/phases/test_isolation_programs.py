@@ -176,7 +176,8 @@ def test_a_script_runs_in_a_container(
     assert ended.status == 7
     assert printed.startswith("of the image\ngraphtwo\nlines 7 \n")
     assert "only the image" in printed and "cannot access" in printed
-    assert printed.endswith("a library")
+    # Podman passes the two streams on one by one, so their order is not that of the script.
+    assert "a library" in printed
     assert (isolated.directory / "out.csv").exists()
     assert (out / "new").exists() and os.listdir(graphs) == ["small"]
     assert not (image / "graphs").exists()
