@@ -24,8 +24,9 @@ class KeptNames:
     """The names in one directory; they are kept while its time says that they have not changed.
 
     A look then costs the file server one call: the directory is opened, which makes a client of NFS
-    ask for its present time. It is opened relative to itself, so the directories above it are not
-    looked up. Any thread may call the methods.
+    ask for its present time (close-to-open consistency; for "." Linux calls `nfs_weak_revalidate`
+    of fs/nfs/dir.c). It is opened relative to itself, so the directories above it are not looked
+    up. Any thread may call the methods.
     """
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
