@@ -89,10 +89,25 @@ def test_a_directory_that_is_gone_or_new_is_seen_at_once(watched: Watched) -> No
     assert watched.seen() == {"new"}
 
 
-def test_a_directory_in_the_place_of_another_is_seen_after_a_minute(watched: Watched) -> None:
+def test_a_directory_in_the_place_of_another_is_seen_at_once(watched: Watched) -> None:
+    watched.add("old")
+    watched.seen(), watched.seen(5)
+    before = os.stat(watched.path).st_mtime_ns
+    watched.path.rename(watched.path.with_name("moved"))
+    watched.make()
+    watched.add("new")
+    os.utime(watched.path, ns=(0, before))
+    assert watched.seen() == {"new"}
+
+
+def test_a_parent_in_the_place_of_another_is_seen_after_a_minute(tmp_path: Path) -> None:
+    above = tmp_path / "above"
+    above.mkdir()
+    watched = Watched(above / "watched")
     watched.add("old")
     assert watched.seen() == {"old"}
-    watched.path.rename(watched.path.with_name("moved"))
+    above.rename(tmp_path / "moved")
+    above.mkdir()
     watched.make()
     watched.add("new")
     assert watched.seen(60) == {"new"}
