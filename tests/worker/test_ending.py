@@ -190,10 +190,10 @@ def test_a_worker_killed_before_its_job_began_leaves_nothing_to_kill(site):
     change = """
         import os
         open_file = os.open
-        def die_first(path, *arguments):
+        def die_first(path, *arguments, **options):
             if "attempt-" in str(path):
                 os.kill(os.getpid(), 9)
-            return open_file(path, *arguments)
+            return open_file(path, *arguments, **options)
         os.open = die_first
     """
     assert site.start_changed(change).wait() == -signal.SIGKILL
