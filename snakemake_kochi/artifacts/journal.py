@@ -76,17 +76,7 @@ def journal(
     entry = directory / result.identity
     if is_there(entry):
         return
-    store = None
-    sizes: dict[str, int] = {}
-    pointers: list[dict[str, Any]] = []
-    for dest, source in result.files.items():
-        with _naming(dest, source), opened(source) as reader:
-            if repository is not None and is_large(reader, large):
-                store = store or Store.of(repository)
-                pointer = store.put(reader, Pointer.of_record(result.record, dest))
-                pointers.append({"dest": dest, **asdict(pointer)})
-            else:
-                sizes[dest] = os.fstat(reader.fileno()).st_size
+    sizes, pointers = _sizes_and_pointers(result, repository, large)
     head = {
         "identity": result.identity,
         "time": time.time_ns(),
@@ -96,13 +86,7 @@ def journal(
     }
     beside = directory / f".{result.identity}.{secrets.token_hex(4)}.tmp"
     try:
-        with open(beside, "xb") as writer:
-            writer.write(head_of(head))
-            for dest, size in sizes.items():
-                with _naming(dest, result.files[dest]):
-                    _copy(result.files[dest], size, writer)
-            writer.flush()
-            sync(writer.fileno())
+        _write(beside, head, result, sizes)
         move(beside, entry)
     except BaseException as error:
         with suppress(OSError):
@@ -199,6 +183,36 @@ def _naming(dest: str, source: Path) -> Iterator[None]:
             f"artifact '{dest}': {source} cannot be read ({error.strerror})",
             "The job succeeded without leaving this file; see its `src:`.",
         ) from error
+
+
+def _sizes_and_pointers(
+    result: Result, repository: Path | None, large: int | None
+) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """The sizes of the contents that go into the entry, by destination; and the pointers to large
+    contents, which are in their store afterwards. Raises as `journal`."""
+    store = None
+    sizes: dict[str, int] = {}
+    pointers: list[dict[str, Any]] = []
+    for dest, source in result.files.items():
+        with _naming(dest, source), opened(source) as reader:
+            if repository is not None and is_large(reader, large):
+                store = store or Store.of(repository)
+                pointer = store.put(reader, Pointer.of_record(result.record, dest))
+                pointers.append({"dest": dest, **asdict(pointer)})
+            else:
+                sizes[dest] = os.fstat(reader.fileno()).st_size
+    return sizes, pointers
+
+
+def _write(file: Path, head: Mapping[str, Any], result: Result, sizes: Mapping[str, int]) -> None:
+    """Write an entry, which is on disk afterwards. Raises as `journal`."""
+    with open(file, "xb") as writer:
+        writer.write(head_of(head))
+        for dest, size in sizes.items():
+            with _naming(dest, result.files[dest]):
+                _copy(result.files[dest], size, writer)
+        writer.flush()
+        sync(writer.fileno())
 
 
 def _copy(source: Path, size: int, target: IO[bytes]) -> None:
