@@ -130,6 +130,8 @@ def _examine_directory(report: Report, where: Path, paths: TrialPaths, advice: s
         report.check("rename", where, rename, filesystem.RENAME_PATIENCE)
         if paths.directory.parent == where:  # not a project, where nothing else is needed
             report.check("link", where, partial(filesystem.examine_link, paths))
+            time = partial(filesystem.examine_directory_time, paths)
+            report.check("directory time", where, time, filesystem.RENAME_PATIENCE)
             report.check("wake-up", where, partial(filesystem.examine_wakeup, paths))
             report.check("speed", where, partial(filesystem.examine_speed, paths))
 

@@ -11,12 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import humanfriendly
 import psutil
 
+from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.doctor.report import Finding
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically, write_new
@@ -52,6 +54,10 @@ _WRITING = 0.3  # seconds
 _READING = 60.0  # seconds at most
 RENAME_PATIENCE = 90.0  # seconds
 _TAKES = 20  # of a lock
+# Seconds between two times that all filesystems tell apart; of FAT they are even.
+_COARSEST_TIME = 2.0
+_TIME_PATIENCE, _LATE_TIME = 10.0, 2.0  # seconds
+_LONGEST_PAUSE = 0.05  # seconds
 
 # The metadata calls of a worker for a one-line job, below KOCHI_ROOT: all, and those while it holds
 # the lock of the queue. `bench/worker_calls.py` counts them, and a test compares.
@@ -220,6 +226,57 @@ def judge_sightings(seen: Sightings, written: int, whose: str) -> Finding:
     if seen.stale:
         return Finding("warning", f"{said}: {seen.stale} times the filesystem could not read it")
     return Finding("ok", f"{said}: always there and whole")
+
+
+# ---- the time of a directory: who waits for a name looks at the time first
+
+
+def seconds_to_new_time(
+    directory: Path, make_name: Callable[[], object], patience: float = _TIME_PATIENCE
+) -> float | None:
+    """Have a name made in the directory, and wait until its time is another one.
+
+    Returns None if it is not within `patience` seconds.
+    """
+    before = _time_of(directory)
+    # Of two changes within a tick the second does not show; nor within a second or two where times
+    # are in whole seconds.
+    time.sleep(_TICK if before % 10**9 else _COARSEST_TIME)
+    make_name()
+    made = time.monotonic()
+    if wait_until(lambda: _time_of(directory) != before, patience, 0.001, _LONGEST_PAUSE):
+        return time.monotonic() - made
+    return None
+
+
+def _time_of(directory: Path) -> int:
+    # Opened anew, as by those who wait: a client of NFS asks its server then.
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return os.fstat(descriptor).st_mtime_ns
+    finally:
+        os.close(descriptor)
+
+
+def judge_new_time(seconds: float | None, patience: float = _TIME_PATIENCE) -> Finding:
+    """The outcome for the seconds until the new time of a directory was seen, if it was."""
+    if seconds is None:
+        return Finding(
+            "warning",
+            f"not changed by a new name within {patience:g} seconds",
+            "Nobody on another node can be notified, so new jobs and results may be noticed a "
+            "minute late there. Name another kochi_root.",
+        )
+    said = f"changed by a new name, and seen after {seconds:.3f} s"
+    if seconds <= _LATE_TIME:
+        return Finding("ok", said)
+    return Finding("note", said, "New jobs and results may be noticed so much later.")
+
+
+def examine_directory_time(trial: TrialPaths) -> Finding:
+    make_directory(trial.listed_directory)
+    make_name = partial(write_new, trial.listed_directory / "name", b"")
+    return judge_new_time(seconds_to_new_time(trial.listed_directory, make_name))
 
 
 # ---- other operations of a queue

@@ -20,15 +20,17 @@ from typing import Any
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.doctor.filesystem import (
     Sightings,
+    judge_new_time,
     judge_sightings,
     judge_skew,
     read_versions,
+    seconds_to_new_time,
     write_version,
     write_versions,
 )
 from snakemake_kochi.doctor.report import Finding, Report
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import read_json, to_json, write_atomically
+from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically, write_new
 from snakemake_kochi.locks.lock import Kind, LockBusyError, advice, hold
 from snakemake_kochi.locks.settings import find_lock_settings
 from snakemake_kochi.paths import MachinePaths, TrialPaths
@@ -147,6 +149,9 @@ class Server:
     def time(self) -> float:
         return time.time()
 
+    def make_name(self) -> None:
+        write_new(self._trial.listed_directory / this_node().host, b"")
+
     def read(self) -> dict[str, Any]:
         """Read the replaced document; return the sightings."""
         _tell(self._trial, "reading")
@@ -190,6 +195,7 @@ def examine(
         check(f"lock {what}", locks, lock, if_hanging=if_hanging)
         for name, directory, measure in (
             ("visibility", machine.directory, partial(_visibility, peer)),
+            ("directory time", machine.directory, partial(_directory_time, peer)),
             ("clock", None, partial(_clock, peer, node.host, here)),
             ("rename", machine.directory, partial(_rename, peer, node.host)),
         ):
@@ -224,6 +230,13 @@ def _visibility(peer: Peer) -> Finding:
     if max(trips) <= _SLOW:
         return Finding("ok", said)
     return Finding("note", said, f"Give Snakemake --latency-wait {int(max(trips)) + 1} or more.")
+
+
+def _directory_time(peer: Peer) -> Finding:
+    directory = peer.trial.listed_directory
+    make_directory(directory)
+    make_name = partial(peer.call, "make_name")
+    return judge_new_time(seconds_to_new_time(directory, make_name, PATIENCE), PATIENCE)
 
 
 def _clock(peer: Peer, host: str, here: str) -> Finding:

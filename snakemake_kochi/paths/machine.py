@@ -46,6 +46,11 @@ class TrialPaths:
         return self.directory / "other"
 
     @property
+    def listed_directory(self) -> Path:
+        """A directory in which names are made while its time is watched."""
+        return self.directory / "listed"
+
+    @property
     def document(self) -> Path:
         """Replaced repeatedly while other processes read it."""
         return self.directory / "document.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from faulty_filesystem import FaultyFilesystem
 from support import REPOSITORY, git, wait_until
 
 from snakemake_kochi.doctor import filesystem, node, peer
@@ -71,6 +73,7 @@ def test_everything_is_measured_and_nothing_is_left(
         f"clock in {where}: ",
         f"rename in {where}: replaced",
         f"link in {where}: ",
+        f"directory time in {where}: changed by a new name, and seen after 0.",
         f"wake-up in {where}: ",
         f"speed in {where}: ",
         f"lock settings in {where / 'locks.json'}: not settled before the first use",
@@ -274,6 +277,8 @@ def test_two_nodes_exclude_each_other_and_see_each_others_files(
     lock = "flock: elsewhere and this node keep each other out"
     assert measured["lock between nodes"] == lock
     assert "there and back" in measured["visibility between nodes"]
+    time = measured["directory time between nodes"]
+    assert time.startswith("changed by a new name, and seen after 0.")
     assert measured["clock between nodes"].startswith("the clock of elsewhere agrees")
     assert "by elsewhere: always there and whole" in measured["rename between nodes"]
     assert trials(tmp_path) == []
@@ -551,6 +556,40 @@ def test_the_calls_of_a_job_are_as_many_as_the_doctor_takes_them_to_be(
     calls = count_calls_of_jobs(tmp_path / "calls", 100)
     assert calls.per_job == pytest.approx(CALLS_PER_JOB, rel=0.25)
     assert calls.locked_per_job == pytest.approx(LOCKED_CALLS_PER_JOB, abs=1)
+
+
+def test_a_directory_whose_time_does_not_change_with_its_names_is_a_warning(tmp_path: Path) -> None:
+    def make_name_only() -> None:
+        before = tmp_path.stat()
+        (tmp_path / "name").touch()
+        os.utime(tmp_path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    seconds = filesystem.seconds_to_new_time(tmp_path, make_name_only, patience=0.1)
+    assert (tmp_path / "name").exists()
+    assert seconds is None
+    outcome = filesystem.judge_new_time(seconds, 0.1)
+    assert outcome.verdict == "warning"
+    assert outcome.measured == "not changed by a new name within 0.1 seconds"
+    assert "a minute late there" in outcome.advice
+
+
+def test_times_in_whole_seconds_are_waited_for(tmp_path: Path) -> None:
+    def make_name_in_whole_seconds() -> None:
+        (tmp_path / "name").touch()
+        os.utime(tmp_path, (0, int(time.time())))
+
+    os.utime(tmp_path, (0, int(time.time())))
+    seconds = filesystem.seconds_to_new_time(tmp_path, make_name_in_whole_seconds)
+    assert filesystem.judge_new_time(seconds).verdict == "ok"
+
+
+def test_the_time_of_a_directory_that_a_client_caches_is_seen_late(tmp_path: Path) -> None:
+    backing = tmp_path / "backing"
+    with FaultyFilesystem(backing, tmp_path / "shown", cache_seconds=2.5) as shown:
+        seconds = filesystem.seconds_to_new_time(shown.path, (backing / "name").touch)
+    outcome = filesystem.judge_new_time(seconds)
+    assert outcome.verdict == "note", outcome
+    assert "noticed so much later" in outcome.advice
 
 
 def test_a_missing_or_partial_file_is_a_failure(tmp_path: Path) -> None:

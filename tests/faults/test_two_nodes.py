@@ -103,6 +103,8 @@ def test_doctor_finds_both_fit_for_queues_of_two_nodes(shared: Shared, tmp_path:
     assert "a hard link does not replace a file; also between directories" in said
     assert "by node2: always there and whole" in said
     assert "a file and the answer to it took" in said
+    (time,) = (line for line in said.splitlines() if "directory time between nodes" in line)
+    assert "changed by a new name, and seen after" in time
 
 
 def test_where_no_lock_excludes_rename_and_link_still_keep_jobs_apart(tmp_path: Path) -> None:
