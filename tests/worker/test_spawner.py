@@ -14,7 +14,7 @@ import pytest
 from support import run, write
 
 from snakemake_kochi.queue import Queue, ShellJob, Ticket
-from snakemake_kochi.worker.runners import job_process
+from snakemake_kochi.worker.runners import spawner_process
 
 # Tells the job's parent, session and process number, and then waits for the file `go`.
 _TELL = "echo $PPID $(cut -d' ' -f6 /proc/$$/stat) $$ > told; until [ -e go ]; do sleep 0.02; done"
@@ -35,7 +35,7 @@ def submit(site: Any, *scripts: str) -> list[Ticket]:
 
 def worker_and_spawners(site: Any) -> tuple[int, list[int]]:
     worker = site.worker_of(site.workers[-1])
-    found = [pid for pid in site.children_of(worker) if "job_process" in command_of(pid)]
+    found = [pid for pid in site.children_of(worker) if "spawner_process" in command_of(pid)]
     return worker, found
 
 
@@ -79,7 +79,7 @@ def test_a_job_is_the_same_whichever_way_its_process_is_made(site, tmp_path, way
     program = tmp_path / "spawner.py"
     other = "import os; os.confstr = lambda name: 'musl'\n" if way == "two forks" else ""
     run = "import runpy; runpy.run_path({!r}, run_name='__main__')\n"
-    write(program, other + run.format(job_process.__file__))
+    write(program, other + run.format(spawner_process.__file__))
     runners = f"Runners([ShellRunner(Spawner(program={str(program)!r})), CommandRunner()])"
     submit(site, _TELL, "exit 7", "kill -TERM $$")
     site.start_with_runners(runners, cores=3)
@@ -197,7 +197,7 @@ def test_a_process_killed_between_spawner_and_job_gives_no_job_the_process_of_an
     site, tmp_path
 ):
     marker = tmp_path / "killed"
-    values = {"marker": str(marker), "program": job_process.__file__}
+    values = {"marker": str(marker), "program": spawner_process.__file__}
     program = write(tmp_path / "killed_between.py", _KILLED_BETWEEN.format(**values))
     runners = f"Runners([ShellRunner(Spawner(program={str(program)!r})), CommandRunner()])"
     submit(site, *[f"echo {number} >> done" for number in range(6)])

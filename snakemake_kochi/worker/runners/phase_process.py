@@ -2,8 +2,8 @@
 
 A worker starts it as `python -P -m snakemake_kochi.worker.runners.phase_process SOCKET PID ...`, by
 the Python and in the environment of the jobs. It answers like the spawner of shell jobs (see
-`job_process.py`). Where that becomes the rule's command, a copy of this process becomes the Python
-that the command starts.
+`spawner_process.py`). Where that becomes the rule's command, a copy of this process becomes the
+Python that the command starts.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from snakemake_kochi.queue.ticket import ShellJob
-from snakemake_kochi.worker.runners.job_process import (
-    SpawnerProcess,
-    end_with_parent,
-    execute_shell_job,
-)
+from snakemake_kochi.worker.runners.job_process import end_with_parent
 from snakemake_kochi.worker.runners.python_process import memory_mb, run_as_main
+from snakemake_kochi.worker.runners.shell_job import execute_shell_job
+from snakemake_kochi.worker.runners.spawner_process import SpawnerProcess
 from snakemake_kochi.worker.runners.zygote.parse_state import Variables
 
 if TYPE_CHECKING:

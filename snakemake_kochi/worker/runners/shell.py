@@ -22,10 +22,12 @@ from snakemake_kochi.worker.runners.interface import Child, Runner, RunnerUnavai
 from snakemake_kochi.worker.runners.job_process import (
     CANNOT_EXECUTE,
     NOT_FOUND,
+    say,
+)
+from snakemake_kochi.worker.runners.shell_job import (
     TEMPORARY_SOURCES,
     UNPREPARED,
     execute_shell_job,
-    say,
 )
 from snakemake_kochi.worker.runners.snakemake_internals import UnfitError, load_benchmarks
 from snakemake_kochi.worker.runners.spawner import Spawner, SpawnerFailedError

@@ -1,6 +1,6 @@
 """The worker's side of a spawner: a process that forks the main processes of jobs for the worker.
 
-`job_process.py` has the messages between the two, and the spawner of shell jobs itself. That of
+`spawner_process.py` has the messages between the two, and the spawner of shell jobs itself. That of
 phases is in `phase_process.py`.
 """
 
@@ -21,9 +21,9 @@ from typing import Any
 
 import snakemake_kochi
 from snakemake_kochi.queue.ticket import ShellJob, Ticket
-from snakemake_kochi.worker.runners import job_process
+from snakemake_kochi.worker.runners import spawner_process
 from snakemake_kochi.worker.runners.interface import Child
-from snakemake_kochi.worker.runners.job_process import TEMPORARY_SOURCES, find_temporary_directory
+from snakemake_kochi.worker.runners.shell_job import TEMPORARY_SOURCES, find_temporary_directory
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Spawner:
         self,
         patience: float = 10.0,
         most_failures: int = 3,
-        program: str = job_process.__file__,
+        program: str = spawner_process.__file__,
         interpreter: Sequence[str] = _BARE,
         environment: Mapping[str, str] | None = None,
     ) -> None:

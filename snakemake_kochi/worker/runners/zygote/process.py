@@ -28,9 +28,9 @@ from snakemake_kochi.worker.runners.job_process import (
     CANNOT_EXECUTE,
     end_with_parent,
     lead_session,
-    missing_files,
 )
 from snakemake_kochi.worker.runners.python_process import memory_mb, run_as_main
+from snakemake_kochi.worker.runners.shell_job import missing_files
 from snakemake_kochi.worker.runners.snakemake_internals import (
     ParsedWorkflow,
     UnfitError,
