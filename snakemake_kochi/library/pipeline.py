@@ -24,7 +24,7 @@ from snakemake_kochi.phases.enclosing import enclosure_of
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.launcher import Files, line_of, shape_of
 from snakemake_kochi.phases.products import Install, merge, read_build, read_manifest
-from snakemake_kochi.phases.script import Environment, source_variables, starting
+from snakemake_kochi.phases.script import Environment, mode_of, source_variables, starting
 from snakemake_kochi.project.grid import Phase, Point
 from snakemake_kochi.project.isolation import MachineIsolation
 from snakemake_kochi.project.recipes import Recipe
@@ -126,13 +126,10 @@ def _build(
     exports = [f"export {n}={_quoted(v)}" for n, v in phase.environment(parameters).items()]
     environment = Environment(known.load_environment, installs, {}).preamble()
     words = _isolated(phase, known.machine_isolation, installs, "", {}).words
-    isolated = f"# {_shown([*words, 'bash', str(_PRIVATE / 'start.sh')])}\n" if words else ""
-    text = isolated + "\n".join([*exports, environment + _mode(phase) + _ended(phase.script)])
+    isolated = f"# {_shown([*words, 'bash', '...'])}\n" if words else ""
+    mode = f"{mode_of(phase.strict)}\n"
+    text = isolated + "\n".join([*exports, environment + mode + _ended(phase.script)])
     yield Stage("build", NODE, text, "Once, for all runs with the same sources and parameters.")
-
-
-def _mode(phase: Phase) -> str:
-    return f"{starting(None, Path(), phase.strict).splitlines()[1]}\n"
 
 
 def _tree(place: Place) -> str:
@@ -256,10 +253,11 @@ def _isolated(
 def _isolation(known: BatchFreeze, isolated: _Isolated, environment: Environment) -> Stage:
     """The command that starts the script, within its isolation if it has one."""
     isolation = known.run.isolation
-    command = _shown([*isolated.words, "bash", str(_PRIVATE / "start.sh")])
-    body = _PRIVATE / f"run_{known.experiment}.sh"
-    file = starting(environment.sourced(_PRIVATE), body, known.run.strict)
-    text = f"{command}\n# start.sh:\n{file}"
+    place = Path("/private")  # needs no quotes, and is replaced
+    body = place / f"run_{known.experiment}.sh"
+    words = starting(environment.sourced(place), body, known.run.strict)
+    shown = [word.replace(str(place), str(_PRIVATE)) for word in words]
+    text = f"{_shown([*isolated.words, *shown])}\n"
     if isolation is None:
         return Stage("isolation", NODE, text, "Not isolated.")
     said = ", ".join(isolation.words) or "container"

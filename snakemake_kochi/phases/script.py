@@ -152,21 +152,25 @@ def run_script(
     if preamble is not None:
         preamble.write_text(environment.preamble(), "utf-8", "surrogateescape")
     body.write_text(script + "\n", "utf-8", "surrogateescape")
-    starter = scratch / "start.sh"
-    starter.write_text(starting(preamble, body, strict, before))
-    command = [*wrapper, "bash", str(starter)]
+    command = [*wrapper, *starting(preamble, body, strict, before)]
     variables = environment.of_process()
     if output is None:
         return _run(command, directory, variables, timeout, meanwhile)
     return _run_followed(command, directory, variables, output, timeout, meanwhile)
 
 
-def starting(preamble: Path | None, body: Path, strict: bool, before: str = "") -> str:
-    """The bash file that a script is started by; see `run_script`. `preamble`: see `sourced`."""
-    mode = "set -euo pipefail" if strict else "set +e +o pipefail"
+def starting(preamble: Path | None, body: Path, strict: bool, before: str = "") -> list[str]:
+    """The command that a script is started by; see `run_script`. `preamble`: see `sourced`."""
     # Sourced, not appended: bash then reports the user's script with its own line numbers.
     first = _STOPPING if preamble is None else f". {shlex.quote(str(preamble))}"
-    return f"{first}\n{before}{mode}\n. {shlex.quote(str(body))}\n"
+    lines = f"{first}\n{before}{mode_of(strict)}\n. {shlex.quote(str(body))}\n"
+    # Not a file: each one that is made for a run takes its time. $0 is the user's script.
+    return ["bash", "-c", lines, str(body)]
+
+
+def mode_of(strict: bool) -> str:
+    """What bash does in a user's script when a command fails."""
+    return "set -euo pipefail" if strict else "set +e +o pipefail"
 
 
 def saved_threads() -> str:

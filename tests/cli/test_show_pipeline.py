@@ -42,7 +42,8 @@ run:
   isolate: [environment]
   script: |
     private=${KOCHI_HOSTFILE%/hosts}
-    cat "$private/start.sh" "$private/environment.sh" "$private/run_sum.sh"
+    printf "bash -c '%s' %s\\n" "$BASH_EXECUTION_STRING" "$0"
+    cat "$private/environment.sh" "$private/run_sum.sh"
     echo "launch=$KOCHI_LAUNCH"
     env | grep ^KOCHI_ | sort
 """
@@ -109,8 +110,8 @@ def test_the_texts_are_those_that_a_run_executes(project: Path, kochi: Kochi) ->
     private = re.search(r"^KOCHI_HOSTFILE=(.*)/hosts$", printed, re.MULTILINE)
     assert private is not None
     printed = printed.replace(private[1], "<private>")
-    # Each line of these files was in the files of the run, in this order.
-    started = now["isolation"].partition("# start.sh:\n")[2].replace("'", "").splitlines()
+    # Each line was in the command and in the files of the run, in this order.
+    started = now["isolation"][now["isolation"].index("bash -c ") :].splitlines()
     preamble = now["environment"].splitlines()
     preamble = preamble[preamble.index("export LOADED=1") :]
     lines = iter(printed.replace("'", "").splitlines())

@@ -128,6 +128,25 @@ def test_the_end_of_a_script_is_seen_with_what_its_processes_took(
     assert ended("true", None).status == 0
 
 
+@pytest.mark.parametrize("loaded", ["", "loaded=yes\n: and more lines\n"])
+@pytest.mark.parametrize("strict", [True, False])
+def test_bash_reports_a_script_by_its_own_file_and_line_numbers(
+    tmp_path: Path, loaded: str, strict: bool
+) -> None:
+    output, file = tmp_path / "output", tmp_path / "it's.sh"
+    script = "echo $0 ${BASH_SOURCE[0]} $LINENO ${loaded-no}\nno-such-program\necho after"
+    environment = Environment(loaded, [], {})
+    ended = run_script(
+        script, "it's", tmp_path, environment, strict, tmp_path, output, before="known=1\n\n"
+    )
+    assert output.read_text().splitlines() == [
+        f"{file} {file} 1 {'yes' if loaded else 'no'}",
+        f"{file}: line 2: no-such-program: command not found",
+        *([] if strict else ["after"]),
+    ]
+    assert ended.status == (127 if strict else 0)
+
+
 def test_a_full_disk_is_said_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
