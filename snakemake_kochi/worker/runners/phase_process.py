@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from snakemake_kochi.queue.ticket import ShellJob
 from snakemake_kochi.worker.runners.job_process import end_with_parent
 from snakemake_kochi.worker.runners.python_process import memory_mb, run_as_main
 from snakemake_kochi.worker.runners.shell_job import execute_shell_job
@@ -31,6 +30,7 @@ from snakemake_kochi.worker.runners.zygote.parse_state import Variables
 if TYPE_CHECKING:
     from typing import Any
 
+    from snakemake_kochi.queue.ticket import ShellJob
     from snakemake_kochi.worker.runners.job_process import Job
 
 # Seconds without a job, as of a zygote.
