@@ -97,8 +97,8 @@ class Needed:
         return found
 
     @cached_property
-    def builds(self) -> set[Path]:
-        """The builds that processes with a workspace use."""
+    def builds(self) -> set[str]:
+        """The digests of the builds that processes with a workspace use."""
         return builds_in_use(self.project.workspaces(self.machine.name))
 
     @cached_property
@@ -234,11 +234,11 @@ def _clean_builds(needed: Needed, rules: Rules, removal: Removal) -> None:
         paths = find_lock_settings(machine).paths
         return paths.project(project.directory).build(path.name)
 
-    def is_used(name: Path, place: Path, present: Needed) -> bool:
+    def is_used(path: Path, place: Path, present: Needed) -> bool:
         with contextlib.suppress(FileNotFoundError):
             if removal.age_of(BuildPaths(place).manifest) < LEAST_AGE:
                 return True
-        return name in present.builds or name in present.directories
+        return path.name in present.builds or path in present.directories
 
     old, left, kept = list[Path](), [], list[Path]()
     for kind, parent in kinds.items():

@@ -44,8 +44,6 @@ from snakemake_kochi.phases.script import (
     Environment,
     Stopwatch,
     give_repository,
-    note_build,
-    note_prepared,
     run_script,
     scratch_directory,
     source_variables,
@@ -122,8 +120,10 @@ def run_task(
     machine = freeze.paths.machine(freeze.machine_name)
     variables = _job_variables(freeze, task, prepared)
     around = Environment(freeze.load_environment, installs, variables)
-    with scratch_directory(freeze.workspaces) as scratch:
-        _note_use(scratch, build, prepared)
+    used = (build,) if prepared is None else (build, prepared)
+    with scratch_directory(freeze.workspaces, used) as scratch:
+        if prepared is not None and not is_there(prepared.tree):
+            raise CopyError(f"{prepared.tree} was deleted just now")
         directory = _workspace(freeze, build, scratch)
         captured = scratch / "stdout"
         started = start(
@@ -177,14 +177,6 @@ def run_task(
             if output.type == "stats":
                 output.file.write_bytes(to_json(record))
     return record
-
-
-def _note_use(scratch: Path, build: Build, prepared: Build | None) -> None:
-    note_build(scratch, build)
-    if prepared is not None:
-        note_prepared(scratch, prepared)
-        if not is_there(prepared.tree):
-            raise CopyError(f"{prepared.tree} was deleted just now")
 
 
 def _with_node_data(

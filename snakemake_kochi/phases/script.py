@@ -70,10 +70,10 @@ _FOREIGN_VARIABLES = (
     "GIT_PREFIX",
     "GIT_WORK_TREE",
 )
-# of a private directory: the process that made it, and a random number
+# of a private directory: the process that made it, a random number, and the builds that it uses
 _SCRATCH_NAME = re.compile(
     r"(?P<host>[0-9a-f]{8})-(?P<boot>[0-9a-f]{8})-(?P<namespace>[0-9a-f]+)"
-    r"-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{8}"
+    r"-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{8}(?P<builds>(?:\.[^.]+)*)"
 )
 
 
@@ -324,53 +324,33 @@ class Stopwatch:
 
 
 @contextmanager
-def scratch_directory(workspaces: Path) -> Iterator[Path]:
+def scratch_directory(workspaces: Path, uses: Sequence[Build] = ()) -> Iterator[Path]:
     """A new empty directory for the calling process, in a directory that is made if necessary.
 
     Its name identifies its process for good. So the next phase removes what a killed process left,
-    where it can see that process, or after the next boot of that host.
+    where it can see that process, or after the next boot of that host. It also says which builds
+    the process `uses`, and what `prepare` scripts have made: programs may load libraries from there
+    as long as the directory exists.
     """
     parent = make_directory(workspaces)
     _sweep(parent)
     own = ProcessIdentity.of(os.getpid())
     assert own is not None
     words = (*node_words(), str(own.pid), str(own.start), secrets.token_hex(4))
-    directory = make_directory(parent / "-".join(words))
+    name = ".".join(["-".join(words), *(build.digest for build in uses)])
+    directory = make_directory(parent / name)
     try:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-# the names of links in a private directory
-_BUILD, _PREPARED = "build", "prepared"
-
-
-def note_build(scratch: Path, build: Build) -> None:
-    """Note in a private directory that its process uses a build, as long as the directory exists.
-
-    Programs may load libraries from the build all the time.
-    """
-    with suppress(OSError):  # without symbolic links, the time of its last use protects the build
-        (scratch / _BUILD).symlink_to(build.tree)
-
-
-def note_prepared(scratch: Path, prepared: Build) -> None:
-    """The same of what a `prepare` script has made."""
-    with suppress(OSError):
-        (scratch / _PREPARED).symlink_to(prepared.tree)
-
-
-def builds_in_use(workspaces: Path) -> set[Path]:
-    """The builds that living processes use, and what `prepare` scripts have made for them. Raises
-    OSError if that is not known now."""
-    found = set()
-    for entry in list_names(workspaces):
-        if not is_forsaken(entry):
-            for link in (_BUILD, _PREPARED):
-                with suppress(FileNotFoundError):
-                    found.add(Path(os.readlink(workspaces / entry / link)).parent)
-    return found
+def builds_in_use(workspaces: Path) -> set[str]:
+    """The digests of the builds that living processes use, and of what `prepare` scripts have made
+    for them. Raises OSError if they are not known now."""
+    entries = filter(None, map(_SCRATCH_NAME.fullmatch, list_names(workspaces)))
+    living = (entry for entry in entries if not is_forsaken(entry[0]))
+    return {digest for entry in living for digest in entry["builds"].split(".") if digest}
 
 
 def give_repository(git_directory: str | None, copy: Path) -> None:

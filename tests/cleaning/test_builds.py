@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.paths import ProjectPaths, WorkingPaths
 from snakemake_kochi.phases.install import Install
 from snakemake_kochi.phases.products import Build, write_build, write_manifest
-from snakemake_kochi.phases.script import note_build, note_prepared, scratch_directory
+from snakemake_kochi.phases.script import scratch_directory
 
 RECIPE = ("tool", "fast")
 
@@ -93,8 +94,7 @@ def test_the_builds_above_a_size_go_and_the_one_not_used_for_longest_goes_first(
 
 def test_a_build_stays_as_long_as_the_workspace_of_a_living_process_names_it(made: Made) -> None:
     build = made.build("used")
-    with scratch_directory(made.project.workspaces("local")) as scratch:
-        note_build(scratch, build)
+    with scratch_directory(made.project.workspaces("local"), [build]):
         made.stage.clean()
         assert made.builds == {"used"}
     made.stage.clean()
@@ -106,8 +106,7 @@ def test_what_was_prepared_goes_as_builds_do(made: Made) -> None:
     for digest in ("old", "used", "kept"):
         os.rename(made.project.build("local", made.build(digest).digest).directory, parent / digest)
     used = Build("used", made.project.prepared("local", "used").tree)
-    with scratch_directory(made.project.workspaces("local")) as scratch:
-        note_prepared(scratch, used)
+    with scratch_directory(made.project.workspaces("local"), [Build("other", Path()), used]):
         report = made.stage.clean(keep=("prepared:kept.yaml",))
         assert set(os.listdir(parent)) == {"used", "kept"}
     assert {kind: freed.count for kind, freed in report.freed.items()} == {"prepared": 1}
@@ -144,8 +143,9 @@ def test_a_build_that_a_run_began_to_use_just_before_goes_back(
     made: Made, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     build = made.build("used")
-    with scratch_directory(made.project.workspaces("local")) as scratch:
-        _after_moving_aside(monkeypatch, lambda _: note_build(scratch, build))
+    with ExitStack() as stack:
+        run = scratch_directory(made.project.workspaces("local"), [build])
+        _after_moving_aside(monkeypatch, lambda _: stack.enter_context(run))
         made.stage.clean()
         assert made.builds == {"used"}
         assert (build.tree / "program").exists()
@@ -181,8 +181,7 @@ def test_a_clean_up_that_was_killed_loses_no_build_that_is_used(made: Made) -> N
     build = made.build("used")
     place = made.project.build("local", "used").directory
     place.rename(place.with_name(".aside-0123-used"))
-    with scratch_directory(made.project.workspaces("local")) as scratch:
-        note_build(scratch, build)
+    with scratch_directory(made.project.workspaces("local"), [build]):
         made.stage.clean()
     assert made.builds == {"used"}
 

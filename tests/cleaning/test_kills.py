@@ -19,7 +19,7 @@ from support import git, worker_command, write
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.phases.freeze import take_freeze
 from snakemake_kochi.phases.products import Build
-from snakemake_kochi.phases.script import note_build, scratch_directory
+from snakemake_kochi.phases.script import scratch_directory
 from snakemake_kochi.queue import Inbox, Ticket, allocate_ids, find_job
 from snakemake_kochi.snapshot.pruning import is_whole
 
@@ -52,13 +52,13 @@ def _prepare(stage: Stage, stack: ExitStack) -> tuple[str, Build]:
         make_directory(place.tree)
         place.manifest.write_bytes(to_json({"version": 1}))
     # This process uses one of them.
-    scratch = stack.enter_context(scratch_directory(project.workspaces("local")))
-    note_build(scratch, Build("used", builds[1].tree))
+    used = Build("used", builds[1].tree)
+    stack.enter_context(scratch_directory(project.workspaces("local"), [used]))
     make_old(stage.root.directory)
     for path in project.freezes():
         is_newest = json.loads(path.read_text())["snapshot"]["commit"] == newest
         make_old(path, 39 if is_newest else 41)
-    return newest, Build("used", builds[1].tree)
+    return newest, used
 
 
 def test_a_clean_up_may_be_killed_before_any_step_twice_and_then_goes_on(
