@@ -63,6 +63,9 @@ def _clean_shard(
         for job, ticket in ended.items():
             if job in live or job in needed or _is_awaited(ticket, controllers):
                 continue
+            # A job that had no result may have ended before the queues were listed.
+            if not _has_ended_before(machine.job(job), removal.now - rules.jobs, removal.now):
+                continue
             if not rules.keeps("jobs", (str(job), *((ticket.name,) if ticket else ()))):
                 removal.remove("jobs", machine.job(job).directory)
     if not removal.is_dry:
@@ -77,23 +80,25 @@ def _ended(
     """The jobs that ended long ago, with their tickets if these can be read."""
     for job in numbers:
         paths = machine.job(job)
-        with contextlib.suppress(FileNotFoundError):
-            if not _has_ended_before(paths, removal.now - rules.jobs, removal.now):
-                continue
-            ticket = None
-            with contextlib.suppress(FileNotFoundError, DamagedFileError):
-                ticket = read_ticket(paths.ticket)
-            yield job, ticket
+        if not _has_ended_before(paths, removal.now - rules.jobs, removal.now):
+            continue
+        ticket = None
+        with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            ticket = read_ticket(paths.ticket)
+        yield job, ticket
 
 
 def _has_ended_before(paths: JobPaths, moment: float, now: float) -> bool:
-    """Whether a job ended before a moment. Raises OSError."""
+    """Whether a job ended before a moment, and is still there. Raises OSError."""
     try:
         return answered(paths.result.stat).st_mtime <= moment
     except FileNotFoundError:
-        # Of a job that was deleted, a worker that was long presumed dead has left a late result.
-        last = min(moment, now - LEFTOVER_AGE)
-        return answered(paths.directory.stat).st_mtime <= last
+        pass
+    # Of a job that was deleted, a worker that was long presumed dead has left a late result.
+    try:
+        return answered(paths.directory.stat).st_mtime <= min(moment, now - LEFTOVER_AGE)
+    except FileNotFoundError:
+        return False
 
 
 def _is_awaited(ticket: Ticket | None, controllers: Collection[str]) -> bool:

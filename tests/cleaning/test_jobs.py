@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cleaning.stage import Stage, make_old
@@ -14,6 +16,9 @@ from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.queue import Inbox, allocate_ids, find_job
 from snakemake_kochi.queue.adoption import Orphans
 from snakemake_kochi.queue.entries import find_entry
+from snakemake_kochi.queue.jobs import jobs_with_tickets
+from snakemake_kochi.queue.result import Result
+from snakemake_kochi.queue.ticket import now
 
 
 def test_an_old_job_goes_with_its_log_and_a_younger_one_stays(stage: Stage) -> None:
@@ -58,6 +63,31 @@ def test_a_job_stays_while_a_queue_has_its_ticket(stage: Stage) -> None:
     assert find_entry(stage.queue.paths, claim.ticket.job) is not None
     # Recovery needs what the worker said of itself.
     assert stage.machine.worker(worker).state.exists()
+
+
+def test_a_job_that_ends_after_a_long_time_during_the_clean_up_stays(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.submit("job")
+    worker = stage.worker()
+    (claim,) = stage.queue.claim(worker, lambda _: "take")
+    paths = stage.machine.job(0)
+    make_directory(paths.directory)
+    make_old(paths.directory)
+
+    def end_and_look(*arguments: Any) -> Collection[int]:
+        times = (now(), now(), str(paths.log))
+        result = Result(0, 1, claim.nonce, worker, "node", "success", 0, None, *times)
+        assert stage.queue.finish(claim, result)
+        return jobs_with_tickets(*arguments)
+
+    monkeypatch.setattr("snakemake_kochi.cleaning.jobs.jobs_with_tickets", end_and_look)
+    stage.clean()
+    assert stage.jobs() == [0]
+    make_old(paths.directory)
+    monkeypatch.undo()
+    stage.clean()
+    assert stage.jobs() == []
 
 
 def test_a_job_stays_while_its_controller_or_the_next_one_may_ask_for_it(stage: Stage) -> None:
