@@ -160,6 +160,7 @@ class Claims:
         if claims:
             self._costs.append(time.monotonic() - began)
             self._last = claims[-1].ticket.resources
+        self._forget_left(claims)
         self._held.extend(claim for claim in claims if claim.ticket.job not in at_once)
         self.keep()
         return Claimed([claim for claim in claims if claim.ticket.job in at_once], is_full)
@@ -272,6 +273,13 @@ class Claims:
             left, self._left, self._retry_at = self._left, [], math.inf
             for claim, reason, detail in left:
                 self.requeue(claim, reason, detail)
+
+    def _forget_left(self, claims: Sequence[Claim]) -> None:
+        """Forget that tickets which are claimed anew were to be requeued: they had been, although
+        the call failed. The new claim has the same name, and a further try would take its ticket
+        away while the job runs."""
+        anew = {claim.path for claim in claims}
+        self._left = [each for each in self._left if each[0].path not in anew]
 
     def drop(self) -> None:
         """Forget all claims: other workers decide about these tickets."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import signal
 import time
 from dataclasses import replace
@@ -167,6 +169,30 @@ def test_an_exclusive_ticket_is_not_claimed_ahead(site, claims_after):
     claimed = claims.claim_from(Queue(site.machine, "q"), [])
     assert (jobs_of(claimed.at_once), claimed.is_full) == ([0, 1], True)
     assert claims.held == (2,)
+
+
+def test_a_ticket_whose_requeue_only_seemed_to_fail_is_not_taken_from_its_next_attempt(
+    site, claims_after, monkeypatch
+):
+    site.submit("true")
+    queue, claims = Queue(site.machine, "q"), claims_after()
+    (first,) = claims.claim_from(queue, []).at_once
+    requeue = Queue.requeue
+
+    def lose_the_answer(*arguments):
+        requeue(*arguments)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Queue, "requeue", lose_the_answer)
+        claims.requeue(first)
+    assert not claims.is_empty, "it is to be repeated"
+    (anew,) = claims.claim_from(queue, []).at_once
+    assert anew.path == first.path
+    monkeypatch.setattr(claims, "_retry_at", 0.0)
+    claims.retry()
+    assert anew.path.exists()
+    assert claims.is_empty
 
 
 @pytest.fixture
