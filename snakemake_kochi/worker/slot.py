@@ -82,12 +82,21 @@ class Slot:
         self._ended: str | None = None
         self._ended_at = 0.0
         self._give_up: float | None = None
+        self._unended: Sequence[ProcessIdentity] = ()  # given up: no signal has ended them
         self._is_over = False
 
     @property
     def is_over(self) -> bool:
-        """Whether no process of the job is left."""
+        """Whether the main process has ended, and no other one that a signal can end is left."""
         return self._is_over
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether a process of the job that is over is still alive, in a call that hangs perhaps.
+
+        Then no other attempt may begin on this node.
+        """
+        return any(process.is_alive() for process in self._unended)
 
     @property
     def pid(self) -> int:
@@ -216,6 +225,7 @@ class Slot:
         if moment >= self._give_up:
             pids = ", ".join(str(process.pid) for process in left)
             _log.warning("job %d: processes %s cannot be ended", self.claim.ticket.job, pids)
+            self._unended = left
             return False
         if self._next_signal is not None and moment >= self._next_signal:
             send_signal(left, signal.SIGKILL)

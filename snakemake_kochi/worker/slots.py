@@ -238,6 +238,10 @@ class Ends:
         return self._walltime.is_shorter_than_allocation_for(slot.limit)
 
     def _requeue(self, slot: Slot, reason: UncountedReason, detail: str) -> list[tuple[Slot, str]]:
+        if slot.has_processes:
+            # If the worker leaves before they end, who recovers the ticket waits for them, too.
+            slot.publish_again_in(RETRY)
+            return []
         queue = self._queue_of(slot.claim.ticket)
         slot.file.close()  # it goes, and NFS would keep an open file under another name
         try:

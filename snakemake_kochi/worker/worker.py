@@ -147,7 +147,7 @@ class Worker:
         self._state.note_idle(self._is_idle and self._claims.is_empty)
         self._state.write_when_due()
         if not self._is_idle:
-            return True
+            return not self._is_held_up
         if self._orders.is_stopping:
             return False
         return not self._idle.is_over or not self._may_leave()
@@ -171,6 +171,11 @@ class Worker:
     @property
     def _is_idle(self) -> bool:
         return not self._slots and self._claims.next_held is None
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether it is to leave, and has only jobs whose processes no signal ends."""
+        return self._orders.is_stopping and all(slot.has_processes for slot in self._slots)
 
     def _stop(self) -> None:
         """Requeue the jobs: with their grace at the first request, without it at the second."""

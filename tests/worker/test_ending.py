@@ -88,6 +88,40 @@ def test_a_worker_that_is_told_to_stop_requeues_its_jobs(site, number):
     assert find_worker(site.machine, 0).running == {}
 
 
+@pytest.mark.parametrize("seconds", [3, 600])
+def test_a_ticket_is_not_requeued_while_a_process_of_it_lives_that_no_signal_ends(site, seconds):
+    """As one whose system call waits for a file server that is gone."""
+    site.submit(f"[ -e pid ] || {{ sleep {seconds} & echo $! > pid; wait; }}")
+    worker = site.start_changed(
+        f"""
+        from pathlib import Path
+        from snakemake_kochi.worker import slot
+        send_signal, slot._LEFTOVER_PATIENCE = slot.send_signal, 0.2
+        def send(processes, number):
+            pid = int(Path({str(site.directory / "pid")!r}).read_text())
+            send_signal([process for process in processes if process.pid != pid], number)
+        slot.send_signal = send
+        """,
+        grace=0.1,
+        leave_patience=5.0,
+    )
+    pid = site.wait_for("pid").strip()
+    worker.terminate()
+    waiting = site.machine.queue("q").waiting
+    site.wait_until(lambda: "cannot be ended" in site.machine.worker(0).log.read_text())
+    while worker.poll() is None:
+        requeued = list(waiting.rglob("*.json"))
+        assert not (requeued and is_running(pid))
+    if seconds < 5:
+        assert find_worker(site.machine, 0).describe() == "left"
+        assert [path.name for path in waiting.rglob("*.json")] == ["0000000000-2.json"]
+    else:
+        assert find_worker(site.machine, 0).state == "draining"
+        assert list(waiting.rglob("*.json")) == []
+    assert site.start().wait() == 0
+    assert site.job(0).result.attempt == 2
+
+
 def test_a_second_signal_does_not_wait_for_the_grace(site):
     site.submit("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done")
     worker = site.start(grace=10_000)
