@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from snakemake_kochi.files import KeptNames, answered, sync
 from snakemake_kochi.paths import SHARD, ControllerPaths
 
+_NO_NUMBER = b"?\n"  # the end of a line that is no number then
+
 
 class ReadDeliveries:
     """Which deliveries in an inbox were read. The adopter of this controller has to know them,
@@ -26,6 +28,7 @@ class ReadDeliveries:
         self.inbox = KeptNames(paths.inbox)
         self._names: set[str] = set()  # of deliveries that are still in the inbox
         self._file: int | None = None
+        self._is_torn = False  # whether the last line in it may be a part of one
         self._removal = threading.Thread()
         self._is_closed = False
 
@@ -34,11 +37,16 @@ class ReadDeliveries:
 
     def note(self, name: str, job: int) -> None:
         """Note a delivery that was read. Raises OSError if that cannot be written."""
-        line = b"%d\n" % job
         if self._file is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._file = os.open(self.paths.read_jobs, flags, 0o600)
-        if os.write(self._file, line) < len(line):
+            self._is_torn = os.fstat(self._file).st_size > 0
+        line = b"%d\n" % job
+        if self._is_torn:
+            # Otherwise the digits of both lines would be the number of another job.
+            line = _NO_NUMBER + line
+        self._is_torn = os.write(self._file, line) < len(line)
+        if self._is_torn:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.paths.read_jobs))
         self._names.add(name)
 

@@ -354,8 +354,9 @@ def _take_range(machine: MachinePaths, kind: Kind, first: int, count: int) -> ra
         path = machine.number_range(kind, first)
         make_directory(path.parent)
         content = to_json({"version": VERSION, "next": first + count})
-        # It must be durable: a number given twice after a power failure would mix up the results of
-        # two jobs.
+        # Its content must be durable: a number given twice after a power failure would mix up the
+        # results of two jobs. Of the names that a power failure takes, those of the tickets are
+        # later ones.
         if write_exclusively(path, content, durable=True):
             if first >= (floor := _floor(machine, kind)):
                 return range(first, first + count)

@@ -17,9 +17,10 @@ from faulty_filesystem import FaultyFilesystem
 from support import wait_until
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Inbox, Queue, Ticket, cancel_all
-from snakemake_kochi.queue.deliveries import jobs_read
+from snakemake_kochi.queue.deliveries import ReadDeliveries, jobs_read
 from snakemake_kochi.queue.entries import Entry, JobSet
 from snakemake_kochi.queue.jobs import jobs_of
 from snakemake_kochi.queue.skipped import SkippedTickets
@@ -204,3 +205,27 @@ def test_what_was_handed_over_in_spite_of_an_error_is_not_handed_over_again(
         queue.hand_over(numbered, again=True)
         left = set(range(301)).difference(there) if has_ended else range(301)
         assert Counter(view.job for view in queue.jobs()) == dict.fromkeys(left, 1)
+
+
+def test_a_number_that_did_not_fit_on_the_disk_makes_no_other_one(
+    machine: MachinePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = machine.controller("c")
+    make_directory(paths.inbox)
+    make_directory(paths.read_jobs.parent)
+    deliveries, write = ReadDeliveries(paths), os.write
+    deliveries.note("11-a.json", 11)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda file, line: write(file, line[:2]))
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space left"):
+                deliveries.note("1234-a.json", 1234)
+    deliveries.note("56-a.json", 56)
+    deliveries.close()
+    assert jobs_read(paths) == {11, 56}
+    with paths.read_jobs.open("ab") as file:
+        file.write(b"78")  # all that its controller had written when it was killed
+    adopted = ReadDeliveries(paths)
+    adopted.note("9-a.json", 9)
+    adopted.close()
+    assert jobs_read(paths) == {11, 56, 9}
