@@ -20,10 +20,11 @@ from snakemake_kochi.executor.internals import keep_empty_directories, leave_to_
 from snakemake_kochi.executor.results import Results
 from snakemake_kochi.executor.run import Run
 from snakemake_kochi.executor.submission import Submission
-from snakemake_kochi.files import has_room, is_there
+from snakemake_kochi.files import has_room
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import cancel_all, find_job, remove_private_queues
+from snakemake_kochi.queue.result import has_result
 
 _PATIENCE = 15.0  # seconds
 _PATIENCE_ON_FULL_DISK = 1.0
@@ -159,7 +160,7 @@ class Shutdown:
         """
         jobs = self._ending.union(self._run.pending.numbers())
         try:
-            return any(not is_there(self._run.machine.job(job).result) for job in jobs)
+            return any(not has_result(self._run.machine.job(job)) for job in jobs)
         except OSError:
             return True
 
@@ -242,7 +243,7 @@ class Cancelling:
 
     def _has_ended(self, job: int) -> bool:
         with contextlib.suppress(OSError):
-            return is_there(self._machine.job(job).result)
+            return has_result(self._machine.job(job))
         return False  # as far as is known
 
     def report(self) -> None:

@@ -31,7 +31,7 @@ from snakemake_kochi.queue.deliveries import jobs_read
 from snakemake_kochi.queue.entries import find_entry, queue_names
 from snakemake_kochi.queue.jobs import JobView, jobs_of
 from snakemake_kochi.queue.recovery import recover
-from snakemake_kochi.queue.result import Result, read_result
+from snakemake_kochi.queue.result import Result, has_result, read_result
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
 from snakemake_kochi.queue.workers import read_worker
 
@@ -172,7 +172,7 @@ class Orphans:
     def has_ended(self, job: int) -> bool:
         """Whether the job has ended; False also while that is unknown."""
         with contextlib.suppress(OSError):
-            return is_there(self._machine.job(job).result)
+            return has_result(self._machine.job(job))
         return False
 
     def queues_of_ending(self) -> set[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import answered, parse_json, read_json
+from snakemake_kochi.files import answered, is_there, parse_json, read_json, show_new_files
 from snakemake_kochi.paths import JobPaths
 from snakemake_kochi.processes import Node, ProcessIdentity
 
@@ -211,6 +211,15 @@ class Result:
         ):
             raise DamagedFileError(f"{where}: not a result: {dict(data)}")
         return result
+
+
+def has_result(paths: JobPaths) -> bool:
+    """Whether the directory of a job has its result, perhaps from another node, just now.
+
+    Raises OSError when that is unknown.
+    """
+    show_new_files(paths.directory)
+    return is_there(paths.result)
 
 
 def read_result(path: Path, read: Reader = read_json) -> Result:

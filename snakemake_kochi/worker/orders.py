@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError, WorkerError
-from snakemake_kochi.files import is_removed, is_there
+from snakemake_kochi.files import is_removed, is_there, list_names
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
@@ -136,7 +136,9 @@ class Orders:
         found = set()
         try:
             for job in jobs:
-                if is_there(self._machine.job(job).cancel):
+                paths = self._machine.job(job)
+                # Listed: once a client of NFS has not found a name, it says so for up to a minute.
+                if paths.cancel.name in list_names(paths.directory):
                     found.add(job)
         except OSError as error:
             # Do not ask about the other jobs: each question may take seconds.

@@ -21,7 +21,9 @@ from snakemake_kochi.queue import (
     find_worker,
     order_release,
 )
-from snakemake_kochi.worker.orders import ControllerWatch
+from snakemake_kochi.queue.result import has_result
+from snakemake_kochi.worker.orders import ControllerWatch, Orders, Surroundings, Walltime
+from snakemake_kochi.worker.own_directory import OwnDirectory
 from tests.worker.conftest import Site
 
 LOGIN = Node("login", "machine", "boot", "pid:[1]")
@@ -221,3 +223,24 @@ def test_a_worker_whose_allocation_begins_again_gets_another_number(site):
         worker = site.start(worker=number, queues=("q",), allocation="12")
         assert worker.wait() == 0
     assert [find_worker(site.machine, each).state for each in range(2)] == ["left"] * 2
+
+
+def test_an_order_to_cancel_and_a_result_are_seen_on_a_node_that_has_cached_their_absence(
+    tmp_path: Path,
+) -> None:
+    # A client of NFS does so for up to a minute.
+    with FaultyFilesystem(tmp_path / "backing", tmp_path / "there", cache_seconds=600) as there:
+        machine = Root(there.path / "root").machine("local")
+        surroundings = Surroundings({}, None, Walltime(None, 0.0))
+        orders = Orders(machine, 0, OwnDirectory(machine.worker(0)), surroundings)
+        paths = machine.job(7)
+        make_directory(paths.directory)
+        assert orders.cancelled([7]) == set()
+        assert not paths.cancel.exists() and not has_result(paths)
+        elsewhere = tmp_path / "backing" / paths.directory.relative_to(there.path)
+        for file in (paths.cancel, paths.result):
+            (elsewhere / file.name).touch()
+            assert not file.exists(), "its absence is cached"
+        assert orders.cancelled([7]) == {7}
+        (elsewhere / paths.result.name).touch()
+        assert has_result(paths)
