@@ -310,7 +310,7 @@ def examine_wakeup(trial: TrialPaths) -> Finding:
     """Examine the FIFO that wakes workers."""
     with contextlib.closing(WakeUp(trial.wakeup)) as wakeup:
         if wakeup.is_silent:
-            said = "no FIFOs here: workers and controllers poll ten times a second instead"
+            said = "no FIFOs here: controllers look ten times a second, workers two to ten times"
             return Finding("note", said)
         if notify(trial.wakeup) and wakeup.wait(0):
             return Finding("ok", "a FIFO wakes its reader")

@@ -109,7 +109,7 @@ def test_doctor_tells_what_a_filesystem_refuses(
             faults.enter_context(filesystem.fault(call, error, **where))
         said = kochi("doctor", cwd=project).stdout
     assert "none between directories (Invalid cross-device link): results are copied" in said
-    assert "no FIFOs here: workers and controllers poll ten times a second instead" in said
+    assert "no FIFOs here: controllers look ten times a second, workers two to ten times" in said
 
 
 # A call that was done, and whose answer got lost: NFS says of the repeated one that the source is
