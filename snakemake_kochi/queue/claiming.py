@@ -13,7 +13,7 @@ from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import move
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.ending import set_aside
-from snakemake_kochi.queue.entries import Entry, QueueRemovedError, queue_lock
+from snakemake_kochi.queue.entries import Entry, claim_lock
 from snakemake_kochi.queue.paused import PausedBatches
 from snakemake_kochi.queue.result import new_nonce
 from snakemake_kochi.queue.skipped import ClaimSettings, Postponed, PreferredTickets, SkippedTickets
@@ -148,11 +148,8 @@ class Claimer:
         if not self._unread.has_some():
             return []
         self._look_for_paused()
-        try:
-            with queue_lock(self._machine, self._paths.name):
-                moved = self._unread.move(is_wanted, worker, at_once, ahead)
-        except QueueRemovedError:
-            moved = []
+        with claim_lock(self._machine, self._paths.name):
+            moved = self._unread.move(is_wanted, worker, at_once, ahead)
         self._found = bool(moved)
         claims: list[Claim] = []
         back: list[tuple[Entry, Ticket]] = []
@@ -212,11 +209,8 @@ class Claimer:
             answers.append(accept(ticket))
             return answers[-1]
 
-        try:
-            with queue_lock(self._machine, self._paths.name):
-                claims, _ = self._claim_locked(worker, noted, limit, found)
-        except QueueRemovedError:
-            return [], False
+        with claim_lock(self._machine, self._paths.name):
+            claims, _ = self._claim_locked(worker, noted, limit, found)
         self._preferred.taken([claim.ticket.job for claim in claims])
         return claims, "stop" in answers
 
@@ -228,12 +222,9 @@ class Claimer:
     ) -> list[Claim]:
         shard = self._find_claimable(limit)
         while shard is not None:
-            try:
-                with queue_lock(self._machine, self._paths.name):
-                    entries = self._skipped.entries(self._paths, shard, tidy=True)
-                    claims, shard = self._claim_locked(worker, accept, limit, entries)
-            except QueueRemovedError:
-                claims, shard = [], None  # the queue was empty
+            with claim_lock(self._machine, self._paths.name):
+                entries = self._skipped.entries(self._paths, shard, tidy=True)
+                claims, shard = self._claim_locked(worker, accept, limit, entries)
             self._found = bool(claims)
             if claims:
                 return claims

@@ -30,7 +30,7 @@ from snakemake_kochi.files import (
     write_atomically,
     write_exclusively,
 )
-from snakemake_kochi.locks import find_lock_settings
+from snakemake_kochi.locks import Held, find_lock_settings
 from snakemake_kochi.paths import SHARD, MachinePaths, QueuePaths
 
 _WAITING = re.compile(r"(\d+)-([1-9]\d*)\.json")
@@ -188,11 +188,21 @@ def queue_lock(machine: MachinePaths, queue: str, complain_after: float = 30.0) 
     """
     directory = machine.queue(queue).directory
     _require(directory)
-    settings = find_lock_settings(machine)
-    with settings.hold(settings.paths.queue(queue), complain_after):
+    with claim_lock(machine, queue, complain_after):
         # A queue is removed under this lock.
         _require(directory)
         yield
+
+
+def claim_lock(
+    machine: MachinePaths, queue: str, complain_after: float = 30.0
+) -> contextlib.AbstractContextManager[Held]:
+    """Hold the lock of a queue as `queue_lock`, but also that of a queue that is gone.
+
+    A process that only moves tickets which it finds there need not ask: such a queue has none.
+    """
+    settings = find_lock_settings(machine)
+    return settings.hold(settings.paths.queue(queue), complain_after)
 
 
 @contextlib.contextmanager

@@ -88,3 +88,27 @@ def test_a_controller_that_was_not_notified_lists_nothing_without_a_look(
     assert queue.finish(claim, result_of(claim))
     assert len(inbox.wait(0, is_look=False)) == 1, "notified"
     inbox.close()
+
+
+def test_a_claim_costs_five_operations_a_ticket_and_eleven_for_all(
+    slow: Any, machine: MachinePaths, ticket: Callable[..., Ticket]
+) -> None:
+    queue = Queue(machine, "q")
+    queue._recovery_due = math.inf  # how often it looks for dead workers is another matter
+    queue.submit([ticket() for _ in range(20)])
+    assert len(queue.claim(4, lambda _: "take", limit=4)) == 4, "the next ones are like these"
+    slow.set_delay(0.02)  # longer than what the kernel has just learned serves further calls
+    assert len(queue.claim(4, lambda _: "take", limit=8, unread=(8, 0))) == 8
+    found = operations(slow)
+    slow.set_delay(0.0)
+    # For each ticket, the kernel looks up both names and renames it, and looks up the new name and
+    # opens it. The rest: the file of the lock, paused batches, the workers of the queue, its shards
+    # and one of them. Nothing is asked about the directory of the queue.
+    assert found == {
+        "lookup": 8 * 3 + 2,
+        "rename": 8,
+        "open": 8 + 1,
+        "flock": 2,
+        "getattr": 3,
+        "readdir": 3,
+    }
