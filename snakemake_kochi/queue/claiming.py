@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 # In seconds; other processes need less to see that the lock is free.
 _PAUSE = 0.005
 # Tickets in a row that a worker must have taken before it claims the next ones without a look.
-_ALIKE = 4
+_ALIKE = 2
 # Seconds until a ticket that could not be read is tried again.
 _RETRY = 5.0
 

@@ -151,7 +151,8 @@ class Claims:
         claims = queue.claim(
             self._worker,
             accept,
-            limit=self._capacity.cores + allowance,
+            # Each ticket needs a core: with more, the first one that has to wait would be read.
+            limit=self._capacity.cores - sum(each.cores for each in running) + allowance,
             is_first=self._is_first if self._first else None,
             is_idle=not running and not self._held,
             unread=unread,

@@ -238,8 +238,8 @@ def test_a_worker_looks_only_a_little_way_ahead_for_its_own_kind(site, preferrin
         calls.clear()
         for job in range(2, 42, 2):
             assert preferring() == [job, job + 1]
-    # Each claim opens the two, the next one, which does not fit, and two new ones.
-    assert len(calls.tickets()) <= 20 * 5
+    # Each claim opens the two, and two new ones.
+    assert len(calls.tickets()) <= 20 * 4
 
 
 def test_the_first_ticket_is_not_skipped_for_ever(site, preferring):
@@ -285,6 +285,14 @@ def test_without_short_jobs_before_only_what_fits_is_claimed(site, claims_after)
     claims = claims_after()
     claimed = claims.claim_from(Queue(site.machine, "q"), [])
     assert (len(claimed.at_once), claims.held, claimed.is_full) == (2, (), False)
+
+
+def test_no_more_tickets_are_read_than_there_are_free_cores(site, claims_after):
+    site.submit(*["true"] * 5)
+    with note_calls() as calls:
+        claimed = claims_after().claim_from(Queue(site.machine, "q"), [Resources()])
+    assert (len(claimed.at_once), claimed.is_full) == (1, False)
+    assert len(calls.tickets()) == 1
 
 
 def test_an_idle_worker_looks_less_and_less_often_until_something_happens():
