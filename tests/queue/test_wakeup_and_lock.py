@@ -4,6 +4,7 @@ import errno
 import fcntl
 import logging
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -221,3 +222,33 @@ def test_who_waits_for_a_lock_asks_a_slow_file_server_less_often():
     """With 10 ms for each look, its holder needs a tenth of a second or more."""
     assert min(pause_after(0.0, cost=0.01) for _ in range(100)) >= 0.02
     assert max(pause_after(0.0, cost=10.0) for _ in range(100)) < 0.4
+
+
+SHARED_BY_A_CHILD = """
+import os, pathlib, sys, time
+from snakemake_kochi.locks.lock import hold
+path = pathlib.Path(sys.argv[1])
+with hold(path, "flock"):
+    pass
+if os.fork() == 0:
+    time.sleep(600)
+with hold(path, "flock"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_lock_of_a_killed_process_is_free_although_a_child_that_it_forked_lives(tmp_path):
+    """A file that stayed open between two takes would keep the lock with the child."""
+    path = tmp_path / "lock"
+    code = [sys.executable, "-c", SHARED_BY_A_CHILD, path]
+    holder = subprocess.Popen(code, stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        holder.kill()
+        holder.wait()
+        with hold(path, "flock", patience=0.0):
+            os.killpg(holder.pid, 0)  # the child lives
+    finally:
+        os.killpg(holder.pid, signal.SIGKILL)
+        holder.stdout.close()
