@@ -15,6 +15,8 @@ from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start
 _QUEUE = "q"
 # Calls that name a file, list a directory or lock: a network filesystem asks its server for most.
 _TRACED = "trace=%file,flock,getdents64"
+# What makes threads; of the answer, the number of the new one.
+_CLONE, _NEW = ("clone(", "clone3("), re.compile(r"= (\d+)$")
 # fstat(2), as strace begins its line.
 _OF_OPEN_FILE = re.compile(r"newfstatat\(\d")
 _LOCK = "/locks/queue-"
@@ -36,7 +38,7 @@ def count_calls_of_jobs(directory: Path, jobs: int) -> JobCalls:
     Queue(machine, _QUEUE).submit(make_tickets(directory, jobs, "true"))
     settings = WorkerSettings(str(directory / "root"), "local", (_QUEUE,), cores=2)
     trace = directory / "trace"
-    tracer = ("strace", "-f", "-y", "-e", _TRACED, "-o", str(trace))
+    tracer = ("strace", "-f", "-y", "-e", f"{_TRACED},clone,clone3", "-o", str(trace))
     subprocess.run(
         [*tracer, *start_command(save_settings(settings))],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
@@ -48,18 +50,34 @@ def count_calls_of_jobs(directory: Path, jobs: int) -> JobCalls:
 
 
 def _count(lines: list[str], root: str, jobs: int) -> JobCalls:
-    """Of the process that takes the queue's lock, from its first to its last time."""
+    """Of all threads of the process that takes the lock, from its first to its last time."""
     locks = [number for number, line in enumerate(lines) if "flock(" in line and _LOCK in line]
-    worker = lines[locks[0]].split()[0]
+    holder = lines[locks[0]].split()[0]
+    threads = _threads_of(holder, lines)
     calls = locked = 0
     is_locked = False
     for line in lines[locks[0] : locks[-1] + 1]:
         pid, said = line.split(maxsplit=1)
-        if pid != worker or root not in said or said.startswith("<..."):
+        if pid not in threads or root not in said or said.startswith("<..."):
             continue
         if said.startswith("flock(") and _LOCK in said:
             is_locked = "LOCK_UN" not in said and "EAGAIN" not in said
         if not _OF_OPEN_FILE.match(said):
             calls += 1
-            locked += is_locked
+            locked += is_locked and pid == holder
     return JobCalls(calls / jobs, locked / jobs)
+
+
+def _threads_of(first: str, lines: list[str]) -> set[str]:
+    """The thread `first` and those that it and they have made, as strace numbers them."""
+    threads, making = {first}, set[str]()
+    for line in lines:
+        pid, said = line.split(maxsplit=1)
+        if pid not in threads:
+            continue
+        if said.startswith(_CLONE):
+            making.add(pid) if "CLONE_THREAD" in said else making.discard(pid)
+        if pid in making and "clone" in said and (new := _NEW.search(said)):
+            threads.add(new[1])
+            making.remove(pid)
+    return threads

@@ -61,8 +61,8 @@ _LONGEST_PAUSE = 0.05  # seconds
 
 # The metadata calls of a worker for a one-line job, below KOCHI_ROOT: all, and those while it holds
 # the lock of the queue. `bench/worker_calls.py` counts them, and a test compares.
-CALLS_PER_JOB = 8.3
-LOCKED_CALLS_PER_JOB = 1.8
+CALLS_PER_JOB = 10.2
+LOCKED_CALLS_PER_JOB = 1.5
 # Metadata calls of `_make_calls`, how often it is called at most, and for how many seconds.
 _CALLS = 9
 _MOST_ROUNDS, _MEASURING = 50, 2.0

@@ -538,7 +538,7 @@ def test_the_time_of_a_call_says_how_many_short_jobs_a_filesystem_leaves_room_fo
     assert slow.verdict == "note" and "Use several queues" in slow.advice
     alone, together = 100 / CALLS_PER_JOB, 100 / LOCKED_CALLS_PER_JOB
     assert slow.measured == (
-        f"10 ms for a metadata call: at most {alone:.0f} short jobs a second by one worker, and "
+        f"10 ms for a metadata call: at most {alone:.1f} short jobs a second by one worker, and "
         f"{together:.0f} by all workers of a queue together"
     )
     fast = judge_speed(0.01)
