@@ -250,8 +250,8 @@ class Submission:
             if self._is_stray(ticket)
         }
         for job, outcome in cancel_all(self._run.machine, strays).items():
-            if isinstance(outcome, Exception):
-                continue  # the next look reports it
+            if isinstance(outcome, Exception) or outcome == "ended":
+                continue  # the next look reports it, or the inbox has its result
             self._run.pending.end(job)
             self._held.append(replace(strays[job], behind=(job,)))
 

@@ -10,11 +10,18 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from run_helpers import background, our_processes, results
-from support import wait_until, write
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from support import result_of, wait_until, write
+
+from snakemake_kochi.executor.run import HandOver, PendingJob, PendingJobs
+from snakemake_kochi.executor.submission import Submission
+from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import Queue, Ticket, cancel_all
 
 RUN = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "8")
 IN_QUEUE = (*RUN, "--kochi-queue", "q")
@@ -243,6 +250,29 @@ def test_jobs_of_the_workers_of_a_killed_run_are_repeated_after_their_end(two: P
 
 
 @pytest.mark.compatibility
+def test_an_adopted_job_that_ends_just_before_it_is_submitted_anew_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Root(tmp_path / "root").machine("local")
+    queue = Queue(machine, "q")
+    (ticket,) = queue.submit([Ticket("a", ("true",), str(tmp_path))])
+    run: Any = SimpleNamespace(machine=machine, pending=PendingJobs())
+    nobody: Any = None
+    anew = HandOver("q", [(nobody, ticket)])
+    run.pending.adopt(PendingJob(SubmittedJobInfo(nobody), ticket, anew))
+    submission = Submission(run, nobody, nobody, nobody)
+
+    def end_and_cancel(*arguments: Any) -> Any:
+        (claim,) = queue.claim(0, lambda _: "take")
+        assert queue.finish(claim, result_of(claim))
+        return cancel_all(*arguments)
+
+    monkeypatch.setattr("snakemake_kochi.executor.submission.cancel_all", end_and_cancel)
+    submission.hand_over_strays_anew()
+    assert run.pending.numbers() == [ticket.job], "its result is still awaited"
+    assert not submission._held, "it is not submitted"
+
+
 def test_jobs_of_rules_with_any_feature_are_adopted(tmp_path: Path, snakemake: Any) -> None:
     write(
         tmp_path / "Snakefile",
