@@ -410,8 +410,9 @@ def _write(kept: Path, files: Mapping[str, bytes], staged: bytes, left_out: byte
         for name, content in files.items():
             make_directory((new / name).parent)
             (new / name).write_bytes(content)
-        # Without it, git takes the directory for no repository. It makes info/ when it needs it.
+        # Git needs the first one, and programs that exclude files expect the other.
         make_directory(new / "refs")
+        make_directory(new / "info")
         variables = {"GIT_DIR": str(new), "GIT_WORK_TREE": str(new)}
         for words, given in (
             (["--index-info"], staged),
