@@ -164,8 +164,9 @@ def starting(preamble: Path | None, body: Path, strict: bool, before: str = "") 
     # Sourced, not appended: bash then reports the user's script with its own line numbers.
     first = _STOPPING if preamble is None else f". {shlex.quote(str(preamble))}"
     lines = f"{first}\n{before}{mode_of(strict)}\n. {shlex.quote(str(body))}\n"
-    # Not a file: each one that is made for a run takes its time. $0 is the user's script.
-    return ["bash", "-c", lines, str(body)]
+    # Not a file: each one that is made for a run takes its time. $0 is the user's script. Without
+    # --norc, a bash with -c whose SSH_CLIENT is set and whose SHLVL is not may read ~/.bashrc.
+    return ["bash", "--norc", "-c", lines, str(body)]
 
 
 def mode_of(strict: bool) -> str:

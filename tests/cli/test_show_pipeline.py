@@ -42,7 +42,7 @@ run:
   isolate: [environment]
   script: |
     private=${KOCHI_HOSTFILE%/hosts}
-    printf "bash -c '%s' %s\\n" "$BASH_EXECUTION_STRING" "$0"
+    printf "bash --norc -c '%s' %s\\n" "$BASH_EXECUTION_STRING" "$0"
     cat "$private/environment.sh" "$private/run_sum.sh"
     echo "launch=$KOCHI_LAUNCH"
     env | grep ^KOCHI_ | sort
@@ -111,7 +111,7 @@ def test_the_texts_are_those_that_a_run_executes(project: Path, kochi: Kochi) ->
     assert private is not None
     printed = printed.replace(private[1], "<private>")
     # Each line was in the command and in the files of the run, in this order.
-    started = now["isolation"][now["isolation"].index("bash -c ") :].splitlines()
+    started = now["isolation"][now["isolation"].index("bash --norc -c ") :].splitlines()
     preamble = now["environment"].splitlines()
     preamble = preamble[preamble.index("export LOADED=1") :]
     lines = iter(printed.replace("'", "").splitlines())

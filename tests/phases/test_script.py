@@ -147,6 +147,18 @@ def test_bash_reports_a_script_by_its_own_file_and_line_numbers(
     assert ended.status == (127 if strict else 0)
 
 
+def test_a_script_that_was_started_through_ssh_does_not_read_the_users_bashrc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".bashrc").write_text("echo from .bashrc\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SSH_CLIENT", "127.0.0.1 1 22")
+    monkeypatch.delenv("SHLVL", raising=False)
+    output = tmp_path / "output"
+    run_script("echo script", "run", tmp_path, Environment("", [], {}), True, tmp_path, output)
+    assert output.read_text() == "script\n"
+
+
 def test_a_full_disk_is_said_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
