@@ -4,7 +4,8 @@ A job goes if its result is old, no queue has its ticket, and the controller tha
 ended in good order. The result is read first, then the queues under their locks, then the
 controllers. A ticket that is in no queue after its result was seen never comes back, and a
 controller that does not exist after its ticket was seen never exists again. So nothing can begin to
-need the job meanwhile, and no lock is held while files are deleted.
+need the job meanwhile, and no lock is held while files are deleted. At last the result is read
+again: a job that had none may run for days, and end before the queues are listed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import get_args
 
 from snakemake_kochi.cleaning.removal import LEFTOVER_AGE, Removal
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import answered, list_names
+from snakemake_kochi.files import answered, list_names, show_new_files
 from snakemake_kochi.paths import SHARD, JobPaths, MachinePaths
 from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.queue import QueueRemovedError, queue_lock
@@ -63,7 +64,9 @@ def _clean_shard(
         for job, ticket in ended.items():
             if job in live or job in needed or _is_awaited(ticket, controllers):
                 continue
-            # A job that had no result may have ended before the queues were listed.
+            # A job that had no result may have ended before the queues were listed. Its directory
+            # is listed, because a client of NFS believes for a minute that the result is missing.
+            show_new_files(machine.job(job).directory)
             if not _has_ended_before(machine.job(job), removal.now - rules.jobs, removal.now):
                 continue
             if not rules.keeps("jobs", (str(job), *((ticket.name,) if ticket else ()))):
