@@ -16,7 +16,7 @@ from snakemake_kochi.files import answered
 from snakemake_kochi.processes import ProcessIdentity, find_job_processes, send_signal
 from snakemake_kochi.queue.attempt_file import AttemptFile
 from snakemake_kochi.queue.claiming import Claim
-from snakemake_kochi.queue.result import Reason, Result
+from snakemake_kochi.queue.result import Reason, Result, UncountedReason
 from snakemake_kochi.queue.ticket import Ticket, now
 from snakemake_kochi.worker.node.devices import Allotment
 from snakemake_kochi.worker.runners.interface import Child, Exit, Usage
@@ -68,6 +68,7 @@ class Slot:
         self.allotment: Allotment | None = allotment
         self.stop: Stop | None = None
         self.is_being_published = False  # in the background
+        self.why_uncounted: tuple[UncountedReason, str] | None = None  # reason and detail
         self.limit = claim.ticket.resources.runtime_seconds
         self._began = time.monotonic()
         self._expires = None if self.limit is None else self._began + self.limit
@@ -91,12 +92,10 @@ class Slot:
         return self._is_over
 
     @property
-    def has_processes(self) -> bool:
-        """Whether a process of the job that is over is still alive, in a call that hangs perhaps.
-
-        Then no other attempt may begin on this node.
-        """
-        return any(process.is_alive() for process in self._unended)
+    def is_held_up(self) -> bool:
+        """Whether the job is not to be counted, and a process of it is still alive that no signal
+        ends, in a call that hangs perhaps. Then no other attempt may begin on this node."""
+        return self.why_uncounted is not None and any(each.is_alive() for each in self._unended)
 
     @property
     def pid(self) -> int:

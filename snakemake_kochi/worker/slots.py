@@ -197,20 +197,12 @@ class Ends:
         done: list[tuple[Slot, str]] = []
         finished: list[tuple[Slot, Result]] = []
         for slot in over:
-            had_its_time = slot.stop == "requeue" and self._had_its_time(slot)
-            if had_its_time and self._had_longest_allocation(slot):
-                limit = pluralize(slot.limit or 0, "second")
-                slot.time_out(f"its worker had less time than the job's limit of {limit}")
-            if slot.stop == "requeue":
-                reason: UncountedReason = "out of time" if had_its_time else "drained"
-                done += self._requeue(slot, reason, self._state.state.reason)
-                continue
-            result = slot.result(self._state.state.node.host)
-            fault = self._health.fault_behind(result, slot.claim.ticket.directory)
-            if fault is not None:
-                done += self._requeue(slot, self._health.reason, fault)
-                continue
-            finished.append((slot, result))
+            # Once it is known: a later test of the node may find no fault any more.
+            slot.why_uncounted = slot.why_uncounted or self._why_uncounted(slot)
+            if slot.why_uncounted is not None:
+                done += self._requeue(slot, *slot.why_uncounted)
+            else:
+                finished.append((slot, slot.result(self._state.state.node.host)))
         for slot, result in finished:
             queue = self._queue_of(slot.claim.ticket)
             finish = partial(queue.finish, slot.claim, result, slot.file)
@@ -223,6 +215,18 @@ class Ends:
             slot.is_being_published = False
             done += self._finished(slot, result, outcome)
         return done
+
+    def _why_uncounted(self, slot: Slot) -> tuple[UncountedReason, str] | None:
+        """The reason, and a detail, why the ticket is to be requeued; None if there is a result."""
+        had_its_time = slot.stop == "requeue" and self._had_its_time(slot)
+        if had_its_time and self._had_longest_allocation(slot):
+            limit = pluralize(slot.limit or 0, "second")
+            slot.time_out(f"its worker had less time than the job's limit of {limit}")
+        if slot.stop == "requeue":
+            return "out of time" if had_its_time else "drained", self._state.state.reason
+        result = slot.result(self._state.state.node.host)
+        fault = self._health.fault_behind(result, slot.claim.ticket.directory)
+        return None if fault is None else (self._health.reason, fault)
 
     def _had_its_time(self, slot: Slot) -> bool:
         return self._walltime.was_used_by(slot.seconds, time.monotonic() - self._began)
@@ -238,8 +242,8 @@ class Ends:
         return self._walltime.is_shorter_than_allocation_for(slot.limit)
 
     def _requeue(self, slot: Slot, reason: UncountedReason, detail: str) -> list[tuple[Slot, str]]:
-        if slot.has_processes:
-            # If the worker leaves before they end, who recovers the ticket waits for them, too.
+        if slot.is_held_up:
+            # If the worker leaves before, who recovers the ticket waits for its processes, too.
             slot.publish_again_in(RETRY)
             return []
         queue = self._queue_of(slot.claim.ticket)

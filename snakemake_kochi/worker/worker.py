@@ -174,8 +174,9 @@ class Worker:
 
     @property
     def _is_held_up(self) -> bool:
-        """Whether it is to leave, and has only jobs whose processes no signal ends."""
-        return self._orders.is_stopping and all(slot.has_processes for slot in self._slots)
+        """Whether it is to leave, and only waits for processes that no signal ends."""
+        states = [slot.is_held_up for slot in self._slots]
+        return self._orders.is_stopping and bool(states) and all(states)
 
     def _stop(self) -> None:
         """Requeue the jobs: with their grace at the first request, without it at the second."""

@@ -10,6 +10,8 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from faulty_filesystem import FaultyFilesystem
@@ -18,6 +20,8 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import write_exclusively
 from snakemake_kochi.queue import Queue, find_worker
 from snakemake_kochi.worker.node.health import Health, unmounted_above
+from snakemake_kochi.worker.orders import Walltime
+from snakemake_kochi.worker.slots import Ends
 from tests.worker.conftest import Site, children_of
 
 Mount = Callable[[Path, str], Path]
@@ -274,6 +278,36 @@ def test_a_worker_that_cannot_start_jobs_on_a_full_disk_waits_for_free_space(
     result = site.ended(0).result
     assert result is not None and (result.ok, result.attempt) == (True, 1)
     assert site.log(0) == "here\n"
+
+
+def test_a_fault_that_is_over_before_its_ticket_could_be_requeued_still_counts(
+    tmp_path: Path,
+) -> None:
+    faults = iter(["cannot write", None])
+    requeued: list[tuple[str, str]] = []
+
+    def requeue(claim: object, reason: str, detail: str) -> None:
+        requeued.append((reason, detail))
+        if len(requeued) == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    health: Any = SimpleNamespace(fault_behind=lambda *_: next(faults), reason="node failed")
+    queue: Any = SimpleNamespace(requeue=requeue)
+    node = SimpleNamespace(host="n1")
+    state: Any = SimpleNamespace(presumed_dead_by=None, state=SimpleNamespace(node=node))
+    slot: Any = SimpleNamespace(
+        claim=SimpleNamespace(ticket=SimpleNamespace(job=1, directory=str(tmp_path))),
+        file=SimpleNamespace(close=lambda: None),
+        result=lambda host: None,
+        publish_again_in=lambda seconds: None,
+        stop=None,
+        why_uncounted=None,
+        is_held_up=False,
+    )
+    ends = Ends(state, health, Walltime(None, 0.0), lambda _: queue, lambda: False)
+    assert ends.publish([slot]) == [], "to be repeated"
+    assert ends.publish([slot]) == [(slot, "requeued")]
+    assert requeued == [("node failed", "cannot write")] * 2
 
 
 def test_the_probe_of_a_healthy_worker_is_gone(site: Site) -> None:

@@ -233,14 +233,13 @@ def test_an_order_to_cancel_and_a_result_are_seen_on_a_node_that_has_cached_thei
         machine = Root(there.path / "root").machine("local")
         surroundings = Surroundings({}, None, Walltime(None, 0.0))
         orders = Orders(machine, 0, OwnDirectory(machine.worker(0)), surroundings)
-        paths = machine.job(7)
-        make_directory(paths.directory)
-        assert orders.cancelled([7]) == set()
-        assert not paths.cancel.exists() and not has_result(paths)
-        elsewhere = tmp_path / "backing" / paths.directory.relative_to(there.path)
-        for file in (paths.cancel, paths.result):
-            (elsewhere / file.name).touch()
+        cancelled, ended = machine.job(7), machine.job(8)
+        for paths in (cancelled, ended):
+            make_directory(paths.directory)
+        assert orders.cancelled([7]) == set() and not has_result(ended)
+        for file in (cancelled.cancel, ended.result):
+            assert not file.exists()
+            (tmp_path / "backing" / file.relative_to(there.path)).touch()
             assert not file.exists(), "its absence is cached"
         assert orders.cancelled([7]) == {7}
-        (elsewhere / paths.result.name).touch()
-        assert has_result(paths)
+        assert has_result(ended)

@@ -211,7 +211,7 @@ class Spawner:
     def _start(self) -> socket.socket:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(self._patience)
-        # The directory of this package, and those of the worker for modules that are imported late.
+        # The directory of this package, and those of the worker for modules of other packages.
         packages = [str(Path(snakemake_kochi.__file__).parents[1])]
         packages += [path for path in sys.path if os.path.isabs(path)]
         try:
