@@ -80,7 +80,7 @@ def test_a_worker_does_not_cancel_a_job_while_it_cannot_see_whether_to(
     site.submit(UNTIL_GO)
     worker = site.start(cores=1, **SOON)
     site.wait_until(site.machine.job(0).attempt(1).exists)
-    with faulty.fault("getattr", errno.EIO, "*/cancel") as fault:
+    with faulty.fault("readdir", errno.EIO, "*/jobs/*/0") as fault:
         meet(site, faulty, fault, 4)
     (site.directory / "go").touch()
     assert ends_well(site, 0)
