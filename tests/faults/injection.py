@@ -12,6 +12,7 @@ This sees calls of Python's; `strace.py` does the same, for a sample, in the ker
 
 from __future__ import annotations
 
+import gc
 import inspect
 import mmap
 import os
@@ -151,6 +152,9 @@ def _become(scene: Scene, reporter: int, steps: _Steps) -> None:
     """The fork's life. It must not return into pytest."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # The garbage of the test is not collected here: to close its files would be steps, too, and
+        # the same scene would be killed elsewhere each time.
+        gc.freeze()
         # What the scene forks holds the pipe too: it is at its end when all of them have ended.
         steps.install()
         scene()
