@@ -287,7 +287,8 @@ class Orphans:
         paths = self._machine.job(job)
         try:
             result = read_result(paths.result)
-            ticket = read_ticket(paths.ticket)
+            # Just after the end of a job, its ticket is on the way from running/ to this file.
+            ticket = self._live.get(job) or read_ticket(paths.ticket)
         except (OSError, DamagedFileError):
             return None
         if not result.ok or not is_same_directory(ticket.directory, self._directory):
