@@ -31,6 +31,7 @@ from snakemake_kochi.phases.ending import Ended, TimeLimit, Usage
 from snakemake_kochi.phases.products import Build, Install
 from snakemake_kochi.processes import ProcessIdentity, child_pids, is_over, node_words
 from snakemake_kochi.project.values import environment_name
+from snakemake_kochi.thread_variables import THREAD_VARIABLES
 
 _FOLLOW_SECONDS = 0.05
 _LOOK_SECONDS = 0.005  # where the kernel does not tell the end of a child
@@ -38,16 +39,6 @@ _STOPPING = "set -e -o pipefail"  # of the preamble
 SAVED_THREADS_VARIABLE = "KOCHI_SAVED_THREADS"
 # The number of the main process of Snakemake, for its jobs.
 MAIN_VARIABLE = "KOCHI_MAIN_PROCESS"
-# Snakemake sets them to a rule's `threads` for each shell command: a benchmark with OpenMP would
-# run with one thread.
-_THREADS_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "GOTO_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
 # For our own processes; a Snakemake that a script starts must not inherit them.
 _OWN_VARIABLES = (
     "KOCHI_FREEZE",
@@ -177,15 +168,16 @@ def mode_of(strict: bool) -> str:
 def saved_threads() -> str:
     """The numbers of threads given to this process, as JSON, to pass them around Snakemake to a
     phase in $KOCHI_SAVED_THREADS."""
-    return json.dumps({n: os.environ[n] for n in _THREADS_VARIABLES if n in os.environ})
+    return json.dumps({n: os.environ[n] for n in THREAD_VARIABLES if n in os.environ})
 
 
 def own_environment() -> dict[str, str]:
     """The environment of this process without the variables of Snakemake and ours."""
     removed = (*_OWN_VARIABLES, *_FOREIGN_VARIABLES)
     variables = {name: os.environ[name] for name in os.environ if name not in removed}
+    # Otherwise a benchmark with OpenMP would run with as many threads as its rule has, one.
     if (saved := os.environ.get(SAVED_THREADS_VARIABLE)) is not None:
-        for name in _THREADS_VARIABLES:
+        for name in THREAD_VARIABLES:
             variables.pop(name, None)
         variables |= json.loads(saved)
     return variables

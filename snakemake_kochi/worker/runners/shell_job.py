@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from snakemake_kochi.thread_variables import THREAD_VARIABLES
 from snakemake_kochi.worker.runners.job_process import (
     enter,
     execute,
@@ -30,15 +31,6 @@ UNPREPARED = 1  # the status of a Snakemake that refuses a job
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 
-# Snakemake's shell() sets these variables.
-_THREADS = (
-    "OMP_NUM_THREADS",
-    "GOTO_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
 _TEMPORARY = ("TMPDIR", "TMP", "TEMPDIR", "TEMP")
 # The variables in which Python looks for the temporary directory.
 TEMPORARY_SOURCES = ("TMPDIR", "TEMP", "TMP")
@@ -87,7 +79,7 @@ def _prepare(job: Job, shell: ShellJob, environment: dict[str, str], temporary: 
         _remove(path, path in shell.directories)
     for path in shell.logs:
         _remove(path, False)
-    for name in _THREADS:
+    for name in THREAD_VARIABLES:
         environment[name] = str(shell.threads)
     script = shell.script
     if shell.temporary_directory:
