@@ -133,8 +133,8 @@ def _time(runner: Runner, project: Path, arguments: tuple[str, ...]) -> float:
 def _time_alone(runner: Runner, directory: Path, count: int, slots: int) -> float:
     """The seconds in which the script runs `count` times, `slots` at a time, without Kochi.
 
-    As in a run, bash executes a file. The memory of this process is not copied for it (vfork).
-    Raises RuntimeError if a script fails.
+    As in a run, bash reads the script from a file. The memory of this process is not copied for it
+    (vfork). Raises RuntimeError if a script fails.
     """
     bash = shutil.which("bash")
     assert bash is not None

@@ -1,7 +1,7 @@
 """A child process that ends with its parent, however the parent ends.
 
-The processes of jobs have their own way (`worker/runners/job_process.py`): the spawner, which
-starts them, imports nothing of this package.
+The processes of jobs have their own way (`worker/runners/job_process.py`): they call the kernel
+themselves, after the fork that made them.
 """
 
 from __future__ import annotations
