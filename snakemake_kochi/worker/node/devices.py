@@ -228,12 +228,15 @@ class Devices:
 
         The locks hinder other workers only: this worker may hand out CPUs whose locks it holds.
         """
-        if self._leases is None or not self._held_still:
+        # A CPU that a new job has comes back with that job. Until then nothing is tried, and nothing
+        # shows that the fault is over.
+        free = self._held_still & self._free_cpus
+        if self._leases is None or not free:
             return
         try:
-            self._leases.release(self._held_still & self._free_cpus)
+            self._leases.release(free)
         except OSError as error:
             self._notices.fault(_STILL_HELD, error)
         else:
-            self._held_still.clear()
+            self._held_still -= free
             self._notices.over(_STILL_HELD)
