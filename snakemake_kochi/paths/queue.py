@@ -79,10 +79,12 @@ class QueuePaths:
 
     def make(self) -> QueuePaths:
         """Make its directories. Raises OthersError when another user has made one of them."""
-        for directory in (self.waiting, self.running, self.subscribers):
-            make_directory(directory)
         for directory in (self.directory, self.waiting, self.running, self.subscribers):
-            check_ours(directory)
+            # Nearly always it is there, and that is all that is asked.
+            try:
+                check_ours(directory)
+            except FileNotFoundError:
+                check_ours(make_directory(directory))
         return self
 
 

@@ -13,8 +13,9 @@ import contextlib
 import itertools
 import re
 import shlex
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -25,6 +26,7 @@ from snakemake_kochi.files import (
     is_there,
     list_names,
     make_directory,
+    parse_json,
     read_json,
     to_json,
     write_atomically,
@@ -224,17 +226,11 @@ Kind = Literal["job", "worker"]
 
 def read_next(machine: MachinePaths, kind: Kind) -> int:
     """The next number, according to the counter. Raises DamagedFileError if it is damaged."""
-    return max(_counted(machine, kind), _floor(machine, kind))
+    return max(_counted(machine, kind, _read_counters(machine)), _floor(machine, kind))
 
 
-def _counted(machine: MachinePaths, kind: Kind) -> int:
-    try:
-        number = _read_counters(machine).get(kind)
-    except DamagedFileError as error:
-        raise DamagedFileError(
-            error.message,
-            _restart(machine),
-        ) from error
+def _counted(machine: MachinePaths, kind: Kind, counters: Mapping[str, Any]) -> int:
+    number = counters.get(kind)
     if number is None:
         newest = _newest_range(machine, kind)
         return max(_largest_in_use(machine, kind) + 1, 0 if newest is None else _end_of(newest))
@@ -254,13 +250,16 @@ def _restart(machine: MachinePaths) -> str:
 def _read_counters(machine: MachinePaths) -> dict[str, Any]:
     """The counters; none when the file is missing or empty.
 
-    An empty file cannot be misread, so it is not damaged.
+    An empty file cannot be misread, so it is not damaged. Raises DamagedFileError.
     """
     try:
-        is_empty = answered(machine.ids.stat).st_size == 0
-        return {} if is_empty else read_json(machine.ids, VERSION)
+        content = answered(machine.ids.read_bytes)
     except FileNotFoundError:
         return {}
+    try:
+        return parse_json(content, machine.ids, VERSION) if content else {}
+    except DamagedFileError as error:
+        raise DamagedFileError(error.message, _restart(machine)) from error
 
 
 def _largest_in_use(machine: MachinePaths, kind: Kind) -> int:
@@ -351,7 +350,8 @@ def allocate_ids(machine: MachinePaths, kind: Kind, count: int) -> range:
 def _allocate_ids(machine: MachinePaths, kind: Kind, count: int) -> range:
     make_directory(machine.directory)
     with ids_lock(machine):
-        counters = {name: read_next(machine, name) for name in get_args(Kind)}
+        found = _read_counters(machine)
+        counters = {name: _counted(machine, name, found) for name in get_args(Kind)}
         numbers = _take_range(machine, kind, counters[kind], count)
         counters[kind] = numbers.stop
         write_atomically(machine.ids, to_json({"version": VERSION, **counters}))
@@ -362,12 +362,17 @@ def _take_range(machine: MachinePaths, kind: Kind, first: int, count: int) -> ra
     """Take the first free range from `first` on."""
     while True:
         path = machine.number_range(kind, first)
-        make_directory(path.parent)
         content = to_json({"version": VERSION, "next": first + count})
         # Its content must be durable: a number given twice after a power failure would mix up the
         # results of two jobs. Of the names that a power failure takes, those of the tickets are
         # later ones.
-        if write_exclusively(path, content, durable=True):
+        write = partial(write_exclusively, path, content, durable=True)
+        try:
+            is_taken = write()
+        except FileNotFoundError:  # the first range of its shard
+            make_directory(path.parent)
+            is_taken = write()
+        if is_taken:
             if first >= (floor := _floor(machine, kind)):
                 return range(first, first + count)
             # These numbers were taken, and their range was deleted after the floor was raised.

@@ -80,7 +80,7 @@ def test_a_number_of_a_deleted_range_is_not_given_again_by_a_counter_that_is_beh
     for name in NAMES[:20]:
         stage.end(name)
     stage.pack()
-    monkeypatch.setattr(entries, "read_next", lambda machine, kind: 5)
+    monkeypatch.setattr(entries, "_counted", lambda machine, kind, counters: 5)
     assert allocate_ids(stage.machine, "job", 2) == range(20, 22)
     assert not stage.machine.number_range("job", 5).exists()
 
