@@ -19,8 +19,9 @@ from preloaded_programs import PreloadedPrograms, ProgramRun
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
-from snakemake_kochi.queue import Capacity, Claim, Result, WorkerState
+from snakemake_kochi.queue import Capacity, Claim, Queue, Result, WorkerState
 from snakemake_kochi.queue.attempt_file import AttemptFile
+from snakemake_kochi.queue.entries import find_entry
 from snakemake_kochi.queue.result import Attempt, Reason
 
 Found = TypeVar("Found")
@@ -176,6 +177,13 @@ def worker_state(worker: int = 1, **given: Any) -> WorkerState:
         allocation="7",
     )
     return replace(state, **given)
+
+
+def waiting_file(queue: Queue, job: int) -> Path:
+    """The file of a ticket that waits, in whatever directory it came."""
+    entry = find_entry(queue.paths, job)
+    assert entry is not None and entry.worker is None
+    return entry.path
 
 
 def result_of(claim: Claim, reason: Reason = "success", **given: Any) -> Result:

@@ -62,6 +62,7 @@ class Submission:
         self._has_checked = False  # the rules that can never run
         self._has_submitted = False
         self._used_queues: set[str] = set()
+        self._queues: dict[str, Queue] = {}
         # `append` and `popleft` are atomic: one thread calls the first, the other thread the
         # second.
         self._held: deque[HandOver] = deque()
@@ -167,7 +168,8 @@ class Submission:
         run, name = self._run, hand_over.queue
         self._prepare(name)
         run.workers.serve([name], self._admission.request_of(name))
-        queue, again = Queue(run.machine, name), hand_over.numbered is not None
+        queue = self._queues.setdefault(name, Queue(run.machine, name))
+        again = hand_over.numbered is not None
         if hand_over.numbered is None:
             numbered = queue.number([ticket for _, ticket in hand_over.jobs])
             # Before the tickets are in the queue: a result may come at once, and an interrupt or an

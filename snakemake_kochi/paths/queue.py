@@ -35,18 +35,26 @@ class QueuePaths:
         return f"{job:010d}-{attempt}.json"
 
     def waiting_shard(self, job: int) -> Path:
+        """The directory of tickets of its shard that came one by one."""
         return self.waiting / self.shard_name(job)
 
     def waiting_ticket(self, job: int, attempt: int) -> Path:
+        """The file of a ticket that goes back to the queue, or comes alone."""
         return self.waiting_shard(job) / self.ticket_name(job, attempt)
+
+    @classmethod
+    def submitted_shard(cls, first: int, last: int) -> str:
+        """The name of the directory for the tickets of one submission that are of one shard."""
+        # Padded, so that the names of all directories sort as their tickets do.
+        return f"{cls.shard_name(first)}-{first:010d}-{last:010d}"
 
     @property
     def submissions(self) -> Path:
         """The directory in which tickets are written before they wait."""
         return self.directory / "submissions"
 
-    def submission(self, nonce: str) -> Path:
-        return self.submissions / nonce
+    def submission(self, name: str) -> Path:
+        return self.submissions / name
 
     @property
     def running(self) -> Path:

@@ -23,6 +23,7 @@ from snakemake_kochi.queue.entries import (
     find_entry,
     queue_lock,
     queue_names,
+    remove_empty,
 )
 from snakemake_kochi.queue.jobs import find_job
 from snakemake_kochi.queue.recovery import recover
@@ -117,7 +118,8 @@ def _cancel_some(
 ) -> dict[int, Outcome | KochiError | OSError]:
     outcomes: dict[int, Outcome | KochiError | OSError] = {}
     with contextlib.suppress(QueueRemovedError), queue_lock(machine, queue.name):
-        for job, entry in sorted(find_entries(queue, jobs).items()):
+        entries = find_entries(queue, jobs)
+        for job, entry in sorted(entries.items()):
             try:
                 outcome = _cancel_entry(machine, queue, entry)
             except (KochiError, OSError) as error:
@@ -125,6 +127,7 @@ def _cancel_some(
                 continue
             if outcome is not None:
                 outcomes[job] = outcome
+        remove_empty({each.path.parent for each in entries.values() if each.worker is None})
     return outcomes
 
 
@@ -134,7 +137,12 @@ def _cancel_in(machine: MachinePaths, queue: QueuePaths, job: int) -> Outcome | 
         return None
     with queue_lock(machine, queue.name):
         entry = find_entry(queue, job)
-        return None if entry is None else _cancel_entry(machine, queue, entry)
+        if entry is None:
+            return None
+        outcome = _cancel_entry(machine, queue, entry)
+        if entry.worker is None:
+            remove_empty([entry.path.parent])
+        return outcome
 
 
 def _cancel_entry(machine: MachinePaths, queue: QueuePaths, entry: Entry) -> Outcome | None:

@@ -268,7 +268,7 @@ class Claimer:
             if len(claims) == limit:
                 break
             if looks == limit + self._settings.looks_per_lock:
-                after = entry.path.parent.name
+                after = self._paths.shard_name(entry.job)
                 break
             looks += 1
             if len(left) < MOST_LEFT and self._spreading.is_left(entry.job):
@@ -333,7 +333,7 @@ class Claimer:
             if first is None:
                 return None
             self._look_for_paused()
-            return first.path.parent.name
+            return self._paths.shard_name(first.job)
         found: list[Entry] = []
         for entry in self._skipped.entries(self._paths, first_shard):
             self._look_for_paused()
@@ -348,7 +348,7 @@ class Claimer:
             found.append(entry)
             if len(found) == limit:
                 break
-        return found[0].path.parent.name if found else None
+        return self._paths.shard_name(found[0].job) if found else None
 
     def _readable(self, entry: Entry) -> Ticket | None:
         """The ticket if it can be run; otherwise None, after the ticket was handled."""

@@ -33,7 +33,8 @@ from snakemake_kochi.files import (
     write_exclusively,
 )
 from snakemake_kochi.locks import Held, find_lock_settings
-from snakemake_kochi.paths import SHARD, MachinePaths, QueuePaths
+from snakemake_kochi.paths import MachinePaths, QueuePaths
+from snakemake_kochi.queue.waiting import in_order, in_reverse_order, span_of
 
 _WAITING = re.compile(r"(\d+)-([1-9]\d*)\.json")
 _RUNNING = re.compile(r"(\d+)-([1-9]\d*)-(\d+)\.json")
@@ -67,23 +68,29 @@ def _entries(
             yield Entry(directory / name, *map(int, match.groups()))
 
 
-def waiting_shards(queue: QueuePaths) -> list[str]:
+def waiting_directories(queue: QueuePaths) -> list[str]:
     """The names of the directories of waiting tickets, in the order of the tickets."""
     return sorted(_list(queue.waiting))
 
 
-def shard_entries(shard: Path, skip: Container[int] = ()) -> Iterator[Entry]:
-    """The waiting tickets of one directory in their order, except those of the jobs in `skip`."""
-    return _entries(shard, _WAITING, skip=skip)
+def directory_entries(
+    directory: Path, skip: Container[int] = (), names: Iterable[str] | None = None
+) -> Iterator[Entry]:
+    """The waiting tickets of one directory by job, except those of the jobs in `skip`."""
+    return _entries(directory, _WAITING, skip=skip, names=names)
 
 
 def waiting_entries(queue: QueuePaths, newest_first: bool = False) -> Iterator[Entry]:
-    """The waiting tickets in their order, one shard at a time.
+    """The waiting tickets by job, one directory at a time.
 
     The first ticket costs the same however many there are.
     """
-    for shard in sorted(_list(queue.waiting), reverse=newest_first):
-        yield from _entries(queue.waiting / shard, _WAITING, newest_first)
+
+    def look_into(name: str) -> Iterator[Entry]:
+        return _entries(queue.waiting / name, _WAITING, newest_first)
+
+    names = waiting_directories(queue)
+    return (in_reverse_order if newest_first else in_order)(names, look_into)
 
 
 def running_entries(queue: QueuePaths, names: Iterable[str] | None = None) -> list[Entry]:
@@ -99,31 +106,53 @@ def find_entry(queue: QueuePaths, job: int) -> Entry | None:
 def find_entries(queue: QueuePaths, jobs: Collection[int] | None = None) -> dict[int, Entry]:
     """The tickets of these jobs that this queue has, or of all its jobs (None).
 
-    The call lists one directory for each shard of these jobs and one more; it opens no file.
-    Without the queue's lock, a ticket may be missed only if it moves twice meanwhile.
+    The call lists the claims twice, the directories of waiting tickets, and those of them that may
+    have one of these jobs; it opens no file. Without the queue's lock, a ticket may be missed only
+    if it moves twice meanwhile.
     """
-    if jobs is None:
-        shards = [queue.waiting / shard for shard in _list(queue.waiting)]
-    else:
-        shards = [queue.waiting / name for name in {queue.shard_name(job) for job in jobs}]
     # Running tickets are listed before and after: a ticket that is requeued or claimed between two
     # listings is in one of the three.
     before = running_entries(queue)
-    waiting = [entry for shard in shards for entry in _entries(shard, _WAITING)]
+    directories = [queue.waiting / name for name in _directories_of(queue, jobs)]
+    waiting = [entry for each in directories for entry in directory_entries(each)]
     found = {entry.job: entry for entry in (*before, *waiting, *running_entries(queue))}
     return found if jobs is None else {job: found[job] for job in jobs if job in found}
 
 
+def _directories_of(queue: QueuePaths, jobs: Collection[int] | None) -> list[str]:
+    names = waiting_directories(queue)
+    if jobs is None:
+        return names
+    wanted = sorted(jobs)
+    return [name for name in names if (span := span_of(name)) is not None and span.has_some(wanted)]
+
+
 def count_waiting(queue: QueuePaths) -> int:
-    return sum(len(_list(queue.waiting / shard)) for shard in _list(queue.waiting))
+    return sum(len(_list(queue.waiting / name)) for name in waiting_directories(queue))
 
 
 def count_before(queue: QueuePaths, job: int) -> int:
     """How many tickets wait in front of that of a job. Reads names and opens no file."""
-    own = queue.waiting_shard(job)
-    shards = [queue.waiting / shard for shard in _list(queue.waiting) if shard < own.name]
-    before = sum(entry.job < job for entry in _entries(own, _WAITING))
-    return before + sum(len(_list(shard)) for shard in shards)
+    count = 0
+    for name in waiting_directories(queue):
+        span, directory = span_of(name), queue.waiting / name
+        if span is None or span.first >= job:
+            continue
+        if span.last < job:
+            count += len(_list(directory))
+        else:
+            count += sum(entry.job < job for entry in directory_entries(directory))
+    return count
+
+
+def remove_empty(directories: Iterable[Path]) -> None:
+    """Remove those of the directories of waiting tickets that are empty.
+
+    Otherwise every claim would list them. Call with the queue's lock held.
+    """
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            directory.rmdir()
 
 
 def has_waiting(queue: QueuePaths) -> bool:
@@ -147,32 +176,6 @@ def ended_job_numbers(machine: MachinePaths) -> Iterator[int]:
     for shard in sorted(_list(machine.jobs), reverse=True):
         numbers = (int(name) for name in _list(machine.jobs / shard) if name.isdecimal())
         yield from sorted(numbers, reverse=True)
-
-
-class JobSet:
-    """A set of job numbers, with a bit for each number, in one integer per shard."""
-
-    def __init__(self) -> None:
-        self._shards: dict[int, int] = {}
-
-    def __contains__(self, job: object) -> bool:
-        if not isinstance(job, int):
-            return False
-        shard, place = divmod(job, SHARD)
-        return bool(self._shards.get(shard, 0) >> place & 1)
-
-    def add(self, job: int) -> None:
-        shard, place = divmod(job, SHARD)
-        self._shards[shard] = self._shards.get(shard, 0) | 1 << place
-
-    def __len__(self) -> int:
-        return sum(bits.bit_count() for bits in self._shards.values())
-
-    def __iter__(self) -> Iterator[int]:
-        """Iterate in ascending order."""
-        for shard in sorted(self._shards):
-            bits = self._shards[shard]
-            yield from (shard * SHARD + place for place in range(SHARD) if bits >> place & 1)
 
 
 class QueueRemovedError(KochiError):

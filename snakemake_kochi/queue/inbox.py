@@ -30,7 +30,8 @@ from snakemake_kochi.queue.controller_file import ControllerFile
 from snakemake_kochi.queue.controllers import VERSION, Adopter, LockFile
 from snakemake_kochi.queue.deliveries import ReadDeliveries
 from snakemake_kochi.queue.ending import damaged_result
-from snakemake_kochi.queue.entries import Entry, JobSet
+from snakemake_kochi.queue.entries import Entry
+from snakemake_kochi.queue.job_set import JobSet
 from snakemake_kochi.queue.result import SEEN_LATE, Result, may_be_late, read_result_now
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.wakeup import WakeUp, notify

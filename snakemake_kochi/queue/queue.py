@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import logging
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import (
-    is_there,
-    make_directory,
-    move,
-    to_json,
-    write_new,
-)
-from snakemake_kochi.files.together import Together
-from snakemake_kochi.paths import MachinePaths, QueuePaths
+from snakemake_kochi.files import is_there, move
+from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.attempt_file import AttemptFile
 from snakemake_kochi.queue.cancelling import cancel_all
@@ -46,6 +36,7 @@ from snakemake_kochi.queue.observer import Observer
 from snakemake_kochi.queue.recovery import ended_attempt, recover, requeue
 from snakemake_kochi.queue.result import Result, UncountedReason, new_nonce
 from snakemake_kochi.queue.skipped import ClaimSettings
+from snakemake_kochi.queue.submitting import remove_leftovers, written_aside
 from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.queue.wakeup import notify_subscribers, subscribers
 from snakemake_kochi.queue.workers import find_lost
@@ -58,6 +49,8 @@ _RECOVERY_INTERVAL = 1.0
 # longest pause, in seconds.
 _RECOVERIES_APART = 20.0
 _LONGEST_PAUSE = 5.0
+# Seconds between two looks of a process for what killed submissions have left.
+_LEFTOVERS_INTERVAL = 3600.0
 # Seconds for which a list of the claims shows them as they are.
 _JUST_NOW = 1.0
 
@@ -85,6 +78,7 @@ class Queue:
         self._observer = observer or Observer()
         self._claimer = Claimer(machine, name, controller, settings or ClaimSettings())
         self._recovery_due = 0.0
+        self._leftovers_due = -math.inf
         self._claims_listed: tuple[float, list[Entry]] = (-math.inf, [])
 
     def submit(self, tickets: Sequence[Ticket]) -> list[Ticket]:
@@ -118,15 +112,21 @@ class Queue:
             self.paths.make()
             if again and not (numbered := self.find_missing(numbered)):
                 return
-            aside = written_aside(self.paths, new_nonce(), numbered)
-            with aside as directory, queue_lock(self.machine, self.name):
-                move_in(self.paths, directory)
+            with written_aside(self.paths, new_nonce(), numbered) as submission:
+                self._tidy_submissions()
+                with queue_lock(self.machine, self.name):
+                    submission.move_in()
         except OSError as error:
             raise KochiError(
                 f"no ticket was submitted: cannot write below {self.paths.directory}: "
                 f"{error.strerror}"
             ) from error
         notify_subscribers(self.machine, self.paths)
+
+    def _tidy_submissions(self) -> None:
+        if time.monotonic() >= self._leftovers_due:
+            self._leftovers_due = time.monotonic() + _LEFTOVERS_INTERVAL
+            remove_leftovers(self.paths)
 
     def find_missing(self, numbered: Sequence[Ticket]) -> list[Ticket]:
         """The tickets that are not in the queue and have not ended.
@@ -296,85 +296,6 @@ def list_queues(machine: MachinePaths) -> list[QueueView]:
             )
         )
     return views
-
-
-# Seconds. No submission takes that long; an older directory was left by a process that was killed.
-_LEFTOVER_AGE = 24 * 3600.0
-
-
-@contextlib.contextmanager
-def written_aside(queue: QueuePaths, nonce: str, tickets: Sequence[Ticket]) -> Iterator[Path]:
-    """Write the tickets, in the order of their numbers, to shards of a new directory.
-
-    The directory is removed at the end. No lock is needed, because no other process looks there.
-    Raises OSError.
-    """
-    aside, together = queue.submission(nonce), Together()
-    make_directory(aside)
-    try:
-        for shard, group in itertools.groupby(tickets, lambda ticket: queue.shard_name(ticket.job)):
-            directory = make_directory(aside / shard)
-            together.all([partial(_write_ticket, queue, directory, ticket) for ticket in group])
-        yield aside
-    finally:
-        _remove_leftovers(queue, aside)
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _write_ticket(queue: QueuePaths, directory: Path, ticket: Ticket) -> None:
-    # Paths are strings, because with ten thousand tickets pathlib takes as long as the disk.
-    path = f"{directory}/{queue.ticket_name(ticket.job, ticket.attempt)}"
-    write_new(path, to_json(ticket.to_dict()))
-
-
-def move_in(queue: QueuePaths, aside: Path) -> None:
-    """Move the tickets to waiting/, all or none. Raises OSError.
-
-    Call with the queue's lock held.
-    """
-    moved: list[tuple[Path, Path]] = []
-    try:
-        for source in sorted(aside.iterdir()):
-            target = queue.waiting / source.name
-            if _move_shard(source, target):
-                moved.append((source, target))
-                continue
-            make_directory(target)
-            for ticket in sorted(source.iterdir()):
-                move(ticket, target / ticket.name)
-                moved.append((ticket, target / ticket.name))
-    except BaseException:
-        # No process can have claimed one of them, because this one holds the lock.
-        for source, target in reversed(moved):
-            move(target, source)
-        raise
-
-
-def _move_shard(source: Path, target: Path) -> bool:
-    """Move a whole directory by one rename, and return whether that was possible.
-
-    So the lock is held for milliseconds, however many tickets there are. It is not possible if the
-    target has tickets already, or if the filesystem cannot rename directories (EXDEV).
-    """
-    try:
-        move(source, target)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EXDEV):
-            raise
-        return False
-    return True
-
-
-def _remove_leftovers(queue: QueuePaths, own: Path) -> None:
-    """Remove the files of submissions that were killed.
-
-    Both times come from the file server, so the clock of a node does not matter.
-    """
-    with contextlib.suppress(OSError):
-        newest = own.stat().st_mtime
-        for other in queue.submissions.iterdir():
-            if other.stat().st_mtime < newest - _LEFTOVER_AGE:
-                shutil.rmtree(other, ignore_errors=True)
 
 
 def private_queue(controller: str) -> str:

@@ -6,7 +6,6 @@ it was requested.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
@@ -16,10 +15,17 @@ from functools import partial
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import answered
+from snakemake_kochi.files import answered, list_names
 from snakemake_kochi.paths import QueuePaths
-from snakemake_kochi.queue.entries import Entry, JobSet, shard_entries, waiting_shards
+from snakemake_kochi.queue.entries import (
+    Entry,
+    directory_entries,
+    remove_empty,
+    waiting_directories,
+)
+from snakemake_kochi.queue.job_set import JobSet
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
+from snakemake_kochi.queue.waiting import in_order, is_of_one_submission
 
 _log = logging.getLogger(__name__)
 
@@ -29,20 +35,20 @@ _TICK = 20_000_000  # nanoseconds
 
 @dataclass(frozen=True)
 class _Seen:
-    """A shard that had only skipped tickets.
+    """A directory that had only skipped tickets.
 
     `first` and `last` are the times (monotonic seconds) of the first and the last look that found
-    it so with the modification time `modified`.
+    it so with the modification time `modified` (None if that was not asked for).
     """
 
-    modified: int
+    modified: int | None
     first: float
     last: float
 
 
 @dataclass(frozen=True)
 class _Listing:
-    """The shards of a queue, and the modification time of their directory.
+    """The directories of waiting tickets, and the modification time of the one above.
 
     Until the time `until` (monotonic seconds) they are not listed again.
     """
@@ -77,27 +83,27 @@ _DEFAULTS = ClaimSettings()
 class SkippedTickets:
     """The skipped tickets of a queue; `entries` lists the other waiting tickets.
 
-    Each skipped ticket was opened once. A shard that has only skipped tickets is not listed again
-    until it changes. So a hundred thousand foreign tickets in front of a worker's own cost it one
-    stat(2) for every 256.
+    Each skipped ticket was opened once. A directory that has only skipped tickets is not listed
+    again until it changes. So a hundred thousand foreign tickets in front of a worker's own cost it
+    nothing if they are those of large submissions, and otherwise one stat(2) for every 256.
     """
 
     def __init__(self, settings: ClaimSettings = _DEFAULTS) -> None:
         self._settings = settings
         self._jobs = JobSet()
-        self._shards_with_some: set[str] = set()
+        self._directories_with_some: set[str] = set()
         self._seen: dict[str, _Seen] = {}
         self._listed: _Listing | None = None
 
     def add(self, entry: Entry) -> None:
         """Skip a ticket from now on."""
         self._jobs.add(entry.job)
-        self._shards_with_some.add(entry.path.parent.name)
+        self._directories_with_some.add(entry.path.parent.name)
 
     @property
     def is_empty(self) -> bool:
         """Whether no ticket was skipped."""
-        return not self._shards_with_some
+        return not self._directories_with_some
 
     def __contains__(self, entry: Entry) -> bool:
         return entry.job in self._jobs
@@ -107,15 +113,14 @@ class SkippedTickets:
     ) -> Iterator[Entry]:
         """The waiting tickets that are not skipped, in their order, from a shard on.
 
-        With `tidy`, empty shards are removed, because every later claim would list them. Use it
-        only with the queue's lock held.
+        With `tidy`, empty directories are removed. Use it only with the queue's lock held.
         """
-        names, is_fresh = self._shards(queue)
+        names, is_fresh = self._directories(queue)
         yield from self._look_through(queue, names, first_shard, tidy)
         if not is_fresh:
             known = set(names)
             self._listed = None
-            names, _ = self._shards(queue)
+            names, _ = self._directories(queue)
             new = [name for name in names if name not in known]
             yield from self._look_through(queue, new, first_shard, tidy)
 
@@ -123,14 +128,17 @@ class SkippedTickets:
         self, queue: QueuePaths, names: list[str], first_shard: str, tidy: bool
     ) -> Iterator[Entry]:
         waiting = str(queue.waiting)
-        for name in names:
-            # The path is a string: with a hundred thousand foreign tickets, only this check is
-            # repeated each time.
-            if name >= first_shard and not self._has_nothing_new(name, f"{waiting}/{name}"):
-                yield from self._look_into(name, queue.waiting / name, tidy)
+        # The path is a string: with a hundred thousand foreign tickets, only this check is repeated
+        # each time.
+        changed = (
+            name
+            for name in names
+            if name >= first_shard and not self._has_nothing_new(name, f"{waiting}/{name}")
+        )
+        return in_order(changed, partial(self._look_into, queue.waiting, tidy))
 
-    def _shards(self, queue: QueuePaths) -> tuple[list[str], bool]:
-        """The names of the shards, and whether they were listed just now.
+    def _directories(self, queue: QueuePaths) -> tuple[list[str], bool]:
+        """The names of the directories, and whether they were listed just now.
 
         With a hundred thousand tickets the listing takes as long as the rest of a claim, so it is
         done ten times a second.
@@ -139,9 +147,9 @@ class SkippedTickets:
         known = self._listed
         if known is not None and moment < known.until and modified == known.modified:
             return known.names, False
-        names = waiting_shards(queue)
-        for gone in self._shards_with_some.difference(names):
-            self._shards_with_some.remove(gone)
+        names = waiting_directories(queue)
+        for gone in self._directories_with_some.difference(names):
+            self._directories_with_some.remove(gone)
             self._seen.pop(gone, None)
         # A change within one tick of the clock leaves the same time. If the file server's clock
         # differs, a requeued ticket may be overtaken for a moment; none is missed.
@@ -149,28 +157,34 @@ class SkippedTickets:
         self._listed = _Listing(names, modified, moment + _RELIST) if is_usable else None
         return names, True
 
-    def _look_into(self, shard: str, path: Path, tidy: bool) -> Iterator[Entry]:
+    def _look_into(self, waiting: Path, tidy: bool, name: str) -> Iterator[Entry]:
+        path = waiting / name
         # The time is read before the listing, so that a change in between shows as a newer time.
-        moment, modified = time.monotonic(), _modified(path)
+        moment = time.monotonic()
+        modified = None if is_of_one_submission(name) else _modified(path)
+        names = list_names(path)
         has_others = False
-        for entry in shard_entries(path, self._jobs):
+        for entry in directory_entries(path, self._jobs, names):
             yield entry
             has_others |= entry.job not in self._jobs
-        if shard not in self._shards_with_some:
+        if not names or name not in self._directories_with_some:
             if tidy:
-                with contextlib.suppress(OSError):
-                    path.rmdir()
-        elif modified is not None and not has_others:
-            seen = self._seen.get(shard)
+                remove_empty([path])
+        elif not has_others:
+            seen = self._seen.get(name)
             first = seen.first if seen is not None and seen.modified == modified else moment
-            self._seen[shard] = _Seen(modified, first, moment)
+            self._seen[name] = _Seen(modified, first, moment)
 
-    def _has_nothing_new(self, shard: str, path: str) -> bool:
-        seen = self._seen.get(shard)
+    def _has_nothing_new(self, name: str, path: str) -> bool:
+        seen = self._seen.get(name)
+        if seen is None or time.monotonic() - seen.last >= self._settings.trust:
+            return False
+        if is_of_one_submission(name):
+            # A second listing shows what the first one may have missed while others claimed.
+            return seen.last > seen.first
         return (
-            seen is not None
+            seen.modified is not None
             and seen.last - seen.first >= self._settings.settling
-            and time.monotonic() - seen.last < self._settings.trust
             and _modified(path) == seen.modified
         )
 
@@ -236,7 +250,7 @@ class PreferredTickets:
         found: list[Entry] = []
         opened, most = 0, _MOST_OPENED if self._has_looked else _FARTHEST
         self._has_looked = True
-        for entry in self._others.entries(queue, head.path.parent.name):
+        for entry in self._others.entries(queue, queue.shard_name(head.job)):
             if len(found) == limit or opened == most or entry.job >= head.job + _FARTHEST:
                 break
             if entry.job < head.job:

@@ -8,9 +8,10 @@ place, as a claim that did not begin.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,16 +26,23 @@ from snakemake_kochi.queue.ending import (
     set_aside,
     unexecuted_result,
 )
-from snakemake_kochi.queue.entries import Entry, queue_lock, shard_entries, waiting_shards
+from snakemake_kochi.queue.entries import (
+    Entry,
+    directory_entries,
+    queue_lock,
+    remove_empty,
+    waiting_directories,
+)
 from snakemake_kochi.queue.recovery import ended_attempt, requeue
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
+from snakemake_kochi.queue.waiting import in_order, is_of_one_submission, span_of
 from snakemake_kochi.queue.wakeup import notify_subscribers, subscribers
 
 _log = logging.getLogger(__name__)
 
 # Waiting tickets that are counted, to leave others their share of the last ones.
 _COUNTED = 128
-# Seconds until a requeued ticket of an earlier shard is seen, while later ones have some.
+# Seconds until a requeued ticket is seen, or a new submission, while others wait.
 _LIST_INTERVAL = 1.0
 _SERVING_INTERVAL = 5.0  # seconds between two looks at who serves the queue
 
@@ -97,21 +105,21 @@ class UnreadClaims:
         self._queue = queue
         self._clock = clock
         self._serving = 1
-        self._shards: list[str] = []  # those that may have a ticket, in their order
+        self._directories: list[str] = []  # those that may have a ticket, in their order
         self._list_due = 0.0
         self._look_due = 0.0
         self._together = Together()
 
     def has_some(self) -> bool:
-        """Whether a ticket may wait; looks again at the shards and workers if that is due."""
+        """Whether a ticket may wait; looks again at what waits and who serves if that is due."""
         if self._clock() >= self._look_due:
             self._look_due = self._clock() + _SERVING_INTERVAL
             with contextlib.suppress(OSError):
                 self._serving = max(1, len(subscribers(self._queue)))
-        if not self._shards or self._clock() >= self._list_due:
+        if not self._directories or self._clock() >= self._list_due:
             self._list_due = self._clock() + _LIST_INTERVAL
-            self._shards = waiting_shards(self._queue)
-        return bool(self._shards)
+            self._directories = waiting_directories(self._queue)
+        return bool(self._directories)
 
     def move(
         self, wanted: Callable[[Entry], bool], worker: int, at_once: int, ahead: int
@@ -121,27 +129,39 @@ class UnreadClaims:
         These are `at_once` tickets, and `ahead` more if the other workers of the queue still find
         as many for each of them.
         """
-        number = at_once + ahead
-        waiting: list[Entry] = []
-        left: dict[Path, int] = {}  # how many tickets are in each shard
-        for name in self._shards:
-            if len(waiting) >= number:
-                break
-            entries = list(shard_entries(self._queue.waiting / name))
-            left[self._queue.waiting / name] = len(entries)
-            waiting += filter(wanted, entries)
-        if len(waiting) < _COUNTED and len(left) == len(self._shards):
-            number = max(at_once, min(number, -(-len(waiting) // self._serving)))
-        moved = list(self._move(waiting[:number], worker))
-        for entry in waiting[: len(moved)]:
-            left[entry.path.parent] -= 1
-        for shard, number in left.items():
-            if number == 0:
-                # Otherwise every later claim would list it.
-                self._shards.remove(shard.name)
-                with contextlib.suppress(OSError):
-                    shard.rmdir()
+        listed: dict[str, list[Entry]] = {}
+
+        def look_into(name: str) -> list[Entry]:
+            listed[name] = list(directory_entries(self._queue.waiting / name))
+            return listed[name]
+
+        in_turn = filter(wanted, in_order(self._directories, look_into))
+        waiting = list(itertools.islice(in_turn, at_once + ahead))
+        if (left := self._count(listed)) < _COUNTED:
+            share = -(-left // self._serving)
+            waiting = waiting[: max(at_once, min(at_once + ahead, share))]
+        moved = list(self._move(waiting, worker))
+        gone = {entry.job for entry in moved}
+        self._forget([name for name, had in listed.items() if gone.issuperset(e.job for e in had)])
         return moved
+
+    def _count(self, listed: Mapping[str, Sequence[Entry]]) -> int:
+        """How many tickets wait, at most, if that is known to be few; else `_COUNTED`.
+
+        The name of a directory that was not listed may tell how many it had.
+        """
+        count = sum(map(len, listed.values()))
+        for name in self._directories:
+            if count >= _COUNTED:
+                break
+            if name not in listed and (span := span_of(name)) is not None:
+                count += span.most if is_of_one_submission(name) else _COUNTED
+        return min(count, _COUNTED)
+
+    def _forget(self, emptied: Sequence[str]) -> None:
+        for name in emptied:
+            self._directories.remove(name)
+        remove_empty(self._queue.waiting / name for name in emptied)
 
     def _move(self, waiting: Iterable[Entry], worker: int) -> Iterator[Entry]:
         for entry in waiting:

@@ -22,10 +22,10 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.claiming import Answer, Claim
 from snakemake_kochi.queue.entries import (
     Entry,
-    JobSet,
     QueueRemovedError,
     find_entry,
 )
+from snakemake_kochi.queue.job_set import JobSet
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.result import UncountedReason, new_nonce, read_attempt
 from snakemake_kochi.queue.ticket import Kind, Resources, Ticket, read_ticket

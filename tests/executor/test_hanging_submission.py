@@ -73,8 +73,8 @@ def test_a_result_that_arrives_before_the_end_of_its_hand_over_is_reported(
     tmp_path: Path, filesystem: FaultyFilesystem
 ) -> None:
     with started(tmp_path) as said:
-        # It is removed when the ticket is in the queue.
-        with filesystem.fault("rmdir", 0, "*/submissions/*", hangs=True):
+        # A worker is notified when the ticket is in the queue.
+        with filesystem.fault("getattr", 0, "*/workers/*/wakeup", hangs=True):
             (tmp_path / "open").touch()
             wait_until(lambda: "Error in rule late:" in said.read_text())
             assert "kochi job 1 in queue" not in said.read_text()

@@ -9,6 +9,7 @@ import pytest
 from faults.injection import Scene, deaths, run_scene
 from faults.stage import Stage, stages
 
+from snakemake_kochi.files import to_json
 from snakemake_kochi.queue import cancel, find_job, recover
 
 
@@ -65,17 +66,30 @@ def test_a_scene_that_is_left_alone_counts_its_steps_and_says_what_it_raised(
     assert "ZeroDivisionError" in run_scene(lambda: 1 / 0).error
 
 
-def test_who_hands_over(attack: Callable[..., int]) -> None:
+@pytest.mark.parametrize(
+    ("first", "before", "handed_over"),
+    [
+        pytest.param(0, ("old",), ("a", "b", "c"), id="with a directory"),
+        pytest.param(0, (), ("a", "b"), id="one by one"),
+        pytest.param(253, ("old",), ("a", "b", "c", "d"), id="of two shards"),
+    ],
+)
+def test_who_hands_over(
+    attack: Callable[..., int], first: int, before: tuple[str, ...], handed_over: tuple[str, ...]
+) -> None:
     """A prefix of the tickets is there, in their order, or none; and those before."""
 
     def prepare(stage: Stage) -> Scene:
-        stage.submit("old")
-        return lambda: stage.submit("a", "b", "c")
+        stage.machine.ids.write_bytes(to_json({"version": 1, "job": first, "worker": 0}))
+        if before:
+            stage.submit(*before)
+        return lambda: stage.submit(*handed_over)
 
     def check(stage: Stage) -> None:
         jobs = {result.job: find_job(stage.machine, result.job) for result in stage.reported}
         names = {job: view.ticket.name for job, view in jobs.items() if view.ticket}
-        assert [names[job] for job in sorted(names)] == ["old", "a", "b", "c"][: len(names)]
+        assert len(names) >= len(before)
+        assert [names[job] for job in sorted(names)] == [*before, *handed_over][: len(names)]
         assert all(view.result.ok and view.attempt == 1 for view in jobs.values() if view.result)
         stage.check(names)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import result_of
+from support import result_of, waiting_file
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory, to_json
@@ -115,8 +115,9 @@ def test_a_ticket_that_cannot_be_read_is_skipped_for_now_and_still_counts(
     caplog: pytest.LogCaptureFixture,
     controller: str | None,
 ) -> None:
-    Queue(machine, "q").submit([ticket(name, controller=controller) for name in "abc"])
-    unreadable = machine.queue("q").waiting_ticket(0, 1)
+    submitted = Queue(machine, "q")
+    submitted.submit([ticket(name, controller=controller) for name in "abc"])
+    unreadable = waiting_file(submitted, 0)
     kept = unreadable.with_suffix(".kept")
     unreadable.rename(kept)
     unreadable.mkdir()  # EISDIR: neither damaged nor gone

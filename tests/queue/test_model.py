@@ -155,7 +155,7 @@ class QueueMachine(RuleBasedStateMachine):
         ]
 
     sizes = st.lists(
-        st.sampled_from([TAKEN, TAKEN, TAKEN, PASSED, STOPPED]), min_size=1, max_size=5
+        st.sampled_from([TAKEN, TAKEN, TAKEN, PASSED, STOPPED]), min_size=1, max_size=6
     )
     controllers = st.sampled_from([None, 0, 1])
 

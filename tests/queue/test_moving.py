@@ -21,7 +21,8 @@ from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Inbox, Queue, Ticket, cancel_all
 from snakemake_kochi.queue.deliveries import ReadDeliveries, jobs_read
-from snakemake_kochi.queue.entries import Entry, JobSet
+from snakemake_kochi.queue.entries import Entry
+from snakemake_kochi.queue.job_set import JobSet
 from snakemake_kochi.queue.jobs import jobs_of
 from snakemake_kochi.queue.skipped import SkippedTickets
 
@@ -190,12 +191,12 @@ def test_what_was_handed_over_in_spite_of_an_error_is_not_handed_over_again(
         queue.submit([ticket()])
         numbered = queue.number([ticket()] * 300)
         with (
-            filesystem.fault("rename", errno.EIO, "*/submissions/*/00000001", done=True),
+            filesystem.fault("rename", errno.EIO, "*/submissions/*-00000001-*", done=True),
             monkeypatch.context() as patch,
             pytest.raises(KochiError, match="Input/output error"),
         ):
             # Nor does it tell what has become of it.
-            patch.setattr(os, "stat", failing_stat("/waiting/00000001"))
+            patch.setattr(os, "stat", failing_stat("/waiting/00000001-0000000256-0000000300"))
             queue.hand_over(numbered)
         there = [view.job for view in queue.jobs()]
         assert len(there) > 1, "some are there, whatever was said"

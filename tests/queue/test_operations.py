@@ -90,6 +90,24 @@ def test_a_controller_that_was_not_notified_lists_nothing_without_a_look(
     inbox.close()
 
 
+@pytest.mark.parametrize(("count", "most"), [(1, 36), (2, 42), (8, 52), (80, 200)])
+def test_a_submission_costs_two_operations_a_ticket_and_thirty_five_for_all(
+    slow: Any, machine: MachinePaths, ticket: Callable[..., Ticket], count: int, most: int
+) -> None:
+    queue = Queue(machine, "q")
+    queue.submit([ticket()])
+    slow.set_delay(0.005)  # longer than what the kernel has just learned serves further calls
+    slow.count()
+    queue.submit([ticket() for _ in range(count)])
+    found = operations(slow)
+    slow.set_delay(0.0)
+    # Others wait in its shard, and it is one rename all the same; a second one is that of ids.json.
+    assert found["rename"] == 1 + (count if count <= 2 else 1)
+    assert found["create"] == count + 2 and found["mkdir"] == (count > 2)
+    assert found["rmdir"] == 0 and found["readdir"] == 1, "of the workers"
+    assert found.total() <= most
+
+
 def test_a_claim_costs_five_operations_a_ticket_and_eleven_for_all(
     slow: Any, machine: MachinePaths, ticket: Callable[..., Ticket]
 ) -> None:

@@ -166,20 +166,21 @@ def test_a_queue_with_a_ticket_that_was_set_aside_is_kept(machine, ticket, caplo
     assert len(list(queue.paths.damaged.iterdir())) == 1
 
 
-def test_all_or_no_tickets_are_handed_over(machine, ticket, monkeypatch):
+@pytest.mark.parametrize("count", [2, 600])
+def test_all_or_no_tickets_are_handed_over(machine, ticket, monkeypatch, count):
     queue = Queue(machine, "q")
     real, calls = os.rename, []
 
     def full_disk(source, target):
         calls.append(target)
-        if len(calls) == 5:
+        if len(calls) == 2:
             raise OSError(28, "No space left on device")
         real(source, target)
 
     queue.submit([ticket()])
     monkeypatch.setattr(os, "rename", full_disk)
     with pytest.raises(KochiError, match="No space left"):
-        queue.submit([ticket()] * 10)
+        queue.submit([ticket()] * count)
     monkeypatch.undo()
     assert len(queue.waiting()) == 1
     assert len(all_files(queue.paths.waiting)) == 1
@@ -434,7 +435,7 @@ def test_tickets_are_written_at_the_same_time_where_the_filesystem_is_slow(
         time.sleep(0.01) if next(count) < 2 else meeting.wait(60)
         return write_new(path, content)
 
-    monkeypatch.setattr("snakemake_kochi.queue.queue.write_new", slow)
+    monkeypatch.setattr("snakemake_kochi.queue.submitting.write_new", slow)
     queue = Queue(machine, "q")
     queue.submit([ticket(f"n{number}") for number in range(5)])
     claims = queue.claim(1, anything, limit=5)
@@ -450,7 +451,7 @@ def test_no_ticket_is_submitted_if_one_of_many_cannot_be_written(machine, ticket
             raise OSError(errno.ENOSPC, "No space left on device")
         return write_new(path, content)
 
-    monkeypatch.setattr("snakemake_kochi.queue.queue.write_new", slow)
+    monkeypatch.setattr("snakemake_kochi.queue.submitting.write_new", slow)
     queue = Queue(machine, "q")
     with pytest.raises(KochiError, match="no ticket was submitted"):
         queue.submit([ticket() for _ in range(20)])

@@ -52,10 +52,13 @@ def test_tickets_are_written_while_others_have_the_lock(machine, ticket, calls):
 
 @pytest.mark.parametrize("step", range(1, 12))
 @pytest.mark.parametrize("call", ["open", "rename", "replace", "mkdir"])
-def test_all_or_no_tickets_wait_whatever_step_fails(machine, ticket, monkeypatch, call, step):
+@pytest.mark.parametrize(("first", "count"), [(253, 6), (255, 2), (300, 3), (300, 2)])
+def test_all_or_no_tickets_wait_whatever_step_fails(
+    machine, ticket, monkeypatch, call, step, first, count
+):
     queue = Queue(machine, "q")
     queue.submit([ticket("before")])
-    machine.ids.write_bytes(to_json({"version": 1, "job": 253, "worker": 0}))
+    machine.ids.write_bytes(to_json({"version": 1, "job": first, "worker": 0}))
     real, calls = getattr(os, call), []
 
     def full(path, *rest, **options):
@@ -69,8 +72,8 @@ def test_all_or_no_tickets_wait_whatever_step_fails(machine, ticket, monkeypatch
     expected = ["before"]
     with contextlib.suppress(KochiError):
         # Of the first shard, in which there is one already, and of the next.
-        queue.submit([ticket(f"n{i}") for i in range(6)])
-        expected += [f"n{i}" for i in range(6)]
+        queue.submit([ticket(f"n{i}") for i in range(count)])
+        expected += [f"n{i}" for i in range(count)]
     monkeypatch.undo()
     names = [view.ticket.name for view in queue.waiting()]
     assert names == expected

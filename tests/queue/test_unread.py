@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from file_calls import Calls
+from support import waiting_file
 
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Queue, Resources, Ticket, cancel, find_job
@@ -57,7 +58,7 @@ def test_no_ticket_is_read_while_the_lock_is_held(
     assert jobs(queue.claim(1, take, 40, unread=(2, 8))) == [*range(4, 14)]
     # One listing of the shard, and one of those who serve the queue.
     assert [path for path in under_the_lock if "/subscribers" not in path] == [
-        str(queue.paths.waiting_shard(4))
+        str(queue.paths.waiting / queue.paths.submitted_shard(4, 23))
     ]
     assert len(calls.locks()) == 0 and len(calls.opened) == 10
 
@@ -93,7 +94,7 @@ def test_a_damaged_or_cancelled_ticket_is_ended_and_the_others_run(
     queue: Queue, machine: MachinePaths, ticket: MakeTicket, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue.submit([ticket()] * 4)
-    queue.paths.waiting_ticket(4, 1).write_text("{")
+    waiting_file(queue, 4).write_text("{")
     machine.job(5).directory.mkdir(parents=True)
     machine.job(5).cancel.touch()
     assert jobs(queue.claim(1, take, 9, unread=(9, 0))) == [6, 7]
@@ -167,8 +168,8 @@ def test_a_claim_that_cannot_go_back_does_not_keep_the_others_from_it(
     queue: Queue, machine: MachinePaths, ticket: MakeTicket
 ) -> None:
     queue.submit([ticket()] * 3)
-    queue.paths.waiting_ticket(4, 1).write_text("{")
-    queue.paths.waiting_ticket(5, 1).write_text("{")
+    waiting_file(queue, 4).write_text("{")
+    waiting_file(queue, 5).write_text("{")
     machine.job(4).directory.parent.mkdir(parents=True, exist_ok=True)
     machine.job(4).directory.write_text("")  # in its way
     assert jobs(queue.claim(1, take, 9, unread=(9, 0))) == [6]
