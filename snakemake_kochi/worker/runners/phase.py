@@ -58,6 +58,8 @@ class PhaseRunner(Runner):
         self._spawners: dict[str, Spawner] = {}
         self._unfit: dict[str, str] = {}
         self._epoll = select.epoll()
+        # Asked about three times for each job.
+        self._last: tuple[Ticket, dict[str, str], str] | None = None
 
     # ---- Runner
 
@@ -67,7 +69,7 @@ class PhaseRunner(Runner):
     def why_not(self, ticket: Ticket) -> str:
         if not _is_phase(ticket):
             return ""
-        environment = self._environment_of(ticket)
+        environment, key = self._kind_of(ticket)
         if not os.path.isabs(environment.get(_PYTHON, "")):
             return f"{_PYTHON} is not the path of a Python"
         for name in _OF_BASH:
@@ -77,11 +79,10 @@ class PhaseRunner(Runner):
         if paths and not all(map(os.path.isabs, paths.split(os.pathsep))):
             # A Python finds them from its directory, which is another one for each job.
             return "PYTHONPATH has a path that is not absolute"
-        return self._unfit.get(_key(environment), "")
+        return self._unfit.get(key, "")
 
     def is_ready(self, ticket: Ticket) -> bool:
-        environment = self._environment_of(ticket)
-        key = _key(environment)
+        environment, key = self._kind_of(ticket)
         self.attend()
         spawner = self._spawners.get(key)
         if spawner is None:
@@ -104,7 +105,7 @@ class PhaseRunner(Runner):
     ) -> Child:
         shell = ticket.shell
         assert shell is not None
-        key = _key(self._environment_of(ticket))
+        _, key = self._kind_of(ticket)
         spawner = self._spawners.get(key)
         if spawner is None or spawner.memory_mb is None:
             raise RunnerUnavailableError("no spawner of phases is ready")
@@ -153,11 +154,17 @@ class PhaseRunner(Runner):
 
     # ---- spawners
 
-    def _environment_of(self, ticket: Ticket) -> dict[str, str]:
-        """What jobs like this one have in common; a worker adds to it what one job alone has."""
-        shell = ticket.shell
-        assert shell is not None
-        return {**self._environment, **ticket.environment, **shell.environment}
+    def _kind_of(self, ticket: Ticket) -> tuple[dict[str, str], str]:
+        """The environment that jobs like this one have in common, and its key; a worker adds to it
+        what one job alone has."""
+        if self._last is None or self._last[0] is not ticket:
+            shell = ticket.shell
+            assert shell is not None
+            environment = {**self._environment, **ticket.environment, **shell.environment}
+            # Without the path of a Python there is no spawner of that kind.
+            key = _key(environment) if _PYTHON in environment else ""
+            self._last = ticket, environment, key
+        return self._last[1:]
 
     def _start(self, key: str, spawner: Spawner) -> None:
         try:
