@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import grp
 import os
 import pwd
 import shlex
 import stat
-import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -109,6 +107,9 @@ def _has_modes(directory: Path) -> bool:
     CIFS does not, nor does NFSv4 with inherited access control lists. The mode is read from a
     descriptor, because others may have moved a name meanwhile.
     """
+    # Imported here: no run needs it, and it loads ten other modules.
+    import tempfile
+
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         with contextlib.suppress(PermissionError):
             os.fchmod(file.fileno(), 0o600)
@@ -203,6 +204,8 @@ def _who_else_writes(found: os.stat_result) -> str | None:
 
 def _group(number: int) -> str | None:
     """The name of a group in a message; None for a user's private group, as many systems make."""
+    import grp  # here, because no run needs it
+
     try:
         group = grp.getgrgid(number)
     except KeyError:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 PROC = Path("/proc")
+_MOST_OF_STAT = 4096  # bytes; the kernel makes all of it at the first read
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class ProcessEntry:
 def process_entry(pid: int) -> ProcessEntry | None:
     """What the kernel shows of a process, or None if there is none with that number."""
     try:
-        fields = stat_fields(PROC / str(pid))
+        fields = stat_fields(f"{PROC}/{pid}")
     except OSError:
         return None
     return ProcessEntry(
@@ -121,14 +122,15 @@ def process_entry(pid: int) -> ProcessEntry | None:
     )
 
 
-def stat_fields(directory: Path) -> list[bytes]:
+def stat_fields(directory: str) -> list[bytes]:
     """What the kernel says of the process with this directory in /proc, from its state on.
 
     proc_pid_stat(5) counts from 1, and the state is 3, so its field n is here at n - 3. Raises
     OSError if there is no such process.
     """
     # The name before the state is in parentheses and may itself contain any character.
-    return (directory / "stat").read_bytes().rpartition(b")")[2].split()
+    with open(f"{directory}/stat", "rb", buffering=0) as stream:
+        return stream.read(_MOST_OF_STAT).rpartition(b")")[2].split()
 
 
 def node_words() -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,8 @@ def begin(paths: ProjectPaths, record: Mapping[str, Any]) -> None:
         process = ProcessIdentity.of(os.getpid())
         content = {
             "version": VERSION,
-            "node": asdict(this_node()),
-            "process": asdict(process) if process else {},
+            "node": vars(this_node()),
+            "process": vars(process) if process else {},
             "record": record,
         }
         place = make_directory(paths.begun(record["machine"]))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,6 +24,7 @@ from snakemake_kochi.files import (
     list_names,
     make_directory,
     move,
+    random_word,
     sync,
     sync_directory,
 )
@@ -84,7 +83,7 @@ def journal(
         **({"large": pointers} if pointers else {}),
         "record": result.record,
     }
-    beside = directory / f".{result.identity}.{secrets.token_hex(4)}.tmp"
+    beside = directory / f".{result.identity}.{random_word()}.tmp"
     try:
         _write(beside, head, result, sizes)
         move(beside, entry)
@@ -131,7 +130,7 @@ def set_aside(place: Path, entry: Path, why: str) -> None:
     try:
         target = make_directory(place) / entry.name
         if is_there(target):
-            target = place / f"{entry.name}.{secrets.token_hex(4)}"
+            target = place / f"{entry.name}.{random_word()}"
         move(entry, target)
     except FileNotFoundError:
         return  # where locks do not work, another committer may have committed and removed it
@@ -164,6 +163,9 @@ def remove_entry(place: Path) -> None:
     try:
         place.unlink(missing_ok=True)
     except IsADirectoryError:
+        # Imported here: an earlier release made such entries.
+        import shutil
+
         shutil.rmtree(place)
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from snakemake_kochi.files import answered, list_names, move, sync, sync_directory
+from snakemake_kochi.files import answered, list_names, move, random_word, sync, sync_directory
 
 MEBIBYTE = 1 << 20
 LARGE = 10 * MEBIBYTE  # bytes; larger files are kept as pointers unless kochi.yaml says otherwise
@@ -156,7 +155,7 @@ class Store:
         """
         if known is not None and self.has(known):
             return known
-        beside = self._make(self.directory / "tmp") / f"{_COPY}{secrets.token_hex(8)}"
+        beside = self._make(self.directory / "tmp") / f"{_COPY}{random_word(8)}"
         try:
             with open(beside, "xb") as writer:
                 digest = hashlib.sha256()

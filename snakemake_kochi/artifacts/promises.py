@@ -9,14 +9,13 @@ a rerun, which starts several.
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import list_names
+from snakemake_kochi.files import list_names, random_word
 from snakemake_kochi.locks import LockSettings, find_lock_settings
 from snakemake_kochi.paths import ProjectLockPaths, ProjectPaths
 
@@ -32,7 +31,7 @@ def promise_to_commit(paths: ProjectPaths, machine: str) -> Iterator[None]:
         # commits.
         with suppress(KochiError, OSError):
             locks = find_lock_settings(paths.machine(machine))
-            own = locks.paths.project(paths.directory).promise(secrets.token_hex(8))
+            own = locks.paths.project(paths.directory).promise(random_word(8))
             _remove_old(locks, locks.paths.project(paths.directory))
             stack.callback(_remove, own)
             stack.enter_context(locks.hold(own))

@@ -27,6 +27,7 @@ from snakemake_kochi.files.calls import (
     show_new_files,
     sync,
     sync_directory,
+    time_of_new_file,
     time_of_server,
 )
 from snakemake_kochi.files.content import (
@@ -38,10 +39,12 @@ from snakemake_kochi.files.content import (
     link_atomically,
     link_exclusively,
     parse_json,
+    read_file,
     read_json,
     to_json,
     write_atomically,
     write_exclusively,
+    write_file,
     write_last,
     write_new,
 )
@@ -52,9 +55,10 @@ from snakemake_kochi.files.names import (
     expand_user,
     is_name,
     name_of,
+    random_word,
     safe_name,
 )
-from snakemake_kochi.files.trees import copy_small_tree
+from snakemake_kochi.files.trees import copy_file, copy_small_tree, copy_stream, remove_tree
 
 __all__ = [
     "LONGEST_NAME",
@@ -65,7 +69,9 @@ __all__ = [
     "PRIVATE_DIRECTORY",
     "TRANSIENT",
     "answered",
+    "copy_file",
     "copy_small_tree",
+    "copy_stream",
     "create_directory",
     "edit_atomically",
     "expand_path",
@@ -86,15 +92,20 @@ __all__ = [
     "name_of",
     "note_use",
     "parse_json",
+    "random_word",
+    "read_file",
     "read_json",
+    "remove_tree",
     "safe_name",
     "show_new_files",
     "sync",
     "sync_directory",
+    "time_of_new_file",
     "time_of_server",
     "to_json",
     "write_atomically",
     "write_exclusively",
+    "write_file",
     "write_last",
     "write_new",
 ]

@@ -6,12 +6,13 @@ import contextlib
 import errno
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
+
+from snakemake_kochi.files.names import random_word
 
 Answer = TypeVar("Answer")
 
@@ -119,9 +120,26 @@ def modified(path: Path) -> float:
 
 def time_of_server(directory: Path) -> float:
     """The time of the file server, in seconds since the epoch; that of this host on a full disk."""
-    with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=directory) as file:
-        return os.fstat(file.fileno()).st_mtime
+    with contextlib.suppress(OSError):
+        return time_of_new_file(directory)
     return time.time()
+
+
+def time_of_new_file(directory: Path) -> float:
+    """The time that a file has which is made in a directory now. Raises OSError.
+
+    Not by `tempfile`, which loads ten other modules, for each run.
+    """
+    try:
+        descriptor = os.open(directory, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    except OSError:  # not every filesystem has such files
+        name = directory / f".{random_word(8)}.tmp"
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.unlink(name)
+    try:
+        return os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
 
 
 def is_removed(path: Path) -> bool:

@@ -7,7 +7,6 @@ import errno
 import json
 import math
 import os
-import secrets
 import stat
 from collections.abc import Mapping
 from functools import partial
@@ -21,6 +20,7 @@ from snakemake_kochi.files.calls import (
     sync,
     sync_directory,
 )
+from snakemake_kochi.files.names import random_word
 
 _PRIVATE = 0o600
 # The mode of a person's file, less the bits that the umask removes.
@@ -28,12 +28,49 @@ OF_A_PERSON = 0o666
 # Bytes. A smaller file may need no block of its own, and could be written although the disk is
 # full.
 _PAGE = 4096
+_PART = 1 << 16  # bytes that are read at once
 # The errors when files cannot be linked, within a directory or between two directories.
 LINK_REFUSED = frozenset({errno.EPERM, errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK})
 # A file with deeper nesting than this was not written by this program.
 _DEEPEST = 100
 # `indent` is not set: it would select the encoder written in Python, ten times slower.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def read_file(path: Path | str) -> bytes:
+    """The content of a file. Raises OSError.
+
+    With four calls of the kernel; an open file of Python makes nine.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = os.read(descriptor, _PART)
+        while block := os.read(descriptor, _PART):
+            content += block
+        return content
+    except OSError as error:
+        error.filename = os.fspath(path)  # of a directory, or of what a server does not answer
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def write_file(path: Path | str, content: bytes) -> None:
+    """Write a file that no other process reads yet, over an old one if there is one.
+
+    Raises OSError; then the file may have a part. A Python object around an open file takes longer
+    than its few bytes.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    descriptor = os.open(path, flags, OF_A_PERSON)
+    try:
+        while content:
+            content = content[os.write(descriptor, content) :]
+    except OSError as error:
+        error.filename = os.fspath(path)
+        raise
+    finally:
+        os.close(descriptor)
 
 
 def has_room(directory: Path) -> bool:
@@ -75,7 +112,7 @@ def write_new(
 
 
 def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.tmp")
+    return path.with_name(f".{path.name[:200]}.{random_word()}.tmp")
 
 
 def _write_temporary(path: Path, content: bytes, durable: bool, mode: int = _PRIVATE) -> Path:
@@ -216,7 +253,7 @@ def read_json(path: Path, version: int | None = None, is_ours: bool = False) -> 
     exist. Raises DamagedFileError when it is not a JSON object, when its "version" is newer than
     `version`, or when another user has put it there.
     """
-    content = _content_of_ours(path) if is_ours else answered(path.read_bytes)
+    content = _content_of_ours(path) if is_ours else answered(partial(read_file, path))
     return parse_json(content, path, version)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from snakemake_kochi.errors import KochiError
 
 LONGEST_NAME = 128
+_NAME = re.compile(rf"[A-Za-z0-9_+@=][A-Za-z0-9._+@=-]{{0,{LONGEST_NAME - 1}}}")
 
 
 def is_name(text: str) -> bool:
@@ -18,11 +19,7 @@ def is_name(text: str) -> bool:
     It must consist of letters, digits and ._+@=- , 1 to 128 of them, and not begin with a dot or a
     dash.
     """
-    return (
-        0 < len(text) <= LONGEST_NAME
-        and text[0] not in ".-"
-        and all((c.isascii() and c.isalnum()) or c in "._+@=-" for c in text)
-    )
+    return _NAME.fullmatch(text) is not None
 
 
 def name_of(kind: str, name: str) -> str:
@@ -33,6 +30,15 @@ def name_of(kind: str, name: str) -> str:
             "Use 1 to 128 letters, digits and any of ._+@=- , not starting with a dot or dash.",
         )
     return name
+
+
+def random_word(count: int = 4) -> str:
+    """A name that no other process uses: so many random bytes, in hexadecimal.
+
+    Not by the module `secrets`, which loads eight others and has each copy of a process seed
+    generators that nobody uses.
+    """
+    return os.urandom(count).hex()
 
 
 def safe_name(text: str) -> str:

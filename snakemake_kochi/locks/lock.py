@@ -7,9 +7,6 @@ import errno
 import fcntl
 import math
 import os
-import random
-import secrets
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import answered
+from snakemake_kochi.files import answered, random_word, time_of_new_file
 from snakemake_kochi.later_log import LaterLog
 
 _log = LaterLog(__name__)
@@ -129,8 +126,7 @@ def is_held(path: Path, kind: Kind, lease_duration: float = LEASE_DURATION) -> b
 def _is_renewed(path: Path, lease_duration: float) -> bool:
     try:
         renewed = answered(path.stat).st_mtime
-        with tempfile.TemporaryFile(dir=path.parent) as present:
-            return os.fstat(present.fileno()).st_mtime - renewed < 2 * lease_duration
+        return time_of_new_file(path.parent) - renewed < 2 * lease_duration
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -189,7 +185,14 @@ def pause_after(waited: float, cost: float = 0.0) -> float:
         return _LONG_POLL_INTERVAL
     pause = min(max(_POLL_INTERVAL, _PART_OF_WAIT * waited), _LONGEST_POLL_INTERVAL)
     pause = min(max(pause, _TIMES_A_LOOK * cost), _LONG_POLL_INTERVAL)
-    return pause * random.uniform(0.5, 1.5)
+    return pause * _between(0.5, 1.5)
+
+
+def _between(least: float, most: float) -> float:
+    """A random number. Imported here: a run that takes no lock has no generator to seed."""
+    import random
+
+    return random.uniform(least, most)
 
 
 @contextlib.contextmanager
@@ -254,7 +257,7 @@ class Forsaken:
         self._path = path
         # The patience is random, so that not all processes remove it at once: the second one may
         # find a new lease.
-        self._patience = duration * random.uniform(2.0, 2.5)
+        self._patience = duration * _between(2.0, 2.5)
         self._seen: tuple[int, ...] = ()
         self._since = 0.0
 
@@ -272,7 +275,7 @@ class Forsaken:
 
     def remove(self, expected: os.stat_result) -> None:
         """Remove the lease if it is the expected file."""
-        aside = self._path.with_name(f".{self._path.name}-{secrets.token_hex(8)}")
+        aside = self._path.with_name(f".{self._path.name}-{random_word(8)}")
         self._path.rename(aside)
         try:
             if os.path.samestat(aside.stat(), expected):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import secrets
 import stat
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -23,6 +22,7 @@ from snakemake_kochi.files import (
     PRIVATE_DIRECTORY,
     is_there,
     make_directory,
+    random_word,
     read_json,
     to_json,
     write_atomically,
@@ -245,7 +245,7 @@ def _settle(wanted: LockSettings) -> LockSettings:
         lease_duration=wanted.lease_duration,
         host=os.uname().nodename,
         time=datetime.now(UTC).isoformat(timespec="microseconds"),
-        nonce=secrets.token_hex(8),
+        nonce=random_word(8),
         # A person may have removed locks.json, as its messages advise, in a machine of any layout.
         layout=_FIRST if has_first_layout(machine) else VERSION,
     )

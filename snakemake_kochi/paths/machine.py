@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import binascii
 import hashlib
 import os
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,7 +103,7 @@ class LockPaths:
 
     def queue(self, name: str) -> Path:
         """Queues share locks: each run has a queue of its own, and its lock would stay for ever."""
-        number = zlib.crc32(name.encode()) % QUEUE_LOCKS
+        number = binascii.crc32(name.encode()) % QUEUE_LOCKS
         return self.directory / f"queue-{number:02d}"
 
     @property
@@ -231,7 +231,7 @@ class MachinePaths:
         return QueuePaths(name, self.queues / name_of("queue", name))
 
     def job(self, number: int) -> JobPaths:
-        return JobPaths(self.jobs / f"{number // SHARD:08d}" / str(number))
+        return JobPaths(self.directory.joinpath("jobs", f"{number // SHARD:08d}", str(number)))
 
     @property
     def packs(self) -> Path:

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from snakemake_kochi.paths.machine import MachinePaths
 
 # The file in a `.git` kept for copies that names the kept `.git` directories of its submodules.
 SUBMODULES = "kochi-submodules.json"
+_MOST_KEPT = 64  # paths
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,7 @@ class ProjectPaths:
 
     def machine(self, name: str) -> MachinePaths:
         """The paths of a machine of the same KOCHI_ROOT."""
-        return MachinePaths(
-            name, self.directory.parent.parent / "machines" / name_of("machine", name)
-        )
+        return _machine(self.directory, name)
 
     @property
     def store(self) -> Path:
@@ -162,9 +162,7 @@ class ProjectPaths:
         return max(logs, key=lambda log: log.stat().st_mtime_ns, default=None)
 
     def build(self, machine: str, digest: str) -> BuildPaths:
-        return BuildPaths(
-            self.directory / "builds" / name_of("machine", machine) / name_of("build", digest)
-        )
+        return _build(self.directory, machine, digest)
 
     def all_prepared(self, machine: str) -> Path:
         return self.directory / "prepared" / name_of("machine", machine)
@@ -174,7 +172,7 @@ class ProjectPaths:
         return BuildPaths(self.all_prepared(machine) / name_of("preparation", digest))
 
     def _artifacts(self, machine: str) -> Path:
-        return self.directory / "artifacts" / name_of("machine", machine)
+        return _artifacts(self.directory, machine)
 
     def journal(self, machine: str) -> Path:
         return self._artifacts(machine) / "journal"
@@ -221,6 +219,22 @@ class ProjectPaths:
 
     def workspaces(self, machine: str) -> Path:
         return self.directory / "workspaces" / name_of("machine", machine)
+
+
+# Each run asks for these several times, and a path takes longer to make than to find.
+@lru_cache(_MOST_KEPT)
+def _machine(project: Path, name: str) -> MachinePaths:
+    return MachinePaths(name, project.parent.parent / "machines" / name_of("machine", name))
+
+
+@lru_cache(_MOST_KEPT)
+def _build(project: Path, machine: str, digest: str) -> BuildPaths:
+    return BuildPaths(project / "builds" / name_of("machine", machine) / name_of("build", digest))
+
+
+@lru_cache(_MOST_KEPT)
+def _artifacts(project: Path, machine: str) -> Path:
+    return project / "artifacts" / name_of("machine", machine)
 
 
 @dataclass(frozen=True)

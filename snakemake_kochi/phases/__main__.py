@@ -6,11 +6,11 @@ $KOCHI_FREEZE names the freeze of the run. People type `kochi` or `snakemake` in
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import KochiError, PhaseError, told
 from snakemake_kochi.files import (
@@ -19,8 +19,10 @@ from snakemake_kochi.files import (
     note_use,
     to_json,
     write_atomically,
+    write_file,
 )
 from snakemake_kochi.paths import BuildPaths, InstallPaths, WorkingPaths
+from snakemake_kochi.phases.arguments import Options, run_options
 from snakemake_kochi.phases.batch_freeze import load_batch_freeze
 from snakemake_kochi.phases.keep import keep_failure, keep_result
 from snakemake_kochi.phases.launcher import placement_of
@@ -40,12 +42,17 @@ from snakemake_kochi.phases.run import CopyError, run_identity, run_task
 from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
 from snakemake_kochi.project.values import CODE, parse_assignment
 
+if TYPE_CHECKING:
+    import argparse
 
-def main(
-    arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None
-) -> int:
-    """Run one phase; exit status 1 and a message when it fails. `parser`: see `make_parser`."""
-    options = (parser or make_parser()).parse_args(arguments)
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one phase; exit status 1 and a message when it fails."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if (options := run_options(words)) is not None:
+        options.phase, options.output_of = _run, _record_of
+    else:
+        options = make_parser().parse_args(words, Options())
     clean_up_on_sigterm()
     output = options.output_of(options)
     forget_failure(output)
@@ -65,7 +72,7 @@ def _fail(output: Path, error: KochiError) -> int:
 
 
 # Imported where it is used: the runs, of which there are thousands, need neither YAML nor git.
-def _install(file: Path, options: argparse.Namespace) -> None:
+def _install(file: Path, options: Options) -> None:
     from snakemake_kochi.phases.freeze import load_freeze
     from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE, install_recipe
     from snakemake_kochi.project.recipes import Requirement
@@ -92,7 +99,7 @@ def _is_asked(variable: str, requirement: str) -> bool:
     return requirement in os.environ.get(variable, "").split()
 
 
-def _build(file: Path, options: argparse.Namespace) -> None:
+def _build(file: Path, options: Options) -> None:
     _note(options.output, _built(file, options))
 
 
@@ -101,7 +108,7 @@ def _note(output: Path, build: Build) -> None:
         write_build(path, build)
 
 
-def _built(file: Path, options: argparse.Namespace) -> Build:
+def _built(file: Path, options: Options) -> Build:
     from snakemake_kochi.phases.build import build_experiment
     from snakemake_kochi.phases.freeze import load_freeze
 
@@ -117,11 +124,11 @@ def _built(file: Path, options: argparse.Namespace) -> Build:
     return build_experiment(freeze.at(code), experiment, phase, variables, installs, timeout)
 
 
-def _prepare(file: Path, options: argparse.Namespace) -> None:
+def _prepare(file: Path, options: Options) -> None:
     _note(options.output, _prepared(file, options))
 
 
-def _prepared(file: Path, options: argparse.Namespace) -> Build:
+def _prepared(file: Path, options: Options) -> Build:
     from snakemake_kochi.phases.freeze import load_freeze
     from snakemake_kochi.phases.preparation import prepare_batch
     from snakemake_kochi.project.requirements import fixed, requirements_at
@@ -142,7 +149,7 @@ def _prepared(file: Path, options: argparse.Namespace) -> Build:
     return prepare_batch(freeze, experiment, step, variables, own)
 
 
-def _finish(file: Path, options: argparse.Namespace) -> None:
+def _finish(file: Path, options: Options) -> None:
     from snakemake_kochi.phases.freeze import load_freeze
     from snakemake_kochi.phases.preparation import finish_batch
 
@@ -157,7 +164,7 @@ def _finish(file: Path, options: argparse.Namespace) -> None:
     write_atomically(options.output, to_json(noted))
 
 
-def _run(file: Path, options: argparse.Namespace) -> None:
+def _run(file: Path, options: Options) -> None:
     parameters = _parameters(options.parameters)
     freeze = load_batch_freeze(file, options.experiment, options.batch).at(parameters)
     point = freeze.point(parameters, options.duplicate)
@@ -214,8 +221,12 @@ def _run(file: Path, options: argparse.Namespace) -> None:
         if error.record is not None:
             keep_failure(freeze, error.record)
         raise
-    options.record.write_bytes(to_json(record))
+    write_file(options.record, to_json(record))
     keep_result(freeze, record, outputs)
+
+
+def _record_of(options: Options) -> Path:
+    return Path(options.record)
 
 
 def _installs(manifests: Sequence[Path]) -> tuple[Install, ...]:
@@ -237,7 +248,11 @@ def _parameters(assignments: Sequence[str]) -> dict[str, str]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the arguments. To make it takes as long as a third of a short run."""
+    """The parser of the arguments. To make it takes as long as a third of a short run, and to use
+    it, a tenth."""
+    # Imported here: runs do not need it, and copies are made faster of a smaller process.
+    import argparse
+
     parser = argparse.ArgumentParser(prog="python -m snakemake_kochi.phases", description=__doc__)
     phases = parser.add_subparsers(required=True)
     install = phases.add_parser("install")
@@ -256,7 +271,7 @@ def make_parser() -> argparse.ArgumentParser:
     finish.set_defaults(phase=_finish, output_of=lambda options: options.output)
     finish.add_argument("--output", type=Path, required=True)
     run = phases.add_parser("run")
-    run.set_defaults(phase=_run, output_of=lambda options: options.record)
+    run.set_defaults(phase=_run, output_of=_record_of)
     run.add_argument("--duplicate", type=int, required=True)
     run.add_argument("--rerun-of", default="", help="identity of the record to repeat")
     run.add_argument("--resource", action="append", default=[], metavar="NAME=NUMBER")

@@ -160,22 +160,23 @@ class BatchFreeze:
         return self._texts.point(FrozenDict(parameters), self.batch, duplicate, encoded)
 
 
-# What `remember` has read.
-_known: dict[Path, BatchFreeze] = {}
+# What `remember` has read, by the arguments of `load_batch_freeze`.
+_known: dict[tuple[Path, str, str], BatchFreeze] = {}
 
 
 def batch_freeze_file(freeze: Path, experiment: str, batch: str) -> Path:
     return ProjectPaths.batch_freeze(freeze, digest_of([BATCH_FREEZE_VERSION, experiment, batch]))
 
 
-def remember(file: Path) -> bool:
-    """Read a file of `batch_freeze_file` for the processes that are forked from this one, and
-    forget what was remembered; return whether it could be read."""
+def remember(freeze: Path, experiment: str, batch: str) -> bool:
+    """Read the part of a freeze for a batch, as `load_batch_freeze`, for the processes that are
+    forked from this one, and forget what was remembered; return whether it could be read."""
     _known.clear()
+    file, key = batch_freeze_file(freeze, experiment, batch), (freeze, experiment, batch)
     with suppress(OSError, KochiError):
-        freeze = _known[file] = _from_json(file, read_json(file, BATCH_FREEZE_VERSION))
-        freeze.find_once()
-    return file in _known
+        found = _known[key] = _from_json(file, read_json(file, BATCH_FREEZE_VERSION))
+        found.find_once()
+    return key in _known
 
 
 def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
@@ -184,9 +185,9 @@ def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
     The first run of a batch writes it. Raises DamagedFileError; and, as `load_freeze`,
     NameNotFoundError and ConfigError when it does not exist yet.
     """
-    file = batch_freeze_file(freeze, experiment, batch)
-    if (known := _known.get(file)) is not None:
+    if (known := _known.get((freeze, experiment, batch))) is not None:
         return known
+    file = batch_freeze_file(freeze, experiment, batch)
     try:
         return _from_json(file, read_json(file, BATCH_FREEZE_VERSION))
     except FileNotFoundError:

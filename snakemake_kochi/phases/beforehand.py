@@ -48,7 +48,8 @@ class Beforehand:
         file = batch_freeze_file(Path(asked[0]), *asked[1:])
         state = _state_of(file)
         if (file, state) != (self._file, self._state):
-            self._file, self._state = (file, state) if remember(file) else (None, None)
+            is_known = remember(Path(asked[0]), *asked[1:])
+            self._file, self._state = (file, state) if is_known else (None, None)
 
 
 def _asked(words: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str, str] | None:

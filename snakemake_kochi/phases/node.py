@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.cpu_lists import cpus_in
+from snakemake_kochi.files import read_file
 
 _ROOT = Path("/")
 _CPUS = Path("sys/devices/system/cpu")
@@ -67,9 +68,9 @@ def load_now() -> float | None:
         return None
 
 
-def _text(file: Path) -> str | None:
+def _text(file: Path | str) -> str | None:
     try:
-        return file.read_text("utf-8", "replace").strip()
+        return read_file(file).decode("utf-8", "replace").strip()
     except OSError:
         return None
 
@@ -111,7 +112,7 @@ def _memory_mb(root: Path) -> int | None:
 
 def _os(root: Path) -> str | None:
     for name in ("etc/os-release", "usr/lib/os-release"):
-        for line in (_text(root / name) or "").splitlines():
+        for line in (_text(f"{root}/{name}") or "").splitlines():
             if line.startswith("PRETTY_NAME="):
                 return line.partition("=")[2].strip("\"'") or None
     return None
@@ -122,11 +123,11 @@ def _governor(root: Path) -> str | None:
         cpu = min(os.sched_getaffinity(0))
     except OSError:
         return None
-    return _text(root / _CPUS / f"cpu{cpu}" / "cpufreq/scaling_governor") or None
+    return _text(f"{root}/{_CPUS}/cpu{cpu}/cpufreq/scaling_governor") or None
 
 
 def _turbo(root: Path) -> bool | None:
-    if (no_turbo := _text(root / _CPUS / "intel_pstate/no_turbo")) in ("0", "1"):
+    if (no_turbo := _text(f"{root}/{_CPUS}/intel_pstate/no_turbo")) in ("0", "1"):
         return no_turbo == "0"
-    boost = _text(root / _CPUS / "cpufreq/boost")
+    boost = _text(f"{root}/{_CPUS}/cpufreq/boost")
     return boost == "1" if boost in ("0", "1") else None

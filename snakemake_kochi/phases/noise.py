@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from snakemake_kochi.files import read_file
 from snakemake_kochi.processes import stat_fields
 from snakemake_kochi.project.quiet import ANY, DEFAULTS, Thresholds
 
@@ -23,6 +24,7 @@ _FIRST_USER = 1000
 _BUSY = 0.01  # CPUs that a process uses to count
 _CPUS = Path("sys/devices/system/cpu")
 # Of the line "cpu" of /proc/stat: user, nice, system, irq, softirq, steal.
+_FIRST_LINE = 4096  # bytes of /proc/stat that have it
 _BUSY_COLUMNS = (1, 2, 3, 6, 7, 8)
 
 
@@ -123,8 +125,11 @@ def _warnings(seen: Mapping[str, Any], given: Thresholds) -> Iterator[str]:
 
 
 def _busy(root: Path) -> float | None:
-    with suppress(OSError, ValueError, IndexError), (root / "proc/stat").open("rb") as stream:
-        words = stream.readline().split()
+    with (
+        suppress(OSError, ValueError, IndexError),
+        open(f"{root}/proc/stat", "rb", buffering=0) as stream,
+    ):
+        words = stream.read(_FIRST_LINE).partition(b"\n")[0].split()
         return sum(int(words[column]) for column in _BUSY_COLUMNS) / os.sysconf("SC_CLK_TCK")
     return None
 
@@ -144,14 +149,14 @@ def _others(root: Path) -> dict[tuple[int, str], float] | None:
                 with suppress(OSError, ValueError, IndexError):
                     user = entry.stat().st_uid
                     if user != own and user >= _FIRST_USER:
-                        start, seconds = _times(Path(entry.path))
+                        start, seconds = _times(entry.path)
                         found[int(entry.name), start] = seconds
     except OSError:
         return None
     return found
 
 
-def _times(process: Path) -> tuple[str, float]:
+def _times(process: str) -> tuple[str, float]:
     """The start of a process in ticks, and the seconds of CPU time that it has used."""
     fields = stat_fields(process)
     return fields[19].decode(), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -161,17 +166,18 @@ def _throttled(root: Path) -> int | None:
     """How often the cores of this process's CPUs, and the chips, were throttled."""
     total = None
     for cpu in os.sched_getaffinity(0):
-        place = root / _CPUS / f"cpu{cpu}" / "thermal_throttle"
+        place = f"{root}/{_CPUS}/cpu{cpu}/thermal_throttle"
         for name in ("core_throttle_count", "package_throttle_count"):
             try:
-                total = (total or 0) + int((place / name).read_text())
+                total = (total or 0) + int(read_file(f"{place}/{name}"))
             except (OSError, ValueError):
                 return total  # the kernel tells it of all CPUs or of none
     return total
 
 
 def _stalled(root: Path) -> float | None:
-    with suppress(OSError, ValueError), (root / "proc/pressure/memory").open() as stream:
+    with suppress(OSError, ValueError):
         # some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS
-        return int(stream.readline().rpartition("total=")[2]) / 1e6
+        first = read_file(f"{root}/proc/pressure/memory").partition(b"\n")[0]
+        return int(first.rpartition(b"total=")[2]) / 1e6
     return None

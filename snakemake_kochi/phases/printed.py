@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from snakemake_kochi.files import answered
+from snakemake_kochi.files import answered, copy_stream
 
 _WIDTH = 80
 # It is in each run's artifact, and the end of a long build is the interesting part.
@@ -36,9 +35,8 @@ def write_printed(
         target.write(rule)
         _write_build(target, build_log)
         start = target.tell()
-        with captured.open("rb") as source:
-            shutil.copyfileobj(source, target, 1 << 20)
-        size = target.tell() - start
+        with captured.open("rb", buffering=0) as source:
+            size = copy_stream(source, target)
         if not _ends_a_line(captured, size):
             target.write(b"\n")
         target.write(rule + b"Saving artifacts...\n")

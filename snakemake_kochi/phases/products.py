@@ -92,11 +92,12 @@ def read_manifest(path: Path) -> tuple[Install, ...]:
 
 
 DIGEST_LENGTH = 16
+_encode = json.JSONEncoder(sort_keys=True, ensure_ascii=True).encode
 
 
 def digest_of(description: Any) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of a description's JSON, keys sorted."""
-    text = json.dumps(description, sort_keys=True, ensure_ascii=True)
+    text = _encode(description)
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:DIGEST_LENGTH]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ from snakemake_kochi.artifacts.attempts import earlier_attempts
 from snakemake_kochi.artifacts.record import RECORD_VERSION, new_identity
 from snakemake_kochi.confidential import is_secret_line
 from snakemake_kochi.errors import STOPPED, DamagedFileError
-from snakemake_kochi.files import read_json
+from snakemake_kochi.files import random_word, read_json
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.paths import BuildPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
@@ -33,6 +32,7 @@ from snakemake_kochi.project.grid import Phase
 from snakemake_kochi.schedulers.environment import own_allocation
 
 _LONGEST_LINE = 500  # characters
+_BLOCK = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def make_record(
     allocation = own_allocation(os.environ)
     return {
         "version": RECORD_VERSION,
-        "identity": new_identity(label, started, secrets.token_hex(6)),
+        "identity": new_identity(label, started, random_word(6)),
         "outcome": "lost",
         "reason": None,
         "experiment": freeze.file,
@@ -172,7 +172,7 @@ def complete(record: Mapping[str, Any], measured: Measured) -> dict[str, Any]:
         **record,
         "outcome": "success",
         "environment": dict(measured.environment),
-        "usage": None if measured.ended.usage is None else asdict(measured.ended.usage),
+        "usage": None if measured.ended.usage is None else dict(vars(measured.ended.usage)),
         "binding": dict(measured.binding),
         "noise": measured.noise,
         "started": started.isoformat(),
@@ -207,9 +207,13 @@ def described(output: Output) -> dict[str, Any]:
     found = {"type": output.type, "dest": output.destination, "src": output.source}
     if output.type == "stats":
         return found
-    with output.file.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {**found, "size": file.tell(), "sha256": digest}
+    # Not by hashlib.file_digest, which clears a buffer of 256 KiB first.
+    digest, size = hashlib.sha256(), 0
+    with output.file.open("rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            size += len(block)
+    return {**found, "size": size, "sha256": digest.hexdigest()}
 
 
 def _seen_by(phase: Phase, task: Task) -> dict[str, str]:

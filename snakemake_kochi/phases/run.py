@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from snakemake_kochi.artifacts.attempts import is_cancelled, stop_if_given_up
 from snakemake_kochi.artifacts.begun import begin
 from snakemake_kochi.errors import PhaseError, ScriptError
 from snakemake_kochi.files import (
+    copy_file,
     copy_small_tree,
     is_there,
     last_lines,
@@ -279,9 +279,9 @@ def _write_products(
     for output in outputs:
         make_directory(output.file.parent)
         if output.type == "file":
-            shutil.copyfile(files[output.destination], output.file)
+            copy_file(files[output.destination], output.file)
         elif output.type == "stdout" and printed is not None:
-            shutil.copyfile(printed, output.file)
+            copy_file(printed, output.file)
         elif output.type == "stdout":
             # Not beside the output first: each file that is made takes its time.
             printed = output.file

@@ -9,10 +9,8 @@ import json
 import os
 import platform
 import re
-import secrets
 import select
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +23,15 @@ from functools import cached_property
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError, PhaseError
-from snakemake_kochi.files import copy_small_tree, list_names, make_directory, read_json
+from snakemake_kochi.files import (
+    copy_small_tree,
+    list_names,
+    make_directory,
+    random_word,
+    read_json,
+    remove_tree,
+    write_file,
+)
 from snakemake_kochi.paths import SUBMODULES
 from snakemake_kochi.phases.ending import Ended, TimeLimit, Usage
 from snakemake_kochi.phases.products import Build, Install
@@ -34,6 +40,7 @@ from snakemake_kochi.project.values import environment_name
 from snakemake_kochi.thread_variables import THREAD_VARIABLES
 
 _FOLLOW_SECONDS = 0.05
+_BLOCK = 1 << 16  # bytes of the output
 _LOOK_SECONDS = 0.005  # where the kernel does not tell the end of a child
 _STOPPING = "set -e -o pipefail"  # of the preamble
 SAVED_THREADS_VARIABLE = "KOCHI_SAVED_THREADS"
@@ -141,8 +148,8 @@ def run_script(
     """
     preamble, body = environment.sourced(scratch), scratch / f"{name}.sh"
     if preamble is not None:
-        preamble.write_text(environment.preamble(), "utf-8", "surrogateescape")
-    body.write_text(script + "\n", "utf-8", "surrogateescape")
+        write_file(preamble, environment.preamble().encode("utf-8", "surrogateescape"))
+    write_file(body, f"{script}\n".encode("utf-8", "surrogateescape"))
     command = [*wrapper, *starting(preamble, body, strict, before)]
     variables = environment.of_process()
     if output is None:
@@ -171,12 +178,25 @@ def saved_threads() -> str:
     return json.dumps({n: os.environ[n] for n in THREAD_VARIABLES if n in os.environ})
 
 
+# The environment of this process, where it is known without a look at each of its variables.
+_known_environment: dict[str, str] = {}
+
+
+def know_environment(variables: Mapping[str, str]) -> None:
+    """Note what the environment of this process is from now on: os.environ has bytes, and decodes
+    a name and a value at each look."""
+    _known_environment.clear()
+    _known_environment.update(variables)
+
+
 def own_environment() -> dict[str, str]:
     """The environment of this process without the variables of Snakemake and ours."""
-    removed = (*_OWN_VARIABLES, *_FOREIGN_VARIABLES)
-    variables = {name: os.environ[name] for name in os.environ if name not in removed}
+    variables = dict(_known_environment or os.environ)
+    saved = variables.get(SAVED_THREADS_VARIABLE)
+    for name in (*_OWN_VARIABLES, *_FOREIGN_VARIABLES):
+        variables.pop(name, None)
     # Otherwise a benchmark with OpenMP would run with as many threads as its rule has, one.
-    if (saved := os.environ.get(SAVED_THREADS_VARIABLE)) is not None:
+    if saved is not None:
         for name in THREAD_VARIABLES:
             variables.pop(name, None)
         variables |= json.loads(saved)
@@ -199,6 +219,21 @@ def _run(
         raise
 
 
+def _found(command: Sequence[str], variables: Mapping[str, str]) -> str | None:
+    """The path of a command's program, as the command itself would find it in PATH; None if that
+    is not known before it starts.
+
+    `subprocess` knows only the directories, and takes longer for that than for the rest.
+    """
+    for directory in variables.get("PATH", "").split(os.pathsep):
+        if not directory.startswith("/"):
+            return None  # relative to the directory in which it starts
+        file = f"{directory}/{command[0]}"
+        if os.access(file, os.X_OK) and os.path.isfile(file):
+            return file
+    return None
+
+
 def _run_followed(
     command: Sequence[str],
     directory: Path,
@@ -211,7 +246,12 @@ def _run_followed(
     # job as long as it lives.
     with output.open("wb") as writer, output.open("rb") as reader:
         process = subprocess.Popen(
-            command, cwd=directory, env=variables, stdout=writer, stderr=subprocess.STDOUT
+            command,
+            executable=_found(command, variables),
+            cwd=directory,
+            env=variables,
+            stdout=writer,
+            stderr=subprocess.STDOUT,
         )
         return _wait(process, lambda: _copy(reader), timeout, meanwhile)
 
@@ -270,7 +310,7 @@ def watch_end(pid: int) -> Iterator[Callable[[], bool]]:
 
 
 def _copy(reader: object) -> None:
-    while block := reader.read(1 << 20):  # type: ignore[attr-defined]
+    while block := reader.read(_BLOCK):  # type: ignore[attr-defined]
         sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
 
@@ -329,13 +369,13 @@ def scratch_directory(workspaces: Path, uses: Sequence[Build] = ()) -> Iterator[
     _sweep(parent)
     own = ProcessIdentity.of(os.getpid())
     assert own is not None
-    words = (*node_words(), str(own.pid), str(own.start), secrets.token_hex(4))
+    words = (*node_words(), str(own.pid), str(own.start), random_word())
     name = ".".join(["-".join(words), *(build.digest for build in uses)])
     directory = make_directory(parent / name)
     try:
         yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_tree(directory)
 
 
 def builds_in_use(workspaces: Path) -> set[str]:
@@ -354,15 +394,22 @@ def give_repository(git_directory: str | None, copy: Path) -> None:
     _remove_repository(copy)
     if git_directory is None:
         return
-    try:
-        if not copy_small_tree(Path(git_directory), copy / ".git"):
-            shutil.copytree(git_directory, copy / ".git")
-    except shutil.Error as error:  # it lists all files; the first one says what is wrong
-        _, target, why = error.args[0][0]
-        raise PhaseError(f"{target}: {_without_number(why)}") from error
+    if not copy_small_tree(Path(git_directory), copy / ".git"):
+        _copy_repository(git_directory, copy / ".git")
     for path, inner in _submodules(Path(git_directory)).items():
         if (copy / path).is_dir() and (copy / path).resolve().is_relative_to(copy.resolve()):
             give_repository(inner, copy / path)
+
+
+def _copy_repository(git_directory: str, target: Path) -> None:
+    # Imported here: the `.git` of most copies is small.
+    import shutil
+
+    try:
+        shutil.copytree(git_directory, target)
+    except shutil.Error as error:  # it lists all files; the first one says what is wrong
+        _, place, why = error.args[0][0]
+        raise PhaseError(f"{place}: {_without_number(why)}") from error
 
 
 def _without_number(said: str) -> str:
@@ -372,13 +419,15 @@ def _without_number(said: str) -> str:
 
 def _remove_repository(copy: Path) -> None:
     own = copy / ".git"
+    if not os.path.lexists(own):
+        return  # as in most builds
     if own.is_symlink() or own.is_file():
         own.unlink()
         return
     for path in _submodules(own):
         if (copy / path).resolve().is_relative_to(copy.resolve()):
             _remove_repository(copy / path)
-    shutil.rmtree(own, ignore_errors=True)
+    remove_tree(own)
 
 
 def _submodules(repository: Path) -> dict[str, str]:
@@ -394,7 +443,7 @@ def _sweep(parent: Path) -> None:
     with suppress(OSError):
         for entry in list_names(parent):
             if is_forsaken(entry):
-                shutil.rmtree(parent / entry, ignore_errors=True)
+                remove_tree(parent / entry)
 
 
 def host_of_scratch(entry: str) -> str | None:

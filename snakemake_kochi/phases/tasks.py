@@ -14,7 +14,7 @@ from typing import Any
 
 from snakemake_kochi.cpu_lists import format_cpus
 from snakemake_kochi.errors import PhaseError
-from snakemake_kochi.files import list_names
+from snakemake_kochi.files import list_names, read_file, write_file
 from snakemake_kochi.phases.ending import Usage
 from snakemake_kochi.phases.launcher import Files, Placement, line_of, shape_of
 from snakemake_kochi.project.launchers import MPIRUN, Launcher
@@ -50,9 +50,9 @@ _KEYS = {
 }
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path | str) -> dict[str, Any]:
     try:
-        lines = file.read_text("utf-8", "replace").splitlines()
+        lines = read_file(file).decode("utf-8", "replace").splitlines()
     except OSError:
         return {}
     pairs = (line.partition(":")[::2] for line in lines)
@@ -62,7 +62,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _own() -> dict[str, Any]:
     """As `_read`, of the calling process."""
-    found = _read(Path("/proc/self/status"))
+    found = _read("/proc/self/status")
     with suppress(OSError, IndexError), open("/proc/self/numa_maps", "rb", buffering=0) as maps:
         found["memory_policy"] = maps.read(200).split()[1].decode()
     return found
@@ -146,7 +146,8 @@ def start(placement: Placement, machine: str, exclusive: bool, directory: Path) 
         tasks = list(hosts.values())
     used = dict(zip(hosts, tasks, strict=False))
     host_file = directory.with_name("hosts")
-    host_file.write_text("".join(f"{host} slots={number}\n" for host, number in used.items()))
+    lines = "".join(f"{host} slots={number}\n" for host, number in used.items())
+    write_file(host_file, lines.encode())
     variables = {
         "KOCHI_LAUNCH": "",
         "KOCHI_NODELIST": ",".join(used),

@@ -1,16 +1,24 @@
-"""A small directory is copied as cp -a copies it."""
+"""A small directory is copied as cp -a copies it; directories are removed, and files copied."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support import write
 
-from snakemake_kochi.files import copy_small_tree
+from snakemake_kochi.files import (
+    copy_file,
+    copy_small_tree,
+    read_file,
+    remove_tree,
+    write_file,
+)
 
 
 def described(tree: Path) -> dict[str, object]:
@@ -102,3 +110,65 @@ def test_nothing_is_left_of_a_copy_that_failed(
     monkeypatch.setattr(os, "write", full)
     assert not copy_small_tree(tree, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_removed_tree_takes_nothing_with_it_to_which_its_links_lead(
+    tree: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "other/kept", "kept")
+    (tree / "to a directory").symlink_to(tmp_path / "other")
+    (tree / "inner/to a file").symlink_to(tmp_path / "other/kept")
+    remove_tree(tree)
+    assert not tree.exists()
+    assert (tmp_path / "other/kept").read_text() == "kept"
+
+
+def test_what_is_no_directory_is_not_removed(tmp_path: Path) -> None:
+    write(tmp_path / "other/kept", "kept")
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    for path in (tmp_path / "link", tmp_path / "other/kept", tmp_path / "missing"):
+        remove_tree(path)
+    assert (tmp_path / "link/kept").read_text() == "kept"
+
+
+def test_what_cannot_be_removed_keeps_nothing_else(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, unlink = tree / "inner/own", os.unlink
+
+    def refuse(path: str, dir_fd: int | None = None) -> None:
+        if path == kept.name:
+            raise PermissionError(errno.EPERM, "immutable", path)
+        unlink(path, dir_fd=dir_fd)
+
+    assert kept.exists()
+    monkeypatch.setattr(os, "unlink", refuse)
+    remove_tree(tree)
+    assert [path for path in tree.rglob("*") if not path.is_dir()] == [kept]
+
+
+def test_a_copied_file_replaces_the_content_of_another(tmp_path: Path) -> None:
+    content = os.urandom(1_000_001)  # more than is copied at once
+    (tmp_path / "source").write_bytes(content)
+    (tmp_path / "target").write_bytes(bytes(2_000_000))
+    copy_file(tmp_path / "source", tmp_path / "target")
+    assert (tmp_path / "target").read_bytes() == content
+
+
+@pytest.mark.parametrize("make", [os.link, os.symlink])
+def test_a_file_is_not_copied_to_itself(tmp_path: Path, make: Callable[..., None]) -> None:
+    write(tmp_path / "result", "years of work")
+    make(tmp_path / "result", tmp_path / "made")
+    with pytest.raises(OSError, match="made"):
+        copy_file(tmp_path / "made", tmp_path / "result")
+    assert (tmp_path / "result").read_text() == "years of work"
+
+
+def test_the_content_of_a_file_is_read_and_written_as_a_whole(tmp_path: Path) -> None:
+    content = os.urandom(200_001)
+    write_file(tmp_path / "file", bytes(300_000))
+    write_file(tmp_path / "file", content)
+    assert read_file(tmp_path / "file") == content
+    with pytest.raises(IsADirectoryError) as refused:
+        read_file(tmp_path)
+    assert refused.value.filename == str(tmp_path)

@@ -15,7 +15,6 @@ import os
 import signal
 import socket
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,7 +24,7 @@ from snakemake_kochi.worker.runners.job_process import end_with_parent
 from snakemake_kochi.worker.runners.python_process import memory_mb, run_as_main
 from snakemake_kochi.worker.runners.shell_job import execute_shell_job
 from snakemake_kochi.worker.runners.spawner_process import SpawnerProcess
-from snakemake_kochi.worker.runners.zygote.parse_state import Variables
+from snakemake_kochi.worker.runners.variables import Variables
 
 if TYPE_CHECKING:
     from typing import Any
@@ -39,12 +38,9 @@ _IDLE = 300.0
 # that may need milliseconds for each. A Python that is started for a job reads them as early.
 _LOOK_INTERVAL = 1.0
 _PACKAGE = "snakemake_kochi."
-
-
-# Parsed once beforehand, so that copies find the patterns compiled by which arguments are matched.
-_EXAMPLE = (
-    "run x --batch=x --parameters x --duplicate 0 --build x --installs --record x --artifacts x"
-)
+# The directories of packages, of which Debian has its own. The module `sysconfig`, which knows
+# them, is not loaded for them alone.
+_LIBRARIES = ("site-packages", "dist-packages")
 
 
 def main(link: socket.socket, worker: int) -> None:
@@ -56,17 +52,18 @@ def main(link: socket.socket, worker: int) -> None:
     # What most runs of a batch use; `resource` is what os.wait4 imports for its answer.
     import resource  # noqa: F401
 
-    from snakemake_kochi.phases.__main__ import main, make_parser
+    from snakemake_kochi.phases.__main__ import main
     from snakemake_kochi.phases.beforehand import Beforehand
+    from snakemake_kochi.phases.script import know_environment
     from snakemake_kochi.processes import node_words
 
-    parser = make_parser()
-    parser.parse_args(_EXAMPLE.split())
-    node_words()  # the same for all copies
+    # The same for all copies. Python remembers the answer, for which it searches long.
+    node_words(), isinstance([], os.PathLike)
     variables.end()
+    own = dict(os.environ)
     phase, program, beforehand = (
-        _Phase(partial(main, parser=parser)),
-        _Program(variables),
+        _Phase(main, own, know_environment),
+        _Program(variables, own),
         Beforehand(),
     )
 
@@ -82,11 +79,12 @@ def main(link: socket.socket, worker: int) -> None:
 class _Program:
     """The program of which copies are made, as its files and its environment determine it."""
 
-    def __init__(self, variables: Variables) -> None:
+    def __init__(self, variables: Variables, environment: Mapping[str, str]) -> None:
+        """`environment`: that of this process."""
         self._variables = variables
-        self._environment = dict(os.environ)
+        self._environment = environment
         # Each installation of a package changes the time of the directory of packages.
-        libraries = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+        libraries = {path for path in sys.path if os.path.basename(path) in _LIBRARIES}
         files = (*_files_of_package(), *libraries)
         self._files = {file: _state_of(file) for file in files}
         self._looked = time.monotonic()
@@ -94,8 +92,7 @@ class _Program:
     def refuse(self, environment: Mapping[str, str]) -> int:
         """The number of an error if another process would be another program, or 0."""
         own = self._environment
-        names = {*own, *environment}
-        changed = [name for name in names if own.get(name) != environment.get(name)]
+        changed = {name for name, _ in own.items() ^ environment.items()}
         if self._variables.read_of(changed) is not None:
             return errno.ENOTSUP
         if time.monotonic() < self._looked + _LOOK_INTERVAL:
@@ -123,9 +120,17 @@ def _state_of(file: str) -> tuple[int, int, int] | None:
 class _Phase:
     """How a copy lives as the Python that the command of a job starts."""
 
-    def __init__(self, main: Callable[[Sequence[str]], int]) -> None:
-        """`main`: the phases' own, which takes their arguments and returns an exit status."""
+    def __init__(
+        self,
+        main: Callable[[Sequence[str]], int],
+        environment: Mapping[str, str],
+        know: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        """`main`: the phases' own, which takes their arguments and returns an exit status.
+        `environment`: that of this process. `know` is told that of a copy."""
         self._main = main
+        self._environment = environment
+        self._know = know
 
     def execute(
         self, job: Job, shell: ShellJob, environment: dict[str, str], temporary: str | None
@@ -142,20 +147,23 @@ class _Phase:
                     os.close(int(name))
         signal.signal(signal.SIGINT, signal.default_int_handler)
         # Bash sets SHLVL and _ when it becomes the program.
-        _set_environment({"SHLVL": "0", **environment, "_": environment["KOCHI_PYTHON"]})
+        wanted = {"SHLVL": "0", **environment, "_": environment["KOCHI_PYTHON"]}
+        _change_environment(self._environment, wanted)
+        self._know(wanted)
         sys.argv[1:] = words
         gc.enable()
         return run_as_main(partial(self._main, words))
 
 
-def _set_environment(wanted: Mapping[str, str]) -> None:
-    """Make this the environment of the process. It has most of it already: to set all variables
-    again takes half a millisecond."""
-    for name in [name for name in os.environ if name not in wanted]:
+def _change_environment(own: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Make the environment of the process, which is its `own` until now, the one that is `wanted`.
+
+    Most of it is that already, and each look at os.environ encodes a name and decodes a value.
+    """
+    for name in own.keys() - wanted.keys():
         del os.environ[name]
-    for name, value in wanted.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
+    for name, value in wanted.items() - own.items():
+        os.environ[name] = value
 
 
 if __name__ == "__main__":

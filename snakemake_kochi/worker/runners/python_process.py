@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,9 @@ def run_as_main(work: Callable[[], int]) -> int:
         status = _exit_status(error)
     except BaseException as error:
         is_interrupted = isinstance(error, KeyboardInterrupt)
+        # Imported here: a copy that works well needs none.
+        import traceback
+
         traceback.print_exc()
     _end_as_python_does()
     if is_interrupted:

@@ -40,14 +40,18 @@ def sibling_fork() -> Callable[[], int] | None:
     # The last two change places from one architecture to another; the kernel uses one of them.
     words = [ctypes.c_long(each) for each in (number, flags, 0, 0, address, address)]
 
+    # Looked up once: a child that did it would copy the memory that this changes.
+    system_call, before = library.syscall, library.PyOS_BeforeFork
+    in_child, in_parent = library.PyOS_AfterFork_Child, library.PyOS_AfterFork_Parent
+
     def fork() -> int:
-        library.PyOS_BeforeFork()
-        pid: int = library.syscall(*words)
+        before()
+        pid: int = system_call(*words)
         if pid == 0:
-            library.PyOS_AfterFork_Child()
+            in_child()
             return 0
         error = ctypes.get_errno()
-        library.PyOS_AfterFork_Parent()
+        in_parent()
         if pid < 0:
             raise OSError(error, os.strerror(error))
         return pid

@@ -1,7 +1,8 @@
 """What the parse of a workflow reads and changes in its process, and what each copy has of its own.
 
-These are the files and directories that the workflow reads, environment variables, random numbers,
-and temporary directories. The parse takes place between `begin` and `end`.
+These are the files and directories that the workflow reads, random numbers and temporary
+directories, and the environment variables of `variables.py`. The parse takes place between `begin`
+and `end`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import sysconfig
 import tempfile
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 # (time of the last change in ns, size), or None for a missing path.
@@ -167,50 +168,6 @@ def _installed() -> set[str]:
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     paths = {path for name in names if (path := sysconfig.get_path(name))}
     return paths | set(site.getsitepackages()) | {site.getusersitepackages()}
-
-
-class Variables:
-    """Environment variables that a workflow sets or reads while it is parsed.
-
-    The parse takes place between `begin` and `end`. The workflow sees the variables that all jobs
-    have in common; in a process of the job's own it would also see the job's own variables.
-    """
-
-    def __init__(self) -> None:
-        self._before = dict(os.environ)
-        self._read: set[str] = set()
-        self._kept: frozenset[str] = frozenset()
-        self._class: Any = type(os.environ)
-        self._look_up = self._class.__getitem__
-
-    def begin(self) -> None:
-        # All ways to read a variable call this method: get, `in`, setdefault, os.getenv.
-        def noting(environment: Any, name: Any) -> Any:
-            self._read.add(os.fsdecode(name))
-            return self._look_up(environment, name)
-
-        self._class.__getitem__ = noting
-
-    def end(self) -> None:
-        self._class.__getitem__ = self._look_up
-        after = dict(os.environ)
-        names = {*self._before, *after}
-        self._kept = frozenset(n for n in names if self._before.get(n) != after.get(n))
-
-    def read_of(self, changed: Collection[str]) -> str | None:
-        """A variable that a job has changed and that the workflow has read; None without one."""
-        return min(self._read.intersection(changed), default=None)
-
-    def set_own(self, values: Mapping[str, str], removed: Collection[str]) -> None:
-        """Set and remove a job's own variables.
-
-        Variables that the workflow has set remain: in a process of the job's own the workflow would
-        set them after the job's variables are set.
-        """
-        os.environ.update({name: values[name] for name in values if name not in self._kept})
-        for name in removed:
-            if name not in self._kept:
-                os.environ.pop(name, None)
 
 
 class Randomness:

@@ -37,11 +37,11 @@ from snakemake_kochi.worker.runners.snakemake_internals import (
     parse,
     pose_as_snakemake,
 )
+from snakemake_kochi.worker.runners.variables import Variables
 from snakemake_kochi.worker.runners.zygote.link import VERSION, Copies, Job, receive, send
 from snakemake_kochi.worker.runners.zygote.parse_state import (
     Randomness,
     Reads,
-    Variables,
     keep_temporary_directories,
 )
 
