@@ -68,7 +68,7 @@ def _run(
             node.count()  # not the starts
         began = time.perf_counter()
         submitted = Queue(machine, "q").submit(shell_tickets(directory, jobs, script))
-        for worker, node in enumerate(nodes, 1):
+        for worker, node in enumerate(nodes):
             notify(machine_at(node.path).worker(worker).wakeup)
         for ticket in reversed(submitted):
             wait_until(machine.job(ticket.job).result.exists)
