@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import threading
 import time
 from collections import deque
@@ -32,7 +33,7 @@ class Together:
 
     def __init__(self, slow: float = _SLOW) -> None:
         self._slow = slow
-        self._took = 0.0  # the longest of the last calls, in seconds
+        self.took = 0.0  # the longest of the last calls, in seconds
 
     def __call__(self, calls: Sequence[Callable[[], Answer]]) -> list[Answer | Exception]:
         """Return in the order of the calls what each of them has returned or raised."""
@@ -51,13 +52,13 @@ class Together:
                 while True:
                     make_next()
 
-        took = self._took
+        took = self.took
         while left and took < self._slow:
             # A single call may have been slow by chance.
             took = min(make_next(), make_next() if left else 0.0)
         self._beside(make_all, len(left))
         if calls:
-            self._took = max(took for _, took in done.values())
+            self.took = max(took for _, took in done.values())
         return [done[number][0] for number in range(len(calls))]
 
     def _beside(self, work: Callable[[], None], count: int) -> None:
@@ -77,7 +78,7 @@ class Together:
     @property
     def is_slow(self) -> bool:
         """Whether the last calls were slow."""
-        return self._took >= self._slow
+        return self.took >= self._slow
 
     def all(self, calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
         """As a call of the object, but the first of the exceptions is raised at the end."""
@@ -132,6 +133,14 @@ class Background(Generic[Key, Answer]):
     def attend(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event)
+
+    def wait(self) -> None:
+        """Wait until `take` has something to return; a call must have been begun since the last."""
+        poll = select.poll()
+        poll.register(self._event, select.POLLIN)
+        while not self._done:
+            poll.poll()
+            self.attend()
 
     def take(self) -> list[tuple[Key, Answer | Exception]]:
         """What the calls that have ended since the last time have returned or raised."""

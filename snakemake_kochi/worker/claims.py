@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import islice, repeat
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import answered
@@ -201,6 +201,11 @@ class Claims:
     def held(self) -> tuple[int, ...]:
         """The jobs that the worker holds ahead."""
         return tuple(claim.ticket.job for claim in self._held)
+
+    @property
+    def coming(self) -> list[Claim]:
+        """The claims held ahead that start next: as many as could run at a time."""
+        return list(islice(self._held, self._capacity.cores))
 
     @property
     def is_empty(self) -> bool:

@@ -81,6 +81,10 @@ class Slots:
         """The resources of the jobs that run, which another job cannot have now."""
         return [slot.claim.ticket.resources for slot in self._slots if not slot.is_being_published]
 
+    def prepare(self, held: Sequence[Claim]) -> None:
+        """See `Logs.prepare`."""
+        self._starts.logs.prepare(held)
+
     def start(self, claims: Sequence[Claim]) -> list[Exception | None]:
         """Start claimed tickets, beside each other; return for each why it did not start, or None.
 

@@ -1,8 +1,9 @@
 """The starts of a worker's jobs.
 
 A job starts in this order: log, process, attempt file, and only then its first step. Where the
-filesystem is slow, jobs that start at the same time have their files made at the same time. Their
-processes are forked one by one, while the worker has one thread.
+filesystem is slow, jobs that start at the same time have their files made at the same time, and
+their logs before, if possible. Their processes are forked one by one, while the worker has one
+thread.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import answered, create_directory, is_there
+from snakemake_kochi.files import is_there, list_names
 from snakemake_kochi.files.together import Together
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import NONCE_VARIABLE, this_node
@@ -22,6 +22,7 @@ from snakemake_kochi.queue.attempt_file import AttemptFile
 from snakemake_kochi.queue.claiming import Claim
 from snakemake_kochi.queue.result import Attempt
 from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.worker.logs import AlreadyCancelledError, Log, Logs
 from snakemake_kochi.worker.node.capacity import OomWatch
 from snakemake_kochi.worker.node.devices import Allotment, Devices
 from snakemake_kochi.worker.runners.interface import Child, Runners
@@ -32,40 +33,22 @@ class AlreadyBegunError(Exception):
     """Another worker began this attempt or was given the next one: the claim is not ours."""
 
 
-class AlreadyCancelledError(Exception):
-    """The job was cancelled before it began: the claim is to be requeued, which ends it."""
-
-
 # Why a job did not start; other exceptions are errors of this program.
 _REASONS = (OSError, KochiError, AlreadyBegunError, AlreadyCancelledError)
-
-
-@dataclass(frozen=True)
-class _Log:
-    """The open log of a job, and where the output of this attempt begins in it, in bytes.
-
-    `is_new`: the directory of the job was made for it.
-    """
-
-    claim: Claim
-    path: Path
-    descriptor: int
-    offset: int
-    is_new: bool
 
 
 @dataclass(frozen=True)
 class _Fork:
     """The process of a job, which waits for its release."""
 
-    log: _Log
+    log: Log
     allotment: Allotment
     child: Child
     skipped_runners: str
 
 
 class Starts:
-    """Starts the jobs of one worker."""
+    """Starts the jobs of one worker; `logs` has those that were made before."""
 
     def __init__(
         self,
@@ -76,6 +59,7 @@ class Starts:
         together: Together,
     ) -> None:
         self._machine = machine
+        self.logs = Logs(machine, together)
         self._environment = environment
         self._runners = runners
         self._devices = devices
@@ -89,12 +73,12 @@ class Starts:
         or AlreadyCancelledError. In these cases nothing of the job has been executed and nothing of
         it is left.
         """
-        logs = self._together([partial(self._open_log, claim) for claim in claims])
+        logs = self.logs.open(claims)
         try:
-            forks = [self._fork(log) if isinstance(log, _Log) else log for log in logs]
+            forks = [self._fork(log) if isinstance(log, Log) else log for log in logs]
         finally:
             for log in logs:
-                if isinstance(log, _Log):
+                if isinstance(log, Log):
                     os.close(log.descriptor)
         forked = [fork for fork in forks if isinstance(fork, _Fork)]
         records = iter(self._together([partial(self._record, fork) for fork in forked]))
@@ -107,22 +91,7 @@ class Starts:
                 raise outcome
         return outcomes
 
-    def _open_log(self, claim: Claim) -> _Log:
-        paths = self._machine.job(claim.ticket.job)
-        # In a new directory there is no order to cancel the job, and no result.
-        is_new = create_directory(paths.directory)
-        if not is_new and is_there(paths.cancel):
-            raise AlreadyCancelledError(f"job {claim.ticket.job} was cancelled before it began")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        log = answered(partial(os.open, paths.log, flags, 0o600))
-        try:
-            offset = _write_header(log, claim)
-        except BaseException:
-            os.close(log)
-            raise
-        return _Log(claim, paths.log, log, offset, is_new)
-
-    def _fork(self, log: _Log) -> _Fork | Exception:
+    def _fork(self, log: Log) -> _Fork | Exception:
         """Make the process; the job's processes write to the log itself, not to a pipe.
 
         So the worker never waits for them, however much they write and however long they live.
@@ -166,16 +135,30 @@ class Starts:
             # does.
             raise AlreadyBegunError(f"{what} was begun by another worker") from None
         try:
-            # If the answer is unknown, the job does not start: another worker may be running it
-            # already.
-            is_ended = is_there(paths.ended(ticket.attempt))
-            if is_ended or (not fork.log.is_new and is_there(paths.result)):
-                # This worker was suspended after the claim, and was presumed dead.
-                raise AlreadyBegunError(f"{what} has been given up by others")
+            self._check_not_over(fork.log)
         except BaseException:
             file.close()
             raise
         return file
+
+    def _check_not_over(self, log: Log) -> None:
+        """Look whether others gave this attempt up, or ended the job, before it was recorded.
+
+        If the answer is unknown, the job does not start: another worker may be running it already.
+        """
+        job, attempt = log.claim.ticket.job, log.claim.ticket.attempt
+        paths = self._machine.job(job)
+        if log.is_new:
+            is_given_up, is_cancelled = is_there(paths.ended(attempt)), False
+        else:
+            names = list_names(paths.directory)
+            is_given_up = paths.ended(attempt).name in names or paths.result.name in names
+            is_cancelled = paths.cancel.name in names
+        if is_given_up:
+            # This worker was suspended after the claim, and was presumed dead.
+            raise AlreadyBegunError(f"attempt {attempt} of job {job} has been given up by others")
+        if is_cancelled:
+            raise AlreadyCancelledError(f"job {job} was cancelled before it began")
 
     def _release(self, fork: _Fork, file: AttemptFile | Exception) -> Slot | Exception:
         """Have the process of a recorded attempt begin; otherwise end it."""
@@ -202,15 +185,3 @@ class Starts:
             "KOCHI_ATTEMPT": str(ticket.attempt),
             NONCE_VARIABLE: claim.nonce,
         }
-
-
-def _write_header(log: int, claim: Claim) -> int:
-    """Write the header of an attempt into the log.
-
-    Returns where this attempt's output begins in the log, in bytes.
-    """
-    attempt = claim.ticket.attempt
-    if attempt > 1:
-        where = f"worker {claim.worker} on {this_node().host}"
-        os.write(log, f"-- attempt {attempt}: {where}, {now()} --\n".encode())
-    return os.lseek(log, 0, os.SEEK_END)

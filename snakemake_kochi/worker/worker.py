@@ -18,6 +18,7 @@ from snakemake_kochi.queue.wakeup import SILENT_WAIT
 from snakemake_kochi.queue.workers import WorkerState
 from snakemake_kochi.worker.claims import Claims
 from snakemake_kochi.worker.logins import Logins
+from snakemake_kochi.worker.logs import AlreadyCancelledError
 from snakemake_kochi.worker.node.devices import Devices
 from snakemake_kochi.worker.node.health import Health
 from snakemake_kochi.worker.orders import (
@@ -35,7 +36,7 @@ from snakemake_kochi.worker.runners.interface import Runners
 from snakemake_kochi.worker.settings import RETRY, WorkerSettings
 from snakemake_kochi.worker.signals import Events, Wake
 from snakemake_kochi.worker.slots import Ends, Slots
-from snakemake_kochi.worker.starts import AlreadyBegunError, AlreadyCancelledError
+from snakemake_kochi.worker.starts import AlreadyBegunError
 from snakemake_kochi.worker.state import StateFile
 
 _log = logging.getLogger(__name__)
@@ -139,6 +140,7 @@ class Worker:
             self._claim(is_poll=is_told and not is_notified and self._is_idle)
         elif is_told:
             self._looks.skip()
+        self._slots.prepare(self._claims.coming)
         self._echo.pump()
         if self._state.state.fresh and not self._walltime.is_fresh:
             self._state.touch(fresh=False)
