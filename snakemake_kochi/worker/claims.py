@@ -45,7 +45,8 @@ _TIMES_A_CLAIM = 10.0
 _LONGEST = 2.0
 _FEWEST_TIMES = 4.0
 _MOST_AHEAD = 32
-_FEWEST_KNOWN = 4  # jobs that must have ended before the worker predicts durations
+# After fewer jobs, the worker claims as many ahead for each of them as it has cores.
+_FEWEST_KNOWN = 4
 _KNOWN = 16
 # Seconds after which the worker requeues tickets that it cannot start: others may be idle.
 _PATIENCE = 1.0
@@ -179,14 +180,18 @@ class Claims:
 
     def allowance(self) -> int:
         """How many tickets the worker may claim in addition to those that can start at once."""
-        if len(self._durations) < _FEWEST_KNOWN:
+        known = len(self._durations)
+        if not known:
             return 0
         mean = _mean(self._durations)
         cost = _mean(self._costs)
         ahead = max(min(_TIMES_A_CLAIM * cost, _LONGEST), _FEWEST_TIMES * cost)
         if mean < _SHORT:
             ahead = max(ahead, _AHEAD)
-        return min(_MOST_AHEAD, int(ahead / max(mean, 0.001) * self._capacity.cores))
+        expected = int(ahead / max(mean, 0.001) * self._capacity.cores)
+        # The first jobs say little about the next ones.
+        most = _MOST_AHEAD if known >= _FEWEST_KNOWN else known * self._capacity.cores
+        return min(most, _MOST_AHEAD, expected)
 
     def job_ended(self, seconds: float) -> None:
         """Note how long a job took that has just ended."""

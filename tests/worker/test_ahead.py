@@ -124,13 +124,13 @@ def test_a_worker_that_is_told_to_stop_requeues_the_tickets_that_it_holds(site, 
 
 @pytest.fixture
 def claims_after(site):
-    """Makes the claims of a worker after five jobs of this duration in seconds, if any."""
+    """Makes the claims of a worker after `jobs` jobs of this duration in seconds, if any."""
 
-    def make(seconds=None, cores=2, first=()):
+    def make(seconds=None, cores=2, first=(), jobs=5):
         queue = Queue(site.machine, "q")
         given = (Capacity(cores, 1000), Walltime(None, 0.0), lambda _: queue)
         claims = Claims(site.machine, 0, *given, first=first)
-        for _ in range(5 if seconds is not None else 0):
+        for _ in range(jobs if seconds is not None else 0):
             claims.job_ended(seconds)
         return claims
 
@@ -147,6 +147,10 @@ def test_how_much_is_claimed_ahead_is_bounded_by_time_and_number(claims_after):
     assert claims_after(0.0, cores=64).allowance() == 32
     assert 4 <= claims_after(0.05).allowance() <= 6
     assert claims_after(0.2).allowance() == 0
+
+
+def test_the_first_jobs_let_a_worker_claim_only_a_few_ahead(claims_after):
+    assert [claims_after(0.0, jobs=jobs).allowance() for jobs in range(5)] == [0, 2, 4, 6, 32]
 
 
 @pytest.mark.parametrize(("cost", "ahead"), [(0.05, 2), (0.2, 8), (0.4, 8), (1.0, 16)])
