@@ -31,45 +31,28 @@ from snakemake_kochi.queue.result import UncountedReason, new_nonce, read_attemp
 from snakemake_kochi.queue.ticket import Kind, Resources, Ticket, read_ticket
 from snakemake_kochi.queue.workers import Capacity
 from snakemake_kochi.worker.orders import Walltime
+from snakemake_kochi.worker.pace import Pace
 from snakemake_kochi.worker.settings import RETRY
 
 _log = logging.getLogger(__name__)
 
-# Seconds. If the last jobs took less than _SHORT, the worker claims work for _AHEAD ahead.
-_SHORT = 0.1
-_AHEAD = 0.15
-# Where claims are slow, it claims work for so many times the duration of a claim, but for _LONGEST
-# at most, in seconds: others could run what it holds. Where claims are so slow that it would do
-# little else, it claims work for at least _FEWEST_TIMES a claim all the same.
-_TIMES_A_CLAIM = 10.0
-_LONGEST = 2.0
-_FEWEST_TIMES = 4.0
-_MOST_AHEAD = 32
-# After fewer jobs, the worker claims as many ahead for each of them as it has cores.
-_FEWEST_KNOWN = 4
-_KNOWN = 16
-# Seconds after which the worker requeues tickets that it cannot start: others may be idle.
-_PATIENCE = 1.0
-# In durations of the last jobs, if these are longer.
-_PATIENCE_IN_JOBS = 2.0
 _UNKNOWN_INTERVAL = 5.0  # seconds
 _MOST_SHOWN = 5
-
-
-def _mean(values: Collection[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 @dataclass(frozen=True)
 class Claimed:
     """The claims of one call.
 
-    `at_once`: the claims that can start now, in this order. `is_full`: a ticket must wait for room,
-    whether the worker has claimed it ahead or not.
+    `at_once`: the claims that can start now, in this order; `ahead`: those after them. `is_full`: a
+    ticket must wait for room, whether the worker has claimed it ahead or not. `cost`: how many
+    seconds the call took.
     """
 
     at_once: list[Claim]
+    ahead: list[Claim]
     is_full: bool
+    cost: float
 
 
 class Claims:
@@ -105,10 +88,11 @@ class Claims:
         self._queue_of = queue_of
         self._is_resting = is_resting
         self._wake = wake
+        # Whether another thread is claiming: these claims are not known yet.
+        self.is_searching = False
         self._held: deque[Claim] = deque()
         self._moved = 0.0  # when a claim was last made or started, in monotonic seconds
-        self._durations: deque[float] = deque(maxlen=_KNOWN)
-        self._costs: deque[float] = deque(maxlen=_KNOWN)  # of claims, in seconds
+        self._pace = Pace()
         self._last: Resources | None = None  # what the last claimed ticket needs
         self._left: list[tuple[Claim, UncountedReason, str]] = []  # still to requeue
         self._retry_at = math.inf
@@ -121,9 +105,31 @@ class Claims:
     ) -> Claimed:
         """Claim the tickets for which there is room beside the `running` jobs, and some ahead.
 
-        `is_poll`: see `Queue.claim`. Raises OSError or KochiError.
+        The worker then holds those ahead. `is_poll`: see `Queue.claim`. Raises OSError or
+        KochiError.
         """
-        is_full = False
+        claimed = self.find(queue, running, is_poll)
+        self._hold(claimed, claimed.ahead)
+        return claimed
+
+    def hold(self, claimed: Claimed) -> None:
+        """Hold all claims of a call of `find`, behind the others."""
+        self._hold(claimed, (*claimed.at_once, *claimed.ahead))
+
+    def _hold(self, claimed: Claimed, held: Iterable[Claim]) -> None:
+        claims = (*claimed.at_once, *claimed.ahead)
+        if claims:
+            self._pace.claimed(claimed.cost)
+            self._last = claims[-1].ticket.resources
+        self._forget_left(claims)
+        if not self._held:
+            self.keep()  # else those that are held already would be kept too long
+        self._held.extend(held)
+
+    def find(self, queue: Queue, running: Sequence[Resources], is_poll: bool = False) -> Claimed:
+        """As `claim_from`, but nothing is held: another thread may call it if `is_searching`."""
+        # No ticket starts before those that the worker holds.
+        is_full = is_behind = bool(self._held)
         taken = list(running)
         at_once: set[int] = set()
         allowance = self.allowance()
@@ -148,7 +154,7 @@ class Claims:
             return "take" if allowance > 0 and not is_exclusive else "stop"
 
         began = time.monotonic()
-        unread = (0, 0) if self._is_resting() else (self._room_for_last(running), allowance)
+        room = 0 if is_behind else self._room_for_last(running)
         claims = queue.claim(
             self._worker,
             accept,
@@ -156,16 +162,12 @@ class Claims:
             limit=self._capacity.cores - sum(each.cores for each in running) + allowance,
             is_first=self._is_first if self._first else None,
             is_idle=not running and not self._held,
-            unread=unread,
+            unread=(0, 0) if self._is_resting() else (room, allowance),
             is_poll=is_poll,
         )
-        if claims:
-            self._costs.append(time.monotonic() - began)
-            self._last = claims[-1].ticket.resources
-        self._forget_left(claims)
-        self._held.extend(claim for claim in claims if claim.ticket.job not in at_once)
-        self.keep()
-        return Claimed([claim for claim in claims if claim.ticket.job in at_once], is_full)
+        ahead = [claim for claim in claims if claim.ticket.job not in at_once]
+        first = [claim for claim in claims if claim.ticket.job in at_once]
+        return Claimed(first, ahead, is_full, time.monotonic() - began)
 
     def _room_for_last(self, running: Sequence[Resources]) -> int:
         """How many tickets like the last one could start beside the `running` jobs."""
@@ -180,22 +182,11 @@ class Claims:
 
     def allowance(self) -> int:
         """How many tickets the worker may claim in addition to those that can start at once."""
-        known = len(self._durations)
-        if not known:
-            return 0
-        mean = _mean(self._durations)
-        cost = _mean(self._costs)
-        ahead = max(min(_TIMES_A_CLAIM * cost, _LONGEST), _FEWEST_TIMES * cost)
-        if mean < _SHORT:
-            ahead = max(ahead, _AHEAD)
-        expected = int(ahead / max(mean, 0.001) * self._capacity.cores)
-        # The first jobs say little about the next ones.
-        most = _MOST_AHEAD if known >= _FEWEST_KNOWN else known * self._capacity.cores
-        return min(most, _MOST_AHEAD, expected)
+        return self._pace.allowance(self._capacity.cores)
 
     def job_ended(self, seconds: float) -> None:
         """Note how long a job took that has just ended."""
-        self._durations.append(seconds)
+        self._pace.job_ended(seconds)
 
     @property
     def next_held(self) -> Claim | None:
@@ -214,21 +205,30 @@ class Claims:
 
     @property
     def is_empty(self) -> bool:
-        return not self._held and not self._left
+        return not self._held and not self._left and not self.is_searching
+
+    @property
+    def are_slow(self) -> bool:
+        """Whether claims take so long that the worker should not wait for them."""
+        return self._pace.are_claims_slow
+
+    @property
+    def are_few(self) -> bool:
+        """Whether the worker should claim more: where claims are slow, before none is left."""
+        if not self._held:
+            return True
+        return self.are_slow and len(self._held) < self._capacity.cores and self.allowance() > 0
 
     @property
     def deadline(self) -> float:
         """When the worker requeues claims unless a held job starts before, in monotonic seconds."""
-        return min(self._moved + self._patience if self._held else math.inf, self._retry_at)
-
-    @property
-    def _patience(self) -> float:
-        return max(_PATIENCE, _PATIENCE_IN_JOBS * _mean(self._durations))
+        retry_at = math.inf if self.is_searching else self._retry_at
+        return min(self._moved + self._pace.patience if self._held else math.inf, retry_at)
 
     @property
     def is_overdue(self) -> bool:
         """Whether no held job has started for so long that the worker should requeue them."""
-        return bool(self._held) and time.monotonic() >= self._moved + self._patience
+        return bool(self._held) and time.monotonic() >= self._moved + self._pace.patience
 
     def hold_first(self, claims: Sequence[Claim]) -> None:
         """Hold these claims before all others: the worker is preparing their start."""
@@ -255,7 +255,7 @@ class Claims:
         """Requeue all held claims: the jobs are not as short as expected, or do not start."""
         held = list(self._held)
         self._held.clear()
-        self._durations.clear()
+        self._pace.forget_jobs()
         for claim in held:
             self.requeue(claim)
 
@@ -279,13 +279,16 @@ class Claims:
             self._notices.over(what)
 
     def retry(self) -> None:
-        """Try again to requeue the claims that could not be requeued, if that is due."""
-        if time.monotonic() >= self._retry_at:
+        """Try again to requeue the claims that could not be requeued, if that is due.
+
+        Not while another thread claims: it may just have claimed them anew, see `_forget_left`.
+        """
+        if not self.is_searching and time.monotonic() >= self._retry_at:
             left, self._left, self._retry_at = self._left, [], math.inf
             for claim, reason, detail in left:
                 self.requeue(claim, reason, detail)
 
-    def _forget_left(self, claims: Sequence[Claim]) -> None:
+    def _forget_left(self, claims: Iterable[Claim]) -> None:
         """Forget that tickets which are claimed anew were to be requeued: they had been, although
         the call failed. The new claim has the same name, and a further try would take its ticket
         away while the job runs."""
@@ -298,9 +301,12 @@ class Claims:
         self._left, self._retry_at = [], math.inf
 
     def take_unknown_due(self) -> bool:
-        """Whether it is time to look for unknown claims; true once in each interval."""
+        """Whether it is time to look for unknown claims; true once in each interval.
+
+        Not while another thread claims: nobody knows its claims yet.
+        """
         now = time.monotonic()
-        is_due = now >= self._unknown_due
+        is_due = not self.is_searching and now >= self._unknown_due
         if is_due:
             self._unknown_due = now + _UNKNOWN_INTERVAL
         return is_due

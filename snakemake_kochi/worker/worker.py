@@ -33,6 +33,7 @@ from snakemake_kochi.worker.output import Echo
 from snakemake_kochi.worker.own_directory import OwnDirectory
 from snakemake_kochi.worker.queues import Idle, Looks, ServedQueues
 from snakemake_kochi.worker.runners.interface import Runners
+from snakemake_kochi.worker.search import Search
 from snakemake_kochi.worker.settings import RETRY, WorkerSettings
 from snakemake_kochi.worker.signals import Events, Wake
 from snakemake_kochi.worker.slots import Ends, Slots
@@ -78,6 +79,7 @@ class Worker:
             is_resting=lambda: self._state.is_resting,
             wake=self._state.wake,
         )
+        self._search = Search(self._queues, self._claims, state.capacity)
         together = Together()
         self._ends = Ends(
             self._state, self._health, self._walltime, queue_of, lambda: together.is_slow
@@ -94,7 +96,7 @@ class Worker:
         self._look_due = True
         self._pause_until = 0.0
         fifo = machine.worker(state.worker).wakeup
-        watched = (*runners.watched, self._ends.background)
+        watched = (*runners.watched, self._ends.background, self._search.background)
         self._events = Events(wake, fifo, surroundings.parent, watched)
         self._notices = Notices(_log)
 
@@ -134,8 +136,9 @@ class Worker:
         if is_told:
             self._look_around(is_notified)
         self._advance()
+        self._take_found()
         self._start_held()
-        may_claim = self._claims.next_held is None and time.monotonic() >= self._pause_until
+        may_claim = self._search.may_begin and time.monotonic() >= self._pause_until
         if self._look_due and may_claim and not self._orders.is_stopping:
             self._claim(is_poll=is_told and not is_notified and self._is_idle)
         elif is_told:
@@ -163,7 +166,7 @@ class Worker:
         if self._is_idle:
             deadlines.append(self._idle.deadline)
         if not self._orders.requests:
-            may_claim = self._claims.next_held is None and not self._orders.is_stopping
+            may_claim = self._search.may_begin and not self._orders.is_stopping
             is_claiming = self._look_due and may_claim
             deadlines.append(self._pause_until if is_claiming else self._looks.deadline)
             if (left := self._walltime.seconds_left()) is not None:
@@ -172,7 +175,8 @@ class Worker:
 
     @property
     def _is_idle(self) -> bool:
-        return not self._slots and self._claims.next_held is None
+        has_claims = self._claims.next_held is not None or self._claims.is_searching
+        return not self._slots and not has_claims
 
     @property
     def _is_held_up(self) -> bool:
@@ -238,29 +242,19 @@ class Worker:
             self._orders.stop(f"set aside: {self._health.cause}")
 
     def _claim(self, is_poll: bool = False) -> None:
-        """Claim the tickets that fit, from the queues in their order, and start them.
-
-        `is_poll`: see `Queue.claim`.
-        """
+        """Claim the tickets that fit, and start them now or later; `is_poll`: see `Queue.claim`."""
         self._look_due = False
         self._looks.begin()
-        found = False
-        for queue in self._queues.queues:
-            running = self._slots.resources
-            if self._capacity.is_full(running) and not self._claims.allowance():
-                break
-            if self._queues.is_pausing(queue):
-                continue
-            claim = partial(self._claims.claim_from, queue, running, is_poll)
-            if (claimed := self._queues.tried(queue.name, claim)) is None:
-                continue
-            found |= bool(claimed.at_once)
-            self._start_all(claimed.at_once)
-            # Otherwise small tickets of the next queue would take the room before it is large
-            # enough.
-            if claimed.is_full or self._claims.next_held is not None:
-                break
-        self._looks.end(found, is_busy=bool(self._slots))
+        if not self._search.begin(self._slots.resources, is_poll):
+            found = self._search.now(lambda: self._slots.resources, self._start_all, is_poll)
+            self._looks.end(found, is_busy=bool(self._slots))
+
+    def _take_found(self) -> None:
+        """Hold what was claimed beside other work."""
+        if (found := self._search.take()) is not None:
+            self._looks.end(found, is_busy=bool(self._slots))
+            if self._orders.is_stopping:
+                self._claims.requeue_held()
 
     def _start_held(self) -> None:
         """Start the tickets claimed ahead, in order, as room permits."""
@@ -370,16 +364,19 @@ class Worker:
         began = time.monotonic()
         if presumed_dead_by := self._state.presumed_dead_by:
             self._state.touch(reason=f"presumed dead by {presumed_dead_by}")
-            self._claims.drop()
+            give_up = self._claims.drop
             self._slots.kill_all()
         else:
-            self._claims.requeue_held()
+            give_up = self._claims.requeue_held
             self._slots.requeue_all(0.0)
+        give_up()
 
         def has_none() -> bool:
             if self._slots:
                 self._advance()
-            return not self._slots
+            if self._search.take() is not None:
+                give_up()
+            return not self._slots and not self._claims.is_searching
 
         left = self._settings.leave_patience - (time.monotonic() - began)
         wait_until(has_none, max(0.0, left), 0.01)
@@ -389,5 +386,5 @@ class Worker:
         reason = self._state.state.reason or self._orders.reason or "ended by an error"
         # If jobs may still run, the supervisor goes on to end them. The state must not be "left"
         # then: others would requeue their tickets at once.
-        state = "draining" if self._slots else "left"
+        state = "draining" if self._slots or self._claims.is_searching else "left"
         self._state.update(state=state, reason=reason, ahead=self._claims.held)

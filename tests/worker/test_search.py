@@ -1,0 +1,200 @@
+"""Claims that another thread of the worker makes, where the worker would wait for them for long."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from snakemake_kochi.queue import Capacity, Queue, Resources
+from snakemake_kochi.queue.entries import queue_lock
+from snakemake_kochi.worker.claims import Claims
+from snakemake_kochi.worker.orders import Walltime
+from tests.worker.conftest import Site
+
+# Each claim takes so long that the next one is made beside other work.
+SLOW_CLAIMS = """
+import os, time
+import snakemake_kochi.queue.claiming as claiming
+claim_lock = claiming.claim_lock
+def slow_lock(*arguments):
+    time.sleep(0.1)
+    open("locking", "w").close()
+    return claim_lock(*arguments)
+claiming.claim_lock = slow_lock
+"""
+# What was claimed beside other work is read when the file `read` is there.
+HELD_READ = (
+    SLOW_CLAIMS
+    + """
+from snakemake_kochi.queue.unread import UnreadClaims
+read = UnreadClaims.read
+def held_read(*arguments):
+    open("moved", "w").close()
+    while not os.path.exists("read"):
+        time.sleep(0.01)
+    return read(*arguments)
+UnreadClaims.read = held_read
+import snakemake_kochi.worker.claims as claims
+claims._UNKNOWN_INTERVAL = 0.0
+take_unknown_due = claims.Claims.take_unknown_due
+def noted(self):
+    if os.path.exists("moved"):
+        open("asked", "w").close()
+    return take_unknown_due(self)
+claims.Claims.take_unknown_due = noted
+"""
+)
+
+
+def until(name: str) -> str:
+    return f"echo > there-{name}; until [ -e {name} ]; do sleep 0.01; done"
+
+
+def start_with_two_jobs(site: Site, change: str, **options: Any) -> tuple[Any, list[int]]:
+    """A worker with slow claims, whose two cores have a job each that ends at a command."""
+    jobs = [ticket.job for ticket in site.submit(until("one"), until("two"))]
+    worker = site.start_changed(change, cores=2, cwd=site.directory, **options)
+    for name in ("one", "two"):
+        site.wait_for(f"there-{name}")
+    (site.directory / "locking").unlink()
+    return worker, jobs
+
+
+def touch(site: Site, name: str) -> None:
+    (site.directory / name).touch()
+
+
+def test_a_worker_sees_the_end_of_a_job_while_it_waits_for_the_lock(site: Site) -> None:
+    _, (first, second) = start_with_two_jobs(site, SLOW_CLAIMS, stay=True)
+    (third,) = [ticket.job for ticket in site.submit("true")]
+    with queue_lock(site.machine, "q"):
+        touch(site, "one")
+        site.wait_until(site.machine.job(first).result.exists)
+        site.wait_until((site.directory / "locking").exists)
+        touch(site, "two")
+        site.wait_until(site.machine.job(second).result.exists)
+        assert site.job(third).state == "waiting"
+    assert site.ended(third).result.ok  # type: ignore[union-attr]
+
+
+def test_a_worker_that_is_told_to_stop_while_it_waits_for_the_lock_holds_nothing(
+    site: Site,
+) -> None:
+    worker, (first, second) = start_with_two_jobs(site, SLOW_CLAIMS, stay=True)
+    later = [ticket.job for ticket in site.submit(*["true"] * 4)]
+    with queue_lock(site.machine, "q"):
+        touch(site, "one")
+        site.wait_until((site.directory / "locking").exists)
+        os.kill(site.worker_of(worker), signal.SIGTERM)
+        site.wait_until(lambda: "draining" in site.machine.worker(0).state.read_text())
+    assert worker.wait() == 0
+    assert site.job(first).state == "ended"
+    waiting = Queue(site.machine, "q").waiting()
+    assert [(view.job, view.attempt) for view in waiting] == [
+        (second, 2),
+        *((job, 1) for job in later),
+    ]
+
+
+def test_what_was_claimed_beside_other_work_starts_once_it_is_known(site: Site) -> None:
+    _, (first, _) = start_with_two_jobs(site, HELD_READ, stay=True, idle_wait=0.05)
+    later = [ticket.job for ticket in site.submit(*["echo begun"] * 4)]
+    touch(site, "one")
+    site.wait_until((site.directory / "moved").exists)
+    assert site.ended(first).result.ok  # type: ignore[union-attr]
+    # The worker looks for claims that it does not know, and leaves these alone.
+    for _ in range(2):
+        (site.directory / "asked").unlink(missing_ok=True)
+        site.wait_until((site.directory / "asked").exists)
+    assert site.job(later[0]).state == "running"
+    touch(site, "read")
+    touch(site, "two")
+    for job in later:
+        assert site.ended(job).result.attempt == 1  # type: ignore[union-attr]
+        assert site.log(job) == "begun\n"
+
+
+def test_what_a_killed_worker_claimed_beside_other_work_goes_to_another(site: Site) -> None:
+    worker, (_, second) = start_with_two_jobs(site, HELD_READ, stay=True)
+    later = [ticket.job for ticket in site.submit(*["echo begun"] * 4)]
+    touch(site, "one")
+    site.wait_until((site.directory / "moved").exists)
+    site.kill_worker(worker)
+    touch(site, "two")
+    site.start(cores=2)
+    for job in (second, *later):
+        assert site.ended(job).result.ok  # type: ignore[union-attr]
+    assert all(site.log(job).splitlines()[-1] == "begun" for job in later)
+
+
+@pytest.fixture
+def claims(site: Site) -> Claims:
+    queue = Queue(site.machine, "q")
+    made = Claims(site.machine, 0, Capacity(2, 1000), Walltime(None, 0.0), lambda _: queue)
+    for _ in range(5):
+        made.job_ended(0.05)
+    return made
+
+
+def test_tickets_claimed_behind_others_start_after_them(site: Site, claims: Claims) -> None:
+    site.submit(*["true"] * 20)
+    queue = Queue(site.machine, "q")
+    claims.hold(claims.find(queue, [Resources()]))
+    first = claims.held
+    found = claims.find(queue, [])
+    assert not found.at_once, "there is room, but for those before"
+    claims.hold(found)
+    assert claims.held == tuple(range(len(claims.held)))
+    assert len(claims.held) > len(first) > 0
+
+
+def test_tickets_that_do_not_start_are_requeued_however_often_the_worker_claims(
+    site: Site, claims: Claims
+) -> None:
+    site.submit(*["true"] * 20)
+    queue = Queue(site.machine, "q")
+    claims.hold(claims.find(queue, [Resources()] * 2))
+    deadline = claims.deadline
+    claims.hold(claims.find(queue, [Resources()] * 2))
+    claims.claim_from(queue, [Resources()] * 2)
+    assert claims.deadline == deadline
+
+
+def test_claims_of_another_thread_are_not_taken_for_unknown_ones(claims: Claims) -> None:
+    claims.is_searching = True
+    assert not claims.take_unknown_due()
+    assert not claims.is_empty
+    claims.is_searching = False
+    assert claims.take_unknown_due()
+    assert claims.is_empty
+
+
+def test_a_requeue_is_not_repeated_while_another_thread_may_claim_that_ticket(
+    site: Site, claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.submit("true")
+    queue = Queue(site.machine, "q")
+    (first,) = claims.claim_from(queue, []).at_once
+    requeue = Queue.requeue
+
+    def lose_the_answer(*arguments: Any) -> None:
+        requeue(*arguments)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Queue, "requeue", lose_the_answer)
+        claims.requeue(first)
+    claims.is_searching = True
+    found = claims.find(queue, [])
+    monkeypatch.setattr(claims, "_retry_at", 0.0)
+    claims.retry()
+    assert claims.deadline > 0.0, "the loop would not sleep"
+    claims.is_searching = False
+    claims.hold(found)
+    claims.retry()
+    assert [claim.path for claim in found.at_once] == [first.path]
+    assert first.path.exists()
