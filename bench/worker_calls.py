@@ -50,21 +50,23 @@ def count_calls_of_jobs(directory: Path, jobs: int) -> JobCalls:
 
 
 def _count(lines: list[str], root: str, jobs: int) -> JobCalls:
-    """Of all threads of the process that takes the lock, from its first to its last time."""
+    """Of all threads of the process that takes the lock, from its first to its last time.
+
+    Any of them may take it.
+    """
     locks = [number for number, line in enumerate(lines) if "flock(" in line and _LOCK in line]
-    holder = lines[locks[0]].split()[0]
-    threads = _threads_of(holder, lines)
+    threads = _threads_of(lines[locks[0]].split()[0], lines)
     calls = locked = 0
-    is_locked = False
+    holder = None
     for line in lines[locks[0] : locks[-1] + 1]:
         pid, said = line.split(maxsplit=1)
         if pid not in threads or root not in said or said.startswith("<..."):
             continue
         if said.startswith("flock(") and _LOCK in said:
-            is_locked = "LOCK_UN" not in said and "EAGAIN" not in said
+            holder = pid if "LOCK_UN" not in said and "EAGAIN" not in said else None
         if not _OF_OPEN_FILE.match(said):
             calls += 1
-            locked += is_locked and pid == holder
+            locked += pid == holder
     return JobCalls(calls / jobs, locked / jobs)
 
 
