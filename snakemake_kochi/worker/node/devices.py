@@ -228,7 +228,7 @@ class Devices:
 
         The locks hinder other workers only: this worker may hand out CPUs whose locks it holds.
         """
-        # A CPU that a new job has comes back with that job. Until then nothing is tried, and nothing
+        # A CPU that a new job has comes back with that job. Until then nothing is tried, so nothing
         # shows that the fault is over.
         free = self._held_still & self._free_cpus
         if self._leases is None or not free:
