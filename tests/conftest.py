@@ -14,7 +14,7 @@ import pytest
 import pytest_timeout
 import support
 from slurm_cluster import SlurmCluster
-from support import PROGRAMS, REPOSITORY, run
+from support import PROGRAMS, PYTHON_PATH, run
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Ticket
@@ -102,9 +102,8 @@ def isolated_environment(
     monkeypatch.setenv("KOCHI_SITE_CONF", "")
     # Or each plot would begin with a search for fonts.
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path_factory.getbasetemp() / "matplotlib"))
-    # The checkout is what is tested, whatever is installed.
     path = os.environ.get("PYTHONPATH")
-    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}{os.pathsep}{path}" if path else str(REPOSITORY))
+    monkeypatch.setenv("PYTHONPATH", f"{PYTHON_PATH}{os.pathsep}{path}" if path else PYTHON_PATH)
     return root
 
 

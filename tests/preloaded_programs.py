@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TextIO
 
-_REPOSITORY = Path(__file__).resolve().parents[1]
 _MODULES = ("snakemake", "snakemake_kochi.cli")
 _SAFE_PATH = "-P"
 _STREAMS = ("stdin", "stdout", "stderr")
@@ -48,9 +47,10 @@ _ROOM_BYTES = 100_000
 
 class PreloadedPrograms:
     """The side of the tests: starts a server with the first run of its program, and ends all with
-    `close`."""
+    `close`. The runs have this PYTHONPATH."""
 
-    def __init__(self) -> None:
+    def __init__(self, python_path: str) -> None:
+        self._python_path = python_path
         self._servers: dict[str, _Server] = {}
         self._fixed: dict[str, str] = {}
         self._starting = threading.Lock()
@@ -59,7 +59,7 @@ class PreloadedPrograms:
         """Whether the command is one of the programs, for whose interpreter nothing else is set."""
         if not self._servers:
             # The first test of a process may have another path than the tests after it.
-            self._fixed = {**_of_interpreter(os.environ), "PYTHONPATH": str(_REPOSITORY)}
+            self._fixed = {**_of_interpreter(os.environ), "PYTHONPATH": self._python_path}
         return _program(command) is not None and _of_interpreter(environment) == self._fixed
 
     def start(

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from networks import Computer
-from support import REPOSITORY, wait_until, write
+from support import PYTHON_PATH, wait_until, write
 
 from snakemake_kochi.terminal.loopback import free_port
 
@@ -217,7 +217,7 @@ class SshHost:
                 home=shlex.quote(str(self.home)),
                 root=shlex.quote(str(self.root)),
                 path=shlex.quote(f"{self.bin}:{os.environ['PATH']}"),
-                python_path=shlex.quote(str(REPOSITORY)),
+                python_path=shlex.quote(PYTHON_PATH),
                 shell=shlex.quote(self._shell),
                 before=shlex.join(self._before),
                 exports="\n".join(

@@ -27,7 +27,9 @@ from snakemake_kochi.queue.result import Attempt, Reason
 Found = TypeVar("Found")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PROGRAMS = PreloadedPrograms()
+# The checkout is what is tested, whatever is installed. For the other one see its sitecustomize.py.
+PYTHON_PATH = os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "tests" / "interpreter")))
+PROGRAMS = PreloadedPrograms(PYTHON_PATH)
 
 
 Process = subprocess.Popen[str] | ProgramRun

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from observation import Record, files_of, left_behind, metadata_of
-from support import REPOSITORY, run
+from support import PYTHON_PATH, run
 
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import list_jobs
@@ -144,7 +144,7 @@ class _Run:
         self._environment = {
             # Notebooks are executed by programs that are beside Python.
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": PYTHON_PATH,
             "HOME": str(base / "home"),
             "KOCHI_ROOT": str(base / "kochi-root"),
             **{name: self._filled(value) for name, value in workflow.environment.items()},

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import REPOSITORY, git, run, write
+from support import PYTHON_PATH, git, run, write
 
 from snakemake_kochi.artifacts.published import choose_name
 
@@ -95,7 +95,7 @@ def projects(tmp_path_factory: pytest.TempPathFactory) -> Projects:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HOME", str(base))
         environment.setenv("KOCHI_ROOT", str(base / "root"))
-        environment.setenv("PYTHONPATH", str(REPOSITORY))
+        environment.setenv("PYTHONPATH", PYTHON_PATH)
         snakemake = (sys.executable, "-m", "snakemake", "--executor", "local", "--cores", "2")
         words = ("--keep-going", "sum_first", "sum_second", "sum_failing")
         assert run(*snakemake, *words, cwd=project).returncode == 1
@@ -151,7 +151,7 @@ def crate(projects: Projects, tmp_path_factory: pytest.TempPathFactory) -> Crate
     """The crate of everything, exported in the clone."""
     directory = tmp_path_factory.mktemp("crate") / "crate"
     command = (sys.executable, "-P", "-m", "snakemake_kochi.cli", "export")
-    environment = {"PYTHONPATH": str(REPOSITORY), "KOCHI_ROOT": str(directory.parent / "root")}
+    environment = {"PYTHONPATH": PYTHON_PATH, "KOCHI_ROOT": str(directory.parent / "root")}
     done = run(*command, "--ro-crate", str(directory), cwd=projects.clone, env=environment)
     assert done.returncode == 0, done.stdout
     return Crate(directory)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import REPOSITORY, git, run, write
+from support import PYTHON_PATH, git, run, write
 
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import find_job
@@ -136,7 +136,7 @@ def runs_of(base: Path, way: str) -> Runs:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HOME", str(base))
         environment.setenv("KOCHI_ROOT", str(base / "root"))
-        environment.setenv("PYTHONPATH", str(REPOSITORY))
+        environment.setenv("PYTHONPATH", PYTHON_PATH)
         environment.setenv("SHLVL", "3")
         environment.delenv("BASH_ENV", raising=False)
         assert run(*command, cwd=directory).returncode != 0

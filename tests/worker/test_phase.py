@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import REPOSITORY
+from support import PYTHON_PATH, REPOSITORY
 
 from snakemake_kochi.queue import Queue, ShellJob, Ticket
 from snakemake_kochi.queue.result import read_attempt
@@ -22,7 +22,7 @@ _COMMAND = '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases'
 
 def submit(site: Any, count: int = 1, words: tuple[str, ...] = ("--help",), **more: str) -> None:
     """Submit phases, which print what they know of themselves, with more in their environment."""
-    environment = {"KOCHI_PYTHON": sys.executable, "PYTHONPATH": str(REPOSITORY), **more}
+    environment = {"KOCHI_PYTHON": sys.executable, "PYTHONPATH": PYTHON_PATH, **more}
     shell = ShellJob(
         script=f"set -euo pipefail; {_COMMAND} {' '.join(words)}",
         executable="/bin/bash",

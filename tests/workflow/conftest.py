@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import support
-from support import REPOSITORY, git, run, write
+from support import PYTHON_PATH, git, run, write
 
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.paths import Root
@@ -164,7 +164,7 @@ def finished_template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, P
         environment.setenv("HOME", str(base))
         environment.setenv("KOCHI_ROOT", str(live / "kochi-root"))
         environment.setenv("RAN", str(live / "ran"))
-        environment.setenv("PYTHONPATH", str(REPOSITORY))
+        environment.setenv("PYTHONPATH", PYTHON_PATH)
         project = make_project(live)
         project.snakemake("sum_first")
         assert project.take_ran() == [

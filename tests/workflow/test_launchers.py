@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import REPOSITORY, git, run, write
+from support import PYTHON_PATH, REPOSITORY, git, run, write
 
 pytestmark = pytest.mark.phases
 
@@ -65,7 +65,7 @@ def finished(
         "KOCHI_ROOT": str(directory.parent / "root"),
         "HOME": str(directory.parent),
         "KOCHI_SITE_CONF": "",
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": PYTHON_PATH,
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():

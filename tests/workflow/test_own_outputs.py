@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import REPOSITORY, git, run, write
+from support import PYTHON_PATH, git, run, write
 
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.artifacts.record import contradictions
@@ -132,7 +132,7 @@ def counted(
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HOME", str(base))
         environment.setenv("KOCHI_ROOT", str(base / "kochi-root"))
-        environment.setenv("PYTHONPATH", str(REPOSITORY))
+        environment.setenv("PYTHONPATH", PYTHON_PATH)
         project = make_project(base)
         assert not project.snakemake(executor=request.param).endswith("failed")
         yield project, request.param

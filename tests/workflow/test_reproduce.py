@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import REPOSITORY, git, run, start, wait_until, write
+from support import PYTHON_PATH, REPOSITORY, git, run, start, wait_until, write
 
 from snakemake_kochi import results
 from snakemake_kochi.artifacts.promises import promises
@@ -192,7 +192,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     top, here, changes = base / "there" / "project", base / "here", base / "changes"
     for directory in (top, here, changes):
         directory.mkdir(parents=True)
-    common = {"PYTHONPATH": str(REPOSITORY), "CHANGES": str(changes)}
+    common = {"PYTHONPATH": PYTHON_PATH, "CHANGES": str(changes)}
     homes = {
         home: {**common, "HOME": str(home), "KOCHI_ROOT": str(home / "kochi-root")}
         for home in (top.parent, here)

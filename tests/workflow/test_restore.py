@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import REPOSITORY, git, run, start, write
+from support import PYTHON_PATH, REPOSITORY, git, run, start, write
 
 from snakemake_kochi.artifacts.published import choose_name
 
@@ -107,7 +107,7 @@ def restored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
         environment.setenv("HOME", str(base / "home"))
         environment.setenv("KOCHI_ROOT", str(base / "one-root"))
         environment.setenv("RAN", str(base / "ran"))
-        environment.setenv("PYTHONPATH", str(REPOSITORY))
+        environment.setenv("PYTHONPATH", PYTHON_PATH)
         repository(base / "one" / "library", "library.txt", "library\n")
         repository(base / "one" / "mirrored", "mirrored.txt", "mirrored\n")
         origin = make_project(base / "one")

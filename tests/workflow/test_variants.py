@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import REPOSITORY, git, run, write
+from support import PYTHON_PATH, REPOSITORY, git, run, write
 
 from snakemake_kochi import results
 from snakemake_kochi.artifacts.published import choose_name
@@ -102,7 +102,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExampleProject]:
         environment.setenv("HOME", str(base))
         environment.setenv("KOCHI_ROOT", str(base / "kochi-root"))
         environment.setenv("RAN", str(base / "ran"))
-        environment.setenv("PYTHONPATH", str(REPOSITORY))
+        environment.setenv("PYTHONPATH", PYTHON_PATH)
         project = make_project(base)
         before = fingerprint(project.directory)
         library = str(REPOSITORY / "workflow" / "Snakefile")
