@@ -20,12 +20,6 @@ from snakemake_kochi.project.plots import Plot, stems
 from snakemake_kochi.project.recipes import Recipe
 from snakemake_kochi.project.values import encode_component
 
-try:
-    # How Snakemake lets a file stand for another when it compares the sets of input files.
-    from snakemake.io import sourcecache_entry
-except ImportError:  # then finished work is repeated when its inputs are made again
-    sourcecache_entry = None
-
 _MANIFEST = "manifest.json"
 _ACTIVATION = "activate.sh"
 Digests = dict[str, str]
@@ -197,11 +191,21 @@ class Kept:
     def input_files(self, files: Iterable[str], is_finished: Callable[[], bool]) -> list[str]:
         """These files; a finished job does without those that are gone."""
         wanted = list(files)
-        if self.are_there(wanted) or sourcecache_entry is None or self.is_forced():
+        if self.are_there(wanted) or self.is_forced():
+            return wanted
+        try:
+            # How Snakemake lets a file stand for another when it compares the sets of input files.
+            from snakemake.io import sourcecache_entry
+        except ImportError:  # then finished work is repeated when its inputs are made again
             return wanted
         if not is_finished():
             return wanted
-        return [file if self.is_there(file) else _stand_in(file) for file in wanted]
+
+        def stand_in(file: str) -> str:
+            beside = str(WorkingPaths.remembered(Path(file)))
+            return sourcecache_entry(beside, file) if is_there(beside) else file
+
+        return [file if self.is_there(file) else stand_in(file) for file in wanted]
 
     def made(self, build: str, installs: Iterable[str]) -> Digests | None:
         """The digests of a build and of the installations of some manifests, now or when they last
@@ -225,11 +229,6 @@ class Kept:
         settings = getattr(self.workflow, "dag_settings", None)
         names = ("forceall", "forcerun", "forcetargets")
         return any(getattr(settings, name, False) for name in names)
-
-
-def _stand_in(file: str) -> str:
-    beside = str(WorkingPaths.remembered(Path(file)))
-    return sourcecache_entry(beside, file) if is_there(beside) else file
 
 
 def _forget_if_gone(file: Path) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import yaml
 
 from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.project.document import FASTEST, Document, Scalar, compose
 from snakemake_kochi.project.problems import KeyPath
 from snakemake_kochi.resources import workflow_directory
+
+if TYPE_CHECKING:
+    import jsonschema
 
 # What replaces a wrong value while the rest is checked: present and harmless.
 _NO_VALUE = Scalar("", "null")
@@ -31,6 +33,8 @@ def _is_kind(*kinds: str) -> Any:
 def _minimum(
     validator: Any, minimum: int, instance: Any, schema: Any
 ) -> Iterator[jsonschema.ValidationError]:
+    import jsonschema
+
     if not validator.is_type(instance, "integer"):
         return
     try:
@@ -46,6 +50,8 @@ def _minimum(
 
 @functools.cache
 def _validator(name: str) -> Any:
+    import jsonschema
+
     text = (workflow_directory() / "schemas" / name).read_text("utf-8")
     schema = yaml.load(text, Loader=FASTEST)
     base: Any = jsonschema.Draft7Validator

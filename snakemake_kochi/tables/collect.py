@@ -14,7 +14,6 @@ from typing import Any
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.project.grid import Grid, Point
-from snakemake_kochi.tables.figure import draw
 from snakemake_kochi.tables.measurements import (
     WARNINGS,
     Unmatched,
@@ -136,6 +135,11 @@ def _write(
     summary = summarise(frame, grid.varying, grid.quantities)
     parts = [as_markdown(summary), *_skipped(grid), *_noise(frame), *remarks, *sections]
     target.markdown.write_bytes(_text(grid, parts))
+    if not grid.plots:
+        return
+    # Only here: a batch without metrics need not wait for Matplotlib.
+    from snakemake_kochi.tables.figure import draw
+
     for plot, files in zip(grid.plots, target.figures, strict=True):
         title = f"{_title(grid)}: {plot.name}"
         draw(frame, parameters_in(frame), plot, grid.quantities, title, files, note)

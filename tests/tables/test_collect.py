@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas
@@ -53,3 +55,12 @@ def test_the_unit_of_a_metric_is_in_the_head_of_the_table() -> None:
     head = as_markdown(summarise(pandas.DataFrame(columns), ["n"], quantities)).splitlines()[0]
     for name in ("run_seconds median |", "t median (ms) |", "t max (ms) |", "u min (a\\|b) |"):
         assert f" {name}" in head
+
+
+def test_only_a_batch_with_figures_waits_for_the_library_that_draws() -> None:
+    """And none for Snakemake, or for what checks the experiments of a person."""
+    code = "import sys, snakemake_kochi.tables.__main__; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "pandas" in loaded
+    assert not loaded & {"jsonschema", "matplotlib", "snakemake"}
