@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -59,9 +58,7 @@ def project(host: SshHost, tmp_path: Path) -> Path:
 
 
 def kochi(*words: str, cwd: Path, given: str = "") -> str:
-    done = subprocess.run(
-        [*KOCHI, *words], cwd=cwd, capture_output=True, text=True, input=given, timeout=120
-    )
+    done = run_apart(*KOCHI, *words, cwd=cwd, given=given, timeout=120)
     print(f"$ kochi {' '.join(words)}\n{done.stdout}{done.stderr}[{done.returncode}]")
     assert done.returncode == 0
     return done.stdout

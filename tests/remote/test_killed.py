@@ -8,7 +8,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from ssh_host import SshHost
-from support import git, run_apart, wait_until, write
+from support import Process, git, run_apart, start, wait_until, write
 
 from snakemake_kochi.detached.launches import Found, all_launches
 from snakemake_kochi.paths import Root
@@ -38,7 +37,7 @@ fi
 """
 SLOW = """
 script: |
-  touch "$AT"; while [ ! -e "$GO" ]; do sleep 0.05; done
+  touch "$AT"; while [ ! -e "$GO" ]; do sleep 0.1; done
   mkdir -p "$KOCHI_INSTALL_PREFIX"; echo whole > "$KOCHI_INSTALL_PREFIX/file"
 """
 EXPERIMENT = """
@@ -51,7 +50,7 @@ run:
   depend_params: [n]
   exclusive: false
   script: |
-    while [ ! -e "$GO" ]; do sleep 0.05; done
+    while [ ! -e "$GO" ]; do sleep 0.1; done
     echo "n is $KOCHI_PARAM_N"
 """
 
@@ -64,7 +63,7 @@ class Laptop:
     host: SshHost
     go: Path
     at: Path
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    started: list[Process] = field(default_factory=list)
 
     def kochi(self, *words: str) -> str:
         """What a command prints that succeeds."""
@@ -73,17 +72,10 @@ class Laptop:
         assert done.returncode == 0
         return done.stdout
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
+    def start(self, *words: str) -> Process:
         """A command in a process group of its own."""
-        nothing = subprocess.DEVNULL
-        process = subprocess.Popen(
-            [*KOCHI, *words],
-            cwd=self.top,
-            stdin=nothing,
-            stdout=nothing,
-            stderr=nothing,
-            start_new_session=True,
-        )
+        with open(os.devnull, "wb") as nothing:
+            process = start(*(*KOCHI, *words), cwd=self.top, output=nothing, start_new_session=True)
         self.started.append(process)
         return process
 
@@ -139,9 +131,10 @@ class Laptop:
         ]
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: Process) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    process.kill()  # one that has begun only now is not in its group yet
     process.wait()
 
 

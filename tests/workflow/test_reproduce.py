@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import PYTHON_PATH, REPOSITORY, git, run, start, wait_until, write
+from support import PYTHON_PATH, REPOSITORY, git, run, run_apart, start, wait_until, write
 
 from snakemake_kochi import results
 from snakemake_kochi.artifacts.promises import promises
@@ -116,13 +115,8 @@ class Site:
         return done.stdout
 
     def reproduce(self, *words: str, status: int = 0) -> list[dict[str, Any]]:
-        done = subprocess.run(
-            [*KOCHI, "reproduce", "--json", *words],
-            cwd=self.clone,
-            env={**os.environ, **self.variables},
-            capture_output=True,
-            text=True,
-        )
+        words = (*KOCHI, "reproduce", "--json", *words)
+        done = run_apart(*words, cwd=self.clone, env=self.variables)
         assert done.returncode == status, done.stderr
         found: list[dict[str, Any]] = json.loads(done.stdout)
         return found

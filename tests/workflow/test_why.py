@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import git, run
+from support import git, run, run_apart
 
 KOCHI = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
 BRANCH = "kochi_artifacts_local"
@@ -26,9 +25,7 @@ def why(directory: Path, *words: str, status: int = 0) -> str:
 
 
 def told(directory: Path, *words: str, status: int = 0) -> dict[str, Any]:
-    done = subprocess.run(
-        [*KOCHI, "why", "--json", *words], cwd=directory, capture_output=True, text=True
-    )
+    done = run_apart(*KOCHI, "why", "--json", *words, cwd=directory)
     assert done.returncode == status, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
