@@ -29,14 +29,14 @@ EXPERIMENT = """
       exclusive: false
       script: |
         touch "$GO.$KOCHI_MACHINE.$KOCHI_PARAM_N"
-        while [ ! -e "$GO" ]; do sleep 0.05; done
+        while [ ! -e "$GO" ]; do sleep 0.1; done
         echo "on $(hostname), in job ${SLURM_JOB_ID:-none}"
         echo "time $KOCHI_PARAM_N"
     """
 SNAKEFILE = """
     rule out:
         output: "out"
-        shell: 'touch "$GO.rule"; while [ ! -e "$GO" ]; do sleep 0.05; done; touch {output}'
+        shell: 'touch "$GO.rule"; while [ ! -e "$GO" ]; do sleep 0.1; done; touch {output}'
     """
 
 

@@ -122,7 +122,7 @@ def test_workers_started_by_hand_are_released_by_number_and_by_queue(
     own_surroundings: Path, kochi: Kochi, worker: Worker
 ) -> None:
     first, second, third = worker("a"), worker("a"), worker("b")
-    wait = "touch there; while [ ! -e go-on ]; do sleep 0.05; done"
+    wait = "touch there; while [ ! -e go-on ]; do sleep 0.1; done"
     assert kochi("enqueue", "-q", "b", "--", "sh", "-c", wait).status == 0
     wait_until((own_surroundings / "there").exists)
     wait_until(lambda: kochi("show", "workers", "--json").data[2]["jobs"] == [0])
@@ -153,7 +153,7 @@ def test_a_worker_that_starts_at_this_moment_finishes_its_jobs(
     own_surroundings: Path, kochi: Kochi, worker: Worker
 ) -> None:
     process = worker("q")
-    wait = "touch there; while [ ! -e go-on ]; do sleep 0.05; done"
+    wait = "touch there; while [ ! -e go-on ]; do sleep 0.1; done"
     assert kochi("enqueue", "-q", "q", "--", "sh", "-c", wait).status == 0
     wait_until((own_surroundings / "there").exists)
     wait_until(lambda: kochi("show", "workers", "--json").data[0]["jobs"] == [0])

@@ -44,7 +44,7 @@ SNAKEFILE = """
     rule job:
         output: "out/{i}"
         shell:
-            "touch begun{wildcards.i}; while [ ! -e go ]; do sleep 0.05; done; "
+            "touch begun{wildcards.i}; while [ ! -e go ]; do sleep 0.1; done; "
             "echo ${{SLURM_JOB_NAME-none}} ${{SLURM_OUTER-none}} > {output}"
 """
 
@@ -285,9 +285,7 @@ def test_one_that_was_killed_before_it_began_is_in_nobodys_way(kochi: Kochi, her
 
 
 def test_each_order_from_another_host_interrupts_a_run_once(here: Path) -> None:
-    text = (
-        "trap 'echo >> told; [ -e done ] && exit 7; touch done' INT; while :; do sleep 0.05; done"
-    )
+    text = "trap 'echo >> told; [ -e done ] && exit 7; touch done' INT; while :; do sleep 0.1; done"
     _, paths = make_launch(Root.find().machine("local"), "", ["bash", "-c", text], is_job=False)
     supervisor = subprocess.Popen(
         [sys.executable, "-m", "snakemake_kochi.detached", str(paths.directory)]
@@ -492,7 +490,7 @@ def test_a_machine_may_say_that_controllers_are_in_allocations(
 ) -> None:
     own = "{login_host: other, scheduler: slurm, controller: {in_allocation: true}}"
     write(here / "kochi.yaml", f"machines: {{own: {own}}}\n")
-    script = "touch begun$KOCHI_PARAM_N; while [ ! -e ../../go ]; do sleep 0.05; done"
+    script = "touch begun$KOCHI_PARAM_N; while [ ! -e ../../go ]; do sleep 0.1; done"
     write(
         here / "one.yaml",
         f"batches: {{all: {{params: {{n: 1}}}}}}\nrun: {{script: '{script}'}}\n",

@@ -159,7 +159,7 @@ def test_a_job_says_how_it_ended(kochi: Kochi, work: Work) -> None:
 
 
 def test_a_job_says_why_it_waits_and_who_runs_it(kochi: Kochi, worker: Worker) -> None:
-    submit(kochi, "sh", "-c", "while [ ! -e go-on ]; do sleep 0.05; done")
+    submit(kochi, "sh", "-c", "while [ ! -e go-on ]; do sleep 0.1; done")
     nobody = "no worker serves queue test; start one with: kochi work -q test -b"
     assert f"Waiting: {nobody}\n" in kochi("show", "job", "0").out
     data = kochi("show", "job", "0", "--json").data
@@ -365,7 +365,7 @@ def test_a_log_is_followed_until_the_job_ends(
 ) -> None:
     go_on = own_surroundings / "go-on"
     submit(
-        kochi, "sh", "-c", f"echo before; while [ ! -e {go_on} ]; do sleep 0.05; done; echo after"
+        kochi, "sh", "-c", f"echo before; while [ ! -e {go_on} ]; do sleep 0.1; done; echo after"
     )
     # Also one that has not started.
     follower = subprocess.Popen(

@@ -40,7 +40,7 @@ run:
   depend_params: [n, t]
   exclusive: false
   script: |
-    while [ -e {0}/hold ]; do sleep 0.02; done
+    while [ -e {0}/hold ]; do sleep 0.1; done
     if [ $KOCHI_PARAM_N = 10 ] && [ $KOCHI_PARAM_T = 4 ] && [ -e {0}/broken ]; then
       echo no more beans; exit 3
     fi

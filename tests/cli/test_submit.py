@@ -78,7 +78,7 @@ def test_a_timeout_ends_the_waiting_and_a_cancelled_job_ends(own_surroundings: P
 def test_ctrl_c_ends_the_waiting_and_not_the_job(
     own_surroundings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = snakemake_kochi.submit("while [ ! -e go ]; do sleep 0.05; done; echo done")
+    job = snakemake_kochi.submit("while [ ! -e go ]; do sleep 0.1; done; echo done")
     wait_until(lambda: job.state == "running")
 
     def look(machine: MachinePaths, number: int) -> bool:
@@ -178,7 +178,7 @@ def test_on_a_machine_with_compute_nodes_a_queue_is_needed(project: Path) -> Non
 def test_the_death_of_the_own_worker_is_told_and_the_next_one_goes_on(
     own_surroundings: Path,
 ) -> None:
-    job = snakemake_kochi.submit("while [ ! -e go ]; do sleep 0.05; done; echo done")
+    job = snakemake_kochi.submit("while [ ! -e go ]; do sleep 0.1; done; echo done")
     wait_until(lambda: job.state == "running")
     (worker,) = own_worker._OWN.values()
     process = worker._process

@@ -30,7 +30,7 @@ AGAIN = (*IN_QUEUE, "--rerun-incomplete")
 # Each job notes its start, waits for `go-<name>`, and fails if another job writes beside it.
 STEP = (
     "mkdir {wildcards.name}.writer || echo >> trouble; echo >> {wildcards.name}.starts;"
-    "until [ -e go-{wildcards.name} ]; do sleep 0.05; done;"
+    "until [ -e go-{wildcards.name} ]; do sleep 0.1; done;"
     "rmdir {wildcards.name}.writer; cat {input} > {output}"
 )
 TWO = f"""
@@ -343,7 +343,7 @@ def test_the_next_run_waits_for_a_job_that_outlives_its_cancelled_run(
             output: "a.txt"
             shell:
                 "mkdir a.writer || echo >> trouble; echo >> a.starts;"
-                "until [ -e go-a ]; do sleep 0.05; done; touch a.txt"
+                "until [ -e go-a ]; do sleep 0.1; done; touch a.txt"
         """,
     )
     with worker(tmp_path):

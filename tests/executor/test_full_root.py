@@ -23,12 +23,12 @@ SNAKEFILE = """
     rule job:
         output: "{name,[ab]}"
         shell:
-            "echo x >> began-{wildcards.name}; while [ ! -e go ]; do sleep 0.05; done; "
+            "echo x >> began-{wildcards.name}; while [ ! -e go ]; do sleep 0.1; done; "
             "touch {output}"
 
     rule gate:
         output: "gate"
-        shell: "while [ ! -e open ]; do sleep 0.05; done; touch {output}"
+        shell: "while [ ! -e open ]; do sleep 0.1; done; touch {output}"
 
     rule late:
         input: "gate"

@@ -20,11 +20,11 @@ SNAKEFILE = """
 
     rule early:
         output: "early"
-        shell: "touch began; while [ ! -e go ]; do sleep 0.05; done; exit 3"
+        shell: "touch began; while [ ! -e go ]; do sleep 0.1; done; exit 3"
 
     rule gate:
         output: "gate"
-        shell: "while [ ! -e open ]; do sleep 0.05; done; touch {output}"
+        shell: "while [ ! -e open ]; do sleep 0.1; done; touch {output}"
 
     rule late:
         input: "gate"

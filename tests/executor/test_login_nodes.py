@@ -24,7 +24,7 @@ SNAKEFILE = """
     rule job:
         output: "out/{i}"
         shell:
-            "echo >> began-{wildcards.i}; until [ -e go ]; do sleep 0.05; done; "
+            "echo >> began-{wildcards.i}; until [ -e go ]; do sleep 0.1; done; "
             "echo >> done-{wildcards.i}; touch {output}"
 
     rule other:

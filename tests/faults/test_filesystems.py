@@ -158,7 +158,7 @@ def test_what_is_not_known_for_a_moment_ends_no_run(
     call: str, path: str, error: int, times: int, filesystem: FaultyFilesystem, project: Path
 ) -> None:
     # Half of the jobs come when the fault is there: what a run needs to begin may be refused.
-    waiting = "while [ ! -e go ]; do sleep 0.05; done; echo next-"
+    waiting = "while [ ! -e go ]; do sleep 0.1; done; echo next-"
     write(project / "Snakefile", SNAKEFILE.replace("echo next-", waiting))
     command = [sys.executable, "-m", "snakemake", "--executor", "kochi", "--cores", "2"]
     output = project.with_name("output")

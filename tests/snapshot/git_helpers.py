@@ -101,7 +101,7 @@ _GIT = """#!/bin/sh
 echo "$*" >> "$0.commands"
 pause() {{
     : > "$0.reached"
-    until rm "$0.go" 2> /dev/null; do sleep 0.005; done
+    until rm "$0.go" 2> /dev/null; do sleep 0.1; done
 }}
 for word; do
     if [ -d "$0.before.$word" ] && rmdir "$0.before.$word"; then pause; fi

@@ -22,7 +22,7 @@ from snakemake_kochi.worker.queues import Looks
 from tests.worker.conftest import COUNT_WAKE_UPS
 
 SHORT = ["true"] * 8
-UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
+UNTIL_GO = "until [ -e go ]; do sleep 0.1; done"
 
 
 def start_with_some_ahead(site, *later):

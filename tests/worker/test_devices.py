@@ -197,7 +197,7 @@ def test_a_person_can_name_the_gpus_or_their_number():
 
 def test_jobs_get_variables_with_their_devices(site):
     show = "echo $KOCHI_GPUS/$CUDA_VISIBLE_DEVICES/${{HIP_VISIBLE_DEVICES-unset}}/$KOCHI_CPUS; "
-    show += "touch here{0}; while [ ! -e here{1} ]; do sleep 0.01; done"
+    show += "touch here{0}; while [ ! -e here{1} ]; do sleep 0.1; done"
     site.submit(show.format(0, 1), show.format(1, 0), gpus=1)
     site.submit(show.format(2, 2), gpus=2)
     site.submit(show.format(3, 3))
@@ -250,7 +250,7 @@ def test_an_exclusive_job_and_a_job_with_all_cores_have_all_cpus(site):
 def test_two_workers_on_a_node_share_no_cpu_and_a_killed_worker_holds_none(site):
     assert len(CPUS) > 1, needs_two
     mask = set(CPUS[:2])
-    script = "echo $KOCHI_CPUS > {0}; while [ ! -e go ]; do sleep 0.01; done"
+    script = "echo $KOCHI_CPUS > {0}; while [ ! -e go ]; do sleep 0.1; done"
 
     def start(name: str):
         site.submit(script.format(name), queue=name)

@@ -24,9 +24,9 @@ def is_running(pid):
 def test_cancel_ends_grandchildren_and_nothing_else(site):
     script = "setsid bash -c 'env -i sleep 1001 & echo $! >> pids; sleep 1002' & "
     script += "bash -c 'trap \"\" TERM; sleep 1003 & echo $! >> pids; while :; do sleep 1; done' & "
-    script += "echo $$ $! >> pids; while [ $(wc -l < pids) -lt 3 ]; do sleep 0.01; done; "
+    script += "echo $$ $! >> pids; while [ $(wc -l < pids) -lt 3 ]; do sleep 0.1; done; "
     script += "echo > ready; wait"
-    site.submit("while [ ! -e go ]; do sleep 0.01; done; echo finished", script)
+    site.submit("while [ ! -e go ]; do sleep 0.1; done; echo finished", script)
     site.start(cores=2, grace=0.5)
     site.wait_for("ready")
     pids = (site.directory / "pids").read_text().split()
@@ -42,7 +42,7 @@ def test_cancel_ends_grandchildren_and_nothing_else(site):
 
 
 def test_leftovers_end_before_the_result_even_if_the_job_ends_during_the_search(site):
-    site.submit("sleep 1000 & echo $! > pid; while [ ! -e go ]; do sleep 0.01; done")
+    site.submit("sleep 1000 & echo $! > pid; while [ ! -e go ]; do sleep 0.1; done")
     go, pid = site.directory / "go", site.directory / "pid"
     # The job ends after the worker has listed its children, and before it acts on the list.
     change = f"""
@@ -75,7 +75,7 @@ def test_a_job_that_ended_before_the_cancel_keeps_its_result(site):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
 def test_a_worker_that_is_told_to_stop_requeues_its_jobs(site, number):
-    script = "trap 'echo asked; exit 0' TERM; echo $$ > pid{0}; while :; do sleep 0.05; done"
+    script = "trap 'echo asked; exit 0' TERM; echo $$ > pid{0}; while :; do sleep 0.1; done"
     site.submit(script.format(0), script.format(1), "echo never here")
     worker = site.start(cores=2)
     pids = [site.wait_for("pid0").strip(), site.wait_for("pid1").strip()]
@@ -92,7 +92,7 @@ def test_a_worker_that_is_told_to_stop_requeues_its_jobs(site, number):
 @pytest.mark.parametrize("is_back", [True, False])
 def test_a_ticket_is_not_requeued_while_a_process_of_it_lives_that_no_signal_ends(site, is_back):
     """As one whose system call waits for a file server that is gone, and is perhaps back soon."""
-    loop = "until [ -e back ]; do sleep 0.05; done"
+    loop = "until [ -e back ]; do sleep 0.1; done"
     site.submit(f"[ -e pid ] || {{ sh -c '{loop}' & echo $! > pid; wait; }}")
     worker = site.start_changed(
         f"""
@@ -129,7 +129,7 @@ def test_a_ticket_is_not_requeued_while_a_process_of_it_lives_that_no_signal_end
 
 
 def test_a_second_signal_does_not_wait_for_the_grace(site):
-    site.submit("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done")
+    site.submit("trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done")
     worker = site.start(grace=10_000)
     site.wait_for("pid")
     worker.send_signal(signal.SIGTERM)
@@ -160,7 +160,7 @@ def test_the_job_of_a_killed_worker_is_finished_by_another_and_has_no_second_wri
         "me=$KOCHI_ATTEMPT_NONCE; if [ -e first ]; then echo $(cat beat) > seen; sleep 0.5; "
         "echo $(cat beat) >> seen; exit 0; fi; "
         "setsid bash -c 'trap \"\" TERM HUP; while :; do date +%N > beat; sleep 0.02; done' & "
-        "while [ ! -s beat ]; do sleep 0.01; done; echo $$ > first; wait"
+        "while [ ! -s beat ]; do sleep 0.1; done; echo $$ > first; wait"
     )
     site.submit(script)
     worker = site.start(stay=True)
@@ -288,7 +288,7 @@ def test_nothing_of_a_killed_workers_job_runs_on_by_itself(site):
 
 
 def test_a_stopped_worker_is_not_lost(site):
-    site.submit("while [ ! -e go ]; do sleep 0.01; done", "true")
+    site.submit("while [ ! -e go ]; do sleep 0.1; done", "true")
     worker = site.start(cores=1)
     site.wait_until(lambda: site.job(0).started is not None)
     worker.send_signal(signal.SIGSTOP)

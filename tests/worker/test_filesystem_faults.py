@@ -24,7 +24,7 @@ from snakemake_kochi.worker.start import run_worker
 from tests.worker.conftest import COUNT_WAKE_UPS, Site
 
 SOON = {"idle_wait": 0.1}
-UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
+UNTIL_GO = "until [ -e go ]; do sleep 0.1; done"
 FAULTS = [errno.EIO, errno.ESTALE]
 
 
@@ -400,7 +400,7 @@ def test_an_output_on_a_full_disk_waits_and_is_complete(site: Site) -> None:
         with contextlib.suppress(OSError), filling.open("wb", buffering=0) as stream:
             while True:
                 stream.write(b"x" * 4096)
-        site.submit("seq 100; until [ -e go ]; do sleep 0.02; done; seq 2000")
+        site.submit("seq 100; until [ -e go ]; do sleep 0.1; done; seq 2000")
         with open(disk / "shown", "wb") as shown:
             worker = site.start(cores=1, echo=True, stay=True, stdout_to=shown, stderr=-3, **SOON)
         log = site.machine.worker(0).log

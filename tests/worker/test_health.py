@@ -217,7 +217,7 @@ def test_a_full_disk_loses_no_ticket_and_no_result(site: Site, mount: Mount) -> 
     mount(site.root.directory, "2m")
     # The result has no room in the last block of a small file.
     outputs = tuple(f"{'x' * 200}{number}" for number in range(30))
-    site.submit("while [ ! -e go ]; do sleep 0.02; done", outputs=outputs)
+    site.submit("while [ ! -e go ]; do sleep 0.1; done", outputs=outputs)
     site.submit("echo second")
     for name in outputs:
         (site.directory / name).touch()

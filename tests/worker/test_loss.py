@@ -59,7 +59,7 @@ def test_the_ticket_of_a_worker_that_died_on_another_node_is_requeued(site):
 
 @pytest.mark.parametrize("job_goes_on", [False, True])
 def test_a_worker_that_wakes_up_after_it_was_presumed_dead_changes_nothing(site, job_goes_on):
-    script = "[ -e first ] && exit 0; echo $$ > first; while [ ! -e go ]; do sleep 0.02; done; "
+    script = "[ -e first ] && exit 0; echo $$ > first; while [ ! -e go ]; do sleep 0.1; done; "
     site.submit(script + "echo of the first; exit 5")
     elsewhere = site.start_elsewhere(**QUICK)
     job = host_pid_of_job(elsewhere, site.wait_for("first").strip())
@@ -89,7 +89,7 @@ def test_a_worker_that_wakes_up_after_it_was_presumed_dead_changes_nothing(site,
 
 
 def test_a_worker_that_was_presumed_dead_ends_its_jobs_and_leaves_their_tickets_alone(site):
-    site.submit("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done", "echo never")
+    site.submit("trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done", "echo never")
     worker = site.start(cores=1, heartbeat=0.2, grace=10_000, stderr=-3)
     pid = site.wait_for("pid").strip()
     presumed = {"worker": 0, "observer": "n7", "stood_still": 60, "time": "2020-01-01"}

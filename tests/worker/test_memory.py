@@ -87,7 +87,7 @@ def start_in_cage(cage: Cage, site) -> Callable[..., object]:
 def test_a_job_over_its_memory_limit_is_out_of_memory_and_its_worker_and_neighbour_live(
     site, cage, start_in_cage
 ):
-    neighbour = "echo > ready; while [ ! -e go ]; do sleep 0.01; done; echo finished"
+    neighbour = "echo > ready; while [ ! -e go ]; do sleep 0.1; done; echo finished"
     site.submit(neighbour)
     worker = start_in_cage(stay=True, cores=2)
     site.wait_for("ready")

@@ -172,7 +172,7 @@ def test_an_idle_worker_stays_until_it_knows_whether_its_controller_is_dead(
 
 def test_a_released_worker_claims_no_more_jobs_and_leaves_when_its_own_have_ended(site):
     worker = site.start(stay=True)
-    site.submit("echo there > first; while [ ! -e go-on ]; do sleep 0.05; done; echo done")
+    site.submit("echo there > first; while [ ! -e go-on ]; do sleep 0.1; done; echo done")
     site.wait_for("first")
     order_release(site.machine, 0, "finish")
     site.wait_until(lambda: find_worker(site.machine, 0).state == "finishing")

@@ -134,7 +134,7 @@ def test_a_background_child_that_holds_stdout_does_not_block(site):
 
 def test_leftover_processes_of_a_job_end_even_in_a_session_of_their_own(site):
     script = "setsid bash -c 'trap \"\" TERM; echo $$ > pid; while :; do sleep 0.1; done' & "
-    script += "while [ ! -s pid ]; do sleep 0.01; done"
+    script += "while [ ! -s pid ]; do sleep 0.1; done"
     site.submit(script)
     assert site.start().wait() == 0
     assert site.job(0).result.ok
@@ -144,7 +144,7 @@ def test_leftover_processes_of_a_job_end_even_in_a_session_of_their_own(site):
 def test_orphaned_processes_of_a_running_job_are_left_alone(site):
     # The intermediate process ends at once; its child belongs to a job that is still running.
     orphan = "(sleep 0.2; echo orphan > orphaned) & "
-    site.submit(f"bash -c '{orphan}'; while [ ! -e orphaned ]; do sleep 0.05; done", "true")
+    site.submit(f"bash -c '{orphan}'; while [ ! -e orphaned ]; do sleep 0.1; done", "true")
     assert site.start(cores=2).wait() == 0
     assert site.job(0).result.ok
 
@@ -158,7 +158,7 @@ def test_a_large_output_is_complete(site):
 
 
 def test_jobs_run_beside_each_other_as_cores_allow(site):
-    meet = "touch here{0}; while [ ! -e here{1} ]; do sleep 0.01; done"
+    meet = "touch here{0}; while [ ! -e here{1} ]; do sleep 0.1; done"
     site.submit(meet.format(0, 1), meet.format(1, 0))
     assert site.start(cores=2).wait() == 0
     assert site.job(0).result.ok and site.job(1).result.ok
@@ -310,7 +310,7 @@ def test_a_terminal_shows_jobs_one_after_the_other(site):
 
 
 def test_the_output_is_shown_while_the_job_runs(site):
-    site.submit("echo begun; while [ ! -e go ]; do sleep 0.01; done")
+    site.submit("echo begun; while [ ! -e go ]; do sleep 0.1; done")
     worker = site.start(echo=True)
     while worker.stdout.readline() != "begun\n":
         pass
@@ -325,7 +325,7 @@ def test_without_echo_only_the_worker_itself_is_shown(site):
 
 
 def test_a_reader_that_goes_away_does_not_disturb_the_jobs(site):
-    site.submit("while [ ! -e go ]; do sleep 0.01; done; echo x; echo y", "true")
+    site.submit("while [ ! -e go ]; do sleep 0.1; done; echo x; echo y", "true")
     worker = site.start(echo=True, cores=1)
     worker.stdout.readline()
     worker.stdout.close()
@@ -391,7 +391,7 @@ def test_an_emptied_disk_quota_does_not_lose_the_ticket(site):
 
 
 def test_a_worker_shows_what_it_runs(site):
-    site.submit("while [ ! -e go ]; do sleep 0.01; done")
+    site.submit("while [ ! -e go ]; do sleep 0.1; done")
     site.start()
     site.wait_until(
         lambda: 0 in find_worker(site.machine, 0).running if list_workers(site.machine) else False
@@ -413,7 +413,7 @@ def test_the_end_of_a_job_wakes_the_worker(site):
 def test_a_process_hidden_from_its_job_ends_with_it_if_the_job_was_alone(site):
     # Neither session nor environment nor parent shows its job.
     hidden = "env -i bash -c 'echo \\$\\$ > pid; while :; do sleep 0.1; done' &"
-    script = f'setsid bash -c "{hidden}"; while [ ! -s pid ]; do sleep 0.01; done'
+    script = f'setsid bash -c "{hidden}"; while [ ! -s pid ]; do sleep 0.1; done'
     site.submit(script)
     worker = site.start(stay=True)
     assert site.ended(0).result.ok

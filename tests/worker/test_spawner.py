@@ -17,7 +17,7 @@ from snakemake_kochi.queue import Queue, ShellJob, Ticket
 from snakemake_kochi.worker.runners import spawner_process
 
 # Tells the job's parent, session and process number, and then waits for the file `go`.
-_TELL = "echo $PPID $(cut -d' ' -f6 /proc/$$/stat) $$ > told; until [ -e go ]; do sleep 0.02; done"
+_TELL = "echo $PPID $(cut -d' ' -f6 /proc/$$/stat) $$ > told; until [ -e go ]; do sleep 0.1; done"
 
 
 def submit(site: Any, *scripts: str) -> list[Ticket]:

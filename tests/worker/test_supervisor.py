@@ -16,8 +16,8 @@ from tests.worker.conftest import children_of, is_running
 # A process whose session, environment and parent do not show its job, and that ignores signals.
 HIDDEN = (
     'setsid env -i bash -c \'trap "" TERM HUP INT; echo $$ > hidden; '
-    "(sleep 1001 & echo $! > below; wait) & while :; do sleep 0.05; done' & "
-    "while [ ! -s hidden -o ! -s below ]; do sleep 0.01; done; "
+    "(sleep 1001 & echo $! > below; wait) & while :; do sleep 0.1; done' & "
+    "while [ ! -s hidden -o ! -s below ]; do sleep 0.1; done; "
 )
 
 
@@ -68,7 +68,7 @@ def test_a_worker_and_its_jobs_die_with_the_supervisor(site):
 
 def test_processes_that_a_killed_supervisor_could_not_end_are_ended_before_the_next_attempt(site):
     script = "setsid bash -c 'echo $$ > hidden; while :; do echo >> beat; sleep 0.01; done' & "
-    script += "while [ ! -s beat ]; do sleep 0.01; done; echo > main; wait"
+    script += "while [ ! -s beat ]; do sleep 0.1; done; echo > main; wait"
     site.submit(f"[ ! -e main ] || {{ wc -l < beat; sleep 0.3; wc -l < beat; exit 0; }}; {script}")
     supervisor = site.start(stay=True)
     site.wait_for("main")
@@ -91,7 +91,7 @@ def test_the_supervisor_ends_as_its_worker_did(site, number):
 
 def test_one_request_to_the_whole_process_group_counts_once(site):
     script = "trap 'sleep 0.5; echo ended in order; exit 0' TERM; echo > started; "
-    site.submit(script + "while :; do sleep 0.05; done")
+    site.submit(script + "while :; do sleep 0.1; done")
     supervisor = site.start(grace=10_000, start_new_session=True)
     site.wait_for("started")
     os.killpg(supervisor.pid, signal.SIGTERM)
@@ -104,7 +104,7 @@ def test_a_closed_terminal_changes_nothing_under_nohup(site):
     def ignore() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    site.submit("echo > started; while [ ! -e go ]; do sleep 0.01; done")
+    site.submit("echo > started; while [ ! -e go ]; do sleep 0.1; done")
     supervisor = site.start(start_new_session=True, preexec_fn=ignore)
     site.wait_for("started")
     os.killpg(supervisor.pid, signal.SIGHUP)
@@ -152,7 +152,7 @@ def test_a_worker_that_gives_no_sign_of_life_is_ended_with_its_jobs(site):
 
 
 def test_a_worker_that_waits_for_a_lock_gives_signs_of_life(site):
-    site.submit("while [ ! -e go ]; do sleep 0.01; done", "true")
+    site.submit("while [ ! -e go ]; do sleep 0.1; done", "true")
     worker = site.start(cores=1, heartbeat=0.1)
     site.wait_until(lambda: site.job(0).started is not None)
     with queue_lock(site.machine, "q"):

@@ -30,7 +30,7 @@ def is_running(pid):
 
 
 def test_a_job_that_takes_too_long_is_ended_with_all_its_processes_and_nothing_else(site):
-    site.submit("while [ ! -e go ]; do sleep 0.01; done; echo finished")
+    site.submit("while [ ! -e go ]; do sleep 0.1; done; echo finished")
     stubborn = "setsid bash -c 'trap \"\" TERM; echo $$ >> pids; while :; do sleep 0.1; done' & "
     stubborn += "sleep 1000 & echo $$ $! >> pids; trap 'echo asked' TERM; while :; do wait; done"
     site.submit(stubborn, runtime_seconds=2)
@@ -60,14 +60,14 @@ def test_a_job_that_ends_in_time_is_not_touched(site):
 
 
 def test_a_job_that_ends_well_when_its_time_is_over_has_still_taken_too_long(site):
-    site.submit("trap 'exit 0' TERM; while :; do sleep 0.01; done", runtime_seconds=1)
+    site.submit("trap 'exit 0' TERM; while :; do sleep 0.1; done", runtime_seconds=1)
     assert site.start().wait() == 0
     assert site.job(0).result.reason == "timeout"
     assert site.job(0).result.exit_status == 0
 
 
 def test_a_cancelled_job_is_cancelled_also_when_its_time_is_over_then(site):
-    script = "trap '' TERM; echo > ready; while :; do sleep 0.01; done"
+    script = "trap '' TERM; echo > ready; while :; do sleep 0.1; done"
     site.submit(script, runtime_seconds=3)
     site.start(grace=3.5)
     site.wait_for("ready")
@@ -95,7 +95,7 @@ def test_a_worker_skips_jobs_for_which_it_has_no_time_and_says_so(site):
 
 
 def test_a_worker_leaves_in_time_by_itself_and_requeues_its_job(site):
-    site.submit("trap 'echo asked; exit 0' TERM; echo $$ > pid; while :; do sleep 0.01; done")
+    site.submit("trap 'echo asked; exit 0' TERM; echo $$ > pid; while :; do sleep 0.1; done")
     worker = site.start(stay=True, grace=1, walltime=10, idle_wait=7200)
     pid = site.wait_for("pid").strip()
     assert worker.wait() == 0
@@ -216,7 +216,7 @@ def test_a_worker_says_which_signal_made_it_leave(site, number):
 
 
 def test_a_worker_that_drains_shows_why_while_its_jobs_end(site):
-    site.submit("trap '' TERM; echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done")
+    site.submit("trap '' TERM; echo $$ > pid; while [ ! -e go ]; do sleep 0.1; done")
     worker = site.start(grace=1000)
     site.wait_for("pid")
     assert find_worker(site.machine, 0).describe() == "running"

@@ -157,7 +157,7 @@ def test_two_jobs_that_end_at_once_are_ended_at_once_where_the_filesystem_is_slo
     site: Site,
 ) -> None:
     there, done = "echo > there$KOCHI_JOB_ID", "echo > done$KOCHI_JOB_ID"
-    until_go = f"{there}; until [ -e go ]; do sleep 0.01; done; {done}"
+    until_go = f"{there}; until [ -e go ]; do sleep 0.1; done; {done}"
     jobs = [ticket.job for ticket in site.submit(until_go, until_go, "true", "true")]
     worker = site.start_changed(MEETING, cores=2, cwd=site.directory)
     for job in jobs[:2]:

@@ -20,7 +20,7 @@ from snakemake_kochi.queue.result import Attempt
 from snakemake_kochi.queue.ticket import now
 from tests.worker.conftest import COUNT_WAKE_UPS, Site, is_running
 
-UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
+UNTIL_GO = "until [ -e go ]; do sleep 0.1; done"
 SOON = {"idle_wait": 0.1}
 
 
@@ -100,7 +100,7 @@ def test_a_ticket_that_can_neither_start_nor_be_requeued_waits_for_free_space(
 
 
 def test_a_lock_that_fails_for_a_while_ends_no_job(site: Site) -> None:
-    site.submit("until [ -e end ]; do sleep 0.02; done", UNTIL_GO)
+    site.submit("until [ -e end ]; do sleep 0.1; done", UNTIL_GO)
     worker = site.start(cores=2, stderr=-3, **SOON)
     site.wait_until(site.machine.job(1).attempt(1).exists)
     site.submit("echo third")

@@ -93,7 +93,7 @@ SNAKEFILE = """
                 print(os.environ["KOCHI_JOB_ID"], random.random(), file=stream)
     rule slow:
         output: "slow/{i}.txt"
-        shell: "echo $$ > pid{wildcards.i}; while [ ! -e go ]; do sleep 0.02; done; echo > {output}"
+        shell: "echo $$ > pid{wildcards.i}; while [ ! -e go ]; do sleep 0.1; done; echo > {output}"
     rule fail:
         output: "fail/{i}.txt"
         run:

@@ -111,7 +111,7 @@ def test_two_nodes_whose_flock_is_their_own_build_once_with_leases(
 ) -> None:
     configure(project, lock_kind="lease")
     go = Path(f"{project.ran}.go")
-    wait = f"until test -e '{go}'; do sleep 0.05; done"
+    wait = f"until test -e '{go}'; do sleep 0.1; done"
     project.edit("sum.yaml", "cp code.txt", f"{wait}\n        cp code.txt")
     processes = []
     with (
