@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -73,6 +74,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     columns = [list(computing.values())[first::_BETWEEN] for first in range(_BETWEEN)]
     rows = zip_longest(*columns, waiting.values(), fillvalue=[])
     items[:] = [item for row in rows for module in row for item in module]
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: to look for garbage in it costs each process, and each fork of a
+    test, as much as some tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
