@@ -57,7 +57,9 @@ class Stage:
 
     def __post_init__(self) -> None:
         make_directory(self.directory)
-        self.machine = Root(self.directory / "root").machine("local")
+        # Who meets an attempt with a damaged file waits for all processes that have its numbers:
+        # tests beside this one have jobs with the same ones, but on another machine.
+        self.machine = Root(self.directory / "root").machine(f"stage-{os.getpid()}")
         self.queue = Queue(self.machine, "q")
         self.inbox = Inbox.create(self.machine)
 
@@ -78,7 +80,7 @@ class Stage:
         # Jobs of broken workers are ended here, so nothing may depend on who the test is.
         root = str(self.directory / "root")
         waits = {"idle_wait": 0.2, "between_jobs": 0.0, "grace": 0.2}
-        run_worker(WorkerSettings(root, "local", ("q",), cores=1, **waits))
+        run_worker(WorkerSettings(root, self.machine.name, ("q",), cores=1, **waits))
 
     def register_dead_worker(self) -> int:
         """A worker that claims tickets (in this process), and is dead for everybody who looks."""
