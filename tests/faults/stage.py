@@ -47,9 +47,11 @@ def dead_process() -> ProcessIdentity:
 
 @dataclass
 class Stage:
-    """A queue in a directory of its own, and the controller that hands over its tickets."""
+    """A queue in a directory of its own, and the controller that hands over its tickets. `name` is
+    that of its machine."""
 
     directory: Path
+    name: str = "local"
     machine: MachinePaths = field(init=False)
     queue: Queue = field(init=False)
     inbox: Inbox = field(init=False)
@@ -57,9 +59,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         make_directory(self.directory)
-        # Who meets an attempt with a damaged file waits for all processes that have its numbers:
-        # tests beside this one have jobs with the same ones, but on another machine.
-        self.machine = Root(self.directory / "root").machine(f"stage-{os.getpid()}")
+        self.machine = Root(self.directory / "root").machine(self.name)
         self.queue = Queue(self.machine, "q")
         self.inbox = Inbox.create(self.machine)
 
@@ -172,10 +172,10 @@ class Stage:
         self.inbox.close()
 
 
-def stages(directory: Path) -> Iterator[Stage]:
+def stages(directory: Path, name: str = "local") -> Iterator[Stage]:
     """One after the other, each in a directory of its own."""
     for number in itertools.count():
-        yield Stage(directory / f"stage{number}")
+        yield Stage(directory / f"stage{number}", name)
 
 
 def wait_until_gone(process: ProcessIdentity) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,9 @@ class Attack:
     """Plays a scene again and again, each time on a new stage, and kills it one step later."""
 
     def __init__(self, directory: Path, prepare: Callable[[Stage], Scene]) -> None:
-        self._stages = stages(directory)
+        # Who meets an attempt with a damaged file waits for all processes that have its numbers:
+        # tests beside this one have jobs with the same ones, but on another machine.
+        self._stages = stages(directory, f"steps-{os.getpid()}")
         self._prepare = prepare
         self.stage: Stage
 
