@@ -109,10 +109,13 @@ def test_ctrl_c_leaves_the_runs_and_the_same_line_follows_them(
             assert "Traceback" not in err
     first = {name: launched(tmp_path, name) for name in ("one", "two")}
     assert all(found is not None and found.state == "running" for found in first.values())
-    joining = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    output = tmp_path / "output of joining"
+    with output.open("w") as stream:
+        joining = subprocess.Popen(words, stdout=stream, stderr=subprocess.STDOUT)
+    wait_until(lambda: output.read_text().count("This batch runs already") == 2)
     go.touch()
-    out, err = joining.communicate(timeout=120)
-    assert joining.returncode == 0, out + err
+    assert joining.wait(120) == 0, output.read_text()
+    out = output.read_text()
     assert "one | 5 of 5 steps (100%) done" in out
     assert runs_of(go) == ALL_RUNS
     done = [found.paths for found in first.values() if found is not None]
@@ -256,14 +259,26 @@ def test_a_command_that_is_tried_again_goes_on_after_what_was_shown(
         "import os, sys\n"
         "rest = b'one\\ntwo \\xff\\nthree\\n'[int(sys.argv[2]):]\n"
         f"is_first = not os.path.exists({str(tmp_path / 'mark')!r})\n"
-        f"open({str(tmp_path / 'mark')!r} + '-again' * (not is_first), 'w').close()\n"
+        f"mark = open({str(tmp_path / 'mark')!r} + '-again' * (not is_first), 'w')\n"
+        "print(os.getpid(), file=mark, flush=True)\n"
         "head = b'Launched x\\n' if is_first else b'This batch runs already, x\\n'\n"
         "sys.stdout.buffer.write(head + (rest[:10] if is_first else rest))\n"
         "sys.exit(75 if is_first else 0)\n"
     )
     script = write(tmp_path / "program.py", program)
     again = str(tmp_path / "mark-again")
-    wait = f"import os, time\nwhile not os.path.exists({again!r}): time.sleep(.02)"
+    # Until the second one is gone: by then, all that it printed was read.
+    wait = (
+        "import contextlib, os, time\n"
+        "while True:\n"
+        "    time.sleep(.02)\n"
+        "    with contextlib.suppress(FileNotFoundError, ValueError):\n"
+        f"        pid = int(open({again!r}).read())\n"
+        "        try:\n"
+        "            os.kill(pid, 0)\n"
+        "        except ProcessLookupError:\n"
+        "            break\n"
+    )
     waiting = _Member("local", [sys.executable, "-c", wait])
     found = [_Member("spica", [sys.executable, "-P", "-s", "-E", str(script)], 0), waiting]
     _Following(found).follow()
