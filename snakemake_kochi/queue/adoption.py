@@ -318,10 +318,11 @@ class Orphans:
         """
         if not self.controllers:
             return
+        # The ticket of a job that has just ended may still be in its queue.
         alive = {
             view.ticket.controller
             for view in jobs_of(self._machine, self.controllers, self._queues)
-            if view.ticket is not None
+            if view.ticket is not None and not self.has_ended(view.job)
         }
         for identity in self.controllers:
             if identity not in alive:

@@ -102,6 +102,18 @@ def test_a_running_job_is_given_once_and_its_result_comes_to_the_adopter(
     assert [path.name for path in machine.controllers.iterdir()] == [inbox.identity]
 
 
+def test_a_dead_controller_is_forgotten_while_the_ticket_of_an_ended_job_is_on_its_way(
+    machine: MachinePaths, tmp_path: Path, queue: Queue, left: list[Claim]
+) -> None:
+    inbox, orphans = adopter(machine, tmp_path)
+    orphans.withdraw()
+    for claim in left:
+        end(queue, claim)
+    machine.job(left[0].ticket.job).ticket.rename(left[0].path)
+    orphans.forget()
+    assert [path.name for path in machine.controllers.iterdir()] == [inbox.identity]
+
+
 @pytest.mark.parametrize("is_read", [False, True])
 def test_a_success_is_taken_while_its_outputs_are_as_it_left_them(
     machine: MachinePaths, tmp_path: Path, queue: Queue, left: list[Claim], is_read: bool
