@@ -168,7 +168,8 @@ class Submission:
         run, name = self._run, hand_over.queue
         self._prepare(name)
         run.workers.serve([name], self._admission.request_of(name))
-        queue = self._queues.setdefault(name, Queue(run.machine, name))
+        if (queue := self._queues.get(name)) is None:
+            queue = self._queues[name] = Queue(run.machine, name)
         again = hand_over.numbered is not None
         if hand_over.numbered is None:
             numbered = queue.number([ticket for _, ticket in hand_over.jobs])

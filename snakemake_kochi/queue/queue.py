@@ -112,10 +112,10 @@ class Queue:
             self.paths.make()
             if again and not (numbered := self.find_missing(numbered)):
                 return
-            with written_aside(self.paths, new_nonce(), numbered) as submission:
+            with written_aside(self.paths, new_nonce(), numbered) as written:
                 self._tidy_submissions()
                 with queue_lock(self.machine, self.name):
-                    submission.move_in()
+                    written.move_in()
         except OSError as error:
             raise KochiError(
                 f"no ticket was submitted: cannot write below {self.paths.directory}: "

@@ -33,7 +33,7 @@ class _Step:
     names: tuple[str, ...] = ()
 
 
-class Submission:
+class TicketsAside:
     """Tickets in the order of their numbers that are not in the queue yet."""
 
     def __init__(self, queue: QueuePaths, nonce: str, tickets: Sequence[Ticket]) -> None:
@@ -113,17 +113,19 @@ class Submission:
 
 
 @contextlib.contextmanager
-def written_aside(queue: QueuePaths, nonce: str, tickets: Sequence[Ticket]) -> Iterator[Submission]:
-    """A submission that is written, to be moved in; what is left of it goes at the end.
+def written_aside(
+    queue: QueuePaths, nonce: str, tickets: Sequence[Ticket]
+) -> Iterator[TicketsAside]:
+    """Tickets that are written, to be moved in; what is left of them goes at the end.
 
     Raises OSError.
     """
-    submission = Submission(queue, nonce, tickets)
+    written = TicketsAside(queue, nonce, tickets)
     try:
-        submission.write()
-        yield submission
+        written.write()
+        yield written
     finally:
-        submission.discard()
+        written.discard()
 
 
 def _write(together: Together, paths: Sequence[str], tickets: Sequence[Ticket]) -> None:
