@@ -174,14 +174,37 @@ class Queue:
     def requeue(self, claim: Claim, reason: UncountedReason = "drained", detail: str = "") -> None:
         """Give up a claim without a result; its `reason` and `detail` are recorded.
 
-        The processes of the attempt must have ended.
+        The processes of the attempt must have ended. Raises OSError or KochiError when it cannot be
+        given up; then the call can be repeated.
+        """
+        (error,) = self.requeue_all([claim], reason, detail)
+        if error is not None:
+            raise error
+
+    def requeue_all(
+        self, claims: Sequence[Claim], reason: UncountedReason = "drained", detail: str = ""
+    ) -> list[OSError | KochiError | None]:
+        """As `requeue` for each of the claims, under one lock; return what was raised for each.
+
+        Raises OSError or KochiError when the queue cannot be locked.
         """
         with queue_lock(self.machine, self.name):
+            errors = [self._requeue_locked(claim, reason, detail) for claim in claims]
+        if None in errors:
+            notify_subscribers(self.machine, self.paths)
+        return errors
+
+    def _requeue_locked(
+        self, claim: Claim, reason: UncountedReason, detail: str
+    ) -> OSError | KochiError | None:
+        try:
             if is_there(claim.path):
                 host = this_node().host
                 end = ended_attempt(self.machine, claim.entry, reason, claim.worker, host, detail)
                 requeue(self.machine, self.paths, claim.entry, claim.ticket, end)
-        notify_subscribers(self.machine, self.paths)
+        except (OSError, KochiError) as error:
+            return error
+        return None
 
     def set_aside(self, entry: Entry, why: str) -> None:
         """End a ticket that cannot be read, if it is still there. Raises OSError and KochiError."""

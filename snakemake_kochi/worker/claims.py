@@ -1,35 +1,29 @@
-"""The tickets that a worker has claimed but not started, and the tickets that it skips.
+"""The tickets that a worker has claimed but not started.
 
 Where jobs are short, a worker also claims tickets ahead: it then takes one lock for many tickets.
 """
 
 from __future__ import annotations
 
-import contextlib
-import heapq
 import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import islice
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import answered
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.claiming import Answer, Claim
-from snakemake_kochi.queue.entries import (
-    Entry,
-    QueueRemovedError,
-    find_entry,
-)
-from snakemake_kochi.queue.job_set import JobSet
+from snakemake_kochi.queue.entries import Entry, QueueRemovedError
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.result import UncountedReason, new_nonce, read_attempt
 from snakemake_kochi.queue.ticket import Kind, Resources, Ticket, read_ticket
 from snakemake_kochi.queue.workers import Capacity
+from snakemake_kochi.worker.obstacles import Obstacles
 from snakemake_kochi.worker.orders import Walltime
 from snakemake_kochi.worker.pace import Pace
 from snakemake_kochi.worker.settings import RETRY
@@ -37,7 +31,19 @@ from snakemake_kochi.worker.settings import RETRY
 _log = logging.getLogger(__name__)
 
 _UNKNOWN_INTERVAL = 5.0  # seconds
-_MOST_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a search for tickets begins with; it stays the same while another thread searches.
+
+    `running` and `held`: what the jobs that run need, and what the tickets need that the worker
+    holds ahead. `ahead`: how many more tickets it may claim ahead.
+    """
+
+    running: tuple[Resources, ...]
+    held: tuple[Resources, ...]
+    ahead: int
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class Claims:
         self._left: list[tuple[Claim, UncountedReason, str]] = []  # still to requeue
         self._retry_at = math.inf
         self._unknown_due = 0.0
-        self._skipped: dict[str, dict[str, JobSet]] = {}  # by obstacle and queue
+        self.obstacles = Obstacles(machine)
         self._notices = Notices(_log)
 
     def claim_from(
@@ -108,7 +114,7 @@ class Claims:
         The worker then holds those ahead. `is_poll`: see `Queue.claim`. Raises OSError or
         KochiError.
         """
-        claimed = self.find(queue, running, is_poll)
+        claimed = self.find(queue, self.room(running), is_poll)
         self._hold(claimed, claimed.ahead)
         return claimed
 
@@ -126,63 +132,75 @@ class Claims:
             self.keep()  # else those that are held already would be kept too long
         self._held.extend(held)
 
-    def find(self, queue: Queue, running: Sequence[Resources], is_poll: bool = False) -> Claimed:
+    def room(self, running: Sequence[Resources]) -> Room:
+        """What the worker has room for beside the `running` jobs."""
+        held = tuple(claim.ticket.resources for claim in self._held)
+        return Room(tuple(running), held, self.allowance())
+
+    def find(self, queue: Queue, room: Room, is_poll: bool = False) -> Claimed:
         """As `claim_from`, but nothing is held: another thread may call it if `is_searching`."""
+        taken = list(room.running)
         # No ticket starts before those that the worker holds.
-        is_full = is_behind = bool(self._held)
-        taken = list(running)
+        must_wait, is_full = bool(room.held), False
         at_once: set[int] = set()
-        allowance = self.allowance()
+        ahead = 0
 
         def accept(ticket: Ticket) -> Answer:
-            nonlocal is_full
-            left = self._walltime.seconds_for_jobs()
-            if obstacle := self._capacity.obstacle(ticket.resources, left):
-                self._skip(ticket, obstacle)
+            nonlocal must_wait, is_full, ahead
+            if obstacle := self.obstacle(ticket):
+                self.obstacles.add(ticket, obstacle)
                 return "skip"
             if not self._wake():
                 return "stop"
             # No ticket starts before an earlier ticket that has to wait.
-            if not is_full and self._capacity.fits(ticket.resources, taken):
+            if not must_wait and self._capacity.fits(ticket.resources, taken):
                 taken.append(ticket.resources)
                 at_once.add(ticket.job)
                 return "take"
-            is_full = True
+            must_wait = is_full = True
             # An idle worker should get a job that needs a worker for itself. While such a job runs
-            # here, other workers should get all other jobs.
-            is_exclusive = any(each.exclusive for each in (ticket.resources, *taken))
-            return "take" if allowance > 0 and not is_exclusive else "stop"
+            # here, or is about to, other workers should get all other jobs.
+            others = (*taken, *room.held)
+            if ahead == room.ahead or any(each.exclusive for each in (ticket.resources, *others)):
+                return "stop"
+            ahead += 1
+            return "take"
 
         began = time.monotonic()
-        room = 0 if is_behind else self._room_for_last(running)
+        # Each ticket needs a core: with more, the first one that has to wait would be read.
+        free = self._capacity.cores - sum(each.cores for each in room.running)
         claims = queue.claim(
             self._worker,
             accept,
-            # Each ticket needs a core: with more, the first one that has to wait would be read.
-            limit=self._capacity.cores - sum(each.cores for each in running) + allowance,
+            limit=room.ahead + (0 if room.held else free),
             is_first=self._is_first if self._first else None,
-            is_idle=not running and not self._held,
-            unread=(0, 0) if self._is_resting() else (room, allowance),
+            is_idle=not room.running and not room.held,
+            unread=(0, 0) if self._is_resting() else (self._room_for_last(room), room.ahead),
             is_poll=is_poll,
         )
-        ahead = [claim for claim in claims if claim.ticket.job not in at_once]
+        later = [claim for claim in claims if claim.ticket.job not in at_once]
         first = [claim for claim in claims if claim.ticket.job in at_once]
-        return Claimed(first, ahead, is_full, time.monotonic() - began)
+        return Claimed(first, later, is_full, time.monotonic() - began)
 
-    def _room_for_last(self, running: Sequence[Resources]) -> int:
-        """How many tickets like the last one could start beside the `running` jobs."""
-        taken = list(running)
-        last = self._last
+    def obstacle(self, ticket: Ticket) -> str | None:
+        """Why the worker cannot run the ticket, now or later, for people; or None."""
+        left = self._walltime.seconds_for_jobs()
+        return self._capacity.obstacle(ticket.resources, left)
+
+    def _room_for_last(self, room: Room) -> int:
+        """How many tickets like the last one could start at once."""
+        taken = list(room.running)
+        last = None if room.held else self._last
         while last is not None and self._capacity.fits(last, taken):
             taken.append(last)
-        return len(taken) - len(running)
+        return len(taken) - len(room.running)
 
     def _is_first(self, ticket: Ticket) -> bool:
         return any(kind.has(ticket.resources) for kind in self._first)
 
     def allowance(self) -> int:
-        """How many tickets the worker may claim in addition to those that can start at once."""
-        return self._pace.allowance(self._capacity.cores)
+        """How many more tickets the worker may claim ahead than it holds."""
+        return max(0, self._pace.allowance(self._capacity.cores) - len(self._held))
 
     def job_ended(self, seconds: float) -> None:
         """Note how long a job took that has just ended."""
@@ -214,10 +232,14 @@ class Claims:
 
     @property
     def are_few(self) -> bool:
-        """Whether the worker should claim more: where claims are slow, before none is left."""
-        if not self._held:
-            return True
-        return self.are_slow and len(self._held) < self._capacity.cores and self.allowance() > 0
+        """Whether the worker should claim more: where claims are slow, before none is left.
+
+        Then it claims when it holds half of what it may hold, and so some tickets at a time.
+        """
+        held = len(self._held)
+        if not held or any(claim.ticket.resources.exclusive for claim in self._held):
+            return not held
+        return self.are_slow and held < self._capacity.cores and held <= self.allowance()
 
     @property
     def deadline(self) -> float:
@@ -248,35 +270,57 @@ class Claims:
         """Requeue the held claims of these jobs, which ends cancelled jobs."""
         gone = [claim for claim in self._held if claim.ticket.job in cancelled]
         self._held = deque(claim for claim in self._held if claim.ticket.job not in cancelled)
-        for claim in gone:
-            self.requeue(claim)
+        self.requeue(gone)
 
     def requeue_held(self) -> None:
         """Requeue all held claims: the jobs are not as short as expected, or do not start."""
         held = list(self._held)
         self._held.clear()
         self._pace.forget_jobs()
-        for claim in held:
-            self.requeue(claim)
+        self.requeue(held)
 
-    def requeue(self, claim: Claim, reason: UncountedReason = "drained", detail: str = "") -> None:
-        """Requeue a claim that was not started; a cancelled ticket ends there.
+    def requeue(
+        self, claims: Iterable[Claim], reason: UncountedReason = "drained", detail: str = ""
+    ) -> None:
+        """Requeue claims that were not started; a cancelled ticket ends there.
 
-        `reason` and `detail` are those of `Queue.requeue`. If the requeue fails, on a full disk for
+        `reason` and `detail` are those of `Queue.requeue`. If a requeue fails, on a full disk for
         example, the worker tries again later. It does not start the job after all: on that disk it
         would claim and requeue the job for ever.
         """
-        what = f"job {claim.ticket.job} cannot be requeued yet"
+        by_queue: dict[str, list[Claim]] = {}
+        for claim in claims:
+            by_queue.setdefault(claim.ticket.queue, []).append(claim)
+        for of_queue in by_queue.values():
+            errors = self._try_to_requeue(of_queue, reason, detail)
+            for claim, error in zip(of_queue, errors, strict=True):
+                self._note_requeue(claim, reason, detail, error)
+
+    def _try_to_requeue(
+        self, claims: Sequence[Claim], reason: UncountedReason, detail: str
+    ) -> Sequence[OSError | KochiError | None]:
+        """What prevented the requeue of each of these claims of one queue, if anything did."""
         try:
-            self._queue_of(claim.ticket).requeue(claim, reason, detail)
-        except QueueRemovedError as error:
-            _log.warning("job %d is not requeued: %s", claim.ticket.job, error.message)
+            return self._queue_of(claims[0].ticket).requeue_all(claims, reason, detail)
         except (OSError, KochiError) as error:
+            return [error] * len(claims)
+
+    def _note_requeue(
+        self,
+        claim: Claim,
+        reason: UncountedReason,
+        detail: str,
+        error: OSError | KochiError | None,
+    ) -> None:
+        what = f"job {claim.ticket.job} cannot be requeued yet"
+        if error is None:
+            self._notices.over(what)
+        elif isinstance(error, QueueRemovedError):
+            _log.warning("job %d is not requeued: %s", claim.ticket.job, error.message)
+        else:
             self._notices.fault(what, error)
             self._left.append((claim, reason, detail))
             self._retry_at = time.monotonic() + RETRY
-        else:
-            self._notices.over(what)
 
     def retry(self) -> None:
         """Try again to requeue the claims that could not be requeued, if that is due.
@@ -286,7 +330,7 @@ class Claims:
         if not self.is_searching and time.monotonic() >= self._retry_at:
             left, self._left, self._retry_at = self._left, [], math.inf
             for claim, reason, detail in left:
-                self.requeue(claim, reason, detail)
+                self.requeue([claim], reason, detail)
 
     def _forget_left(self, claims: Iterable[Claim]) -> None:
         """Forget that tickets which are claimed anew were to be requeued: they had been, although
@@ -336,8 +380,7 @@ class Claims:
                     continue
                 _log.warning("job %d was claimed without this worker's knowledge", entry.job)
                 found.append(Claim(ticket, self._worker, new_nonce(), entry.path))
-        for claim in found:
-            self.requeue(claim)
+        self.requeue(found)
 
     def _require_not_begun(self, entry: Entry) -> None:
         """Raise DamagedFileError if another worker began the job."""
@@ -351,43 +394,3 @@ class Claims:
             return
         if attempt.worker != self._worker:
             raise DamagedFileError(f"{path}: begun by worker {attempt.worker}")
-
-    def _skip(self, ticket: Ticket, obstacle: str) -> None:
-        # An obstacle remains, because the worker's capacity and time only decrease. Thousands of
-        # tickets may share an obstacle, so only the first of them is logged.
-        if obstacle not in self._skipped:
-            _log.info("job %d (%s) is skipped: %s", ticket.job, ticket.name, obstacle)
-        by_queue = self._skipped.setdefault(obstacle, {})
-        by_queue.setdefault(ticket.queue, JobSet()).add(ticket.job)
-
-    def describe_skipped(self) -> list[str]:
-        """Lines for people about the skipped tickets that still wait.
-
-        There is a line for each of the first tickets, and one for the rest. Each of the first
-        tickets costs some directory listings.
-        """
-        with contextlib.suppress(OSError):
-            return self._describe_skipped()
-        return []
-
-    def _describe_skipped(self) -> list[str]:
-        lines: list[str] = []
-        for job, queue, obstacle in self._skipped_in_order():
-            entry = find_entry(self._machine.queue(queue), job)
-            if entry is None or entry.worker is not None:
-                continue  # another worker claimed it
-            if len(lines) == _MOST_SHOWN:
-                lines.append("and more; list them with: kochi show jobs")
-                break
-            with contextlib.suppress(FileNotFoundError, DamagedFileError):
-                name = read_ticket(entry.path).name
-                lines.append(f"Kochi job {name} (ID={job}) is left to other workers: {obstacle}.")
-        return lines
-
-    def _skipped_in_order(self) -> Iterator[tuple[int, str, str]]:
-        sets: Iterable[Iterator[tuple[int, str, str]]] = (
-            zip(jobs, repeat(queue), repeat(obstacle), strict=False)
-            for obstacle, by_queue in self._skipped.items()
-            for queue, jobs in by_queue.items()
-        )
-        return heapq.merge(*sets)

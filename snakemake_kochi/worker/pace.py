@@ -45,7 +45,7 @@ class Pace:
         self._jobs.clear()
 
     def allowance(self, cores: int) -> int:
-        """How many tickets a worker may claim in addition to those that can start at once."""
+        """How many tickets a worker may hold in addition to those that can start at once."""
         known = len(self._jobs)
         if not known:
             return 0

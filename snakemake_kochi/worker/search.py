@@ -7,6 +7,7 @@ jobs late while it waits for the lock, and start no other jobs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from snakemake_kochi.queue.claiming import Claim
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.ticket import Resources
 from snakemake_kochi.queue.workers import Capacity
-from snakemake_kochi.worker.claims import Claimed, Claims
+from snakemake_kochi.worker.claims import Claimed, Claims, Room
 from snakemake_kochi.worker.queues import ServedQueues
 
 Answer = TypeVar("Answer")
@@ -50,7 +51,7 @@ class Search:
         """
         found = False
         for queue in self._queues.queues:
-            if self._is_full(running()):
+            if _is_full(self._claims.room(running()), self._capacity):
                 break
             if self._queues.is_pausing(queue):
                 continue
@@ -65,28 +66,29 @@ class Search:
                 break
         return found
 
-    def begin(self, running: Sequence[Resources], is_poll: bool) -> bool:
+    def begin(self, running: Sequence[Resources]) -> bool:
         """Claim beside other work, if that helps; return whether this began. See `take`."""
         if not running or not self._claims.are_slow:
             return False
         queues = [each for each in self._queues.queues if not self._queues.is_pausing(each)]
         self._claims.is_searching = True
-        self.background.begin(None, partial(self._find, queues, list(running), is_poll))
+        self.background.begin(None, partial(self._find, queues, self._claims.room(running)))
         return True
 
-    def _find(self, queues: list[Queue], taken: list[Resources], is_poll: bool) -> _Outcomes:
+    def _find(self, queues: list[Queue], room: Room) -> _Outcomes:
         """As `now`, in another thread; nothing starts, and no queue counts as faulty yet."""
         outcomes: _Outcomes = []
         for queue in queues:
-            if self._is_full(taken):
+            if _is_full(room, self._capacity):
                 break
-            outcome = outcome_of(partial(self._claims.find, queue, taken, is_poll))
+            outcome = outcome_of(partial(self._claims.find, queue, room))
             outcomes.append((queue.name, outcome))
             if isinstance(outcome, Exception):
                 continue
             if outcome.is_full or outcome.ahead:
                 break
-            taken = taken + [claim.ticket.resources for claim in outcome.at_once]
+            started = (claim.ticket.resources for claim in outcome.at_once)
+            room = replace(room, running=(*room.running, *started))
         return outcomes
 
     def take(self) -> bool | None:
@@ -107,8 +109,9 @@ class Search:
                     found |= bool(claimed.at_once or claimed.ahead)
         return found
 
-    def _is_full(self, running: Sequence[Resources]) -> bool:
-        return self._capacity.is_full(running) and not self._claims.allowance()
+
+def _is_full(room: Room, capacity: Capacity) -> bool:
+    return not room.ahead and (bool(room.held) or capacity.is_full(room.running))
 
 
 def _returned(outcome: Answer | Exception) -> Answer:

@@ -2,8 +2,7 @@
 
 A job starts in this order: log, process, attempt file, and only then its first step. Where the
 filesystem is slow, jobs that start at the same time have their files made at the same time, and
-their logs before, if possible. Their processes are forked one by one, while the worker has one
-thread.
+their logs before, if possible. Their processes are forked one by one, by the worker's loop.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Worker:
     """Claims tickets of its queues and runs them beside each other as they fit.
 
     Its process must have no other children. Files of a slow filesystem are also made in other
-    threads; no process is forked beside them.
+    threads, and claims too; no process that goes on in Python is forked beside them.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Worker:
         self._claims = Claims(
             *(machine, state.worker, state.capacity, self._walltime, queue_of, settings.first),
             is_resting=lambda: self._state.is_resting,
-            wake=self._state.wake,
+            wake=lambda: not self._orders.is_stopping and self._state.wake(),
         )
         self._search = Search(self._queues, self._claims, state.capacity)
         together = Together()
@@ -138,8 +138,8 @@ class Worker:
         self._advance()
         self._take_found()
         self._start_held()
-        may_claim = self._search.may_begin and time.monotonic() >= self._pause_until
-        if self._look_due and may_claim and not self._orders.is_stopping:
+        is_paused = time.monotonic() < self._pause_until
+        if self._look_due and self._may_claim and not is_paused:
             self._claim(is_poll=is_told and not is_notified and self._is_idle)
         elif is_told:
             self._looks.skip()
@@ -166,8 +166,7 @@ class Worker:
         if self._is_idle:
             deadlines.append(self._idle.deadline)
         if not self._orders.requests:
-            may_claim = self._search.may_begin and not self._orders.is_stopping
-            is_claiming = self._look_due and may_claim
+            is_claiming = self._look_due and self._may_claim
             deadlines.append(self._pause_until if is_claiming else self._looks.deadline)
             if (left := self._walltime.seconds_left()) is not None:
                 deadlines.append(moment + left)
@@ -179,6 +178,14 @@ class Worker:
         return not self._slots and not has_claims
 
     @property
+    def _may_claim(self) -> bool:
+        if self._orders.is_stopping or not self._search.may_begin:
+            return False
+        # What is claimed behind a ticket that is being prepared would wait, and others may be idle.
+        first = self._claims.next_held
+        return first is None or self._runners.is_ready(first.ticket)
+
+    @property
     def _is_held_up(self) -> bool:
         """Whether it is to leave, and only waits for processes that no signal ends."""
         states = [slot.is_held_up for slot in self._slots]
@@ -186,15 +193,18 @@ class Worker:
 
     def _stop(self) -> None:
         """Requeue the jobs: with their grace at the first request, without it at the second."""
-        if self._state.state.state != "draining":
+        is_first = self._state.state.state != "draining"
+        if is_first:
             tickets = [slot.claim.ticket for slot in self._slots]
             names = ", ".join(f"{ticket.job} ({ticket.name})" for ticket in tickets)
             why = self._orders.reason or f"told by {self._events.signals.first_stop}"
             self._ends.is_at_time_limit = why in (TIME_IS_OVER, f"told by {END_SIGNAL.name}")
             _log.info("stopping (%s); jobs requeued: %s", why, names or "none")
             self._state.update(state="draining", reason=why)
-            self._claims.requeue_held()
+        # The jobs are told first: their grace has begun, and requeues may take as long.
         self._slots.requeue_all(self._settings.grace if self._orders.requests == 1 else 0.0)
+        if is_first:
+            self._claims.requeue_held()
 
     def _finish(self) -> None:
         names = ", ".join(map(str, self._slots.jobs))
@@ -245,7 +255,7 @@ class Worker:
         """Claim the tickets that fit, and start them now or later; `is_poll`: see `Queue.claim`."""
         self._look_due = False
         self._looks.begin()
-        if not self._search.begin(self._slots.resources, is_poll):
+        if not self._search.begin(self._slots.resources):
             found = self._search.now(lambda: self._slots.resources, self._start_all, is_poll)
             self._looks.end(found, is_busy=bool(self._slots))
 
@@ -259,6 +269,7 @@ class Worker:
     def _start_held(self) -> None:
         """Start the tickets claimed ahead, in order, as room permits."""
         claims: list[Claim] = []
+        without_time: list[Claim] = []
         taken = self._slots.resources
         while not self._orders.is_stopping and (claim := self._claims.next_held) is not None:
             is_paused = time.monotonic() < self._pause_until
@@ -267,9 +278,15 @@ class Worker:
             if not self._runners.is_ready(claim.ticket):
                 self._claims.keep()
                 break
+            claim = self._claims.take_next()
+            if obstacle := self._claims.obstacle(claim.ticket):
+                _log.info("job %d is requeued: %s", claim.ticket.job, obstacle)
+                without_time.append(claim)
+                continue
             taken.append(claim.ticket.resources)
-            claims.append(self._claims.take_next())
+            claims.append(claim)
         self._start_all(claims)
+        self._claims.requeue(without_time)
         if self._claims.is_overdue:
             _log.info("jobs %s do not start soon and are requeued", self._claims.held)
             self._claims.requeue_held()
@@ -286,7 +303,7 @@ class Worker:
                 _log.warning("%s", error)
             elif isinstance(error, AlreadyCancelledError):
                 _log.info("%s", error)
-                self._claims.requeue(claim)
+                self._claims.requeue([claim])
             elif isinstance(error, (OSError, KochiError)):
                 failed.append((claim, error))
             else:
@@ -304,9 +321,8 @@ class Worker:
         fault = self._health.start_failed(error, claims[0].ticket.directory)
         self._pause_until = time.monotonic() + RETRY
         if fault is not None:
-            self._claims.requeue(claims.pop(0), self._health.reason, fault)
-        for claim in claims:
-            self._claims.requeue(claim)
+            self._claims.requeue([claims.pop(0)], self._health.reason, fault)
+        self._claims.requeue(claims)
         self._obey_health()
 
     def _may_leave(self) -> bool:
@@ -354,7 +370,7 @@ class Worker:
         if any(each is not False for each in held):
             self._pause_until = time.monotonic() + RETRY
             return None
-        left = self._claims.describe_skipped()
+        left = self._claims.obstacles.describe()
         self._echo.pump(everything=True)
         self._echo.say(*left)
         return "nothing is left that it can run" if left else "nothing to do"

@@ -15,6 +15,7 @@ from file_calls import note_calls
 
 from snakemake_kochi.files import to_json
 from snakemake_kochi.queue import Capacity, Kind, Queue, Resources, cancel, find_worker
+from snakemake_kochi.queue.recovery import requeue
 from snakemake_kochi.queue.skipped import ClaimSettings
 from snakemake_kochi.worker.claims import Claims
 from snakemake_kochi.worker.orders import Walltime
@@ -122,6 +123,34 @@ def test_a_worker_that_is_told_to_stop_requeues_the_tickets_that_it_holds(site, 
     assert find_worker(site.machine, 0).ahead == ()
 
 
+SLOW_REQUEUES = """
+import time
+import snakemake_kochi.queue.queue as queue
+requeue = queue.requeue
+def slow(machine, paths, entry, ticket, end):
+    if ticket.name != "long":
+        time.sleep(0.2)
+        open("requeued", "ab").write(b".")
+    return requeue(machine, paths, entry, ticket, end)
+queue.requeue = slow
+"""
+
+
+def test_jobs_are_told_to_end_before_the_tickets_that_the_worker_holds_are_requeued(site):
+    told = "trap 'wc -c < requeued > told; exit 0' TERM; echo > there; "
+    site.submit(*SHORT)
+    site.submit(told + "while :; do sleep 0.01; done", name="long")
+    held = [ticket.job for ticket in site.submit(*["true"] * 6)]
+    (site.directory / "requeued").touch()
+    worker = site.start_changed(SLOW_REQUEUES, cores=1, cwd=site.directory, stay=True)
+    site.wait_for("there")
+    site.wait_until(lambda: find_worker(site.machine, 0).ahead == tuple(held))
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert (site.directory / "told").read_text().split() == ["0"]
+    assert (site.directory / "requeued").read_text() == "......"
+
+
 @pytest.fixture
 def claims_after(site):
     """Makes the claims of a worker after `jobs` jobs of this duration in seconds, if any."""
@@ -181,21 +210,46 @@ def test_a_ticket_whose_requeue_only_seemed_to_fail_is_not_taken_from_its_next_a
     site.submit("true")
     queue, claims = Queue(site.machine, "q"), claims_after()
     (first,) = claims.claim_from(queue, []).at_once
-    requeue = Queue.requeue
+    requeue_all = Queue.requeue_all
 
     def lose_the_answer(*arguments):
-        requeue(*arguments)
+        requeue_all(*arguments)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Queue, "requeue", lose_the_answer)
-        claims.requeue(first)
+        patched.setattr(Queue, "requeue_all", lose_the_answer)
+        claims.requeue([first])
     assert not claims.is_empty, "it is to be repeated"
     (anew,) = claims.claim_from(queue, []).at_once
     assert anew.path == first.path
     monkeypatch.setattr(claims, "_retry_at", 0.0)
     claims.retry()
     assert anew.path.exists()
+    assert claims.is_empty
+
+
+def test_tickets_are_requeued_under_one_lock_and_a_fault_with_one_keeps_no_other(
+    site, claims_after, monkeypatch
+):
+    tickets = site.submit(*["true"] * 5)
+    queue, claims = Queue(site.machine, "q"), claims_after(0.01)
+    claimed = claims.claim_from(queue, [])
+    claims.hold_first(claimed.at_once)
+    failing = tickets[1].job
+
+    def fail(machine, paths, entry, *arguments):
+        if entry.job == failing:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return requeue(machine, paths, entry, *arguments)
+
+    with monkeypatch.context() as patched, note_calls() as calls:
+        patched.setattr("snakemake_kochi.queue.queue.requeue", fail)
+        claims.requeue_held()
+    assert len(calls.locks()) == 1
+    assert [view.job for view in queue.waiting()] == [0, 2, 3, 4]
+    monkeypatch.setattr(claims, "_retry_at", 0.0)
+    claims.retry()
+    assert [view.job for view in queue.waiting()] == [0, 1, 2, 3, 4]
     assert claims.is_empty
 
 

@@ -3,7 +3,8 @@
 This module forks by itself because `subprocess` returns only when the command has begun. The
 process must exist before the command begins, because its number must be on disk by then: the
 process that recovers the ticket of a killed worker must find all processes that the worker could
-have started. The worker has one thread, so running Python between fork and exec is safe.
+have started. It settles the worker's other threads before, so running Python between fork and exec
+is safe.
 """
 
 from __future__ import annotations
