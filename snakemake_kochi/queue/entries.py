@@ -311,7 +311,11 @@ def raise_floor(machine: MachinePaths, kind: Kind, ranges: Sequence[Path]) -> No
     prevents that numbers are given again, or this note.
     """
     with ids_lock(machine):
-        following = max((_floor(machine, kind), *map(_end_of, ranges)))
+        floor = _floor(machine, kind)
+        # A range below the floor may have been made again by a process that was killed before it
+        # saw the floor (see `_take_range`). Such a range ends among numbers of others.
+        ends = (_end_of(path) for path in ranges if int(path.stem) >= floor)
+        following = max((floor, *ends))
         content = to_json({"version": VERSION, "next": following})
         write_atomically(machine.number_floor(kind), content, durable=True)
 
@@ -384,7 +388,10 @@ def _take_range(machine: MachinePaths, kind: Kind, first: int, count: int) -> ra
             continue
         # The counter was behind: its lock does not exclude others, or it dates from before a power
         # failure.
-        try:
+        if first < (floor := _floor(machine, kind)):
+            # A process made this range as above, and was killed before it could remove it. Where
+            # that range ends, numbers may be taken.
+            first = floor
+            continue
+        with contextlib.suppress(FileNotFoundError):  # removed since
             first = _end_of(path)
-        except FileNotFoundError:
-            first = max(first, _floor(machine, kind))

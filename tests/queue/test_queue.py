@@ -37,7 +37,7 @@ from snakemake_kochi.queue import (
     recover,
 )
 from snakemake_kochi.queue.ending import end_ticket
-from snakemake_kochi.queue.entries import controller_names
+from snakemake_kochi.queue.entries import controller_names, old_ranges, raise_floor
 from snakemake_kochi.queue.result import read_result_now
 
 
@@ -253,6 +253,43 @@ def test_numbers_are_given_once_to_processes_that_race(machine, tmp_path):
     numbers = [int(n) for process in processes for n in process.communicate()[0].split()]
     assert sorted(numbers) == list(range(180))
     assert allocate_ids(machine, "worker", 1) == range(1)
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+@pytest.mark.parametrize("how", ["killed", "EIO"])
+def test_a_range_that_was_made_again_below_the_floor_gives_no_number_twice(
+    machine, monkeypatch, how, is_forgotten
+):
+    def put(path, **keys):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(to_json({"version": 1, **keys}))
+
+    put(machine.number_floor("job"), next=1000)
+    put(machine.number_range("job", 1000), next=1200)
+    put(machine.ids, job=990, worker=0)  # after a power failure
+    behind = machine.ids.read_bytes()
+    made_again, real = machine.number_range("job", 990), Path.unlink
+
+    class Killed(BaseException):
+        pass
+
+    def unlink(path, missing_ok=False):
+        if path == made_again:
+            raise Killed if how == "killed" else OSError(errno.EIO, "Input/output error")
+        real(path, missing_ok)
+
+    with monkeypatch.context() as patch, pytest.raises((Killed, KochiError)):
+        patch.setattr(Path, "unlink", unlink)
+        allocate_ids(machine, "job", 100)
+    assert made_again.exists(), "it ends at 1090"
+    if is_forgotten:
+        old = old_ranges(machine, "job")
+        raise_floor(machine, "job", old)
+        for path in old:
+            path.unlink()
+    for expected in (range(1200, 1210), range(1210, 1220)):
+        assert allocate_ids(machine, "job", 10) == expected
+        machine.ids.write_bytes(behind)
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"version": 1}'])
