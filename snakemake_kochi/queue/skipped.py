@@ -102,7 +102,7 @@ class SkippedTickets:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no ticket was skipped."""
+        """Whether no skipped ticket was seen by the last look."""
         return not self._directories_with_some
 
     def __contains__(self, entry: Entry) -> bool:
@@ -164,7 +164,8 @@ class SkippedTickets:
         modified = None if is_of_one_submission(name) else _modified(path)
         names = list_names(path)
         has_others = False
-        for entry in directory_entries(path, self._jobs, names):
+        skipped = _SkippedIn(name, self._jobs, self._directories_with_some)
+        for entry in directory_entries(path, skipped, names):
             yield entry
             has_others |= entry.job not in self._jobs
         if not names or name not in self._directories_with_some:
@@ -187,6 +188,25 @@ class SkippedTickets:
             and seen.last - seen.first >= self._settings.settling
             and _modified(path) == seen.modified
         )
+
+
+@dataclass(frozen=True)
+class _SkippedIn:
+    """The jobs of skipped tickets, for a look into one directory, which is noted if it has one.
+
+    A ticket may have come there from the directory in which it was seen: as a claim that went back,
+    it is in that of its shard.
+    """
+
+    name: str
+    jobs: JobSet
+    directories_with_some: set[str]
+
+    def __contains__(self, job: object) -> bool:
+        if job not in self.jobs:
+            return False
+        self.directories_with_some.add(self.name)
+        return True
 
 
 def _modified(directory: Path | str) -> int | None:

@@ -52,6 +52,24 @@ def test_its_tickets_wait_and_others_overtake_them(
     assert claimed(queue) == [numbers[0], numbers[2]]
 
 
+def test_a_worker_sees_that_a_batch_is_resumed_whose_tickets_came_back_to_another_directory(
+    machine: MachinePaths, batch: PausedBatch
+) -> None:
+    queue, other = Queue(machine, "q"), Queue(machine, "q")
+    queue.submit([ticket(batch)] * 6)
+    assert claimed(other, 2) == [0, 1], "the next ones are like these"
+    pause(machine, batch)
+    assert claimed(queue) == []
+    look_again(other)
+    # It claims before it reads, and puts them back, one by one.
+    assert other.claim(2, lambda _: "take", 9, unread=(9, 9)) == []
+    assert [path.name for path in queue.paths.waiting.iterdir()] == ["00000000"]
+    assert claimed(queue) == []
+    resume(machine, batch)
+    look_again(queue)
+    assert claimed(queue) == [2, 3, 4, 5]
+
+
 def test_a_batch_that_is_paused_while_a_worker_takes_its_jobs(
     machine: MachinePaths, batch: PausedBatch
 ) -> None:

@@ -230,6 +230,23 @@ def test_submissions_of_others_are_neither_listed_nor_asked_about_again(
     assert jobs(mine.claim(1, take)) == [600]
 
 
+def test_tickets_of_others_that_came_back_are_not_listed_with_each_claim(
+    machine: MachinePaths, queue: Queue, ticket: MakeTicket, calls: Calls
+) -> None:
+    for _ in range(4):
+        queue.submit([ticket(controller="they")] * SHARD)
+    mine = Queue(machine, "q", "me", settings=ClaimSettings(settling=0.0))
+    assert mine.claim(1, take) == []
+    for claim in queue.claim(2, take, 2000):
+        queue.requeue(claim)
+    assert directories(queue) == [f"{shard:08d}" for shard in range(4)]
+    for _ in range(3):
+        assert mine.claim(1, take) == []
+    calls.clear()
+    assert mine.claim(1, take) == []
+    assert calls.shards() == []
+
+
 def test_the_last_tickets_of_many_submissions_are_shared_without_a_look_into_all(
     queue: Queue, ticket: MakeTicket, calls: Calls
 ) -> None:
