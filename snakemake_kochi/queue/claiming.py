@@ -139,6 +139,10 @@ class Claimer:
             _log.warning("queue %s: cannot claim further tickets now: %s", self._paths.name, error)
             return claims
 
+    def look_again(self) -> None:
+        """Note that this process has put tickets back: none may overtake them now."""
+        self._unread.look_again()
+
     def _claim_unread(
         self, worker: int, accept: Callable[[Ticket], Answer], at_once: int, ahead: int
     ) -> list[Claim]:

@@ -235,7 +235,10 @@ class Queue:
         (listed, entries), self._claims_listed = self._claims_listed, (-math.inf, [])
         running = entries if began - listed < _JUST_NOW else None
         try:
-            return recover(self.machine, self.name, self._observer, running)
+            messages = recover(self.machine, self.name, self._observer, running)
+            if messages:
+                self._claimer.look_again()
+            return messages
         finally:
             ended = time.monotonic()
             pause = max(_RECOVERY_INTERVAL, _RECOVERIES_APART * (ended - began))

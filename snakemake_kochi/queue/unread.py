@@ -42,7 +42,8 @@ _log = logging.getLogger(__name__)
 
 # Waiting tickets that are counted, to leave others their share of the last ones.
 _COUNTED = 128
-# Seconds until a requeued ticket is seen, or a new submission, while others wait.
+# Seconds until a new submission, or a ticket that another process has put back, is seen while there
+# are others.
 _LIST_INTERVAL = 1.0
 _SERVING_INTERVAL = 5.0  # seconds between two looks at who serves the queue
 
@@ -120,6 +121,13 @@ class UnreadClaims:
             self._list_due = self._clock() + _LIST_INTERVAL
             self._directories = waiting_directories(self._queue)
         return bool(self._directories)
+
+    def look_again(self) -> None:
+        """List the directories before the next claim: tickets have come back, perhaps to a new one.
+
+        Tickets behind them would otherwise overtake them until the next listing is due.
+        """
+        self._list_due = 0.0
 
     def move(
         self, wanted: Callable[[Entry], bool], worker: int, at_once: int, ahead: int
@@ -213,6 +221,7 @@ class UnreadClaims:
         Claims that others have taken from this worker meanwhile, as from a dead one, are left to
         them. What cannot be put back now, its worker finds among its own claims.
         """
+        self.look_again()
         host = this_node().host
         with queue_lock(self._machine, self._queue.name):
             for entry, ticket in claimed:

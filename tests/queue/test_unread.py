@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from file_calls import Calls
-from support import waiting_file
+from support import waiting_file, worker_state
 
+from snakemake_kochi.files import to_json
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import Queue, Resources, Ticket, cancel, find_job
 from snakemake_kochi.queue.claiming import Answer, Claim
 from snakemake_kochi.queue.entries import running_entries
@@ -73,6 +76,30 @@ def test_a_ticket_that_is_not_taken_goes_back_with_those_behind_it(
     # Now it reads before it claims, and the wide ticket is not overtaken.
     assert queue.claim(1, narrow, 9, unread=(9, 0)) == []
     assert jobs(queue.claim(2, take, 9)) == [6, 7]
+
+
+def test_tickets_that_went_back_are_not_overtaken_by_the_next_ones(
+    queue: Queue, ticket: MakeTicket
+) -> None:
+    queue.submit([ticket()] * 20)
+    answers: list[Answer] = ["take", "take", "stop"]
+    assert jobs(queue.claim(1, lambda _: answers.pop(0), 9, unread=(2, 8))) == [4, 5]
+    assert jobs(queue.claim(1, take, 2, unread=(1, 1))) == [6, 7], "now it reads before it claims"
+    assert jobs(queue.claim(1, take, 9, unread=(4, 0))) == [8, 9, 10, 11]
+
+
+def test_the_tickets_of_a_dead_worker_are_not_overtaken_where_they_are_recovered(
+    queue: Queue, machine: MachinePaths, ticket: MakeTicket
+) -> None:
+    queue.submit([ticket()] * 20)
+    assert jobs(Queue(machine, "q").claim(2, take, 2)) == [4, 5]
+    assert jobs(queue.claim(1, take, 9, unread=(2, 0))) == [6, 7]
+    process = ProcessIdentity(os.getpid(), -1)
+    dead = worker_state(2, node=this_node(), process=process)
+    machine.worker(2).directory.mkdir(parents=True)
+    machine.worker(2).state.write_bytes(to_json(dead.to_dict()))
+    assert len(queue.recover()) == 2
+    assert jobs(queue.claim(1, take, 9, unread=(4, 0))) == [4, 5, 8, 9]
 
 
 def test_a_ticket_that_can_never_run_here_goes_back_and_is_skipped(
