@@ -155,10 +155,6 @@ def remove_empty(directories: Iterable[Path]) -> None:
             directory.rmdir()
 
 
-def has_waiting(queue: QueuePaths) -> bool:
-    return next(waiting_entries(queue), None) is not None
-
-
 def queue_names(machine: MachinePaths) -> list[str]:
     return sorted(filter(is_name, _list(machine.queues)))
 

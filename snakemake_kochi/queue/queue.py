@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import logging
 import math
 import shutil
@@ -11,21 +12,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from snakemake_kochi.errors import KochiError
+from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there, move
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.attempt_file import AttemptFile
 from snakemake_kochi.queue.cancelling import cancel_all
 from snakemake_kochi.queue.claiming import Answer, Claim, Claimer
-from snakemake_kochi.queue.ending import end_ticket, set_aside
+from snakemake_kochi.queue.ending import complete, end_ticket, set_aside
 from snakemake_kochi.queue.entries import (
     Entry,
     QueueRemovedError,
     allocate_ids,
     count_waiting,
     find_entries,
-    has_waiting,
     queue_lock,
     queue_names,
     running_entries,
@@ -38,6 +38,7 @@ from snakemake_kochi.queue.result import Result, UncountedReason, new_nonce
 from snakemake_kochi.queue.skipped import ClaimSettings
 from snakemake_kochi.queue.submitting import remove_leftovers, written_aside
 from snakemake_kochi.queue.ticket import Ticket
+from snakemake_kochi.queue.unread import read_entry
 from snakemake_kochi.queue.wakeup import notify_subscribers, subscribers
 from snakemake_kochi.queue.workers import find_lost
 
@@ -251,14 +252,24 @@ class Queue:
     def remove(self) -> bool:
         """Remove a queue that only its controller used and whose name is never used again.
 
-        It stays if a ticket waits or runs in it or was set aside. Returns whether the queue is
-        gone.
+        It stays if a ticket waits or runs in it or was set aside. A ticket with a result does
+        neither: its process was killed, and no other one may ever look into this queue. Returns
+        whether the queue is gone.
         """
         with contextlib.suppress(QueueRemovedError), queue_lock(self.machine, self.name):
-            if has_waiting(self.paths) or running_entries(self.paths) or self._has_damaged():
+            entries = itertools.chain(waiting_entries(self.paths), running_entries(self.paths))
+            if not all(map(self._is_over, entries)) or self._has_damaged():
                 return False
             self._remove_locked()
         return True
+
+    def _is_over(self, entry: Entry) -> bool:
+        """Whether a ticket has a result; then it is taken out."""
+        try:
+            ticket = read_entry(entry)
+            return ticket is None or complete(self.machine, entry.path, ticket)
+        except (OSError, DamagedFileError):
+            return False
 
     def _remove_locked(self) -> None:
         removed = self.paths.removed(new_nonce())

@@ -73,7 +73,7 @@ def read_open(machine: MachinePaths, entry: Entry, begun: BegunJobs) -> Ticket |
     It has ended if a process was killed while it ended the ticket, and is ended if it was
     cancelled. Call with the queue's lock held. Raises OSError or DamagedFileError.
     """
-    ticket = _read(entry)
+    ticket = read_entry(entry)
     if ticket is None or not begun.has(entry.job):
         return ticket
     if complete(machine, entry.path, ticket):
@@ -85,7 +85,7 @@ def read_open(machine: MachinePaths, entry: Entry, begun: BegunJobs) -> Ticket |
     return ticket
 
 
-def _read(entry: Entry) -> Ticket | None:
+def read_entry(entry: Entry) -> Ticket | None:
     """Read a ticket; None if it is gone. Raises OSError or DamagedFileError."""
     try:
         ticket = read_ticket(entry.path).with_attempt(entry.attempt)
@@ -199,7 +199,7 @@ class UnreadClaims:
         """
         begun = BegunJobs(self._machine)
         claimed = list(entries)
-        found = self._together([partial(_read, entry) for entry in claimed])
+        found = self._together([partial(read_entry, entry) for entry in claimed])
         for entry, ticket in zip(claimed, found, strict=True):
             paths = self._machine.job(entry.job)
             try:

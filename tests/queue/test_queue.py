@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import result_of, wait_until
+from support import result_of, wait_until, waiting_file
 
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError
 from snakemake_kochi.files import to_json, write_new
@@ -36,8 +36,8 @@ from snakemake_kochi.queue import (
     queue_lock,
     recover,
 )
-from snakemake_kochi.queue.ending import end_ticket
-from snakemake_kochi.queue.entries import controller_names, old_ranges, raise_floor
+from snakemake_kochi.queue.ending import end_ticket, unexecuted_result
+from snakemake_kochi.queue.entries import Entry, controller_names, old_ranges, raise_floor
 from snakemake_kochi.queue.result import read_result_now
 
 
@@ -138,6 +138,31 @@ def test_a_removed_queue_leaves_nothing_and_is_not_made_again_by_a_later_look(ma
     assert recover(machine, "run-1") == []
     assert cancel(machine, 0) == "ended"
     assert list(machine.queues.iterdir()) == []
+
+
+def test_a_queue_goes_whose_last_tickets_were_left_by_killed_processes_that_had_ended_them(
+    machine, ticket
+):
+    inbox = Inbox.create(machine)
+    queue = Queue(machine, "run-1")
+    *_, last = queue.submit([ticket(controller=inbox.identity) for _ in range(4)])
+    claims = queue.claim(0, anything, limit=3)
+    for claim in claims[:2]:
+        assert queue.finish(claim, result_of(claim))
+    # Its worker was killed before this rename, and so was the process that cancelled the last one.
+    machine.job(0).ticket.rename(claims[0].path)
+    path = waiting_file(queue, 3)
+    result = unexecuted_result(machine, Entry(path, 3, 1), "cancelled")
+    assert end_ticket(machine, path, last, result)
+    machine.job(3).ticket.rename(path)
+    assert not queue.remove(), "a ticket runs"
+    assert not claims[0].path.exists() and not path.exists()
+    assert queue.finish(claims[2], result_of(claims[2]))
+    machine.job(2).ticket.rename(claims[2].path)
+    machine.controller(inbox.identity).delivery(2, claims[2].nonce).unlink()
+    assert queue.remove()
+    assert machine.job(2).ticket.exists() and list(machine.queues.iterdir()) == []
+    assert sorted(result.job for result in inbox.wait(0)) == [0, 1, 2, 3]
 
 
 def test_a_job_cancelled_while_its_queue_is_removed_has_ended(machine, ticket):
