@@ -150,8 +150,14 @@ def remove_leftovers(queue: QueuePaths) -> None:
     with contextlib.suppress(OSError):
         newest = queue.submissions.stat().st_mtime
         for other in queue.submissions.iterdir():
-            if other.lstat().st_mtime < newest - _LEFTOVER_AGE:
-                if other.is_dir():
-                    shutil.rmtree(other, ignore_errors=True)
-                else:
-                    other.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it was just handed over, for example
+                _remove_if_old(other, newest)
+
+
+def _remove_if_old(other: Path, newest: float) -> None:
+    if other.lstat().st_mtime >= newest - _LEFTOVER_AGE:
+        return
+    if other.is_dir():
+        shutil.rmtree(other, ignore_errors=True)
+    else:
+        other.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -110,6 +111,28 @@ def test_what_a_killed_submission_left_is_removed_a_day_later(machine, ticket):
     queue.submit([ticket("a")])
     assert [path.name for path in queue.paths.submissions.iterdir()] == ["new"]
     assert [c.ticket.name for c in queue.claim(0, take, limit=9)] == ["a"]
+
+
+def test_a_submission_that_is_just_handed_over_keeps_no_other_one_from_being_removed(
+    machine, ticket, monkeypatch
+):
+    queue = Queue(machine, "q")
+    queue.submit([ticket("a")])
+    two_days = time.time() - 2 * 24 * 3600
+    for name in ("old", "older"):
+        queue.paths.submission(name).touch()
+        os.utime(queue.paths.submission(name), (two_days, two_days))
+    real, handed_over = Path.lstat, []
+
+    def lstat(path):
+        if path.name in ("old", "older") and not handed_over:
+            handed_over.append(path)
+            path.unlink()
+        return real(path)
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    Queue(machine, "q").submit([ticket("b")])
+    assert len(handed_over) == 1 and left_aside(queue) == []
 
 
 def test_a_ticket_skipped_is_opened_once_by_each_worker(machine, ticket, calls):
