@@ -130,13 +130,15 @@ def time_of_new_file(directory: Path) -> float:
 
     Not by `tempfile`, which loads ten other modules, for each run.
     """
+    name = None
     try:
         descriptor = os.open(directory, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
     except OSError:  # not every filesystem has such files
         name = directory / f".{random_word(8)}.tmp"
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        os.unlink(name)
     try:
+        if name is not None:
+            os.unlink(name)
         return os.fstat(descriptor).st_mtime
     finally:
         os.close(descriptor)

@@ -17,6 +17,7 @@ from snakemake_kochi.files import (
     copy_small_tree,
     read_file,
     remove_tree,
+    time_of_new_file,
     write_file,
 )
 
@@ -172,3 +173,25 @@ def test_the_content_of_a_file_is_read_and_written_as_a_whole(tmp_path: Path) ->
     with pytest.raises(IsADirectoryError) as refused:
         read_file(tmp_path)
     assert refused.value.filename == str(tmp_path)
+
+
+def test_no_file_stays_open_that_shows_the_time_of_the_server_where_it_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def open_named(path: Path, flags: int, mode: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return real(path, flags, mode)
+
+    def unlink(_: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_named)
+        patch.setattr(os, "unlink", unlink)
+        with pytest.raises(OSError, match="Input/output error"):
+            time_of_new_file(tmp_path)
+    (left,) = tmp_path.iterdir()
+    assert str(left) not in [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
