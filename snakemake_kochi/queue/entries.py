@@ -148,7 +148,8 @@ def count_before(queue: QueuePaths, job: int) -> int:
 def remove_empty(directories: Iterable[Path]) -> None:
     """Remove those of the directories of waiting tickets that are empty.
 
-    Otherwise every claim would list them. Call with the queue's lock held.
+    Otherwise every claim would list them. Call with the queue's lock held, unless they are those of
+    one submission each: others make a directory and then move a ticket into it.
     """
     for directory in directories:
         with contextlib.suppress(OSError):

@@ -113,7 +113,7 @@ class SkippedTickets:
     ) -> Iterator[Entry]:
         """The waiting tickets that are not skipped, in their order, from a shard on.
 
-        With `tidy`, empty directories are removed. Use it only with the queue's lock held.
+        With `tidy`, all empty directories are removed. Use it only with the queue's lock held.
         """
         names, is_fresh = self._directories(queue)
         yield from self._look_through(queue, names, first_shard, tidy)
@@ -169,7 +169,9 @@ class SkippedTickets:
             yield entry
             has_others |= entry.job not in self._jobs
         if not names or name not in self._directories_with_some:
-            if tidy:
+            # To the directory of one submission nothing is ever added, so that needs no lock. While
+            # nothing waits, a look would otherwise find what a killed process has left each time.
+            if tidy or (not names and is_of_one_submission(name)):
                 remove_empty([path])
         elif not has_others:
             seen = self._seen.get(name)

@@ -170,21 +170,37 @@ def test_no_directory_is_left_of_submissions_that_are_over(
     assert directories(queue) == []
 
 
-def test_a_directory_that_a_killed_worker_has_emptied_goes_with_the_next_claim(
-    machine: MachinePaths, queue: Queue, ticket: MakeTicket
+def kill_after_claims(queue: Queue, count: int) -> None:
+    """A worker claims the first tickets and is killed then."""
+    for job in range(count):
+        os.rename(waiting_file(queue, job), queue.paths.running_ticket(job, 1, 3))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_directory_that_a_killed_worker_has_emptied_goes_with_the_next_claims(
+    machine: MachinePaths, queue: Queue, ticket: MakeTicket, count: int
 ) -> None:
-    queue.submit([ticket()] * 3)
+    queue.submit([ticket()] * count)
     other = Queue(machine, "q")
     skipping = Queue(machine, "q", settings=ClaimSettings(trust=0.0))
     assert skipping.claim(1, lambda _: "skip") == []
-    for job in range(3):
-        # Then it was killed.
-        os.rename(waiting_file(queue, job), queue.paths.running_ticket(job, 1, 3))
+    kill_after_claims(queue, count)
     assert len(directories(queue)) == 1
-    queue.submit([ticket()])
-    assert jobs(skipping.claim(1, take)) == [3]
+    start_at(machine, 2 * SHARD)
+    queue.submit([ticket()] * 2)
+    assert [jobs(skipping.claim(1, take)) for _ in range(2)] == [[2 * SHARD], [2 * SHARD + 1]]
     assert directories(queue) == []
     assert other.claim(2, take) == []
+
+
+def test_the_empty_directory_of_a_submission_goes_with_the_next_look_also_if_nothing_waits(
+    queue: Queue, ticket: MakeTicket, calls: Calls
+) -> None:
+    queue.submit([ticket()] * 3)
+    kill_after_claims(queue, 3)
+    calls.clear()
+    assert queue.claim(1, take) == []
+    assert directories(queue) == [] and len(calls.locks()) == 0
 
 
 def test_a_job_is_found_by_listing_two_directories_of_tickets(
