@@ -89,9 +89,8 @@ class TicketsAside:
                 # No ticket of its shard waits that came one by one.
                 make_directory(step.target.parent)
                 move(step.source, step.target)
-            elif step.names and error.errno in (errno.EXDEV, errno.ENOTEMPTY, errno.EEXIST):
-                # The filesystem cannot rename directories. Or the directory is there already: not
-                # if locks exclude, since each number is given once.
+            elif step.names and error.errno == errno.EXDEV:
+                # The filesystem cannot rename directories.
                 for name in step.names:
                     shard = self._queue.waiting / step.target.name.partition("-")[0]
                     self._move(_Step(step.source / name, shard / name))
@@ -102,8 +101,9 @@ class TicketsAside:
 
     def discard(self) -> None:
         """Remove what is still aside."""
+        moved = set(self._moved)
         for step in self._steps:
-            if step in self._moved:
+            if step in moved:
                 continue
             if step.names:
                 shutil.rmtree(step.source, ignore_errors=True)

@@ -302,6 +302,19 @@ def test_where_directories_cannot_be_renamed_tickets_come_one_by_one_all_or_none
     assert jobs(queue.claim(1, take, 20)) == [0, *range(260, 270)]
 
 
+def test_a_submission_that_got_there_although_that_was_an_error_is_not_there_twice(
+    queue: Queue, ticket: MakeTicket
+) -> None:
+    """The file server made its rename long after it had answered with an error."""
+    numbered = queue.number([ticket()] * 5)
+    queue.hand_over(numbered)
+    with pytest.raises(KochiError, match="no ticket was submitted"):
+        queue.hand_over(numbered)
+    queue.hand_over(numbered, again=True)
+    assert [entry.job for entry in waiting_entries(queue.paths)] == [*range(5)]
+    assert list(queue.paths.submissions.iterdir()) == []
+
+
 def test_the_newest_jobs_come_first_in_a_list_also_those_that_came_back(
     queue: Queue, ticket: MakeTicket
 ) -> None:
