@@ -22,7 +22,7 @@ class KeptQueue:
         self._subscribers = KeptNames(queue.subscribers)
 
     def may_have_waiting(self) -> bool:
-        """Whether there is a shard of waiting tickets, which may be empty."""
+        """Whether there is a directory of waiting tickets, which may be empty."""
         return any(not name.startswith(".") for name in self._waiting.names())
 
     def running(self) -> list[Entry]:

@@ -35,7 +35,7 @@ from snakemake_kochi.queue.entries import (
 )
 from snakemake_kochi.queue.recovery import ended_attempt, requeue
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
-from snakemake_kochi.queue.waiting import in_order, is_of_one_submission, span_of
+from snakemake_kochi.queue.waiting import in_order, span_of
 from snakemake_kochi.queue.wakeup import notify_subscribers, subscribers
 
 _log = logging.getLogger(__name__)
@@ -156,14 +156,14 @@ class UnreadClaims:
     def _count(self, listed: Mapping[str, Sequence[Entry]]) -> int:
         """How many tickets wait, at most, if that is known to be few; else `_COUNTED`.
 
-        The name of a directory that was not listed may tell how many it had.
+        The name of a directory that was not listed tells how many it can have.
         """
         count = sum(map(len, listed.values()))
         for name in self._directories:
             if count >= _COUNTED:
                 break
             if name not in listed and (span := span_of(name)) is not None:
-                count += span.most if is_of_one_submission(name) else _COUNTED
+                count += span.most
         return min(count, _COUNTED)
 
     def _forget(self, emptied: Sequence[str]) -> None:
