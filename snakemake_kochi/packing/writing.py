@@ -32,6 +32,7 @@ from snakemake_kochi.packs.pack import SUMMARIES, Pack, PackedFile, member_name
 from snakemake_kochi.paths import PackGroupPaths
 
 _MODE = 0o600
+_LOG = "log"
 _FIRST_TIME = 315532800.0  # 1980, the first year of times in a ZIP archive
 
 
@@ -73,7 +74,7 @@ def _write(
         for pack in others
         for job, files in pack.jobs.items()
         for name, file in files.items()
-        if job not in without and (job, name) not in own
+        if job not in without
     }
     summaries = _summaries(candidates, others, {job for job, _ in (*own, *packed)})
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
@@ -82,10 +83,14 @@ def _write(
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
             _add(archive, sizes, SUMMARIES, time.time(), summaries_to_lines({}, summaries))
             for (job, name), file in sorted(packed.items()):
-                _add(archive, sizes, member_name(job, name), file.modified, file.read())
+                if (job, name) not in own:
+                    _add(archive, sizes, member_name(job, name), file.modified, file.read())
             for each, name, found in in_order(candidates):
+                content, before = _content(found), packed.get((each.job, name))
+                if name == _LOG and before is not None:
+                    content = _whole_log(before.read(), content)
                 moment = found.modified_ns / 1e9
-                _add(archive, sizes, member_name(each.job, name), moment, _content(found))
+                _add(archive, sizes, member_name(each.job, name), moment, content)
         stream.flush()
         sync(stream.fileno())
     return sizes
@@ -93,6 +98,17 @@ def _write(
 
 def _content(file: JobFile) -> bytes:
     return answered(file.path.read_bytes) if file.content is None else file.content
+
+
+def _whole_log(packed: bytes, own: bytes) -> bytes:
+    """The log of a job that has one in a pack and one in its directory.
+
+    Usually the latter is the same file, or has grown since. But a worker that hung while it made
+    the log of a claim may make it after others have ended the job: a new one, mostly empty.
+    """
+    if own.startswith(packed):
+        return own
+    return packed if packed.endswith(own) else packed + own
 
 
 def _add(
@@ -138,7 +154,7 @@ def remove_packed(candidate: Candidate) -> None:
     for file in candidate.files.values():
         with contextlib.suppress(FileNotFoundError):
             # Only the log may have changed: all other files are written once.
-            if file.path.name == "log":
+            if file.path.name == _LOG:
                 status = os.lstat(file.path)
                 if (status.st_size, status.st_mtime_ns) != (file.size, file.modified_ns):
                     continue

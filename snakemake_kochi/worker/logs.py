@@ -8,7 +8,7 @@ ticket may still be requeued or cancelled.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,10 @@ _SLOW = 0.01
 
 class AlreadyCancelledError(Exception):
     """The job was cancelled before it began: the claim is to be requeued, which ends it."""
+
+
+class _NotWantedError(Exception):
+    """The claim was requeued before its log was made."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class Logs:
         self._background: Background[str, Log] = Background()
         # By the nonce of the claim; None while it is being made.
         self._prepared: dict[str, Log | Exception | None] = {}
+        self._wanted: Mapping[str, Claim] = {}
 
     def open(self, claims: Sequence[Claim]) -> list[Log | Exception]:
         """Open the logs of jobs that start now; return for each its log, or why there is none.
@@ -72,7 +77,7 @@ class Logs:
         Forgets those of all other claims, which were requeued.
         """
         self._note_made()
-        wanted = {claim.nonce: claim for claim in claims}
+        self._wanted = wanted = {claim.nonce: claim for claim in claims}
         for nonce in [each for each in self._prepared if each not in wanted]:
             # One that is still being made is forgotten when that is done.
             if (log := self._prepared[nonce]) is not None:
@@ -82,7 +87,7 @@ class Logs:
             for nonce, claim in wanted.items():
                 if nonce not in self._prepared:
                     self._prepared[nonce] = None
-                    self._background.begin(nonce, partial(self._make, claim))
+                    self._background.begin(nonce, partial(self._make_wanted, claim))
 
     def _take(self, claim: Claim) -> Log | Exception | None:
         """The log of a claim if it was made before, or is being made; None if it must be opened."""
@@ -102,6 +107,12 @@ class Logs:
 
     def _open(self, claim: Claim) -> Log:
         return _begin(self._make(claim))
+
+    def _make_wanted(self, claim: Claim) -> Log:
+        # Calls that hang keep others waiting. Meanwhile the job may end elsewhere, and be packed.
+        if claim.nonce not in self._wanted:
+            raise _NotWantedError
+        return self._make(claim)
 
     def _make(self, claim: Claim) -> Log:
         """Make the directory and the log; nothing is written into it yet."""

@@ -17,6 +17,7 @@ from packing.stage import Stage, inodes
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import make_directory, to_json, write_atomically
+from snakemake_kochi.files.together import Together, settle
 from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.packing.candidates import Keeping, select
 from snakemake_kochi.packing.writing import remove_packed, write_pack
@@ -34,6 +35,7 @@ from snakemake_kochi.queue import (
     queue_lock,
 )
 from snakemake_kochi.queue.ending import end_ticket
+from snakemake_kochi.worker.logs import Logs
 
 NAMES = tuple(f"n{number % 3}" for number in range(SHARD))
 
@@ -239,6 +241,38 @@ def test_a_log_that_grows_while_it_is_packed_keeps_what_came(
     stage.pack()
     assert stage.directories() == []
     assert stage.log(4) == b"n1 said so\nand more\n"
+
+
+@pytest.mark.parametrize("said", ["", "-- attempt 2: worker 1 on node --\n", "what it p"])
+def test_a_log_that_is_made_too_late_takes_nothing_from_a_pack(stage: Stage, said: str) -> None:
+    """By a worker that hung, and has lost its claim."""
+    stage.end(*NAMES)
+    paths = stage.machine.job(8)
+    paths.log.write_text("what it printed\n")
+    stage.pack()
+    for _ in range(2):  # the second time, as after a packer that was killed
+        make_directory(paths.directory)
+        paths.log.write_text(said)
+        stage.pack()
+        assert stage.directories() == [] and len(stage.packs()) == 1
+        assert stage.log(8) == f"what it printed\n{said}".encode()
+
+
+def test_the_log_of_a_claim_that_was_lost_while_it_was_made_takes_nothing_from_a_pack(
+    stage: Stage,
+) -> None:
+    stage.submit(NAMES)
+    claims = stage.begin(SHARD)
+    stage.finish(claims)
+    stage.pack()
+    logs = Logs(stage.machine, Together(), slow=0.0)
+    logs.prepare([claims[8]])  # its call was already under way when the claim was lost
+    settle()
+    logs.prepare([])
+    assert stage.machine.job(8).log.read_bytes() == b""
+    stage.pack()
+    assert stage.directories() == []
+    assert stage.log(8) == b"n2 said so\n"
 
 
 def test_a_ticket_that_is_in_its_queue_in_spite_of_a_result_is_not_packed(stage: Stage) -> None:

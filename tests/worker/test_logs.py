@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from snakemake_kochi.files import to_json
+from snakemake_kochi.files import create_directory, to_json
 from snakemake_kochi.files.together import Together, settle
 from snakemake_kochi.processes import ProcessIdentity
 from snakemake_kochi.queue import Queue
@@ -102,6 +104,34 @@ def test_the_logs_of_requeued_tickets_are_closed(site: Site) -> None:
     assert len(descriptors_of(site.machine.job(1).log)) == 1
     logs.prepare([])
     assert not descriptors_of(site.machine.job(1).log)
+
+
+def test_no_log_is_made_for_a_ticket_that_was_requeued_while_calls_before_its_own_hung(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may have ended the job meanwhile, and its log may be in a pack."""
+    site.submit(*["true"] * 12)
+    claims = claim_all(site, 12)
+    is_answered = threading.Event()
+
+    def create(path: Path) -> bool:
+        is_answered.wait()
+        return create_directory(path)
+
+    monkeypatch.setattr("snakemake_kochi.worker.logs.create_directory", create)
+    logs = Logs(site.machine, Together(), slow=0.0)
+    logs.prepare(claims)
+    logs.prepare(claims[:1])
+    is_answered.set()
+    settle()
+    made = [site.machine.job(claim.ticket.job).log.exists() for claim in claims]
+    assert (made[0], made[8:]) == (True, [False] * 4)
+    assert opened(logs, claims[0]).offset == 0
+    # One that comes into reach again is opened when it starts.
+    logs.prepare(claims[11:])
+    assert opened(logs, claims[11]).is_new
+    logs.prepare([])
+    assert not any(descriptors_of(site.machine.job(claim.ticket.job).log) for claim in claims)
 
 
 def test_a_log_that_could_not_be_made_before_is_opened_at_the_start(site: Site) -> None:
