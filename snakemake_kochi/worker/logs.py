@@ -123,7 +123,12 @@ class Logs:
             raise AlreadyCancelledError(f"job {claim.ticket.job} was cancelled before it began")
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         descriptor = answered(partial(os.open, paths.log, flags, 0o600))
-        return Log(claim, paths.log, descriptor, os.lseek(descriptor, 0, os.SEEK_END), is_new)
+        try:
+            offset = os.lseek(descriptor, 0, os.SEEK_END)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return Log(claim, paths.log, descriptor, offset, is_new)
 
 
 def _begin(log: Log) -> Log:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import threading
@@ -132,6 +133,23 @@ def test_no_log_is_made_for_a_ticket_that_was_requeued_while_calls_before_its_ow
     assert opened(logs, claims[11]).is_new
     logs.prepare([])
     assert not any(descriptors_of(site.machine.job(claim.ticket.job).log) for claim in claims)
+
+
+def test_a_log_of_unknown_size_is_closed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that fails is tried again and again."""
+    site.submit("true")
+    (claim,) = claim_all(site, 1)
+    logs = Logs(site.machine, Together(slow=60.0))
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "lseek", fail)
+        (error,) = logs.open([claim])
+    assert isinstance(error, OSError) and error.errno == errno.EIO
+    assert not descriptors_of(site.machine.job(0).log)
+    assert opened(logs, claim).offset == 0
 
 
 def test_a_log_that_could_not_be_made_before_is_opened_at_the_start(site: Site) -> None:
