@@ -44,10 +44,11 @@ def read_file(path: Path | str) -> bytes:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        content = os.read(descriptor, _PART)
-        while block := os.read(descriptor, _PART):
-            content += block
-        return content
+        # Joined at the end: to add each part to the others would copy them each time.
+        parts = [os.read(descriptor, _PART)]
+        while part := os.read(descriptor, _PART):
+            parts.append(part)
+        return b"".join(parts)
     except OSError as error:
         error.filename = os.fspath(path)  # of a directory, or of what a server does not answer
         raise

@@ -195,3 +195,21 @@ def test_no_file_stays_open_that_shows_the_time_of_the_server_where_it_cannot_be
             time_of_new_file(tmp_path)
     (left,) = tmp_path.iterdir()
     assert str(left) not in [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
+
+
+def test_a_large_file_is_not_copied_again_with_each_part_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, copied = os.urandom(3_000_000), 0
+    (tmp_path / "file").write_bytes(content)
+
+    class Part(bytes):
+        def __add__(self, other: bytes) -> Part:  # type: ignore[override]
+            nonlocal copied
+            copied += len(self) + len(other)
+            return Part(super().__add__(other))
+
+    read = os.read
+    monkeypatch.setattr(os, "read", lambda *arguments: Part(read(*arguments)))
+    assert read_file(tmp_path / "file") == content
+    assert copied <= len(content)
