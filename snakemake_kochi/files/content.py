@@ -65,13 +65,14 @@ def write_file(path: Path | str, content: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     descriptor = os.open(path, flags, OF_A_PERSON)
     try:
-        while content:
-            content = content[os.write(descriptor, content) :]
+        try:
+            while content:
+                content = content[os.write(descriptor, content) :]
+        finally:
+            os.close(descriptor)
     except OSError as error:
-        error.filename = os.fspath(path)
+        error.filename = os.fspath(path)  # also that of the close: NFS writes only then
         raise
-    finally:
-        os.close(descriptor)
 
 
 def has_room(directory: Path) -> bool:

@@ -197,6 +197,22 @@ def test_no_file_stays_open_that_shows_the_time_of_the_server_where_it_cannot_be
     assert str(left) not in [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
 
 
+def test_an_error_names_the_file_that_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS tells of an exhausted quota when the file is closed."""
+    close = os.close
+
+    def fail(descriptor: int) -> None:
+        close(descriptor)
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    with monkeypatch.context() as patched, pytest.raises(OSError) as refused:
+        patched.setattr(os, "close", fail)
+        write_file(tmp_path / "file", b"content")
+    assert (refused.value.errno, refused.value.filename) == (errno.EDQUOT, str(tmp_path / "file"))
+
+
 def test_a_large_file_is_not_copied_again_with_each_part_that_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
