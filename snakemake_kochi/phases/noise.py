@@ -23,8 +23,8 @@ _SHORTEST = 1.0  # seconds
 _FIRST_USER = 1000
 _BUSY = 0.01  # CPUs that a process uses to count
 _CPUS = Path("sys/devices/system/cpu")
-# Of the line "cpu" of /proc/stat: user, nice, system, irq, softirq, steal.
-_FIRST_LINE = 4096  # bytes of /proc/stat that have it
+_FIRST_LINE = 4096  # bytes of /proc/stat that have its line "cpu"
+# Of that line: user, nice, system, irq, softirq, steal.
 _BUSY_COLUMNS = (1, 2, 3, 6, 7, 8)
 
 

@@ -58,7 +58,8 @@ def main(link: socket.socket, worker: int) -> None:
     from snakemake_kochi.processes import node_words
 
     # The same for all copies. Python remembers the answer, for which it searches long.
-    node_words(), isinstance([], os.PathLike)
+    node_words()
+    isinstance([], os.PathLike)
     variables.end()
     own = dict(os.environ)
     phase, program, beforehand = (
