@@ -23,6 +23,7 @@ from snakemake_kochi.errors import (
     NameNotFoundError,
     nearest,
 )
+from snakemake_kochi.files import LARGE_BLOCK, blocks_of, copy_stream
 from snakemake_kochi.git import how_to_complete, read_objects, reading_git, run_git
 
 _AT_ONCE = 500  # paths in one command
@@ -69,7 +70,7 @@ def read_artifacts(
                     raise DamagedFileError(f"{path}: git lost its content while it was read")
                 with closing(io.BufferedReader(_Part(answers, int(header[2]), path))) as part:
                     yield path, part
-                    while part.read(1 << 16):
+                    for _ in blocks_of(part):
                         pass
                 answers.read(1)
 
@@ -83,8 +84,7 @@ def write_artifact(repository: Path, commit: str, path: str, target: Path) -> No
     try:
         for _, stream in read_artifacts(repository, commit, [path]):
             with open(beside, "xb") as writer:
-                while block := stream.read(1 << 20):
-                    writer.write(block)
+                copy_stream(stream, writer, LARGE_BLOCK)
         os.replace(beside, target)
     except OSError as error:
         raise KochiError(f"{target}: cannot be written ({error.strerror})") from error

@@ -19,6 +19,7 @@ from snakemake_kochi.artifacts.entry import check_destinations, head_of, read_re
 from snakemake_kochi.artifacts.large import Pointer, Store, is_large, opened
 from snakemake_kochi.errors import DamagedFileError, KochiError, PhaseError
 from snakemake_kochi.files import (
+    LARGE_BLOCK,
     is_name,
     is_there,
     list_names,
@@ -31,7 +32,6 @@ from snakemake_kochi.files import (
 from snakemake_kochi.later_log import LaterLog
 from snakemake_kochi.paths import ProjectPaths
 
-_BLOCK = 1 << 20  # bytes
 _NOT_LEFT = (FileNotFoundError, NotADirectoryError, PermissionError)
 _COMMIT_INTERVAL = 5.0  # seconds
 # Seconds after which the files of a killed process are removed: no copy takes that long.
@@ -224,7 +224,7 @@ def _copy(source: Path, size: int, target: IO[bytes]) -> None:
     """
     with opened(source) as reader:
         while size:
-            block = reader.read(min(size, _BLOCK))
+            block = reader.read(min(size, LARGE_BLOCK))
             if not block:
                 raise OSError(errno.EAGAIN, "it was changed while it was read", str(source))
             target.write(block)

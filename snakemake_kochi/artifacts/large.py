@@ -24,7 +24,16 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from snakemake_kochi.files import answered, list_names, move, random_word, sync, sync_directory
+from snakemake_kochi.files import (
+    LARGE_BLOCK,
+    answered,
+    blocks_of,
+    list_names,
+    move,
+    random_word,
+    sync,
+    sync_directory,
+)
 
 MEBIBYTE = 1 << 20
 LARGE = 10 * MEBIBYTE  # bytes; larger files are kept as pointers unless kochi.yaml says otherwise
@@ -34,7 +43,6 @@ _POINTER = re.compile(
     rb"version https://git-lfs\.github\.com/spec/v1\n"
     rb"oid sha256:([0-9a-f]{64})\nsize (0|[1-9][0-9]{0,17})\n"
 )
-_BLOCK = MEBIBYTE
 _COPY = "kochi-"
 # Seconds after which the copy of a killed process is removed: none takes that long.
 _ABANDONED = 24 * 3600
@@ -82,7 +90,7 @@ def digest_of(content: IO[bytes], is_in_branch: bool = True) -> str:
     if is_in_branch and (pointer := parse_pointer(beginning)) is not None:
         return pointer.sha256
     digest = hashlib.sha256(beginning)
-    while block := content.read(_BLOCK):
+    for block in blocks_of(content, LARGE_BLOCK):
         digest.update(block)
     return digest.hexdigest()
 
@@ -159,7 +167,7 @@ class Store:
         try:
             with open(beside, "xb") as writer:
                 digest = hashlib.sha256()
-                while block := content.read(_BLOCK):
+                for block in blocks_of(content, LARGE_BLOCK):
                     digest.update(block)
                     writer.write(block)
                 writer.flush()

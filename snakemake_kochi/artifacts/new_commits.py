@@ -17,10 +17,9 @@ from snakemake_kochi.artifacts.branch_content import Branch, record_path
 from snakemake_kochi.artifacts.entry import ATTRIBUTES, RESERVED, Content, JournalEntry
 from snakemake_kochi.artifacts.record import is_success, label_of
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import to_json
+from snakemake_kochi.files import LARGE_BLOCK, to_json
 from snakemake_kochi.git import COMMITTER, FULL_IDENTITY, reading_git
 
-_BLOCK = 1 << 20
 _POINTER = b" filter=lfs diff=lfs merge=lfs -text\n"
 # Two clones may both add lines: a merge then takes all.
 _UNION = b"/.gitattributes merge=union\n"
@@ -189,7 +188,7 @@ def _stream(content: Content) -> Iterator[bytes]:
     left = content.size
     with open(content.file, "rb") as stream:
         stream.seek(content.offset)
-        while block := stream.read(min(left, _BLOCK)):
+        while block := stream.read(min(left, LARGE_BLOCK)):
             left -= len(block)
             yield block
     if left:

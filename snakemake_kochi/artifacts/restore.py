@@ -23,8 +23,10 @@ from snakemake_kochi.artifacts.reading import Published
 from snakemake_kochi.artifacts.record import checked_form, parse_record
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError, MissingContentError
 from snakemake_kochi.files import (
+    LARGE_BLOCK,
     LINK_REFUSED,
     OF_A_PERSON,
+    blocks_of,
     is_name,
     list_names,
     read_json,
@@ -32,7 +34,6 @@ from snakemake_kochi.files import (
 from snakemake_kochi.git import how_to_complete
 from snakemake_kochi.paths import WorkingPaths
 
-_BLOCK = 1 << 20
 _MOST_NAMED = 3
 _logger = logging.getLogger(__name__)
 _UNFINISHED = ".restoring.tmp"
@@ -366,7 +367,7 @@ def _copy(content: IO[bytes], file: Path) -> str:
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OF_A_PERSON)
     try:
         with open(descriptor, "wb") as stream:
-            while block := content.read(_BLOCK):
+            for block in blocks_of(content, LARGE_BLOCK):
                 digest.update(block)
                 stream.write(block)
     except OSError as error:

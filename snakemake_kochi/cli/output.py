@@ -184,14 +184,15 @@ def show_file(path: Path, follow: bool, has_ended: Callable[[], bool]) -> None:
 
 def copy_from(path: Path, position: int) -> int:
     """Copy to standard output the bytes after a position; returns the new position."""
+    from snakemake_kochi.files import LARGE_BLOCK, copy_stream
+
     try:
         with path.open("rb") as stream:
             if stream.seek(0, 2) < position:
                 # The file began anew: another attempt of the same job.
                 position = 0
             stream.seek(position)
-            while block := stream.read(1 << 20):
-                sys.stdout.buffer.write(block)
+            copy_stream(stream, sys.stdout.buffer, LARGE_BLOCK)
             sys.stdout.buffer.flush()
             return stream.tell()
     except FileNotFoundError:

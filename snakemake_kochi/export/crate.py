@@ -33,11 +33,10 @@ from snakemake_kochi.export.metadata import write_metadata
 from snakemake_kochi.export.publication import Publication
 from snakemake_kochi.export.repository import CITATION
 from snakemake_kochi.export.tables import write_tables
-from snakemake_kochi.files import lacks_room
+from snakemake_kochi.files import LARGE_BLOCK, blocks_of, lacks_room
 from snakemake_kochi.snapshot import write_code
 
 README = "README.md"
-_BLOCK = 1 << 20
 _ASIDE, _TOKEN = ".{}.", 8  # the beginning of a temporary name, and the digits after it
 _LONGEST = 200
 
@@ -212,7 +211,7 @@ def _copied(
         file.parent.mkdir(parents=True, exist_ok=True)
         digest, size = hashlib.sha256(), 0
         with file.open("xb") as target:
-            while block := stream.read(_BLOCK):
+            for block in blocks_of(stream, LARGE_BLOCK):
                 digest.update(block)
                 size += target.write(block)
         yield path, file, size, digest.hexdigest()

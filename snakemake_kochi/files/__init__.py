@@ -31,8 +31,12 @@ from snakemake_kochi.files.calls import (
     time_of_server,
 )
 from snakemake_kochi.files.content import (
+    BLOCK,
+    LARGE_BLOCK,
     LINK_REFUSED,
     OF_A_PERSON,
+    blocks_of,
+    copy_stream,
     edit_atomically,
     has_room,
     last_lines,
@@ -58,9 +62,11 @@ from snakemake_kochi.files.names import (
     random_word,
     safe_name,
 )
-from snakemake_kochi.files.trees import copy_file, copy_small_tree, copy_stream, remove_tree
+from snakemake_kochi.files.trees import copy_file, copy_small_tree, remove_tree
 
 __all__ = [
+    "BLOCK",
+    "LARGE_BLOCK",
     "LONGEST_NAME",
     "LINK_REFUSED",
     "KeptNames",
@@ -69,6 +75,7 @@ __all__ = [
     "PRIVATE_DIRECTORY",
     "TRANSIENT",
     "answered",
+    "blocks_of",
     "copy_file",
     "copy_small_tree",
     "copy_stream",

@@ -8,10 +8,10 @@ import json
 import math
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files.calls import (
@@ -28,7 +28,10 @@ OF_A_PERSON = 0o666
 # Bytes. A smaller file may need no block of its own, and could be written although the disk is
 # full.
 _PAGE = 4096
-_PART = 1 << 16  # bytes that are read at once
+# Bytes that are read at once; much more is taken from the kernel, and given back, each time.
+BLOCK = 1 << 16
+# Of contents that are often large, read in no short process.
+LARGE_BLOCK = 1 << 20
 # The errors when files cannot be linked, within a directory or between two directories.
 LINK_REFUSED = frozenset({errno.EPERM, errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK})
 # A file with deeper nesting than this was not written by this program.
@@ -45,8 +48,8 @@ def read_file(path: Path | str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         # Joined at the end: to add each part to the others would copy them each time.
-        parts = [os.read(descriptor, _PART)]
-        while part := os.read(descriptor, _PART):
+        parts = [os.read(descriptor, BLOCK)]
+        while part := os.read(descriptor, BLOCK):
             parts.append(part)
         return b"".join(parts)
     except OSError as error:
@@ -54,6 +57,22 @@ def read_file(path: Path | str) -> bytes:
         raise
     finally:
         os.close(descriptor)
+
+
+def blocks_of(stream: IO[bytes], size: int = BLOCK) -> Iterator[bytes]:
+    """The rest of an open file, in blocks of so many bytes at most."""
+    while block := stream.read(size):
+        yield block
+
+
+def copy_stream(reader: IO[bytes], writer: IO[bytes], size: int = BLOCK) -> int:
+    """Copy the rest of an open file into another, in such blocks; return the number of bytes."""
+    copied = 0
+    for block in blocks_of(reader, size):
+        copied += len(block)
+        while block:
+            block = block[writer.write(block) :]
+    return copied
 
 
 def write_file(path: Path | str, content: bytes) -> None:

@@ -12,13 +12,13 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+
+from snakemake_kochi.files.content import BLOCK, copy_stream
 
 # Beyond these, cp(1) is faster, and shares blocks where the filesystem can.
 _MOST_ENTRIES = 50
 _MOST_BYTES = 1 << 20
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_BLOCK = 1 << 16  # bytes; much more is taken from the kernel, and given back, each time
 _DEFAULT_ACL = "system.posix_acl_default"  # acl(5)
 
 
@@ -81,16 +81,6 @@ def copy_file(source: Path, target: Path) -> None:
                 raise OSError(errno.EINVAL, "it would be copied to itself", str(source))
         with target.open("wb", buffering=0) as writer:
             copy_stream(reader, writer)
-
-
-def copy_stream(reader: IO[bytes], writer: IO[bytes]) -> int:
-    """Copy the rest of an open file into another; return the number of bytes."""
-    size = 0
-    while block := reader.read(_BLOCK):
-        size += len(block)
-        while block:
-            block = block[writer.write(block) :]
-    return size
 
 
 def _entries(source: Path) -> list[tuple[str, os.stat_result]] | None:
@@ -156,7 +146,7 @@ def _copy_file(source: str, target: str, state: os.stat_result) -> None:
     try:
         writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            while block := os.read(reader, min(state.st_size + 1, _BLOCK)):
+            while block := os.read(reader, min(state.st_size + 1, BLOCK)):
                 while block:
                     block = block[os.write(writer, block) :]
             _copy_attributes(reader, writer)

@@ -19,7 +19,7 @@ from snakemake_kochi.artifacts.attempts import earlier_attempts
 from snakemake_kochi.artifacts.record import RECORD_VERSION, new_identity
 from snakemake_kochi.confidential import is_secret_line
 from snakemake_kochi.errors import STOPPED, DamagedFileError
-from snakemake_kochi.files import random_word, read_json
+from snakemake_kochi.files import blocks_of, random_word, read_json
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.paths import BuildPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
@@ -32,7 +32,6 @@ from snakemake_kochi.project.grid import Phase
 from snakemake_kochi.schedulers.environment import own_allocation
 
 _LONGEST_LINE = 500  # characters
-_BLOCK = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -210,7 +209,7 @@ def described(output: Output) -> dict[str, Any]:
     # Not by hashlib.file_digest, which clears a buffer of 256 KiB first.
     digest, size = hashlib.sha256(), 0
     with output.file.open("rb", buffering=0) as file:
-        while block := file.read(_BLOCK):
+        for block in blocks_of(file):
             digest.update(block)
             size += len(block)
     return {**found, "size": size, "sha256": digest.hexdigest()}

@@ -21,10 +21,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 from snakemake_kochi.errors import DamagedFileError, PhaseError
 from snakemake_kochi.files import (
     copy_small_tree,
+    copy_stream,
     list_names,
     make_directory,
     random_word,
@@ -40,7 +42,6 @@ from snakemake_kochi.project.values import environment_name
 from snakemake_kochi.thread_variables import THREAD_VARIABLES
 
 _FOLLOW_SECONDS = 0.05
-_BLOCK = 1 << 16  # bytes of the output
 _LOOK_SECONDS = 0.005  # where the kernel does not tell the end of a child
 _STOPPING = "set -e -o pipefail"  # of the preamble
 SAVED_THREADS_VARIABLE = "KOCHI_SAVED_THREADS"
@@ -309,9 +310,8 @@ def watch_end(pid: int) -> Iterator[Callable[[], bool]]:
         os.close(descriptor)
 
 
-def _copy(reader: object) -> None:
-    while block := reader.read(_BLOCK):  # type: ignore[attr-defined]
-        sys.stdout.buffer.write(block)
+def _copy(reader: IO[bytes]) -> None:
+    copy_stream(reader, sys.stdout.buffer)
     sys.stdout.buffer.flush()
 
 
