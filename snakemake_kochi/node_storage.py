@@ -19,7 +19,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import secrets
 import shutil
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from snakemake_kochi.files import (
     is_there,
     list_names,
     make_directory,
+    random_word,
     read_json,
     safe_name,
     to_json,
@@ -72,7 +72,7 @@ class Place:
         for name in list_names(self.directory):
             if name.startswith("data-"):
                 shutil.rmtree(self.directory / name, ignore_errors=True)
-        return make_directory(self.directory / (called or f"data-{secrets.token_hex(4)}"))
+        return make_directory(self.directory / (called or f"data-{random_word()}"))
 
     @contextmanager
     def filling(self) -> Iterator[None]:
@@ -219,7 +219,7 @@ def _sweep(top: Path, leaving: Collection[ProcessIdentity]) -> None:
 
 
 def _move_aside(place: Path) -> None:
-    os.rename(place, place.with_name(f"{_REMOVED}{secrets.token_hex(4)}"))
+    os.rename(place, place.with_name(f"{_REMOVED}{random_word()}"))
 
 
 def _delete(top: Path) -> None:

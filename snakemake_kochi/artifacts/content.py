@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import secrets
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -23,7 +22,7 @@ from snakemake_kochi.errors import (
     NameNotFoundError,
     nearest,
 )
-from snakemake_kochi.files import LARGE_BLOCK, blocks_of, copy_stream
+from snakemake_kochi.files import LARGE_BLOCK, blocks_of, copy_stream, random_word
 from snakemake_kochi.git import how_to_complete, read_objects, reading_git, run_git
 
 _AT_ONCE = 500  # paths in one command
@@ -80,7 +79,7 @@ def write_artifact(repository: Path, commit: str, path: str, target: Path) -> No
 
     Raises as `read_artifacts`, and KochiError if there is no directory for the file.
     """
-    beside = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.tmp")
+    beside = target.with_name(f".{target.name[:200]}.{random_word()}.tmp")
     try:
         for _, stream in read_artifacts(repository, commit, [path]):
             with open(beside, "xb") as writer:

@@ -9,7 +9,6 @@ Each such commit leaves a file below artifacts/<machine>/ until a user was told:
 
 from __future__ import annotations
 
-import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +35,14 @@ from snakemake_kochi.artifacts.branch_content import (
 from snakemake_kochi.artifacts.entry import JournalEntry
 from snakemake_kochi.artifacts.record import is_success
 from snakemake_kochi.errors import DamagedFileError, GitError
-from snakemake_kochi.files import list_names, make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.files import (
+    list_names,
+    make_directory,
+    random_word,
+    read_json,
+    to_json,
+    write_atomically,
+)
 from snakemake_kochi.paths import ProjectPaths
 
 VERSION = 1
@@ -111,7 +117,7 @@ def note_replaced(
     with suppress(OSError, GitError):  # the entries are committed all the same
         if (found := _find(repository, state, entries)) is None:
             return
-        file = make_directory(paths.replaced(machine)) / f"{secrets.token_hex(8)}.json"
+        file = make_directory(paths.replaced(machine)) / f"{random_word(8)}.json"
         content = {"version": VERSION, "count": found.count, "example": found.example}
         write_atomically(file, to_json(content))
 

@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 import os
-import secrets
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from snakemake_kochi.files import (
     blocks_of,
     is_name,
     list_names,
+    random_word,
     read_json,
 )
 from snakemake_kochi.git import how_to_complete
@@ -322,7 +322,7 @@ class _Writer:
         `dest` is None for the record itself, which is ours alone and may be written again.
         """
         self._prepare(file.parent)
-        beside = file.with_name(f".{file.name[:200]}.{secrets.token_hex(4)}{_UNFINISHED}")
+        beside = file.with_name(f".{file.name[:200]}.{random_word()}{_UNFINISHED}")
         expected = None if dest is None else wanted.digest(dest)
         try:
             digest = _copy(content, beside)

@@ -14,7 +14,6 @@ import contextlib
 import errno
 import logging
 import os
-import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import is_there, list_names, modified, move
+from snakemake_kochi.files import is_there, list_names, modified, move, random_word
 from snakemake_kochi.paths import aside_path, is_being_removed, original_path, removed_path
 
 _log = logging.getLogger(__name__)
@@ -124,7 +123,7 @@ class Removal:
 
     def _remove_now(self, kind: str, path: Path, original: Path) -> bool:
         """Delete what nobody puts back any more: a reader must not see half of it."""
-        if (removed := _moved(path, removed_path(original, secrets.token_hex(4)))) is None:
+        if (removed := _moved(path, removed_path(original, random_word()))) is None:
             return False
         self.gone.add(original)
         self.count(kind, delete(removed))
@@ -164,7 +163,7 @@ class Removal:
 
 def move_aside(path: Path) -> Path | None:
     """Move a thing to a name from which it can go back; None if it is gone. Raises OSError."""
-    return _moved(path, aside_path(path, secrets.token_hex(4)))
+    return _moved(path, aside_path(path, random_word()))
 
 
 def _moved(path: Path, target: Path) -> Path | None:
@@ -185,7 +184,7 @@ def put_back(aside: Path) -> None:
     if original is None:
         return
     if is_there(original):
-        _moved(aside, removed_path(original, secrets.token_hex(4)))
+        _moved(aside, removed_path(original, random_word()))
     else:
         move(aside, original)
 

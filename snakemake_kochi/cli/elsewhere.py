@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import secrets
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -92,9 +91,10 @@ def _forwarded(machine: str, given: Mapping[str, Any]) -> Iterator[Mapping[str, 
         return
     from snakemake_kochi.cli.interactive import FORWARDED
     from snakemake_kochi.cli.output import remark
+    from snakemake_kochi.files import random_word
     from snakemake_kochi.terminal.forwarding import forwarded
 
-    word = f"port-{secrets.token_hex(8)}"
+    word = f"port-{random_word(8)}"
     with forwarded(port, remark) as forwarding:
         job = given.get("job")
         program = [sys.executable, "-P", "-m", "snakemake_kochi.cli", "forward"]

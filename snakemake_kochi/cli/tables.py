@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -322,7 +321,9 @@ def _places(plots: Sequence[tuple[str, Plot]], output: Path) -> list[list[Path]]
 @contextmanager
 def _aside(file: Path) -> Iterator[Path]:
     """A file beside another, which replaces it when it is complete."""
-    beside = file.with_name(f".{secrets.token_hex(4)}{file.suffix}")
+    from snakemake_kochi.files import random_word
+
+    beside = file.with_name(f".{random_word()}{file.suffix}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         yield beside

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -180,7 +179,7 @@ def _request(
     from snakemake_kochi.allocation.request import WorkerCommand, wanted_by_hand
     from snakemake_kochi.allocation.workers import make_scheduler
     from snakemake_kochi.cli.output import remark, say
-    from snakemake_kochi.files import make_directory
+    from snakemake_kochi.files import make_directory, random_word
     from snakemake_kochi.queue import RequestedWorker, allocate_ids, assign_queues, note_requested
     from snakemake_kochi.schedulers.script import AllocScript
     from snakemake_kochi.worker.settings import WorkerSettings
@@ -201,7 +200,7 @@ def _request(
     if machine.scheduler is not None and limit is not None:
         settings = replace(settings, time=seconds_of_limit(limit))
     # A name of its own: it finds an allocation that was submitted although the answer was lost.
-    name = f"kochi-alloc-{secrets.token_hex(4)}"
+    name = f"kochi-alloc-{random_word()}"
     scheduler = make_scheduler(replace(machine, allocation=settings), name, limit)
     wanted = wanted_by_hand(scheduler, settings, count)
     numbers = allocate_ids(location.machine_paths, "worker", count)

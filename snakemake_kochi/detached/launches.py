@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -25,6 +24,7 @@ from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import (
     is_there,
     make_directory,
+    random_word,
     read_json,
     to_json,
     write_atomically,
@@ -120,7 +120,7 @@ def make_launch(
     moment = datetime.now(UTC)
     # Identities sort in the order of time, by which the last launch is found: two launches may be
     # in one second.
-    identity = f"{moment:%Y%m%d-%H%M%S%f}-{secrets.token_hex(3)}"
+    identity = f"{moment:%Y%m%d-%H%M%S%f}-{random_word(3)}"
     launch = Launch(
         identity=identity,
         name=name,

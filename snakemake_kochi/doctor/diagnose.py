@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -17,7 +16,7 @@ from snakemake_kochi.doctor.allocations import TrialAllocations, TrialWorker
 from snakemake_kochi.doctor.peer import PATIENCE, Peer, examine, examine_rename
 from snakemake_kochi.doctor.report import INTERRUPTING, Finding, Report, Section, Step, isolated
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import last_lines
+from snakemake_kochi.files import last_lines, random_word
 from snakemake_kochi.location import Location, is_found
 from snakemake_kochi.locks.settings import (
     find_lock_settings,
@@ -113,7 +112,7 @@ def _untested(first: str, option: str) -> Finding:
 
 
 def _nonce() -> str:
-    return secrets.token_hex(4)
+    return random_word()
 
 
 # ---- one node

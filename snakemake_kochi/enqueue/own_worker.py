@@ -9,12 +9,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import secrets
 import subprocess
 import time
 from functools import cached_property
 
 from snakemake_kochi.errors import KochiError, WorkerError
+from snakemake_kochi.files import random_word
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Capacity, Queue, Resources, allocate_ids
@@ -35,7 +35,7 @@ class OwnWorker:
         self._process: subprocess.Popen[bytes] | None = None
         self._number = -1
         self.pid = os.getpid()
-        self.queue = f"python-{secrets.token_hex(4)}"
+        self.queue = f"python-{random_word()}"
 
     @cached_property
     def _capacity(self) -> Capacity:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from snakemake_kochi.executor.internals import (
     find_placeholders,
     resources_taken,
 )
+from snakemake_kochi.files import random_word
 from snakemake_kochi.queue import Benchmark, ShellJob
 
 # Variables of a shell rule's function with the same values here and in a job's process.
@@ -92,7 +92,7 @@ class PlainShells:
         self._finds_phases = finds_phases
         self._shell = SnakemakeShell(workflow)
         self._workflow = workflow
-        self._token = f"kochi_tmpdir_{secrets.token_hex(8)}"
+        self._token = f"kochi_tmpdir_{random_word(8)}"
         self._environment: Mapping[str, str] = {}
         self._why_none = self._of_run()
         self._latency_wait = float(workflow.execution_settings.latency_wait)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ from snakemake_kochi.export.metadata import write_metadata
 from snakemake_kochi.export.publication import Publication
 from snakemake_kochi.export.repository import CITATION
 from snakemake_kochi.export.tables import write_tables
-from snakemake_kochi.files import LARGE_BLOCK, blocks_of, lacks_room
+from snakemake_kochi.files import LARGE_BLOCK, blocks_of, lacks_room, random_word
 from snakemake_kochi.snapshot import write_code
 
 README = "README.md"
@@ -118,7 +117,7 @@ def _aside(directory: Path) -> Iterator[Path]:
     """A new directory, which becomes `directory` when the block has filled it."""
     place = Path(os.path.abspath(directory))
     begin = _ASIDE.format(place.name[:_LONGEST])
-    new = place.with_name(f"{begin}{secrets.token_hex(_TOKEN // 2)}.tmp")
+    new = place.with_name(f"{begin}{random_word(_TOKEN // 2)}.tmp")
     new.mkdir()
     try:
         yield new

@@ -36,7 +36,7 @@ def random_word(count: int = 4) -> str:
     """A name that no other process uses: so many random bytes, in hexadecimal.
 
     Not by the module `secrets`, which loads eight others and has each copy of a process seed
-    generators that nobody uses.
+    generators that nobody uses. `secrets` is for what nobody may guess.
     """
     return os.urandom(count).hex()
 

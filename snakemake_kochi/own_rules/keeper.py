@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -28,7 +27,14 @@ from snakemake_kochi.artifacts.code import publish_code
 from snakemake_kochi.artifacts.journal import Result, is_commit_due, journal, pending
 from snakemake_kochi.artifacts.promises import promise_to_commit
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError
-from snakemake_kochi.files import is_there, make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.files import (
+    is_there,
+    make_directory,
+    random_word,
+    read_json,
+    to_json,
+    write_atomically,
+)
 from snakemake_kochi.own_rules.record import Digests, Ending, OwnJob, make_record
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
@@ -46,7 +52,7 @@ class Keeper:
         self.working = WorkingPaths(directory, freeze.machine_name)
         self._freeze = freeze
         self._digests = Digests()
-        self._notes = self.working.own_jobs / f"{os.getpid()}-{secrets.token_hex(4)}.jsonl"
+        self._notes = self.working.own_jobs / f"{os.getpid()}-{random_word()}.jsonl"
         self._ended: queue.SimpleQueue[tuple[OwnJob, Ending] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_whole = True

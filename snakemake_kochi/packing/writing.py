@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import time
 import zipfile
 from collections.abc import Collection, Iterable
@@ -22,6 +21,7 @@ from snakemake_kochi.files import (
     list_names,
     make_directory,
     move,
+    random_word,
     sync,
     sync_directory,
     write_atomically,
@@ -48,7 +48,7 @@ def write_pack(
     Returns its path. Raises OSError and DamagedFileError; then there is no new pack.
     """
     make_directory(group.directory)
-    path = group.pack(shard, secrets.token_hex(4))
+    path = group.pack(shard, random_word())
     temporary = path.with_name(f".{path.name}.tmp")
     others = list(others)
     try:
@@ -182,7 +182,7 @@ def write_index(group: PackGroupPaths, without: Collection[int] = ()) -> None:
     }
     if packs:
         content = summaries_to_lines({"packs": packs}, summaries)
-        write_atomically(group.index(secrets.token_hex(4)), content)
+        write_atomically(group.index(random_word()), content)
     for name in old:
         with contextlib.suppress(FileNotFoundError):
             (group.directory / name).unlink()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import platform
-import secrets
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import ConfigError, KochiError, PhaseError
-from snakemake_kochi.files import last_lines, make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.files import (
+    last_lines,
+    make_directory,
+    random_word,
+    read_json,
+    to_json,
+    write_atomically,
+)
 from snakemake_kochi.node_storage import (
     Place,
     hold_for_worker,
@@ -160,7 +166,7 @@ def _make(file: Path) -> int:
         message = f"no data can be prepared on the node {platform.node()}: {why}"
         hint = f"Free some space there, or: {said['order']['if_full']}"
         answer |= _as_answer(PhaseError(message, hint))
-    name = f"{secrets.token_hex(8)}.json"
+    name = f"{random_word(8)}.json"
     write_atomically(Path(said["answers"]) / name, to_json(answer))
     return 0
 

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import logging
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from snakemake_kochi.files import (
     link_atomically,
     make_directory,
     move,
+    random_word,
     to_json,
     write_new,
 )
@@ -85,7 +85,7 @@ class Inbox:
         """
         node = this_node()
         host = "".join(c if c.isascii() and (c.isalnum() or c in "._") else "_" for c in node.host)
-        identity = f"{host.strip('.')[:64] or 'host'}-{os.getpid()}-{secrets.token_hex(4)}"
+        identity = f"{host.strip('.')[:64] or 'host'}-{os.getpid()}-{random_word()}"
         paths = machine.controller(identity)
         make_directory(paths.inbox)
         make_directory(paths.delivered)
@@ -274,7 +274,7 @@ class Inbox:
             # The packer that starts at the end of the run removes it. Where a call takes long, this
             # process would be busy for many seconds.
             with contextlib.suppress(OSError):
-                move(directory, removed_path(directory, secrets.token_hex(4)))
+                move(directory, removed_path(directory, random_word()))
                 return
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -8,7 +8,6 @@ name. All other results have the keys of `Result` only.
 from __future__ import annotations
 
 import contextlib
-import secrets
 import signal as signals
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +16,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import answered, is_there, parse_json, read_json, show_new_files
+from snakemake_kochi.files import (
+    answered,
+    is_there,
+    parse_json,
+    random_word,
+    read_json,
+    show_new_files,
+)
 from snakemake_kochi.paths import JobPaths
 from snakemake_kochi.processes import Node, ProcessIdentity
 
@@ -307,4 +313,4 @@ def _signal_name(number: int | None) -> str:
 
 
 def new_nonce() -> str:
-    return secrets.token_hex(8)
+    return random_word(8)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import enum
 import json
 import os
-import secrets
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from snakemake_kochi.files import random_word
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import Root, SentPaths
@@ -129,7 +129,7 @@ class _Command:
             machines.insert(0, file.read_text(errors="surrogateescape"))
             variables["KOCHI_CONF"] = str(place.machine_file(0))
         # Not in the words of the command, which others can see: the files may have secrets.
-        arriving = place.arriving(secrets.token_hex(4))
+        arriving = place.arriving(random_word())
         parent, name = shlex.quote(str(arriving.parent)), shlex.quote(str(arriving))
         connection.run(
             Script(f"umask 077 && mkdir -p {parent} && cat > {name}"),

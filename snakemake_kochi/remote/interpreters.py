@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import shlex
 import shutil
 import subprocess
@@ -24,7 +23,7 @@ from pathlib import Path
 from humanfriendly import format_size
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import NO_ROOM
+from snakemake_kochi.files import NO_ROOM, random_word
 from snakemake_kochi.parent_death import ending_with_this_process
 from snakemake_kochi.paths import InstalledPaths
 from snakemake_kochi.remote.connection import Connection
@@ -137,7 +136,7 @@ def bring(
     with tempfile.TemporaryDirectory(prefix="kochi-") as name:
         place = Path(name)
         found = _download(words, platform.request, place)
-        there = f"{found.name}-{secrets.token_hex(4)}"
+        there = f"{found.name}-{random_word()}"
         _relocate(found, f"{root}/{InstalledPaths().interpreters}/{there}")
         archive = place / "archive"
         _pack(found, archive)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import secrets
 import shlex
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from snakemake_kochi.artifacts.published import published_name
 from snakemake_kochi.errors import GitError
+from snakemake_kochi.files import random_word
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import Root, SentPaths
 from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, own_outputs
@@ -83,7 +83,7 @@ class Sent:
     @cached_property
     def variables(self) -> Mapping[str, str]:
         """The environment of a command there."""
-        found = {SENT_VARIABLE: self.place, USE_VARIABLE: secrets.token_hex(8)}
+        found = {SENT_VARIABLE: self.place, USE_VARIABLE: random_word(8)}
         if self.has_configuration:
             found["KOCHI_CONF"] = str(SentPaths(Path(self.place)).configuration)
         return found

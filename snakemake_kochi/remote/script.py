@@ -12,10 +12,11 @@ from __future__ import annotations
 import base64
 import os
 import re
-import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from snakemake_kochi.files import random_word
 
 # The kernel limits one argument, here that of `bash -c`, to 128 KiB; sshd adds the shell's words.
 _MOST_CHARACTERS = 120_000
@@ -74,7 +75,7 @@ class Wrapped:
 
     script: Script
     streams: tuple[int, ...] = (1, 2)
-    word: str = field(default_factory=lambda: f"kochi-begins-{secrets.token_hex(8)}")
+    word: str = field(default_factory=lambda: f"kochi-begins-{random_word(8)}")
 
     @property
     def line(self) -> str:

@@ -7,7 +7,6 @@ reruns/<digest>.json   {"version", "below", "started" (ISO 8601)}: a rerun of a 
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any, Literal
 
 from snakemake_kochi.artifacts.record import read_record
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.files import make_directory, random_word, read_json, to_json, write_atomically
 from snakemake_kochi.library.batch import BatchFiles
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import ProjectPaths, WorkingPaths
@@ -87,7 +86,7 @@ class Rerun:
         """Restore code, recipes and points; nothing runs yet. Raises as `restore`."""
         paths = location.project_paths
         marker = paths.rerun(f"{location.machine.name}-{group.digest}")
-        since, below = "", f"{DIRECTORY}/{datetime.now():%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
+        since, below = "", f"{DIRECTORY}/{datetime.now():%Y%m%dT%H%M%S}-{random_word(2)}"
         with suppress(FileNotFoundError, DamagedFileError, KeyError):
             found = read_json(marker, VERSION)
             since, below = str(found["started"]), str(found["below"])

@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -32,6 +31,7 @@ from snakemake_kochi.files import (
     list_names,
     make_directory,
     move,
+    random_word,
     write_atomically,
 )
 from snakemake_kochi.snapshot.repository import SNAPSHOTS, run_in_store
@@ -84,7 +84,7 @@ def prune(store: Path, before: float) -> list[Path]:
     unused = [line.split()[0].decode() for line in listed.splitlines() if line.split()]
     if not unused:
         return []
-    aside = make_directory(store / f"{_ASIDE}{secrets.token_hex(4)}")
+    aside = make_directory(store / f"{_ASIDE}{random_word()}")
     for identity in filter(_OBJECT.fullmatch, unused):
         with contextlib.suppress(FileNotFoundError):
             move(_loose(store, identity), aside / identity)

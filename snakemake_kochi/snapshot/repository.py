@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from snakemake_kochi.files import (
     make_directory,
     move,
     note_use,
+    random_word,
     to_json,
     write_atomically,
 )
@@ -165,7 +165,7 @@ def _new_repository(path: Path) -> Iterator[Path]:
     directory with files in it. The repository of the fastest process stays.
     """
     make_directory(path.parent)
-    new = make_directory(path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp"))
+    new = make_directory(path.with_name(f".{path.name}.{random_word()}.tmp"))
     try:
         yield new
         try:
@@ -184,7 +184,7 @@ def write_tree(store: Path, directory: Path, paths: Iterable[str], uses_cache: b
     """
     digest = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:16]
     cache = store / "indexes" / digest
-    index = cache.with_name(f"{digest}.{secrets.token_hex(4)}.tmp")
+    index = cache.with_name(f"{digest}.{random_word()}.tmp")
     wanted = tuple(paths)
     try:
         try:

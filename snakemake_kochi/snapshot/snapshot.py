@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
-from snakemake_kochi.files import make_directory, move
+from snakemake_kochi.files import make_directory, move, random_word
 from snakemake_kochi.git import run_git
 from snakemake_kochi.snapshot.listing import list_files, matcher
 from snakemake_kochi.snapshot.pruning import is_pruned_lately, is_whole
@@ -195,9 +194,7 @@ def new_directory(destination: Path) -> Iterator[Path]:
     """
     _must_not_exist(destination)
     make_directory(destination.parent)
-    beside = make_directory(
-        destination.with_name(f".{destination.name[:200]}.{secrets.token_hex(4)}.tmp")
-    )
+    beside = make_directory(destination.with_name(f".{destination.name[:200]}.{random_word()}.tmp"))
     try:
         yield beside / "tree"
         _must_not_exist(destination)

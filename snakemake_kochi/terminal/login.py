@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import secrets
 import shutil
 import socket
 import subprocess
@@ -23,6 +22,7 @@ from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import (
     is_there,
     make_directory,
+    random_word,
     read_json,
     show_new_files,
     write_atomically,
@@ -81,7 +81,7 @@ def _prepare(machine: MachinePaths, worker: int) -> LoginPaths:
     """The files of a worker's server, with keys that are made if necessary."""
     paths = machine.worker(worker).login
     if not is_there(paths.directory):
-        new = paths.new(secrets.token_hex(4))
+        new = paths.new(random_word())
         try:
             _make_keys(new, worker)
             with contextlib.suppress(OSError):  # another process was faster: its keys are used
