@@ -410,6 +410,8 @@ class QueueMachine(RuleBasedStateMachine):
                 self.kill(worker)
         self.start_worker()
         last = self.workers[-1]
+        # The claim that follows one with a ticket removes what killed workers have emptied.
+        self.submit([TAKEN], None)
         while claims := last.queue.claim(last.number, take_all, limit=10):
             for claim in claims:
                 self.jobs[claim.ticket.job].state = "running"
@@ -428,6 +430,7 @@ class QueueMachine(RuleBasedStateMachine):
         for directory in (paths.waiting, paths.running):
             files = [name for _, _, names in os.walk(directory) for name in names]
             assert all(name.startswith(".") for name in files), files
+        assert list(paths.waiting.iterdir()) == []
         assert not paths.damaged.exists()
 
 
