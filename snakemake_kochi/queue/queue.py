@@ -192,6 +192,7 @@ class Queue:
         with queue_lock(self.machine, self.name):
             errors = [self._requeue_locked(claim, reason, detail) for claim in claims]
         if None in errors:
+            self._claimer.look_again()
             notify_subscribers(self.machine, self.paths)
         return errors
 

@@ -88,6 +88,16 @@ def test_tickets_that_went_back_are_not_overtaken_by_the_next_ones(
     assert jobs(queue.claim(1, take, 9, unread=(4, 0))) == [8, 9, 10, 11]
 
 
+def test_tickets_that_the_worker_gives_up_are_not_overtaken_by_its_next_claims(
+    queue: Queue, ticket: MakeTicket
+) -> None:
+    queue.submit([ticket()] * 20)
+    claims = queue.claim(1, take, 9, unread=(2, 2))
+    assert jobs(claims) == [4, 5, 6, 7]
+    assert queue.requeue_all(claims[2:]) == [None, None]
+    assert jobs(queue.claim(1, take, 9, unread=(4, 0))) == [6, 7, 8, 9]
+
+
 def test_the_tickets_of_a_dead_worker_are_not_overtaken_where_they_are_recovered(
     queue: Queue, machine: MachinePaths, ticket: MakeTicket
 ) -> None:
