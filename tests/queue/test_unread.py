@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -217,3 +218,47 @@ def test_a_claim_that_cannot_go_back_does_not_keep_the_others_from_it(
     (entry,) = [each for each in running_entries(queue.paths) if each.job == 4]
     queue.set_aside(entry, "damaged")
     assert find_job(machine, 4).state == "ended" and queue.waiting() == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_ticket_overtakes_another_one_whichever_are_claimed_before_they_are_read(
+    machine: MachinePaths, ticket: MakeTicket, seed: int
+) -> None:
+    chance = random.Random(seed)
+    workers = [Queue(machine, "q"), Queue(machine, "q")]
+    held: list[list[Claim]] = [[], []]
+    waiting: set[int] = set()
+    for _ in range(100):
+        number = chance.randrange(2)
+        queue, own = workers[number], held[number]
+        match chance.choice(["submit", "requeue", "claim", "claim", "claim"]):
+            case "submit":
+                tickets = [ticket()] * chance.choice([1, 5, 20])
+                waiting |= {each.job for each in queue.submit(tickets)}
+            case "requeue" if own:
+                claim = own.pop(chance.randrange(len(own)))
+                queue.requeue(claim)
+                waiting.add(claim.ticket.job)
+            case "claim":
+                limit, room = chance.randint(1, 6), chance.randint(1, 6)
+                unread = chance.choice([(0, 0), (limit, 0)])
+                claims = queue.claim(number, with_room(room), limit, unread=unread)
+                expected = sorted(waiting)[: min(limit, room)]
+                if claims and unread != (0, 0):
+                    # A new submission is seen a second later if there are others.
+                    expected = expected[: len(claims)]
+                assert jobs(claims) == expected
+                waiting -= set(jobs(claims))
+                own += claims
+        a_second_later(workers[:number] + workers[number + 1 :])
+
+
+def with_room(room: int) -> Callable[[Ticket], Answer]:
+    places = iter(range(room))
+    return lambda _: "stop" if next(places, None) is None else "take"
+
+
+def a_second_later(workers: list[Queue]) -> None:
+    """They list the directories of waiting tickets again: others may have put some back."""
+    for queue in workers:
+        queue._claimer._unread._list_due = 0.0
