@@ -56,7 +56,10 @@ class Slots:
         logins: Logins,
         together: Together,
     ) -> None:
-        self._starts = Starts(machine, environment, runners, devices, together)
+        self._starts = Starts(
+            *(machine, environment, runners, devices, together),
+            is_presumed_dead=lambda: state.presumed_dead_by is not None,
+        )
         self._grace = grace
         self._runners = runners
         self._devices = devices

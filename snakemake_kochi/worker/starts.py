@@ -8,7 +8,7 @@ their logs before, if possible. Their processes are forked one by one, by the wo
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -56,6 +56,7 @@ class Starts:
         runners: Runners,
         devices: Devices,
         together: Together,
+        is_presumed_dead: Callable[[], bool],
     ) -> None:
         self._machine = machine
         self.logs = Logs(machine, together)
@@ -63,6 +64,7 @@ class Starts:
         self._runners = runners
         self._devices = devices
         self._together = together
+        self._is_presumed_dead = is_presumed_dead
         self._oom = OomWatch()
 
     def start(self, claims: Sequence[Claim]) -> list[Slot | Exception]:
@@ -162,6 +164,11 @@ class Starts:
     def _release(self, fork: _Fork, file: AttemptFile | Exception) -> Slot | Exception:
         """Have the process of a recorded attempt begin; otherwise end it."""
         log = fork.log
+        if isinstance(file, AttemptFile) and self._is_presumed_dead():
+            # The node slept during these calls, for example. Others may have run the job meanwhile,
+            # and packed its files: then nothing in its directory tells.
+            file.close()
+            file = AlreadyBegunError(f"job {log.claim.ticket.job} has been given to others")
         if isinstance(file, Exception):
             fork.child.abandon()
             self._devices.release(fork.allotment)

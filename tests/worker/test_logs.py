@@ -180,7 +180,7 @@ def starts(site: Site) -> Callable[..., list[Any]]:
         )
         runners = cast(Runners, SimpleNamespace(start=lambda *_: (child, "")))
         devices = Devices(1, [(0,)], find_gpus("0", {}), None)
-        starts = Starts(site.machine, {}, runners, devices, Together(slow=0.0))
+        starts = Starts(site.machine, {}, runners, devices, Together(slow=0.0), lambda: False)
         starts.logs = prepared(site, [claim])
         leave()
         return [*starts.start([claim]), *done]

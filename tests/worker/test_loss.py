@@ -102,6 +102,32 @@ def test_a_worker_that_was_presumed_dead_ends_its_jobs_and_leaves_their_tickets_
     assert site.job(1).state == "waiting"
 
 
+HANGING_START = """
+import os, time
+from snakemake_kochi.queue.attempt_file import AttemptFile
+begin = AttemptFile.begin
+def hanging(*arguments):
+    open("there", "w").close()
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    time.sleep(3.1)  # three heartbeats: less than the supervisor endures
+    return begin(*arguments)
+AttemptFile.begin = hanging
+"""
+
+
+def test_a_job_whose_start_hung_until_its_worker_was_presumed_dead_does_not_begin(site):
+    site.submit("echo > ran; sleep 100")
+    worker = site.start_changed(HANGING_START, cores=1, heartbeat=1, cwd=site.directory)
+    site.wait_until((site.directory / "there").exists)
+    presumed = {"worker": 0, "observer": "n7", "stood_still": 60, "time": "2020-01-01"}
+    site.machine.worker(0).presumed_dead.write_bytes(to_json({"version": 2, **presumed}))
+    (site.directory / "go").touch()
+    assert worker.wait() == 1
+    assert "job 0 has been given to others" in site.machine.worker(0).log.read_text()
+    assert not (site.directory / "ran").exists()
+
+
 def test_an_attempt_that_was_given_up_is_not_begun(site):
     site.submit("echo ran >> ran")
     directory = site.machine.job(0).directory
