@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there, move
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.attempt_file import AttemptFile
 from snakemake_kochi.queue.cancelling import cancel_all
 from snakemake_kochi.queue.claiming import Answer, Claim, Claimer
@@ -33,7 +32,7 @@ from snakemake_kochi.queue.entries import (
 )
 from snakemake_kochi.queue.jobs import JobView, has_ended, jobs_in, view_entry
 from snakemake_kochi.queue.observer import Observer
-from snakemake_kochi.queue.recovery import ended_attempt, recover, requeue
+from snakemake_kochi.queue.recovery import give_up, recover
 from snakemake_kochi.queue.result import Result, UncountedReason, new_nonce
 from snakemake_kochi.queue.skipped import ClaimSettings
 from snakemake_kochi.queue.submitting import remove_leftovers, written_aside
@@ -111,18 +110,28 @@ class Queue:
             return
         try:
             self.paths.make()
-            if again and not (numbered := self.find_missing(numbered)):
-                return
-            with written_aside(self.paths, new_nonce(), numbered) as written:
-                self._tidy_submissions()
-                with queue_lock(self.machine, self.name):
-                    written.move_in()
+            try:
+                self._hand_over(numbered, again)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                # Their directory is there, since each number is given once. A file server has made
+                # the rename of an earlier try late, which it had answered with an error.
+                self._hand_over(numbered, again=True)
         except OSError as error:
             raise KochiError(
                 f"no ticket was submitted: cannot write below {self.paths.directory}: "
                 f"{error.strerror}"
             ) from error
         notify_subscribers(self.machine, self.paths)
+
+    def _hand_over(self, numbered: Sequence[Ticket], again: bool) -> None:
+        if again and not (numbered := self.find_missing(numbered)):
+            return
+        with written_aside(self.paths, new_nonce(), numbered) as written:
+            self._tidy_submissions()
+            with queue_lock(self.machine, self.name):
+                written.move_in()
 
     def _tidy_submissions(self) -> None:
         if time.monotonic() >= self._leftovers_due:
@@ -200,10 +209,7 @@ class Queue:
         self, claim: Claim, reason: UncountedReason, detail: str
     ) -> OSError | KochiError | None:
         try:
-            if is_there(claim.path):
-                host = this_node().host
-                end = ended_attempt(self.machine, claim.entry, reason, claim.worker, host, detail)
-                requeue(self.machine, self.paths, claim.entry, claim.ticket, end)
+            give_up(self.machine, self.paths, claim.entry, claim.ticket, reason, detail)
         except (OSError, KochiError) as error:
             return error
         return None

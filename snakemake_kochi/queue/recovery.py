@@ -90,6 +90,25 @@ def requeue(
     return "requeued"
 
 
+def give_up(
+    machine: MachinePaths,
+    queue: QueuePaths,
+    entry: Entry,
+    ticket: Ticket,
+    reason: UncountedReason = "drained",
+    detail: str = "",
+) -> None:
+    """Requeue the claim of a worker on this node, unless others have taken it from the worker.
+
+    Call with the queue's lock held.
+    """
+    if is_there(entry.path):
+        assert entry.worker is not None
+        host = this_node().host
+        end = ended_attempt(machine, entry, reason, entry.worker, host, detail)
+        requeue(machine, queue, entry, ticket, end)
+
+
 def ended_attempt(
     machine: MachinePaths,
     entry: Entry,

@@ -19,7 +19,6 @@ from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there, list_names, make_directory, move
 from snakemake_kochi.files.together import Together
 from snakemake_kochi.paths import MachinePaths, QueuePaths
-from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.ending import (
     complete,
     end_ticket,
@@ -33,7 +32,7 @@ from snakemake_kochi.queue.entries import (
     remove_empty,
     waiting_directories,
 )
-from snakemake_kochi.queue.recovery import ended_attempt, requeue
+from snakemake_kochi.queue.recovery import give_up
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
 from snakemake_kochi.queue.waiting import in_order, span_of
 from snakemake_kochi.queue.wakeup import notify_subscribers, subscribers
@@ -222,14 +221,10 @@ class UnreadClaims:
         them. What cannot be put back now, its worker finds among its own claims.
         """
         self.look_again()
-        host = this_node().host
         with queue_lock(self._machine, self._queue.name):
             for entry, ticket in claimed:
                 with _tolerating(entry):
-                    if is_there(entry.path):
-                        assert entry.worker is not None
-                        end = ended_attempt(self._machine, entry, "drained", entry.worker, host)
-                        requeue(self._machine, self._queue, entry, ticket, end)
+                    give_up(self._machine, self._queue, entry, ticket)
             for entry in damaged:
                 with _tolerating(entry):
                     self._put_back_unread(entry)

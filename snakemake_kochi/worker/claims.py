@@ -97,6 +97,7 @@ class Claims:
         # Whether another thread is claiming: these claims are not known yet.
         self.is_searching = False
         self._held: deque[Claim] = deque()
+        self._due: set[str] = set()  # the nonces of held claims whose runners are being prepared
         self._moved = 0.0  # when a claim was last made or started, in monotonic seconds
         self._pace = Pace()
         self._last: Resources | None = None  # what the last claimed ticket needs
@@ -151,6 +152,7 @@ class Claims:
                 self.obstacles.add(ticket, obstacle)
                 return "skip"
             if not self._wake():
+                is_full = True
                 return "stop"
             # No ticket starts before an earlier ticket that has to wait.
             if not must_wait and self._capacity.fits(ticket.resources, taken):
@@ -253,9 +255,22 @@ class Claims:
         return bool(self._held) and time.monotonic() >= self._moved + self._pace.patience
 
     def hold_first(self, claims: Sequence[Claim]) -> None:
-        """Hold these claims before all others: the worker is preparing their start."""
+        """Hold these claims before all others: their runners are being prepared."""
         self._held.extendleft(reversed(claims))
+        self.await_runner(claims)
+
+    def await_runner(self, claims: Iterable[Claim]) -> None:
+        """Note that the turn of these held claims has come, but not their runners' readiness."""
+        self._due.update(claim.nonce for claim in claims)
         self.keep()
+
+    def late_obstacle(self, claim: Claim) -> str | None:
+        """Why a held claim cannot start now that its turn comes: its time is over.
+
+        The time that a runner takes to be prepared does not count. It would again with the next
+        worker.
+        """
+        return None if claim.nonce in self._due else self.obstacle(claim.ticket)
 
     def keep(self) -> None:
         """Restart the time limit of the held claims: they are about to start."""
@@ -264,7 +279,9 @@ class Claims:
     def take_next(self) -> Claim:
         """Remove the first held claim and return it, to start it."""
         self.keep()
-        return self._held.popleft()
+        claim = self._held.popleft()
+        self._due.discard(claim.nonce)
+        return claim
 
     def requeue_cancelled(self, cancelled: Collection[int]) -> None:
         """Requeue the held claims of these jobs, which ends cancelled jobs."""
@@ -276,6 +293,7 @@ class Claims:
         """Requeue all held claims: the jobs are not as short as expected, or do not start."""
         held = list(self._held)
         self._held.clear()
+        self._due.clear()
         self._pace.forget_jobs()
         self.requeue(held)
 
@@ -342,6 +360,7 @@ class Claims:
     def drop(self) -> None:
         """Forget all claims: other workers decide about these tickets."""
         self._held.clear()
+        self._due.clear()
         self._left, self._retry_at = [], math.inf
 
     def take_unknown_due(self) -> bool:

@@ -234,8 +234,9 @@ class Looks:
         self._interval.grow(self._longest_busy)
 
     def begin(self) -> None:
-        """Note that a look begins."""
+        """Note that a look begins. While it lasts, in another thread perhaps, none is due."""
         self._began = self._clock()
+        self._wait(self._interval.seconds)
 
     def end(self, found: bool, is_busy: bool = False) -> None:
         """Note that a look is over; `found`: whether it found a ticket."""

@@ -95,6 +95,7 @@ class Worker:
         self._looks = Looks(settings.idle_wait)
         self._look_due = True
         self._pause_until = 0.0
+        self._awaits_runner = False
         fifo = machine.worker(state.worker).wakeup
         watched = (*runners.watched, self._ends.background, self._search.background)
         self._events = Events(wake, fifo, surroundings.parent, watched)
@@ -179,11 +180,9 @@ class Worker:
 
     @property
     def _may_claim(self) -> bool:
-        if self._orders.is_stopping or not self._search.may_begin:
-            return False
-        # What is claimed behind a ticket that is being prepared would wait, and others may be idle.
-        first = self._claims.next_held
-        return first is None or self._runners.is_ready(first.ticket)
+        # What is claimed behind a ticket that waits for its runner would wait, too, while other
+        # workers may be idle.
+        return self._search.may_begin and not self._awaits_runner and not self._orders.is_stopping
 
     @property
     def _is_held_up(self) -> bool:
@@ -268,6 +267,7 @@ class Worker:
 
     def _start_held(self) -> None:
         """Start the tickets claimed ahead, in order, as room permits."""
+        self._awaits_runner = False
         claims: list[Claim] = []
         without_time: list[Claim] = []
         taken = self._slots.resources
@@ -275,16 +275,16 @@ class Worker:
             is_paused = time.monotonic() < self._pause_until
             if is_paused or not self._capacity.fits(claim.ticket.resources, taken):
                 break
-            if not self._runners.is_ready(claim.ticket):
-                self._claims.keep()
-                break
-            claim = self._claims.take_next()
-            if obstacle := self._claims.obstacle(claim.ticket):
+            if obstacle := self._claims.late_obstacle(claim):
                 _log.info("job %d is requeued: %s", claim.ticket.job, obstacle)
-                without_time.append(claim)
+                without_time.append(self._claims.take_next())
                 continue
+            if not self._runners.is_ready(claim.ticket):
+                self._claims.await_runner([claim])
+                self._awaits_runner = True
+                break
             taken.append(claim.ticket.resources)
-            claims.append(claim)
+            claims.append(self._claims.take_next())
         self._start_all(claims)
         self._claims.requeue(without_time)
         if self._claims.is_overdue:
@@ -297,6 +297,7 @@ class Worker:
         ready = list(takewhile(lambda claim: self._runners.is_ready(claim.ticket), claims))
         if len(ready) < len(claims):
             self._claims.hold_first(claims[len(ready) :])
+            self._awaits_runner = True
         failed: list[tuple[Claim, OSError | KochiError]] = []
         for claim, error in zip(ready, self._slots.start(ready), strict=True):
             if isinstance(error, AlreadyBegunError):

@@ -125,14 +125,14 @@ def test_a_worker_that_is_told_to_stop_requeues_the_tickets_that_it_holds(site, 
 
 SLOW_REQUEUES = """
 import time
-import snakemake_kochi.queue.queue as queue
-requeue = queue.requeue
+import snakemake_kochi.queue.recovery as recovery
+requeue = recovery.requeue
 def slow(machine, paths, entry, ticket, end):
     if ticket.name != "long":
         time.sleep(0.2)
         open("requeued", "ab").write(b".")
     return requeue(machine, paths, entry, ticket, end)
-queue.requeue = slow
+recovery.requeue = slow
 """
 
 
@@ -243,7 +243,7 @@ def test_tickets_are_requeued_under_one_lock_and_a_fault_with_one_keeps_no_other
         return requeue(machine, paths, entry, *arguments)
 
     with monkeypatch.context() as patched, note_calls() as calls:
-        patched.setattr("snakemake_kochi.queue.queue.requeue", fail)
+        patched.setattr("snakemake_kochi.queue.recovery.requeue", fail)
         claims.requeue_held()
     assert len(calls.locks()) == 1
     assert [view.job for view in queue.waiting()] == [0, 2, 3, 4]
@@ -373,6 +373,16 @@ def test_an_idle_worker_looks_less_and_less_often_until_something_happens():
     assert 1.0 <= wait_after(found=True) <= 2.0
     assert 1.0 <= wait_after() <= 2.0, "something was found"
     assert 25.0 <= wait_after(cost=1.0) <= 50.0, "a slow filesystem"
+
+
+def test_no_look_is_due_while_one_lasts_in_another_thread():
+    now = 1000.0
+    looks = Looks(2.0, lambda: now)
+    looks.begin()
+    assert not looks.is_due
+    now += 0.1
+    looks.end(found=False)
+    assert looks.deadline - now >= 3.75, "fifty times as long as the look took"
 
 
 def test_a_worker_with_jobs_looks_for_orders_every_five_seconds_at_least():

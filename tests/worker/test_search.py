@@ -272,6 +272,30 @@ def test_the_next_queue_is_searched_while_tickets_are_held(site: Site) -> None:
     assert claims.held == (held.job, *(ticket.job for ticket in later))
 
 
+def test_a_worker_that_is_told_to_stop_does_not_go_on_to_its_next_queues(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = slow_claims_of(site, 4, 0.05)
+    for name in ("a", "b"):
+        site.submit(*["true"] * 5, queue=name)
+    queues = [Queue(site.machine, name) for name in ("a", "b")]
+    served: Any = SimpleNamespace(
+        queues=queues, is_pausing=lambda _: False, tried=lambda _, call: call()
+    )
+    asked: list[str] = []
+    find = claims.find
+    monkeypatch.setattr(claims, "_wake", lambda: False)
+    monkeypatch.setattr(
+        claims, "find", lambda queue, *others: (asked.append(queue.name), find(queue, *others))[1]
+    )
+    search = Search(served, claims, Capacity(4, 10**6))
+    assert search.begin([Resources()])
+    search.background.wait()
+    assert not search.take()
+    assert asked == ["a"]
+    assert all(len(queue.waiting()) == 5 for queue in queues)
+
+
 def test_a_search_of_another_thread_uses_nothing_that_the_loop_changes(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,28 @@ def test_a_fresh_worker_claims_a_job_as_long_as_its_allocation(site):
     assert site.job(1).result.ok
 
 
+READY_LATE = """
+import os
+from snakemake_kochi.worker.runners.interface import Runners
+from snakemake_kochi.worker.orders import Walltime
+Walltime.is_fresh = property(lambda self: not os.path.exists("old"))
+Runners.is_ready = lambda self, ticket: os.path.exists("ready")
+"""
+
+
+def test_the_time_in_which_a_runner_is_prepared_does_not_count_against_its_job(site):
+    site.submit("true", runtime_seconds=300)
+    environment = in_allocation(20, 280)
+    options = {"allocation": "7", "env": environment, "cwd": site.directory}
+    worker = site.start_changed(READY_LATE, **options)
+    site.wait_until(site.machine.worker(0).state.exists)
+    site.wait_until(lambda: find_worker(site.machine, 0).ahead == (0,))
+    (site.directory / "old").touch()
+    (site.directory / "ready").touch()
+    assert worker.wait() == 0
+    assert site.job(0).result.ok
+
+
 def test_a_worker_publishes_that_it_is_no_longer_fresh(site):
     site.submit("true")
     environment = in_allocation(60, 300)
