@@ -240,11 +240,17 @@ class Connection:
         )
 
     def _is_alive(self) -> bool:
-        # One that is just dying may still accept what it will not answer.
+        # Asked by ssh: one that is just dying still accepts a connection to its socket.
         return self._control("check")
 
     def _control(self, command: str) -> bool:
-        words = ["ssh", *self._master.options, "-O", command, "--", self.host]
+        """Give the master an order; return whether it obeys.
+
+        Of a master that is just dying ssh gets no answer. It then logs in itself, and a login shell
+        without input succeeds, so this login must fail.
+        """
+        no_login = ("-o", "PreferredAuthentications=none")
+        words = ["ssh", *self._master.options, *no_login, "-O", command, "--", self.host]
         return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
 
     def _probe(self) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import stat
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from support import git
 
 from snakemake_kochi.git import run_git
 from snakemake_kochi.remote.connection import Connection
-from snakemake_kochi.remote.refusal import RemoteError
+from snakemake_kochi.remote.refusal import LostError, RemoteError
 from snakemake_kochi.remote.script import Script
 
 
@@ -161,6 +163,31 @@ def test_a_connection_that_is_lost_is_said_and_the_next_one_is_new(host: SshHost
     with Connection("spica") as connection:
         assert connection.run(Script("echo again")).stdout == b"again\n"
     assert host.logins == 2
+
+
+def test_a_connection_is_lost_although_its_dying_master_still_accepts_questions(
+    host: SshHost,
+) -> None:
+    with Connection("spica") as connection, socket.socket(socket.AF_UNIX) as dying:
+        path = connection._master.path
+        assert path is not None
+        path.unlink()
+        dying.bind(os.fspath(path))
+        dying.listen()
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    dying.accept()[0].close()
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            with pytest.raises(LostError, match="the connection to spica was lost"):
+                connection.run(Script("kill -9 $PPID; sleep 20"))
+        finally:
+            dying.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def test_a_master_that_hangs_is_given_up(host: SshHost, monkeypatch: pytest.MonkeyPatch) -> None:
