@@ -143,6 +143,8 @@ def test_a_terminal_in_an_allocation_is_a_real_one(login: Login) -> None:
 
 def test_a_worker_of_an_array_is_reached(login: Login) -> None:
     assert login.type("alloc", "-q", "q", "-d", "2", "-b").returncode == 0
+    # The elements of an array start in any order.
+    login.wait_for_worker(0)
     login.wait_for_worker(1)
     said = {login.type("inspect", str(each), "--", "hostname").stdout for each in (0, 1)}
     assert said == {"node1\n", "node2\n"}
