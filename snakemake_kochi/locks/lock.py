@@ -138,8 +138,7 @@ def _hold_flock(path: Path, complain_after: float, deadline: float) -> Iterator[
     from filelock import unlock_descriptor
 
     try:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = answered(partial(os.open, path, flags, 0o600))
+        descriptor = _open(path)
     except OSError as error:
         raise _refusal(path, "open", error) from error
     try:
@@ -153,6 +152,16 @@ def _hold_flock(path: Path, complain_after: float, deadline: float) -> Iterator[
                 unlock_descriptor(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    call = partial(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        return answered(call)
+    except FileExistsError:
+        # Some FUSE filesystems first make the file, as if it had to be new, and then open it. So
+        # they answer if another node has just made it.
+        return answered(call)
 
 
 def _wait_for(descriptor: int, path: Path, complain_after: float, deadline: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from faulty_filesystem import FaultyFilesystem
 from support import write
 
 from snakemake_kochi.errors import ConfigError, DamagedFileError, KochiError
@@ -220,6 +222,18 @@ def test_the_wait_for_a_lock_can_be_limited(tmp_path: Path, kind: str) -> None:
         pytest.fail("two had it")
     with hold(path, kind, patience=0):  # type: ignore[arg-type]
         pass
+
+
+def test_a_lock_that_another_node_has_just_made_is_held_where_making_it_says_it_exists(
+    tmp_path: Path,
+) -> None:
+    with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as shared:
+        # As FUSE filesystems that make and open a file by two calls: one mount makes it in between.
+        with shared.fault("create", errno.EEXIST, times=1, done=True) as made_by_another:
+            with hold(shared.path / "lock", "flock") as held:
+                held.require()
+            assert shared.count(made_by_another) == 1
+        assert mode(shared.path / "lock") == 0o600
 
 
 FORSAKEN = """\
