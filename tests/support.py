@@ -26,6 +26,9 @@ from snakemake_kochi.queue.result import Attempt, Reason
 
 Found = TypeVar("Found")
 
+# Seconds; less than the limit of a test, so that the test fails with what the command has printed.
+COMMAND_LIMIT = 500.0
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 # The checkout is what is tested, whatever is installed. For the other one see its sitecustomize.py.
 PYTHON_PATH = os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "tests" / "interpreter")))
@@ -40,7 +43,7 @@ default_executor = "local"
 
 
 def run(
-    *command: str, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 240
+    *command: str, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = COMMAND_LIMIT
 ) -> subprocess.CompletedProcess[str]:
     """Run a command; its output is shown when the test fails."""
     process = start(*command, cwd=cwd, env=env)
@@ -58,7 +61,7 @@ def run_apart(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     given: str = "",
-    timeout: float = 240,
+    timeout: float = COMMAND_LIMIT,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command whose standard input is a text, with its two other streams apart."""
     environment = {**os.environ, **(env or {})}

@@ -26,7 +26,7 @@ from workflow_runs import (
 )
 
 # The first test of a workflow waits for all its runs, on a machine that may have other work.
-pytestmark = [pytest.mark.compatibility, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.compatibility
 
 
 def before_outputs(directory: Path) -> None:

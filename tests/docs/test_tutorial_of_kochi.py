@@ -28,7 +28,6 @@ from tests.terminal.servers import serve
 
 from .tutorial_reader import LINE, Surroundings, Window
 
-pytestmark = pytest.mark.timeout(600)
 SLURM = {"nodes": 1, "cpus": 2, "apart": True}
 UP = "\x1b[A"
 FIB_35 = (r"fib\(35\) = 9227465", r"Execution Time: \d+ ns")

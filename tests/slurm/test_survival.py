@@ -172,7 +172,6 @@ def out_of_time(project: ClusterProject) -> int:
     return sum(reason in ("its walltime is over", "told by SIGUSR1") for reason in reasons)
 
 
-@pytest.mark.timeout(280)
 def test_a_run_survives_the_failures_of_nodes_of_slurm_and_of_itself(
     project: ClusterProject, kochi: Callable, snakemake: Callable
 ) -> None:
