@@ -51,8 +51,8 @@ class Claimed:
     """The claims of one call.
 
     `at_once`: the claims that can start now, in this order; `ahead`: those after them. `is_full`: a
-    ticket must wait for room, whether the worker has claimed it ahead or not. `cost`: how many
-    seconds the call took.
+    ticket must wait for room, whether the worker has claimed it ahead or not, or the worker may not
+    claim now. `cost`: how many seconds the call took.
     """
 
     at_once: list[Claim]
