@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,5 +20,7 @@ def nothing_runs_on(isolated_environment: Path) -> Iterator[None]:
     yield
     left = our_processes()
     for process in left:
-        process.kill()
+        # It may end by itself, as those do whose worker or controller the test has killed.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(left, timeout=10)

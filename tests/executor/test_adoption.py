@@ -334,7 +334,7 @@ def test_jobs_of_rules_with_any_feature_are_adopted(tmp_path: Path, snakemake: A
 
 
 def test_the_next_run_waits_for_a_job_that_outlives_its_cancelled_run(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(
         tmp_path / "Snakefile",
@@ -346,10 +346,13 @@ def test_the_next_run_waits_for_a_job_that_outlives_its_cancelled_run(
                 "until [ -e go-a ]; do sleep 0.1; done; touch a.txt"
         """,
     )
+    # Of the worker: its supervisor waits for six of them.
+    monkeypatch.setenv("KOCHI_HEARTBEAT", "60")
     with worker(tmp_path):
+        monkeypatch.delenv("KOCHI_HEARTBEAT")
         with background(*IN_QUEUE, cwd=tmp_path) as controller:
             wait_until(lambda: starts(tmp_path) == {"a": 1})
-            # As one whose node hangs. Its supervisor gives it half a minute.
+            # As one whose node hangs.
             (state,) = machine().glob("workers/*/worker.json")
             pid = json.loads(state.read_text())["process"]["pid"]
             os.kill(pid, signal.SIGSTOP)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from run_helpers import background
-from support import result_of, write
+from support import result_of, wait_until, write
 
 from snakemake_kochi.executor.job_queues import Assignment, JobQueues
 from snakemake_kochi.files import is_name
@@ -170,11 +169,8 @@ def queue(isolated_environment: Path) -> Queue:
 
 def claimed(queue: Queue) -> Iterator[Claim]:
     """What a worker of the queue gets to do."""
-    deadline = time.monotonic() + 40
-    while time.monotonic() < deadline:
-        yield from queue.claim(7, lambda _: "take")
-        time.sleep(0.02)
-    raise TimeoutError("no job came")
+    while True:
+        yield from wait_until(lambda: queue.claim(7, lambda _: "take"), "a job comes")
 
 
 def test_out_of_memory_and_timeout_count_as_retries_with_more_resources_and_a_drain_does_not(
@@ -206,7 +202,7 @@ def test_out_of_memory_and_timeout_count_as_retries_with_more_resources_and_a_dr
             if end == "success":
                 (tmp_path / "a.txt").touch()
             assert queue.finish(claim, result_of(claim, end))
-        output, _ = controller.communicate(timeout=40)
+        output, _ = controller.communicate(timeout=120)
     print(output)
     assert controller.returncode == 0
     assert asked == [

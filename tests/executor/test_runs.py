@@ -130,7 +130,7 @@ def test_a_queue_is_left_to_the_users_worker_until_that_leaves(tmp_path: Path) -
             output: "{name}.txt"
             resources: kochi_queue="mine", kochi_exclusive=1
             shell:
-                "echo $KOCHI_WORKER_ID >> workers; mkdir alone;"
+                "mkdir alone; echo $KOCHI_WORKER_ID >> workers;"
                 "until [ -e go ]; do sleep 0.1; done; rmdir alone; touch {output}"
         """,
     )
@@ -245,12 +245,14 @@ def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path, snakema
             output: "out.txt"
             retries: 0
             resources: tried=lambda wildcards, attempt: attempt
-            shell: "echo {resources.tried} >> tries; test -e go || sleep 300; echo done > {output}"
+            shell:
+                "echo {resources.tried} >> tries;"
+                "test -e go || {{ touch waits; sleep 300; }}; echo done > {output}"
         """,
     )
     run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "1")
     with background(*run, cwd=tmp_path) as controller:
-        wait_until((tmp_path / "tries").exists)
+        wait_until((tmp_path / "waits").exists)
         # The worker is the child of its supervisor, which has the same command line.
         supervisor, worker = sorted(
             (p for p in our_processes() if "snakemake_kochi.worker" in " ".join(p.cmdline())),

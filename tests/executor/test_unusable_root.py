@@ -84,7 +84,7 @@ def test_a_queue_that_becomes_unwritable_ends_the_run_with_one_message(
             input: "b", "slow"
         rule slow:
             output: "slow"
-            shell: "touch began; sleep 60; touch {output}"
+            shell: "touch began; sleep 300; touch {output}"
         rule a:
             output: "a"
             shell:
