@@ -215,7 +215,7 @@ def test_an_interrupt_ends_the_following_and_not_the_run(kochi: Kochi, here: Pat
     assert following.stdout is not None
     assert following.stdout.readline()
     following.send_signal(signal.SIGINT)
-    _, said = following.communicate(timeout=30)
+    _, said = following.communicate(timeout=120)
     assert following.returncode == 130
     assert "The run goes on." in said
     assert launched().state == "running"
@@ -277,7 +277,7 @@ def test_one_that_was_killed_before_it_began_is_in_nobodys_way(kochi: Kochi, her
         [sys.executable, "-m", "snakemake_kochi.detached", str(paths.directory)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert late.returncode == 1
     assert "was given up" in late.stderr
@@ -285,13 +285,14 @@ def test_one_that_was_killed_before_it_began_is_in_nobodys_way(kochi: Kochi, her
 
 
 def test_each_order_from_another_host_interrupts_a_run_once(here: Path) -> None:
-    text = "trap 'echo >> told; [ -e done ] && exit 7; touch done' INT; while :; do sleep 0.1; done"
+    trap = "trap 'echo >> told; [ -e done ] && exit 7; touch done' INT; touch ready"
+    text = f"{trap}; while :; do sleep 0.1; done"
     _, paths = make_launch(Root.find().machine("local"), "", ["bash", "-c", text], is_job=False)
     supervisor = subprocess.Popen(
         [sys.executable, "-m", "snakemake_kochi.detached", str(paths.directory)]
     )
     try:
-        wait_until(paths.process.exists)
+        wait_until((here / "ready").exists)
         write_stop(paths)
         wait_until((here / "done").exists)
         assert supervisor.poll() is None
@@ -507,7 +508,7 @@ def test_a_machine_may_say_that_controllers_are_in_allocations(
 def test_a_run_whose_allocation_never_began_is_taken_back(
     kochi: Kochi, here: Path, on_cluster: SlurmCluster
 ) -> None:
-    blocker = on_cluster.run("sbatch", "--parsable", "-N2", "--exclusive", "--wrap", "sleep 60")
+    blocker = on_cluster.run("sbatch", "--parsable", "-N2", "--exclusive", "--wrap", "sleep 600")
     assert kochi("launch", "--in-allocation", "--", "all").status == 0
     status = kochi("launch", "--status", "--json").data
     assert status["state"] == "launched"

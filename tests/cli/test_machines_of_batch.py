@@ -233,18 +233,25 @@ def test_a_machine_that_comes_back_is_followed_to_its_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machines_of_batch, "_FIRST_PAUSE", 0.05)
-    mark = tmp_path / "mark"
+    mark, seen = tmp_path / "mark", tmp_path / "seen"
     back = (
         "import os, sys, time\n"
         f"if not os.path.exists({str(mark)!r}):\n"
         f"    open({str(mark)!r}, 'w').close()\n"
         "    sys.exit(75)\n"
         "print('here again', flush=True)\n"
-        f"open({str(mark)!r} + 'seen', 'w').close()\n"
         "time.sleep(1)\n"
         "print('the end')\n"
     )
-    wait = f"import os, time\nwhile not os.path.exists({str(mark)!r} + 'seen'): time.sleep(0.02)"
+    wait = f"import os, time\nwhile not os.path.exists({str(seen)!r}): time.sleep(0.02)"
+    show = _Following._print
+
+    def show_and_note(self: _Following, member: _Member, number: int, line: str) -> None:
+        show(self, member, number, line)
+        seen.touch()
+
+    # What was printed may be read later: only who is shown again is waited for.
+    monkeypatch.setattr(_Following, "_print", show_and_note)
     found = members(spica=back, local=wait)
     _Following(found).follow()
     assert capsys.readouterr().out == "spica | here again\nspica | the end\n"

@@ -8,13 +8,17 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pexpect
 import pytest
 from support import wait_until
 
+from snakemake_kochi.files import to_json
 from snakemake_kochi.paths import Root
+from snakemake_kochi.processes import ProcessIdentity
+from snakemake_kochi.queue.workers import read_worker
 
 from .conftest import COMMAND, Outcome, install, make_repository
 
@@ -44,7 +48,7 @@ def test_jobs_are_those_that_wait_or_run_and_with_t_all(kochi: Kochi, work: Work
         *("Submitted", "Started", "Running Time"),
     ]
     assert table[2].split()[:5] == ["1", "mine", "true", "test", "waiting"]
-    assert re.match("0 +ANON +false +first +failed: exit status 1 +0 .* 0:00:0", table[3])
+    assert re.match(r"0 +ANON +false +first +failed: exit status 1 +0 .* 0:0\d:\d\d", table[3])
 
 
 def test_jobs_of_one_name_are_told_apart_and_those_that_failed_are_found(
@@ -168,7 +172,7 @@ def test_a_job_says_why_it_waits_and_who_runs_it(kochi: Kochi, worker: Worker) -
     wait_until(lambda: kochi("show", "job", "0", "--json").data["started"] is not None)
     text = kochi("show", "job", "0").out
     assert f"Running: worker 0 on {os.uname().nodename} runs it" in text
-    assert f"Attempt 1: worker 0 on {os.uname().nodename}, 0:00:0" in text
+    assert f"Attempt 1: worker 0 on {os.uname().nodename}, 0:0" in text
     (Path.cwd() / "go-on").touch()
     wait_until(lambda: kochi("show", "job", "0", "--json").data["state"] == "succeeded")
     (attempt,) = kochi("show", "job", "0", "--json").data["attempts"]
@@ -190,9 +194,9 @@ def test_a_job_tells_how_its_attempts_ended(kochi: Kochi, work: Work, worker: Wo
     work()
     lines = kochi("show", "job", "0").out.splitlines()
     first, second = (line for line in lines if line.startswith("Attempt "))
-    assert first.startswith(f"Attempt 1: worker 0 on {here}, 0:00:")
+    assert first.startswith(f"Attempt 1: worker 0 on {here}, 0:0")
     assert "drained" in first
-    assert second.startswith(f"Attempt 2: worker 1 on {here}, 0:00:")
+    assert second.startswith(f"Attempt 2: worker 1 on {here}, 0:0")
     assert second.endswith(", exit status 3")
 
 
@@ -403,6 +407,30 @@ def test_the_log_of_a_worker_is_shown_and_followed_until_it_leaves(
     )
     process.send_signal(signal.SIGTERM)
     assert "worker 0 left" in follower.communicate()[0]
+
+
+def test_the_log_of_a_worker_is_followed_until_its_process_has_ended(
+    kochi: Kochi, worker: Worker
+) -> None:
+    process = worker()
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+    paths = Root.find().machine("local").worker(0)
+    with subprocess.Popen(["sleep", "1000"]) as still_there:
+        own = ProcessIdentity.of(still_there.pid)
+        assert own is not None
+        state = replace(read_worker(Root.find().machine("local"), 0), process=own)
+        paths.state.write_bytes(to_json(state.to_dict()))
+        follower = subprocess.Popen(
+            [*COMMAND, "show", "log", "worker", "0", "-f"], stdout=subprocess.PIPE, text=True
+        )
+        assert follower.stdout is not None
+        while "worker 0 left" not in follower.stdout.readline():
+            assert follower.poll() is None
+        with paths.log.open("a") as stream:
+            stream.write("its last words\n")
+        still_there.kill()
+    assert "its last words\n" in follower.communicate()[0]
 
 
 def test_the_log_of_an_installation_is_the_newest_one_even_if_it_failed(

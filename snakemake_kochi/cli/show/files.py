@@ -232,7 +232,10 @@ def worker_log(machine: str | None, follow: bool, worker: int) -> None:
     found = find_worker(paths, worker)
 
     def is_gone() -> bool:
-        return find_worker(paths, worker).describe() in ("left", "lost")
+        state = find_worker(paths, worker)
+        # The last line comes after the state of one that has left.
+        may_write = state.is_on_this_node and state.process.is_alive()
+        return state.describe() in ("left", "lost") and not may_write
 
     log = paths.worker(worker).log
     if found.allocation:
