@@ -206,7 +206,7 @@ def test_an_installation_stays_while_a_program_has_it_in_its_environment(made: M
     install = made.install("used")
     made.install("unused")
     variables = {**os.environ, "KOCHI_INSTALL_PREFIX_TOOL": install.prefix}
-    process = subprocess.Popen(["sleep", "60"], env=variables)
+    process = subprocess.Popen(["sleep", "1000"], env=variables)
     try:
         made.stage.clean()
         assert made.installs == {"used"}

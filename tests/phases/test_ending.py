@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,18 +22,37 @@ wait
 """
 
 
+class Clock:
+    """It begins to run when these files are complete."""
+
+    def __init__(self, *files: Path) -> None:
+        self._files = files
+        self._began: float | None = None
+
+    def __call__(self) -> float:
+        if self._began is None and all(
+            file.exists() and file.read_text().endswith("\n") for file in self._files
+        ):
+            self._began = time.monotonic()
+        return 0.0 if self._began is None else time.monotonic() - self._began
+
+
 @pytest.mark.parametrize(
-    ("script", "status"),
+    ("script", "status", "files"),
     [
-        ("echo begun; sleep 60 & echo $! > child; wait", 143),
-        ("trap 'exit 0' TERM; echo begun; sleep 60 & echo $! > child; wait", 0),
-        (STUBBORN, 137),
+        ("echo begun; sleep 60 & echo $! > child; wait", 143, ["child"]),
+        ("trap 'exit 0' TERM; echo begun; sleep 60 & echo $! > child; wait", 0, ["child"]),
+        (STUBBORN, 137, ["child", "in_session"]),
     ],
 )
 def test_a_script_is_ended_after_its_time_with_all_that_it_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, status: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, status: int, files: list[str]
 ) -> None:
-    monkeypatch.setattr(ending, "GRACE", 0.3)
+    if status == 137:
+        monkeypatch.setattr(ending, "GRACE", 0.3)
+    # However late the script begins here.
+    clock = Clock(*(tmp_path / name for name in (*files, "output")))
+    monkeypatch.setattr(ending, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
     environment, output = Environment("", [], {}), tmp_path / "output"
     began = time.monotonic()
     found = run_script(script, "x", tmp_path, environment, True, tmp_path, output, timeout=0.7)

@@ -73,12 +73,12 @@ def test_a_command_that_fails_hangs_or_prints_much_ends_no_run(
         "syntax": "if",
     }
     began = time.monotonic()
-    found = outputs(find(place, commands, limit=2))
-    assert time.monotonic() - began < 20
+    found = outputs(find(place, commands, limit=5))
+    assert time.monotonic() - began < 50
     # Without a path that is another one each time.
     assert found["missing"] == ("missing: line 1: no-such-program: command not found", 127)
     assert found["hangs"] == ("begun", None)
-    assert "not found within 2 seconds" in capfd.readouterr().err
+    assert "not found within 5 seconds" in capfd.readouterr().err
     assert len(found["floods"][0]) <= 4096
     assert found["exits"] == ("", 7)
     assert found["secret"] == ("[left out]\nrest", 0)
@@ -87,7 +87,7 @@ def test_a_command_that_fails_hangs_or_prints_much_ends_no_run(
     # What a command leaves running is ended.
     left = int(found["leaves"][0])
     assert wait_until(
-        lambda: (entry := process_entry(left)) is None or entry.state in "ZX", 10, 0.02
+        lambda: (entry := process_entry(left)) is None or entry.state in "ZX", 60, 0.02
     )
     assert outputs(find(place, {"a": "echo a"}, "exit 1")) == {"a": ("", None)}
 

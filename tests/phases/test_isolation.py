@@ -154,10 +154,10 @@ def test_nothing_of_a_killed_job_is_left(isolated: Isolated, tmp_path: Path, kil
         code = "import subprocess, sys; subprocess.run(sys.argv[1:])"
         command = [sys.executable, "-c", code, *command]
     process = started(command, tmp_path / "output")
-    assert wait_until(lambda: len(sleeping(marker)) == 2, 20.0, 0.01, 0.1)
+    assert wait_until(lambda: len(sleeping(marker)) == 2, 60.0, 0.01, 0.1)
     process.kill()
     process.wait()
-    assert wait_until(lambda: not sleeping(marker), 20.0, 0.01, 0.1)
+    assert wait_until(lambda: not sleeping(marker), 60.0, 0.01, 0.1)
 
 
 def test_a_task_that_a_daemon_starts_outside_enters_the_isolation(isolated: Isolated) -> None:

@@ -25,6 +25,7 @@ from snakemake_kochi.queue import (
     RunRecord,
     Ticket,
     WorkerState,
+    list_jobs,
     list_runs,
 )
 from snakemake_kochi.queue.explain import AttemptView
@@ -43,6 +44,11 @@ SNAKEFILE = """
         output: "slow"
         shell: "touch begun; SECONDS_OF_SLOW; touch {output}"
 """
+# Where the workers 0 and 1 are, each of them gets a job, however late it begins.
+MEET = (
+    "mkdir -p met; touch met/$KOCHI_WORKER_ID;"
+    "until [ -e met/0 ] && [ -e met/1 ]; do sleep 0.05; done"
+)
 COMMAND = [sys.executable, "-P", "-m", "snakemake"]
 
 
@@ -111,8 +117,10 @@ def trace(kochi: Any, *arguments: str, cwd: Path) -> Trace:
 def test_each_job_of_a_run_of_two_workers_is_a_slice_in_a_slot(
     tmp_path: Path, snakemake: Any, kochi: Any
 ) -> None:
-    write(tmp_path / "Snakefile", SNAKEFILE.replace("SECONDS_OF_SLOW", "sleep 0.2"))
+    text = SNAKEFILE.replace("SECONDS_OF_SLOW", "sleep 0.2").replace("sleep 0.05", MEET)
+    write(tmp_path / "Snakefile", text)
     options = ("--executor", "kochi", "--jobs", "4", "--cores", "2", "--kochi-workers", "2")
+    options += ("--kochi-cores", "2")
     assert snakemake(*options, cwd=tmp_path).returncode == 0
     (tmp_path / "out" / "3").unlink()
     assert snakemake(*options, cwd=tmp_path).returncode == 0
@@ -138,7 +146,7 @@ def test_each_job_of_a_run_of_two_workers_is_a_slice_in_a_slot(
 
 
 def test_a_run_that_goes_on_has_slices_up_to_now(tmp_path: Path, kochi: Any) -> None:
-    write(tmp_path / "Snakefile", SNAKEFILE.replace("SECONDS_OF_SLOW", "sleep 60"))
+    write(tmp_path / "Snakefile", SNAKEFILE.replace("SECONDS_OF_SLOW", "sleep 600"))
     process = psutil.Popen(
         [*COMMAND, "--executor", "kochi", "--jobs", "20", "--cores", "1", "--quiet"],
         cwd=tmp_path,
@@ -146,6 +154,8 @@ def test_a_run_that_goes_on_has_slices_up_to_now(tmp_path: Path, kochi: Any) -> 
     )
     try:
         wait_until((tmp_path / "begun").exists)
+        # Many jobs are submitted in several batches.
+        wait_until(lambda: len(list_jobs(machine(), ended=True)) == 13)
         found = trace(kochi, cwd=tmp_path)
         listed = json.loads(kochi("trace", "--list", "--json", cwd=tmp_path).stdout)
         assert [run["state"] for run in listed] == ["running"]

@@ -17,6 +17,8 @@ from full_disk import mounted
 from support import git, printed, start, wait_until, worker_command
 
 from snakemake_kochi.artifacts.record import contradictions, todays_form
+from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import shared_workers
 
 from .conftest import ExampleProject, begin_project
 
@@ -102,7 +104,10 @@ def workers(directory: Path, count: int) -> Iterator[list[subprocess.Popen[bytes
     command = worker_command(root, directory, queues=["q"], cores=2, stay=True)
     root.mkdir(exist_ok=True)
     processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(count)]
+    machine = Root(root).machine("local")
     try:
+        # All of them are to have a part of the work.
+        wait_until(lambda: len(shared_workers(machine, "q")) == count)
         yield processes
     finally:
         for process in processes:
