@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from faults.stage import dead_process
 
 from snakemake_kochi.detached.launches import look_at
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.locks import settle_locks
+from snakemake_kochi.locks import migration, settle_locks
 from snakemake_kochi.locks.settings import find_lock_settings
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
@@ -288,11 +289,20 @@ def test_a_silent_process_on_another_host_is_watched_and_finds_its_presumed_deat
     assert last_adopter(earlier.machine, "third") == (0, None)
 
 
-def test_a_process_whose_heartbeat_moves_while_it_is_watched_is_alive(earlier: Earlier) -> None:
+def test_a_process_whose_heartbeat_moves_while_it_is_watched_is_alive(
+    earlier: Earlier, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = earlier.worker(2, node=ELSEWHERE, heartbeat_interval=1)
-    words = ["sh", "-c", f"sleep 0.5; touch {path}"]
-    with subprocess.Popen(words), pytest.raises(KochiError, match="worker 2 on n7"):
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        path.touch()
+
+    monkeypatch.setattr(migration, "time", SimpleNamespace(sleep=wait))
+    with pytest.raises(KochiError, match="worker 2 on n7"):
         settle_locks(earlier.machine)
+    assert waits == [2]
 
 
 def test_after_a_person_removed_the_settings_of_the_locks_files_are_migrated_too(

@@ -104,7 +104,7 @@ def test_a_lock_that_other_processes_hold_all_the_time_excludes(
 ) -> None:
     settings = settle_locks(machine, kind=kind)
     with hold(machine.locks.probe(this_node().host), settings.kind):
-        probe_locks(machine, deadline=2)
+        probe_locks(machine, deadline=6)
 
 
 @pytest.mark.parametrize(("inject", "said"), FAULTS)

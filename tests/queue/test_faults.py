@@ -347,7 +347,8 @@ def test_processes_that_cannot_be_ended_are_waited_for_once_and_killed_again_rar
 
     time = 1000.0
     assert Observer().kill_patience == 5.0
-    observer = Observer(lambda: time, kill_patience=0.1)
+    # A search for processes may take a tenth of a second, and more beside other programs.
+    observer = Observer(lambda: time, kill_patience=2.0)
     try:
         with monkeypatch.context() as patch:
             patch.setattr(os, "kill", refuse)
