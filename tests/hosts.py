@@ -13,7 +13,7 @@ from types import TracebackType
 import psutil
 from support import wait_until
 
-_STOPPING = 10.0
+_STOPPING = 60.0
 _ENTERED = ("--uts", "--pid", "--mount", "--net")
 _APART = ("--uts", "--pid", "--mount", "--mount-proc", "--fork", "--kill-child")
 
@@ -118,7 +118,7 @@ class Started:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    def wait(self, seconds: float = 60) -> int:
+    def wait(self, seconds: float = 120) -> int:
         """Its exit status."""
         try:
             return self._process.wait(seconds)
