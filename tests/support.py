@@ -36,6 +36,7 @@ PROGRAMS = PreloadedPrograms(PYTHON_PATH)
 
 
 Process = subprocess.Popen[str] | ProgramRun
+_MOST_COUNTED = 5.0  # seconds between two looks of `wait_until`
 
 
 # See the option --executor in conftest.py.
@@ -229,9 +230,12 @@ def begin(
 def wait_until(condition: Callable[[], Found], what: str = "", seconds: float = 60) -> Found:
     """Wait for something that must happen, and return what the condition gave; how long it takes is
     not what is tested."""
-    began = time.monotonic()
+    waited, looked = 0.0, time.monotonic()
     while not (found := condition()):
-        waited = time.monotonic() - began
+        moment = time.monotonic()
+        # While the computer stood still, nothing that is waited for could happen.
+        waited += min(moment - looked, _MOST_COUNTED)
+        looked = moment
         assert waited < seconds, f"did not happen: {what or condition}"
         # Many conditions start a process or look at all processes. Evaluated 50 times a second for
         # a long time, they take a processor from what the test waits for.
