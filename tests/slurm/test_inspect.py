@@ -84,10 +84,12 @@ def login(tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster) -> 
 
 def test_a_login_beside_a_job_goes_through_its_allocation(login: Login) -> None:
     assert login.type("alloc", "-q", "q", "-n", "node2", "-b").returncode == 0
-    script = "export FOUND=it; cd /usr; taskset -cp 1 $$; sleep 300; true"
+    # What is waited for is what the last program of the job has.
+    script = "taskset -cp 1 $$; cd /usr; export FOUND=it; sleep 300; true"
     login.type("enqueue", "-q", "q", "--shared", "--", "bash", "-c", script)
     wait_until(lambda: find_job(login.machine, 0).state == "running", "the job runs")
-    wait_until(lambda: login.type("inspect", "job", "0", "--", "pwd").stdout == "/usr\n")
+    where = ("inspect", "job", "0", "--", "sh", "-c", 'echo "$FOUND in $PWD"')
+    wait_until(lambda: login.type(*where).stdout == "it in /usr\n")
     show = 'hostname; echo "$FOUND $KOCHI_JOB_ID $SLURM_STEP_ID"; taskset -cp $$; exit 7'
     done = login.type("inspect", "job", "0", "--", "bash", "-c", show)
     assert done.returncode == 7

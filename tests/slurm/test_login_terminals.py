@@ -117,7 +117,9 @@ def test_a_login_beside_a_job_from_the_laptop(at_work: LoginSite) -> None:
     job = ("enqueue", *ON, "-q", "q", "--shared", "--", "bash", "-c", script)
     assert laptop.kochi(*job).returncode == 0
     inspect = ("inspect", *ON, "job", "0")
-    wait_until(lambda: laptop.kochi(*inspect, "--", "pwd").stdout == "/usr\n")
+    # Of the program that the script ends with, not of the script before it.
+    where = ("--", "sh", "-c", 'echo "$FOUND in $PWD"')
+    wait_until(lambda: laptop.kochi(*inspect, *where).stdout == "it in /usr\n")
     odd = "a  b\n'c' \"$d\" `e` \\ %f"
     show = 'printf %s "$1"; hostname; echo $FOUND; exit 7'
     done = laptop.kochi(*inspect, "--", "bash", "-c", show, "x", odd)
