@@ -80,7 +80,7 @@ def test_workers_are_requested_as_jobs_wait_and_leave_while_others_run(
 def test_an_allocation_for_which_no_job_waits_any_more_is_cancelled(
     project: ClusterProject,
 ) -> None:
-    project.cluster.run("sbatch", "--output=/dev/null", "--nodelist=node1", "--wrap", "sleep 100")
+    project.cluster.run("sbatch", "--output=/dev/null", "--nodelist=node1", "--wrap", "sleep 1000")
     project.configure(max_workers=2, idle_timeout="30s")
     project.write_jobs(0, SNAKEFILE)
     project.start("out/first", "out/gate")
@@ -90,7 +90,8 @@ def test_an_allocation_for_which_no_job_waits_any_more_is_cancelled(
     [begun] = project.lines("began")
     go(project, begun)
     wait_until(lambda: "PENDING" not in project.cluster.jobs().values())
-    assert "Cancelled allocations for which no job waits" in project.said
+    # The run says so when it knows it.
+    wait_until(lambda: "Cancelled allocations for which no job waits" in project.said)
     go(project, "first", "gate")
     project.end_well()
 

@@ -73,8 +73,13 @@ def test_a_port_of_a_job_is_reached_through_its_allocation(login: SlurmCluster) 
     serve(someone, port)
     someone.leaves()
     assert "snakemake_kochi.terminal.port_relay" in login.calls("srun")[-1]
-    steps = login.run("squeue", "--steps", "--noheader", "--format=%i")
-    assert not [step for step in steps.split() if step.partition(".")[2].isdigit()]
+
+    def steps() -> list[str]:
+        found = login.run("squeue", "--steps", "--noheader", "--format=%i").split()
+        return [step for step in found if step.partition(".")[2].isdigit()]
+
+    # Slurm learns of a step's end after who waits for it.
+    wait_until(lambda: not steps(), "the step ends")
 
 
 def test_a_job_that_waits_names_the_allocation_of_its_worker(

@@ -45,7 +45,7 @@ def test_a_run_on_another_login_node_waits_for_jobs_in_allocations(
     )
     assert "This run waits 6 s for a sign of life" in again.said
     project.go()
-    assert again.wait(90) == 0, again.said
+    assert again.wait(150) == 0, again.said
     assert all(len(began) == 1 for began in project.lines("began").values())
     assert set(project.lines("done")) == set(map(str, range(6)))
     assert list(project.machine.controllers.iterdir()) == []
@@ -63,7 +63,7 @@ def test_a_run_is_adopted_sooner_if_slurm_reports_the_end_of_its_own_allocation(
         cwd=project.directory,
         environment={**os.environ, **environment},
     )
-    wait_until(lambda: project.lines("began"))
+    wait_until(lambda: project.lines("began").get("0"))
     # All at once: otherwise the run would begin the job again whose worker scancel ends first.
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
