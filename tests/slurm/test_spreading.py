@@ -32,13 +32,14 @@ EXPERIMENT = """
       depend_params: [point]
       script: |
         echo "$(hostname) $KOCHI_PARAM_POINT" | tee -a "$PLACE/begun"
-        if [ "$(head -n 1 "$PLACE/begun")" = "$(hostname) $KOCHI_PARAM_POINT" ]; then
-          until [ "$(wc -l < "$PLACE/begun")" -ge 2 ]; do sleep 0.1; done
-        elif [ "$(wc -l < "$PLACE/begun")" -ge 3 ]; then
-          until [ "$(wc -l < "$PLACE/begun")" = 4 ]; do sleep 0.1; done
-        else
-          until [ "$(wc -l < "$PLACE/begun")" -ge 3 ]; do sleep 0.1; done
-        fi
+        # Which one it is does not change while it asks.
+        line="$(hostname) $KOCHI_PARAM_POINT"
+        case $(grep -m 1 -n -x "$line" "$PLACE/begun" | cut -d : -f 1) in
+          1) least=2 ;;
+          2) least=3 ;;
+          *) least=4 ;;
+        esac
+        until [ "$(wc -l < "$PLACE/begun")" -ge $least ]; do sleep 0.1; done
     """
 
 
