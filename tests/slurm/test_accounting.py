@@ -35,10 +35,10 @@ OWN = Machine("own").allocation_at
 
 ONE = Wanted(cores=1)
 # Seconds in which a submission whose answer was lost is not repeated.
-UNACCOUNTED = 8.0
+UNACCOUNTED = 15.0
 WHOLE_NODE = Wanted(cores=2)
 # Lost submissions are tried again at once.
-HASTY = Pace(answer=10.0, submission=30.0, first_pause=0.5, most_pause=0.5)
+HASTY = Pace(answer=10.0, submission=60.0, first_pause=0.5, most_pause=0.5)
 # State and nodes, by id.
 Standing = dict[str, tuple[str, str]]
 
@@ -341,7 +341,7 @@ def test_jobs_over_a_limit_of_the_account_wait_and_the_message_shows_how_to_see_
     project.configure(max_workers=2, cores=1, account="small", idle_timeout="30s")
     project.start()
     project.wait_for_beginnings(1)
-    wait_until(lambda: "AssocMaxJobsLimit" in project.said, seconds=40)
+    wait_until(lambda: "AssocMaxJobsLimit" in project.said)
     assert re.search(
         r"Allocation \d+_2 waits: AssocMaxJobsLimit\. It begins when other jobs under this limit "
         r"have ended, and never if .* machines: own: allocation: account, max_workers, ",
@@ -401,7 +401,7 @@ def test_a_refusal_because_of_the_account_ends_the_run_with_the_keys_to_change(
         limit(limited)
     project.configure(max_workers=2, cores=1, **allocation)
     run = project.start()
-    assert run.wait(60) == 1
+    assert run.wait(120) == 1
     said = " ".join(project.said.split())
     assert words in said
     assert f"See machines: own: allocation: {keys} in kochi.yaml" in said

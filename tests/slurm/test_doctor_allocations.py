@@ -151,14 +151,14 @@ def test_a_worker_that_cannot_start_is_a_failure(project: ClusterProject, tmp_pa
 def test_the_doctor_waits_for_a_busy_node_and_reports_slurms_reason(
     project: ClusterProject, one_node: None
 ) -> None:
-    doctor = Doctor(project, "--wait", "4s")
+    doctor = Doctor(project, "--wait", "15s")
     found = doctor.end()
     assert doctor.process.returncode == 0
     assert found["lock between nodes"]["verdict"] == "ok"
     compute = found["between compute nodes"]
     assert compute["verdict"] == "warning"
     assert compute["measured"].startswith("not tested: no worker started in allocation ")
-    reason = compute["measured"].rpartition(" 4 seconds: ")[2]
+    reason = compute["measured"].rpartition(" 15 seconds: ")[2]
     assert "ReqNodeNotAvail" in reason
     assert f" waits: {reason}" in doctor.remarks
     doctor.assert_nothing_is_left()
@@ -197,7 +197,7 @@ def test_ctrl_c_in_the_middle_of_a_test_leaves_nothing(project: ClusterProject) 
 
 
 def test_the_workers_of_a_killed_doctor_leave_by_themselves(project: ClusterProject) -> None:
-    doctor = Doctor(project, "--wait", "5s")
+    doctor = Doctor(project, "--wait", "15s")
     doctor.wait_for_test()
     doctor.process.kill()
     doctor.process.communicate(timeout=60)
