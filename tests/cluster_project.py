@@ -89,7 +89,7 @@ class ClusterProject:
         found = self.directory.glob(f"{what}-*")
         return {path.name.partition("-")[2]: path.read_text().split() for path in found}
 
-    def wait_for_beginnings(self, count: int, seconds: float = 30) -> list[str]:
+    def wait_for_beginnings(self, count: int, seconds: float = 90) -> list[str]:
         """Until so many attempts have begun; returns the Slurm jobs in which they did."""
 
         def begun() -> list[str]:
@@ -104,7 +104,7 @@ class ClusterProject:
     def go(self) -> None:
         (self.directory / "go").touch()
 
-    def end_well(self, seconds: float = 60) -> None:
+    def end_well(self, seconds: float = 120) -> None:
         """The last run ends, and each job was done once."""
         try:
             assert self.runs[-1].wait(seconds) == 0, self.said

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shutil import which
 from types import TracebackType
 
-_ENDING = 10.0
+_ENDING = 60.0
 _CONNECTING = 60.0
 
 

@@ -172,7 +172,7 @@ class SlurmCluster:
         if not {"slurmctld", *self.nodes} <= self._processes.keys():
             return False
         try:
-            self.cancel_jobs()
+            self.cancel_jobs(_STOPPING)
         except (subprocess.SubprocessError, TimeoutError):
             return False
         return all(self._answers("idle", node) for node in self.nodes)
@@ -235,10 +235,10 @@ class SlurmCluster:
         lines = self.run("squeue", "--noheader", "--format=%A %T").splitlines()
         return {int(number): state for number, state in map(str.split, lines)}
 
-    def cancel_jobs(self) -> None:
+    def cancel_jobs(self, seconds: float = _PATIENCE) -> None:
         """Cancel all jobs and wait for their ends. Raises TimeoutError."""
-        self.run("scancel", f"--user={getpass.getuser()}", timeout=_STOPPING)
-        self._wait(lambda: not self.jobs(), "all jobs end", _STOPPING)
+        self.run("scancel", f"--user={getpass.getuser()}", timeout=seconds)
+        self._wait(lambda: not self.jobs(), "all jobs end", seconds)
 
     def state_of(self, node: str) -> str:
         """As sinfo says it: idle, allocated, mixed, down, ..., `*` if it does not answer."""
@@ -275,7 +275,7 @@ class SlurmCluster:
         """Have a host of its own die: all processes there, at once, without a word."""
         self._hosts.pop(node).kill()
         for name in (node, f"host of {node}"):
-            self._processes.pop(name).wait(_STOPPING)
+            self._processes.pop(name).wait(_PATIENCE)
 
     def run_on(self, node: str, *command: str) -> str:
         """As `run`, on the host of a node that is apart."""
@@ -402,7 +402,7 @@ class SlurmCluster:
         """End exactly what was started: jobs first, for nobody else would end their processes."""
         if "slurmctld" in self._processes:
             with contextlib.suppress(subprocess.SubprocessError, TimeoutError):
-                self.cancel_jobs()
+                self.cancel_jobs(_STOPPING)
         for name in (*self.nodes, "slurmctld", "slurmdbd", "mariadbd"):
             self._stop(name, signal.SIGTERM)
         for node in list(self._hosts):

@@ -77,7 +77,7 @@ def test_an_interrupt_ends_jobs_and_allocations(project: ClusterProject) -> None
     wait_until(lambda: "PENDING" in project.cluster.jobs().values())
     before = len(project.cluster.calls("scancel"))
     os.killpg(run.pid, signal.SIGINT)
-    assert run.wait(30) != 0
+    assert run.wait(90) != 0
     assert project.cluster.jobs() == {}
     assert len(project.cluster.calls("scancel")) == before + 1
     assert "nothing of this run is left" in project.said

@@ -28,7 +28,7 @@ def test_jobs_too_long_for_the_rest_of_an_allocation_go_to_another_one(
     project.configure(max_workers=1, time=1, idle_timeout="30s")
     project.write_jobs(1)
     project.start()
-    project.wait_for_beginnings(2, seconds=90)
+    project.wait_for_beginnings(2, seconds=180)
     project.go()
     project.end_well()
     first, second = project.lines("began")["0"]

@@ -103,7 +103,7 @@ def test_the_jobs_of_a_host_that_died_are_done_on_the_other_one_and_once(
     project.cluster.lose_node(broken_node)
     set_down(project, broken_node)
     project.go()
-    project.end_well(90)
+    project.end_well()
     assert set(project.lines("done")) == {"0", "1", "2", "3"}
     assert begun_twice(project) == lost
     # Sooner than by its silence alone: Slurm reports the end of the allocation.

@@ -29,7 +29,7 @@ def test_a_worker_that_no_waiting_job_fits_leaves_long_before_its_idle_timeout(
     project.configure(max_workers=3, idle_timeout="30m")
     project.write_jobs(0, SNAKEFILE)
     project.start()
-    project.end_well(90)
+    project.end_well()
     [small], [large] = project.lines("began")["small"], project.lines("began")["large"]
     assert f"Cancelled idle allocations to make room for other jobs: {small}" in project.said
     assert small != large

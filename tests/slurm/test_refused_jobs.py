@@ -33,7 +33,7 @@ def run(tmp_path: Path, cluster: SlurmCluster, snakemake: Callable):
         write(tmp_path / "Snakefile", snakefile)
         environment = {**cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
         command = ("--profile", str(PROFILE), *arguments)
-        return snakemake(*command, cwd=tmp_path, env=environment, timeout=50)
+        return snakemake(*command, cwd=tmp_path, env=environment)
 
     return call
 

@@ -49,7 +49,6 @@ class Project:
             *("--profile", str(PROFILE), *arguments),
             cwd=self.directory,
             env=environment,
-            timeout=50,
         )
 
     @property

@@ -33,7 +33,7 @@ def test_a_node_on_which_no_worker_starts_is_avoided_and_named_and_the_run_goes_
     before = len(submissions(project.cluster))
     project.go()
     project.start()
-    project.end_well(90)
+    project.end_well()
     assert set(project.lines("done")) == {"0", "1"}
     assert f"This run avoids node {blind_node} until its end: 2 allocations ended" in project.said
     *first, last = submissions(project.cluster)[before:]
@@ -78,7 +78,7 @@ def test_if_no_worker_starts_on_any_node_the_run_ends_and_names_an_existing_log(
     """
     write(project.directory / "kochi.yaml", text)
     run = project.start()
-    assert run.wait(90) == 1
+    assert run.wait(200) == 1
     assert "no worker exists, and none starts: 4 allocations in a row" in project.said
     assert "Avoided: node1 and node2" in project.said
     logs = re.findall(r"The last one is \S+ on node \S+ \(\w+\); its log is (\S+)\. ", project.said)

@@ -20,6 +20,6 @@ def test_a_job_binds_the_tasks_of_a_step_to_cores_of_its_own(project: ClusterPro
         """,
     )
     run = project.start()
-    assert run.wait(60) == 0, project.said
+    assert run.wait(120) == 0, project.said
     said = (project.directory / "out").read_text()
     assert said == "Cpus_allowed_list:\t0\nCpus_allowed_list:\t1\n"

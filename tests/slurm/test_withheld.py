@@ -76,7 +76,7 @@ def test_no_more_is_requested_than_jobs_can_have(
         project.configure(partition=partition, max_workers=1)
         project.write_jobs(0, snakefile)
         project.start()
-        assert project.runs[-1].wait(50) == 0, project.said
+        assert project.runs[-1].wait(120) == 0, project.said
         assert (project.directory / "out" / "0").read_text().strip() == given
 
 
@@ -87,7 +87,7 @@ def test_an_exclusive_job_does_not_begin_on_a_part_of_a_node(
         project.configure(max_workers=2)
         project.write_jobs(0, AFTER_ANOTHER)
         project.start("out/0")
-        assert project.runs[-1].wait(50) == 0, project.said
+        assert project.runs[-1].wait(120) == 0, project.said
         given = [(project.directory / name).read_text().strip() for name in ("built", "out/0")]
         assert given == ["1", "3"]
         assert "exclusive node" in project.said
