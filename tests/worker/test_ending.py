@@ -77,7 +77,7 @@ def test_a_job_that_ended_before_the_cancel_keeps_its_result(site):
 def test_a_worker_that_is_told_to_stop_requeues_its_jobs(site, number):
     script = "trap 'echo asked; exit 0' TERM; echo $$ > pid{0}; while :; do sleep 0.1; done"
     site.submit(script.format(0), script.format(1), "echo never here")
-    worker = site.start(cores=2)
+    worker = site.start(cores=2, grace=60)
     pids = [site.wait_for("pid0").strip(), site.wait_for("pid1").strip()]
     worker.send_signal(number)
     assert worker.wait() == 0
@@ -105,7 +105,7 @@ def test_a_ticket_is_not_requeued_while_a_process_of_it_lives_that_no_signal_end
         slot.send_signal = send
         """,
         grace=0.1,
-        leave_patience=5.0,
+        leave_patience=60.0 if is_back else 5.0,
     )
     pid = site.wait_for("pid").strip()
     worker.terminate()

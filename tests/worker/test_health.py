@@ -154,8 +154,9 @@ def test_a_shell_that_cannot_be_killed_is_not_waited_for(site: Site, tmp_path: P
 
 
 def test_a_worker_on_which_all_fails_that_succeeds_elsewhere_is_set_aside(site: Site) -> None:
-    # The checks find no fault of the node.
-    site.submit(*["sleep 0.15; [ $KOCHI_WORKER_ID != 0 ]"] * 60)
+    # The checks find no fault of the node. Neither has ended a job before both are at work.
+    together = "touch at-$KOCHI_WORKER_ID; until [ -e at-0 -a -e at-1 ]; do sleep 0.05; done; "
+    site.submit(*[f"{together}sleep 0.15; [ $KOCHI_WORKER_ID != 0 ]"] * 60)
     bad = site.start(cores=1, stderr=-3)
     site.wait_until(lambda: site.machine.worker(0).state.exists())
     good = site.start(cores=1)
@@ -221,7 +222,7 @@ def test_a_full_disk_loses_no_ticket_and_no_result(site: Site, mount: Mount) -> 
     site.submit("echo second")
     for name in outputs:
         (site.directory / name).touch()
-    worker = site.start(cores=1, heartbeat=0.2, idle_wait=0.1, stderr=-3)
+    worker = site.start(cores=1, heartbeat=0.4, idle_wait=0.1, stderr=-3)
     site.wait_until(lambda: site.job(0).started is not None)
     # Another user fills the disk.
     taken = fill(site.root.directory)

@@ -20,6 +20,8 @@ from tests.worker.conftest import descendants_of, is_running
 
 # Presumed dead after 12 heartbeats.
 QUICK = {"stay": True, "heartbeat": 0.3, "idle_wait": 0.1}
+# A supervisor ends a worker after 6, however busy this computer is.
+BUSY = 0.5
 
 
 def ended_attempt(site, job, attempt):
@@ -90,7 +92,7 @@ def test_a_worker_that_wakes_up_after_it_was_presumed_dead_changes_nothing(site,
 
 def test_a_worker_that_was_presumed_dead_ends_its_jobs_and_leaves_their_tickets_alone(site):
     site.submit("trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done", "echo never")
-    worker = site.start(cores=1, heartbeat=0.2, grace=10_000, stderr=-3)
+    worker = site.start(cores=1, heartbeat=1.0, grace=10_000, stderr=-3)
     pid = site.wait_for("pid").strip()
     presumed = {"worker": 0, "observer": "n7", "stood_still": 60, "time": "2020-01-01"}
     site.machine.worker(0).presumed_dead.write_bytes(to_json({"version": 2, **presumed}))
@@ -244,15 +246,15 @@ def test_a_worker_without_jobs_may_be_silent_for_longer_until_it_has_one_again(e
 
 
 def rests(site):
-    """Whether the worker, whose heartbeats are else 0.05 s apart, has said that they are rare."""
+    """Whether the worker, whose heartbeats are else 0.5 s apart, has said that they are rare."""
     started = site.machine.worker(0).state.exists()
-    return started and find_worker(site.machine, 0).heartbeat_interval == 0.2
+    return started and find_worker(site.machine, 0).heartbeat_interval == 2.0
 
 
 def test_a_worker_rests_while_it_has_no_job_and_announces_the_usual_heartbeats_before_the_next(
     site,
 ):
-    site.start(stay=True, heartbeat=0.05)
+    site.start(stay=True, heartbeat=BUSY)
     state = site.machine.worker(0).state
     for job in range(2):
         site.wait_until(lambda: rests(site))
@@ -260,11 +262,11 @@ def test_a_worker_rests_while_it_has_no_job_and_announces_the_usual_heartbeats_b
         site.wait_until(lambda beat=beat: find_worker(site.machine, 0).heartbeat > beat)
         site.submit(f"cat {state} > seen")
         assert site.ended(job).result.ok
-        assert json.loads((site.directory / "seen").read_text())["heartbeat_interval"] == 0.05
+        assert json.loads((site.directory / "seen").read_text())["heartbeat_interval"] == 0.5
 
 
 def test_a_worker_that_hangs_after_a_rest_is_ended_by_its_supervisor(site):
-    supervisor = site.start(stay=True, heartbeat=0.05)
+    supervisor = site.start(stay=True, heartbeat=BUSY)
     site.wait_until(lambda: rests(site))
     site.submit("echo $$ > pid; exec sleep 1000")
     pid = site.wait_for("pid").strip()
@@ -305,13 +307,13 @@ def test_a_ticket_that_was_requeued_before_it_began_has_no_ended_attempt(site):
 
 def test_a_stopped_worker_of_this_node_is_left_to_its_supervisor(site):
     site.submit("echo > started; sleep 1000")
-    worker = site.start(stay=True, heartbeat=0.05)
+    worker = site.start(stay=True, heartbeat=BUSY)
     site.wait_for("started")
     stopped = [worker.pid, *descendants_of(worker.pid)]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     observer = Observer()
-    deadline = time.monotonic() + 1.5  # 30 heartbeats
+    deadline = time.monotonic() + 16 * BUSY
     while time.monotonic() < deadline:
         assert recover(site.machine, "q", observer) == []
         time.sleep(0.05)

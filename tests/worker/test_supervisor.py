@@ -141,7 +141,7 @@ def test_a_worker_for_which_there_is_no_process_says_how_to_see_the_limit(site):
 
 def test_a_worker_that_gives_no_sign_of_life_is_ended_with_its_jobs(site):
     site.submit(HIDDEN + "[ -s main ] && exit 0; echo $$ > main; sleep 1000")
-    supervisor = site.start(heartbeat=0.1, stderr=-3)
+    supervisor = site.start(heartbeat=0.5, stderr=-3)
     pids = hidden_pids(site)
     os.kill(children_of(supervisor.pid)[0], signal.SIGSTOP)
     assert supervisor.wait() == -signal.SIGKILL
@@ -153,7 +153,7 @@ def test_a_worker_that_gives_no_sign_of_life_is_ended_with_its_jobs(site):
 
 def test_a_worker_that_waits_for_a_lock_gives_signs_of_life(site):
     site.submit("while [ ! -e go ]; do sleep 0.1; done", "true")
-    worker = site.start(cores=1, heartbeat=0.1)
+    worker = site.start(cores=1, heartbeat=0.4)
     site.wait_until(lambda: site.job(0).started is not None)
     with queue_lock(site.machine, "q"):
         (site.directory / "go").touch()
