@@ -38,6 +38,15 @@ class CountedPoll:
 select.poll = CountedPoll
 """
 
+# The same: jobs count as short, and what is held behind them is kept, however slow this computer
+# is.
+AHEAD = """
+import snakemake_kochi.worker.pace as pace
+job_ended = pace.Pace.job_ended
+pace.Pace.job_ended = lambda self, seconds: job_ended(self, min(seconds, 0.01))
+pace._PATIENCE = 120.0
+"""
+
 
 def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

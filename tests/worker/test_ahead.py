@@ -20,7 +20,7 @@ from snakemake_kochi.queue.skipped import ClaimSettings
 from snakemake_kochi.worker.claims import Claims
 from snakemake_kochi.worker.orders import Walltime
 from snakemake_kochi.worker.queues import Looks
-from tests.worker.conftest import COUNT_WAKE_UPS
+from tests.worker.conftest import AHEAD, COUNT_WAKE_UPS
 
 SHORT = ["true"] * 8
 UNTIL_GO = "until [ -e go ]; do sleep 0.1; done"
@@ -142,7 +142,7 @@ def test_jobs_are_told_to_end_before_the_tickets_that_the_worker_holds_are_reque
     site.submit(told + "while :; do sleep 0.01; done", name="long")
     held = [ticket.job for ticket in site.submit(*["true"] * 6)]
     (site.directory / "requeued").touch()
-    worker = site.start_changed(SLOW_REQUEUES, cores=1, cwd=site.directory, stay=True)
+    worker = site.start_changed(AHEAD + SLOW_REQUEUES, cores=1, cwd=site.directory, stay=True)
     site.wait_for("there")
     site.wait_until(lambda: find_worker(site.machine, 0).ahead == tuple(held))
     worker.send_signal(signal.SIGTERM)

@@ -24,7 +24,7 @@ from snakemake_kochi.worker.node.capacity import find_gpus
 from snakemake_kochi.worker.node.devices import Devices
 from snakemake_kochi.worker.runners.interface import Runners
 from snakemake_kochi.worker.starts import AlreadyBegunError, Starts
-from tests.worker.conftest import Site
+from tests.worker.conftest import AHEAD, Site
 
 HEADER = "-- attempt 2: worker 0 on "
 
@@ -239,7 +239,7 @@ UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
 def start_with_one_prepared(site: Site) -> tuple[Any, int]:
     """A worker that runs a long job, and has made the log of the one behind it."""
     *_, long, held = [each.job for each in site.submit(*SHORT, UNTIL_GO, "echo begun")]
-    worker = site.start_changed(SLOW_OPEN, cores=1, stay=True, cwd=site.directory)
+    worker = site.start_changed(AHEAD + SLOW_OPEN, cores=1, stay=True, cwd=site.directory)
     site.wait_until(site.machine.job(held).log.exists, "the log of the job behind")
     assert site.job(long).state == "running"
     return worker, held

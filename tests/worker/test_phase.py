@@ -112,7 +112,7 @@ def test_no_phase_is_lost_or_run_twice_while_its_spawners_are_killed(site: Any) 
 
 
 def test_a_stopped_process_for_phases_delays_a_job_and_starts_it_once(site: Any) -> None:
-    runners = "(phases := PhaseRunner(environment, 10_000, patience=0.3))"
+    runners = "(phases := PhaseRunner(environment, 10_000, patience=4))"
     site.start_with_runners(f"Runners([{runners}, ShellRunner()], [phases])", stay=True)
     submit(site)
     assert attempt_of(site, 0) == ("phase", "")

@@ -17,7 +17,7 @@ from snakemake_kochi.worker.claims import Claimed, Claims
 from snakemake_kochi.worker.orders import Walltime
 from snakemake_kochi.worker.pace import Pace
 from snakemake_kochi.worker.search import Search
-from tests.worker.conftest import Site
+from tests.worker.conftest import AHEAD, Site
 
 # Each claim takes so long that the next one is made beside other work.
 SLOW_CLAIMS = """
@@ -149,8 +149,8 @@ Runners.is_ready = is_ready_now
 
 def test_nothing_is_claimed_behind_a_ticket_that_is_still_being_prepared(site: Site) -> None:
     site.submit(*["true"] * 12)
-    options: Any = {"cores": 2, "stay": True, "idle_wait": 0.2, "heartbeat": 0.2}
-    site.start_changed(NOT_READY, cwd=site.directory, **options)
+    options: Any = {"cores": 2, "stay": True, "idle_wait": 0.2, "heartbeat": 0.5}
+    site.start_changed(AHEAD + NOT_READY, cwd=site.directory, **options)
     site.ended(11)
     (head,) = site.submit("true", name="head")
     site.wait_until(lambda: find_worker(site.machine, 0).ahead == (head.job,))
@@ -167,7 +167,7 @@ def test_nothing_is_claimed_behind_a_ticket_that_is_still_being_prepared(site: S
 
 
 def test_a_ticket_that_was_claimed_ahead_does_not_start_without_its_time(site: Site) -> None:
-    change = SLOW_CLAIMS + (
+    change = (AHEAD + SLOW_CLAIMS) + (
         "from snakemake_kochi.worker.orders import Walltime\n"
         "Walltime.seconds_for_jobs = lambda self: 0.0 if os.path.exists('late') else 1000.0\n"
     )

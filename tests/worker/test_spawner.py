@@ -143,7 +143,7 @@ def test_a_spawner_that_was_killed_is_replaced(site):
 
 
 def test_a_request_to_a_stopped_spawner_is_executed_once(site):
-    runners = "Runners([ShellRunner(Spawner(patience=0.3)), CommandRunner()])"
+    runners = "Runners([ShellRunner(Spawner(patience=4)), CommandRunner()])"
     submit(site, "true")
     site.start_with_runners(runners, stay=True)
     site.ended(0)

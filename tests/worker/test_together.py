@@ -196,7 +196,8 @@ os.open, os.link = slow_open, held_link
 def test_the_next_job_runs_while_the_end_of_the_last_one_is_published(
     site: Site, is_told_to_stop: bool
 ) -> None:
-    first, second = (each.job for each in submit(site, "true", "echo > second; sleep 0.5"))
+    rest = "sleep 600" if is_told_to_stop else "sleep 0.5"
+    first, second = (each.job for each in submit(site, "true", f"echo > second; {rest}"))
     worker = site.start_changed(HELD_END, cores=1, cwd=site.directory)
     site.wait_for("second")
     assert site.job(first).state == "running"

@@ -269,7 +269,7 @@ def test_a_workflow_that_starts_threads_is_left_to_the_command(site):
         site,
         """
         import threading, time
-        threading.Thread(target=time.sleep, args=(1.5,), daemon=True).start()
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
         rule made:
             output: "made/{i}.txt"
             shell: "echo > {output}"
@@ -374,7 +374,7 @@ def test_a_zygote_killed_between_the_copy_and_its_report_leaves_no_process_for_t
     assert workflow.runners_of(*workflow.submit("shell", 1)) == ["zygote"]
     zygote = the_zygote(process)
     # The first message gives the copy its job, the second tells the worker about the copy.
-    second = "inject=sendmsg:delay_enter=2000000:when=2"
+    second = "inject=sendmsg:delay_enter=8000000:when=2"
     delay = ["strace", "-q", "-o", os.devnull, "-e", second]
     with subprocess.Popen([*delay, "-p", str(zygote)]) as strace:
         wait_until(lambda: "TracerPid:\t0" not in Path(f"/proc/{zygote}/status").read_text())
