@@ -143,14 +143,16 @@ def here(own_surroundings: Path) -> Iterator[Node]:
         each.wait()
 
 
-SCRIPT = "export FOUND=it; cd /usr; taskset -cp 0 $$; sleep 300; true"
+# What it exports is seen of its last program, which then has the rest, too.
+SCRIPT = "taskset -cp 0 $$; cd /usr; export FOUND=it; sleep 300; true"
 SHOW = 'echo "$FOUND $KOCHI_JOB_ID"; pwd; taskset -cp $$; exit 7'
 
 
 def test_a_command_beside_a_job_has_its_environment_directory_and_cpus(here: Node) -> None:
     job = here.begin(SCRIPT)
     # The job is the script until its program runs.
-    wait_until(lambda: here.type("inspect", "job", str(job), "--", "pwd").stdout == "/usr\n")
+    words = ("inspect", "job", str(job), "--", "printenv", "FOUND")
+    wait_until(lambda: here.type(*words).stdout == "it\n")
     done = here.type("inspect", "job", str(job), "--", "bash", "-c", SHOW)
     assert done.returncode == 7
     *said, cpus = done.stdout.splitlines()
