@@ -347,9 +347,10 @@ def test_a_full_disk_there_is_one_message_and_the_next_call_goes_on(
 # ---- ends
 
 
-def started(host: SshHost, project: Path, text: str, *more: str) -> subprocess.Popen[str]:
-    """`kochi run` of a shell script that has begun."""
-    words = [*KOCHI, "run", "-m", "spica", "--", "bash", "-c", f"echo $$ > ~/pid; {text}"]
+def started(host: SshHost, project: Path, text: str, first: str = "true") -> subprocess.Popen[str]:
+    """`kochi run` of a shell script that has begun, and done `first`."""
+    script = f"{first}; echo $$ > ~/pid; {text}"
+    words = [*KOCHI, "run", "-m", "spica", "--", "bash", "-c", script]
     process = subprocess.Popen(
         words, cwd=project, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     )
@@ -374,7 +375,8 @@ def test_a_command_that_is_killed_here_ends_there(
 
 
 def test_ctrl_c_reaches_the_command_there(host: SshHost, project: Path) -> None:
-    process = started(host, project, 'trap "echo cleaned; exit 5" INT; while :; do sleep 0.1; done')
+    trap = 'trap "echo cleaned; exit 5" INT'
+    process = started(host, project, "while :; do sleep 0.1; done", trap)
     process.send_signal(signal.SIGINT)
     assert process.communicate()[0] == "cleaned\n"
     assert process.returncode == 5

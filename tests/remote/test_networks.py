@@ -119,7 +119,7 @@ def test_a_login_beside_a_job_on_a_node_that_only_the_login_host_reaches(site: S
     wait_until(lambda: list_workers(site.machine), "the worker")
     job = ("enqueue", *ON, "-q", "test", "--", "bash", "-c", "FOUND=it exec sleep 1000")
     assert laptop.kochi(*job).returncode == 0
-    wait_until(lambda: find_job(site.machine, 0).state == "running", "the job runs")
+    wait_until(lambda: find_job(site.machine, 0).started is not None, "the job runs")
     inspect = ("inspect", *ON, "job", "0")
     done = laptop.kochi(*inspect, "--", "bash", "-c", "hostname; echo $KOCHI_JOB_ID; exit 7")
     assert (done.returncode, done.stdout) == (7, "node7\n0\n")

@@ -87,7 +87,7 @@ def test_a_login_beside_a_job_goes_through_its_allocation(login: Login) -> None:
     # What is waited for is what the last program of the job has.
     script = "taskset -cp 1 $$; cd /usr; export FOUND=it; sleep 300; true"
     login.type("enqueue", "-q", "q", "--shared", "--", "bash", "-c", script)
-    wait_until(lambda: find_job(login.machine, 0).state == "running", "the job runs")
+    wait_until(lambda: find_job(login.machine, 0).started is not None, "the job runs")
     where = ("inspect", "job", "0", "--", "sh", "-c", 'echo "$FOUND in $PWD"')
     wait_until(lambda: login.type(*where).stdout == "it in /usr\n")
     show = 'hostname; echo "$FOUND $KOCHI_JOB_ID $SLURM_STEP_ID"; taskset -cp $$; exit 7'
@@ -114,7 +114,7 @@ def test_a_login_beside_a_job_goes_through_its_allocation(login: Login) -> None:
 def test_a_terminal_in_an_allocation_is_a_real_one(login: Login) -> None:
     assert login.type("alloc", "-q", "q", "-n", "node2", "-b").returncode == 0
     login.type("enqueue", "-q", "q", "--shared", "--", "sleep", "300")
-    wait_until(lambda: find_job(login.machine, 0).state == "running", "the job runs")
+    wait_until(lambda: find_job(login.machine, 0).started is not None, "the job runs")
     shell = login.open("inspect", "job", "0")
     shell.expect("kochi: beside job 0 on node2, CPUs ")
     shell.sendline("stty size")
@@ -173,7 +173,7 @@ def test_a_shell_in_an_allocation_with_a_worker_beside_it(login: Login) -> None:
     shell.expect("from the job")
     # Ctrl-C is for what the person has typed.
     login.type("enqueue", "-q", "q", "--", "sleep", "300")
-    wait_until(lambda: find_job(login.machine, 1).state == "running", "the job runs")
+    wait_until(lambda: find_job(login.machine, 1).started is not None, "the job runs")
     shell.sendline(interruptible("begun"))
     shell.expect("begun\r\n")
     shell.sendintr()

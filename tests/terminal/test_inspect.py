@@ -51,7 +51,8 @@ class Node:
 
     def begin(self, script: str) -> int:
         job = self.submit(script)
-        wait_until(lambda: find_job(self.machine, job).state == "running", "the job runs")
+        # It counts as running from its claim on, before it has a process.
+        wait_until(lambda: find_job(self.machine, job).started is not None, "the job runs")
         return job
 
     def open(self, *words: str) -> pexpect.spawn[str]:
@@ -402,7 +403,7 @@ def test_a_login_by_ssh_is_beside_the_job(there: Node) -> None:
     job = there.begin(SCRIPT)
     assert not there.login.exists()  # never unless a person asks
     words = ("inspect", "job", str(job))
-    wait_until(lambda: there.type(*words, "--", "pwd").stdout == "/usr\n")
+    wait_until(lambda: there.type(*words, "--", "printenv", "FOUND").stdout == "it\n")
     done = there.type(*words, "--", "bash", "-c", f"hostname; {SHOW}")
     assert done.returncode == 7
     *said, cpus = done.stdout.splitlines()

@@ -55,7 +55,7 @@ def test_a_slow_script_that_asks_and_a_terminal_that_is_as_before(tmp_path: Path
         "sys.exit(run_and_type(['bash', sys.argv[1]], ' echo typed $((3+4)) &'))"
     )
     typist = f"'{sys.executable}' -c \"{code}\" '{script}'; echo status $?"
-    outer = pexpect.spawn("bash", ["--norc"], encoding="utf-8", timeout=30, cwd=str(tmp_path))
+    outer = pexpect.spawn("bash", ["--norc"], encoding="utf-8", timeout=60, cwd=str(tmp_path))
     outer.sendline("stty -a > before")
     outer.sendline(typist.replace("$((", "\\$(("))
     outer.expect("Password: ")
