@@ -377,7 +377,7 @@ def _login_to_compute_nodes(reader: Reader, machine: MachinePaths) -> None:
     wait_until(lambda: any(each.worker == number for each in list_workers(machine)), "a worker")
     window.does("kochi enqueue -m spica -q test -- sleep 1000")
     job = list_jobs(machine)[0].job
-    wait_until(lambda: find_job(machine, job).state == "running", "the job runs")
+    wait_until(lambda: find_job(machine, job).started is not None, "the job runs")
     window.begins(f"kochi inspect -m spica {number}")
     window.sees(PROMPT)
     assert window.does("hostname") == "node1\n"

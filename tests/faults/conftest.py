@@ -10,6 +10,7 @@ import pytest
 
 MARK = "FAULTS_MARK"
 _PACKING_LIMIT = 120  # seconds
+_DYING_LIMIT = 10  # seconds for what has been killed to be gone
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,7 +29,8 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     # A packer still has work when those who started it have ended, and nobody waits for it.
     packers = [each for each in left if "snakemake_kochi.packing" in (each.info["cmdline"] or ())]
     psutil.wait_procs(packers, timeout=_PACKING_LIMIT)
-    left = [process for process in left if process.is_running()]
+    # What died with a process that was killed does so a moment later, on a busy computer.
+    _, left = psutil.wait_procs(left, timeout=_DYING_LIMIT)
     for process in left:
         process.kill()
     assert not left, f"left behind: {[process.info for process in left]}"
