@@ -33,7 +33,7 @@ def under_strace(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
 
 
