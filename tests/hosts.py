@@ -111,8 +111,12 @@ class Started:
     @property
     def process(self) -> psutil.Process:
         """The one that was started: who enters a host waits for it."""
-        wait_until(lambda: psutil.Process(self._process.pid).children())
-        return psutil.Process(self._process.pid).children()[0]
+        wait_until(lambda: not self.is_running or self._entered(), "it has entered")
+        assert self.is_running, f"has ended with {self._process.returncode}:\n{self.said}"
+        return self._entered()[0]
+
+    def _entered(self) -> list[psutil.Process]:
+        return psutil.Process(self._process.pid).children()
 
     @property
     def is_running(self) -> bool:
