@@ -159,8 +159,8 @@ def _open(path: Path) -> int:
     try:
         return answered(call)
     except FileExistsError:
-        # Some FUSE filesystems first make the file, as if it had to be new, and then open it. So
-        # they answer if another node has just made it.
+        # Some FUSE filesystems make a missing file as a new one. If another node makes it at the
+        # same time, they say that it exists.
         return answered(call)
 
 

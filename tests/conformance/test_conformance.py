@@ -25,7 +25,6 @@ from workflow_runs import (
     rules_of,
 )
 
-# The first test of a workflow waits for all its runs, on a machine that may have other work.
 pytestmark = pytest.mark.compatibility
 
 

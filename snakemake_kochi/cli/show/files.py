@@ -233,9 +233,8 @@ def worker_log(machine: str | None, follow: bool, worker: int) -> None:
 
     def is_gone() -> bool:
         state = find_worker(paths, worker)
-        # The last line comes after the state of one that has left.
-        may_write = state.is_on_this_node and state.process.is_alive()
-        return state.describe() in ("left", "lost") and not may_write
+        # A worker that has left writes its last line after that state.
+        return state.is_gone and not (state.is_on_this_node and state.process.is_alive())
 
     log = paths.worker(worker).log
     if found.allocation:
