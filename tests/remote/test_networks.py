@@ -143,9 +143,7 @@ def test_a_shell_as_a_job_on_a_node_that_only_the_login_host_reaches(site: Site)
     someone.sees("Job 0 has this terminal: worker 0 on node7.")
     someone.sees(PROMPT)
     assert someone.asks("stty size") == "33 99\r\n"
-    someone.types("sleep 1000")
-    someone.sees("sleep 1000\r\n")
-    someone.interrupts()
+    someone.interrupts_a_program()
     someone.types("exit 6")
     assert someone.leaves()[0] == 6
     assert await_end(site.machine) == "exit status 6"

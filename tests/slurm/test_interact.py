@@ -55,9 +55,7 @@ def test_a_shell_in_an_allocation_goes_through_it(
     someone.types(until_size(44, 111))
     someone.sees("sized\r\n")
     someone.sees(PROMPT)
-    someone.types("sleep 1000")
-    someone.sees("sleep 1000\r\n")
-    someone.interrupts()
+    someone.interrupts_a_program()
     assert "--jobid=" in login.calls("srun")[-1]
     assert not machine.worker(0).login.directory.exists()
     someone.types("seq 20000; exit 9")

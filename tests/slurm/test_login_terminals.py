@@ -47,9 +47,7 @@ def is_a_real_terminal(someone: Person) -> None:
     someone.types(until_size(44, 111))
     someone.sees("sized\r\n")
     someone.sees(PROMPT)
-    someone.types("sleep 1000")
-    someone.sees("sleep 1000\r\n")
-    someone.interrupts()
+    someone.interrupts_a_program()
 
 
 def kill_ssh(someone: Person) -> None:

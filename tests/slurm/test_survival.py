@@ -22,8 +22,8 @@ from snakemake_kochi.queue.result import read_ended_attempt
 COUNT = 72
 WORKERS = 3
 # Each job notes its beginning and its end. Short ones come first; a long one takes four seconds,
-# until everything has happened, and does not end while it is held. A `run:` is done by a copy of a
-# zygote.
+# until everything has happened, and does not end while it is held. A `run:` is a Snakemake of its
+# own: the jobs' memory leaves none for a zygote.
 SNAKEFILE = """
     rule all:
         input: "report"
@@ -198,6 +198,9 @@ def test_a_run_survives_the_failures_of_nodes_of_slurm_and_of_itself(
         os.killpg(project.runs[-1].pid, signal.SIGKILL)
         project.runs[-1].wait()
         assert "is locked" not in snakemake("--unlock", cwd=project.directory).stdout
+        # No time ends in this run: a job that has noted its end would be repeated, if its worker
+        # ended it before its process had.
+        project.configure(max_workers=WORKERS, time=10, idle_timeout="30s")
         project.start("--quiet", "rules", "reason", "progress")
         time.sleep(max(0, back - time.monotonic()))
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pexpect
 import pytest
-from support import wait_until
+from support import interruptible, wait_until
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import find_job, list_jobs
@@ -73,9 +73,19 @@ class Person:
         # Behind the echo of the line itself.
         return shown.rpartition("END''OF\r\n")[2].replace("\x1b[?2004l\r", "")
 
-    def interrupts(self) -> None:
+    def interrupts_a_program(self) -> None:
+        """Type a program at a prompt of the shell, and end it by Ctrl-C."""
+        self.types(interruptible("begun"))
+        # Only now: a shell that Ctrl-C meets while it starts a program asks again and lets the
+        # program run, which then takes the terminal from what is typed next.
+        self.sees("begun\r\n")
+        self.child.sendintr()
+        self.sees("interrupted\r\n")
+        self.sees(PROMPT)
+
+    def interrupts_until_asked(self) -> None:
         """Press Ctrl-C until the shell asks again: one that comes while a shell is about to give
-        its terminal to a program reaches neither."""
+        its terminal back to a program that was stopped reaches neither."""
         for _ in range(_PATIENCE):
             self.child.sendintr()
             if self.child.expect_exact([PROMPT, pexpect.TIMEOUT], timeout=1) == 0:

@@ -110,9 +110,7 @@ def test_a_shell_in_the_isolation_of_an_experiment_has_a_terminal(
     someone.types("PS1='prompt''> '")
     someone.sees(PROMPT)
     assert someone.asks("echo $TERM; ls /home /work 2>&1 | wc -l; tty").startswith("screen\r\n")
-    someone.types("sleep 1000")
-    someone.sees("sleep 1000\r\n")
-    someone.interrupts()
+    someone.interrupts_a_program()
     someone.child.send("\x1b[A" * 4)
     someone.types("")
     someone.sees("the run\r\n")
@@ -191,7 +189,7 @@ def test_jobs_of_the_shell_are_stopped_and_go_on(person: Spawn, at_work: object)
     someone.types("bg; fg")
     someone.sees("done' &\r\n")
     someone.sees("done'\r\n")
-    someone.interrupts()
+    someone.interrupts_until_asked()
 
 
 def test_what_is_typed_and_shown_is_passed_on_byte_by_byte(person: Spawn, at_work: object) -> None:

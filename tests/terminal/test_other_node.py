@@ -43,9 +43,7 @@ def test_a_shell_on_another_node_is_a_real_terminal(person: Spawn, node: Host) -
     someone.types(until_size(44, 111))
     someone.sees("sized\r\n")
     someone.sees(PROMPT)
-    someone.types("sleep 1000")
-    someone.sees("sleep 1000\r\n")
-    someone.interrupts()
+    someone.interrupts_a_program()
     someone.types("seq 20000; exit 9")
     someone.sees("\r\n20000\r\n")
     assert someone.leaves()[0] == 9
