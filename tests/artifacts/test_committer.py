@@ -449,7 +449,7 @@ def _promise(paths: ProjectPaths, promised: Event) -> None:
 def test_a_promise_to_commit_is_seen_by_all_and_ends_with_the_last_process_that_made_it(
     paths: ProjectPaths, kind: str
 ) -> None:
-    settle_locks(paths.machine(MACHINE), kind=kind, lease_duration=2.0)
+    settle_locks(paths.machine(MACHINE), kind=kind, lease_duration=6.0)
     assert not is_commit_promised(paths, MACHINE)
     events = [multiprocessing.Event() for _ in range(2)]
     processes = [multiprocessing.Process(target=_promise, args=(paths, event)) for event in events]

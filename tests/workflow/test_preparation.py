@@ -121,6 +121,13 @@ def test_two_workers_share_what_was_prepared_once_per_batch_and_node(
     own_project: ExampleProject, tmp_path: Path
 ) -> None:
     project = own_project
+    # Neither worker does all of them, however long the other one needs.
+    project.edit(
+        "use.yaml",
+        '    echo "run" >> "$RAN"\n',
+        '    echo "run" >> "$RAN"; touch "$RAN.$KOCHI_WORKER_ID"\n'
+        '    until [ -e "$RAN.0" ] && [ -e "$RAN.1" ]; do sleep .1; done\n',
+    )
     with workers(tmp_path, 2) as processes:
         project.snakemake("use_all", "--kochi-queue", "q", executor="kochi")
         ran = (project.ran).read_text().splitlines()
