@@ -130,9 +130,8 @@ def test_two_workers_share_what_was_prepared_once_per_batch_and_node(
     )
     with workers(tmp_path, 2) as processes:
         project.snakemake("use_all", "--kochi-queue", "q", executor="kochi")
-        ran = (project.ran).read_text().splitlines()
-        assert ran[:2] == ["prepare 7", "node"]
-        assert ran[2:] == ["run"] * 6 + ["finish all"]
+        ran = project.ran.read_text().splitlines()
+        assert ran == ["prepare 7", "node", *["run"] * 6, "finish all"]
         assert (project.directory / "results/local/use/rows").read_text() == "7\n"
         log = project.directory / "results/local/use/1.log"
         assert printed(log.read_text()) == "the input\n"
