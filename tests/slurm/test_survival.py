@@ -198,8 +198,8 @@ def test_a_run_survives_the_failures_of_nodes_of_slurm_and_of_itself(
         os.killpg(project.runs[-1].pid, signal.SIGKILL)
         project.runs[-1].wait()
         assert "is locked" not in snakemake("--unlock", cwd=project.directory).stdout
-        # No time ends in this run: a job that has noted its end would be repeated, if its worker
-        # ended it before its process had.
+        # No allocation of this run reaches its time limit: a job that is stopped after it has noted
+        # its end, and before its process has ended, would be repeated.
         project.configure(max_workers=WORKERS, time=10, idle_timeout="30s")
         project.start("--quiet", "rules", "reason", "progress")
         time.sleep(max(0, back - time.monotonic()))

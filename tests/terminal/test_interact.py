@@ -161,10 +161,7 @@ def test_programs_know_the_kind_of_terminal(person: Spawn, at_work: object) -> N
 
 def test_ctrl_c_is_for_the_program(person: Spawn, at_work: object, machine: MachinePaths) -> None:
     someone = at_prompt(person)
-    someone.types(interruptible("ready"))
-    someone.sees("ready\r\n")
-    someone.child.sendintr()
-    someone.sees("interrupted\r\n")
+    someone.interrupts_a_program()
     assert find_job(machine, 0).state == "running"
 
 
