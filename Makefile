@@ -3,6 +3,7 @@
 # make demo     run the example, from nothing to a plot
 # make docs     build the documentation in build/docs
 # make bench    all benchmarks; BENCH="local --cores 4" selects one, with options
+# make constraints    the newest versions for the environments of all of these
 # make clean    delete everything that these commands made
 #
 # Each command sets up the virtual environment that it needs. PYTHON=... selects the interpreter.
@@ -11,7 +12,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .PHONY: help check lint test test-copies test-oldest demo docs bench clean
-.PHONY: environment environment-oldest environment-slurm
+.PHONY: environment environment-oldest environment-slurm constraints
 
 # All paths are relative, because make cannot handle spaces in the path of the checkout.
 VENV := .venv
@@ -54,10 +55,19 @@ environment:
 	@tools/environment.sh $(VENV) test,check,docs,bench
 
 environment-oldest:
-	@tools/environment.sh $(VENV_OLDEST) test snakemake==$(OLDEST_SNAKEMAKE)
+	@tools/environment.sh $(VENV_OLDEST) test tools/constraints-oldest.txt
 
 environment-slurm:
 	@tools/environment.sh $(VENV_SLURM) bench-slurm
+
+COMPILE := $(VENV)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	--no-annotate --no-header setup.py
+
+# The newest versions that the environments may have: their tests then do not depend on the day.
+constraints: environment
+	$(COMPILE) --all-extras --output-file tools/constraints.txt
+	echo "snakemake==$(OLDEST_SNAKEMAKE)" | $(COMPILE) - --extra test \
+		--output-file tools/constraints-oldest.txt
 
 check: environment
 	$(VENV)/bin/ruff check .

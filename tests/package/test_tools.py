@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    for name in ("tools/environment.sh", "setup.py", "pyproject.toml"):
+    for name in ("tools/environment.sh", "tools/constraints.txt", "setup.py", "pyproject.toml"):
         target = tmp_path / "my checkout" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, target)
@@ -49,28 +49,22 @@ def test_a_chosen_interpreter_that_will_not_do_is_refused_with_the_range(checkou
 def test_an_environment_is_set_up_once_and_again_when_the_requirements_change(
     checkout: Path,
 ) -> None:
-    # An interpreter that makes environments whose pip only takes notes: no network is needed.
-    calls = checkout / "pip-calls"
-    pip = write_interpreter(checkout / "pip", f'echo "$*" >>"{calls}"')
-    python = checkout / "python"
-    write_interpreter(
-        python,
-        'case "$*" in\n'
-        f'  *"-m venv"*) mkdir -p .venv/bin; cp "{pip}" .venv/bin/python ;;\n'
-        f'  *"print(sys.executable)"*) echo "{python}" ;;\n'
-        f'  *) exec "{sys.executable}" "$@" ;;\n'
-        "esac",
-    )
+    # A uv that only takes notes: no network is needed.
+    calls = checkout / "uv-calls"
+    programs = checkout / "programs"
+    programs.mkdir()
+    write_interpreter(programs / "uv", f'echo "$*" >>"{calls}"\nmkdir -p .venv')
+    path = f"{programs}:{os.environ['PATH']}"
     for _ in range(2):
-        done = set_up(checkout, PYTHON=str(python))
+        done = set_up(checkout, PATH=path, PYTHON=sys.executable)
         assert done.returncode == 0, done.stderr
-    (call,) = calls.read_text().splitlines()
-    assert call.endswith("install --quiet --use-pep517 --editable .[test]")
+    _, call = calls.read_text().splitlines()
+    assert call.endswith("--constraint tools/constraints.txt --editable .[test]")
 
     with (checkout / "setup.py").open("a") as stream:
         stream.write("# another requirement\n")
-    assert set_up(checkout, PYTHON=str(python)).returncode == 0
-    assert len(calls.read_text().splitlines()) == 2
+    assert set_up(checkout, PATH=path, PYTHON=sys.executable).returncode == 0
+    assert len(calls.read_text().splitlines()) == 4
 
 
 REPORT = """Lints for rule install (line 3, /somewhere/install.smk):
