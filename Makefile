@@ -31,8 +31,8 @@ SPREAD := --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 # The Debian packages that tests and benchmarks need; PACKAGE:PROGRAM if the names differ. Slurm needs
 # the database to remember ended jobs.
 PROGRAMS := strace numactl openmpi-bin:mpirun munge slurmctld slurmd
-# Programs that isolate jobs. Apptainer comes from Debian unstable, into build/.
-ISOLATION := bubblewrap:bwrap podman patchelf
+# Programs that isolate jobs.
+ISOLATION := bubblewrap:bwrap podman
 # Login nodes, and the networks between them and their users.
 LOGIN := openssh-server:sshd openssh-client:ssh iproute2:ip
 # Login shells that read a command in their own way.
@@ -83,7 +83,6 @@ lint: environment
 test: environment environment-slurm
 	@tools/programs.sh $(PROGRAMS) $(DATABASE) $(FILESYSTEMS) $(LARGE_FILES) $(ISOLATION) \
 		$(LOGIN) $(SHELLS) $(TUTORIAL)
-	@tools/apptainer.sh build/apptainer
 	$(APART) $(VENV)/bin/python -m pytest -n 6 $(SPREAD) --durations 10 $(PYTEST_OPTIONS)
 	$(MAKE) --no-print-directory test-copies
 	$(MAKE) --no-print-directory test-oldest

@@ -58,6 +58,8 @@ TESTS = [
     # A filesystem that refuses calls, delays them or loses answers (tests/faulty_filesystem.py).
     "mfusepy>=3.0",
     "pytest>=8.0",
+    # Repeats a test with a real cluster, terminal or network once, and prints that it did.
+    "pytest-rerunfailures>=15.0",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.7",
     # Tests type at a terminal: job control and window sizes need a real one.

@@ -31,7 +31,15 @@ _FIRST = (
 _WAITING = "slurm"
 _BETWEEN = 3  # modules that compute, between two that wait
 
-_TEARDOWN_LIMIT = 300  # seconds
+# The directories whose tests have a real cluster, terminal or network, as have those that use this
+# fixture.
+_REAL = ("remote", "slurm", "terminal")
+_REAL_FIXTURE = "slurm"
+
+# Seconds after which a test is said to hang. None takes half as long on two busy cores.
+_LIMIT = 240
+_REAL_LIMIT = 360
+_TEARDOWN_LIMIT = 120
 
 # A shell that starts the tests in the background makes them ignore these signals. Every process
 # that they start would ignore them, too, and no interrupt would reach it.
@@ -60,7 +68,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Directories with the longest tests come first; the order within a module stays. Modules that
-    wait are spread among those that compute."""
+    wait are spread among those that compute. Each test gets the limit of its tier."""
+    for item in items:
+        is_real = item.path.parent.name in _REAL or _REAL_FIXTURE in getattr(
+            item, "fixturenames", ()
+        )
+        item.add_marker(pytest.mark.timeout(_REAL_LIMIT if is_real else _LIMIT))
+        if is_real:
+            item.add_marker(pytest.mark.real)
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
     def order(item: pytest.Item) -> int:
         directory = item.path.parent.name

@@ -1,5 +1,5 @@
-"""Isolation and containers by the real Apptainer and the real Podman, and the command lines of
-programs that are not to be had: Shifter, podman-hpc."""
+"""Containers by the real Podman, and the command lines of programs that are not to be had:
+Apptainer, Shifter, podman-hpc."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from isolated_scripts import Isolated, sleeping, started
-from support import REPOSITORY, wait_until, write
+from support import wait_until, write
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.paths import Root
@@ -24,10 +22,8 @@ from snakemake_kochi.phases.facts import Facts
 from snakemake_kochi.phases.isolation_programs import PROGRAMS, Mount, UnsuitableError, View
 from snakemake_kochi.project.isolation import Container, Isolation, MachineIsolation, Shared
 
-APPTAINER = REPOSITORY / "build" / "apptainer"
 PROGRAMS_OF_IMAGE = ("bash", "cat", "ls", "sleep", "touch")
 NAME = "localhost/tiny:1"
-BY_APPTAINER = MachineIsolation(programs=("apptainer",))
 BY_PODMAN = MachineIsolation(programs=("podman",))
 # A container with the tests may lack the capability to set limits, and have both versions of
 # control groups side by side, with which crun does not work.
@@ -76,8 +72,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def programs(image: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A $PATH with Apptainer and Podman, which has the image by a name."""
-    subprocess.run([REPOSITORY / "tools" / "apptainer.sh", APPTAINER], check=True)
+    """A $PATH with Podman, which has the image by a name."""
     top = tmp_path_factory.mktemp("podman")
     write(top / "containers.conf", LIMITS)
     write(top / "storage.conf", STORAGE.format(top=top))
@@ -86,7 +81,7 @@ def programs(image: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     with subprocess.Popen(["tar", "-C", image, "-c", "."], stdout=subprocess.PIPE) as tar:
         command = [podman, "import", "--quiet", "-", NAME]
         subprocess.run(command, stdin=tar.stdout, check=True, capture_output=True)
-    return f"{top}/bin:{APPTAINER}/bin:{os.environ['PATH']}"
+    return f"{top}/bin:{os.environ['PATH']}"
 
 
 @pytest.fixture
@@ -95,62 +90,12 @@ def isolated(tmp_path: Path, programs: str, monkeypatch: pytest.MonkeyPatch) -> 
     return Isolated(tmp_path)
 
 
-@pytest.fixture
-def listener() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
-def test_apptainer_isolates_as_bubblewrap_does(
-    isolated: Isolated, listener: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("API_TOKEN", "it's a secret")
-    monkeypatch.setenv("LD_LIBRARY_PATH", "/of/the/user")
-    write(Path.home() / "fib.conf", "threads = 3")
-    script = f"""
-        echo "$API_TOKEN $LD_LIBRARY_PATH $TMPDIR"
-        cat ~/fib.conf {isolated.undeclared}/lib/libfib.so && echo seen
-        ls -d /opt /usr/local /run && echo seen
-        echo > /dev/tcp/127.0.0.1/{listener} && echo connected
-        cat {isolated.prefix}/lib/libfib.so && echo done > out.csv
-        touch {isolated.prefix}/new
-        python3 -c 'x = b"x" * (200 << 20)'
-        exit 7
-    """
-    isolation = Isolation(("files", "network"))
-    ended, printed = isolated.run(script, isolation, BY_APPTAINER)
-    assert ended.status == 7
-    assert ended.usage is not None and ended.usage.peak_memory_mb >= 200
-    assert printed.startswith("it's a secret /of/the/user /tmp\n")
-    assert "a library" in printed and "Read-only file system" in printed
-    assert "seen" not in printed and "connected" not in printed
-    assert (isolated.directory / "out.csv").exists()
-    cleared = Isolation(("environment", "files"))
-    _, printed = isolated.run("echo /of/the$LD_LIBRARY_PATH", cleared, BY_APPTAINER)
-    assert printed == "/of/the\n"
-
-
-def test_nothing_of_a_job_killed_in_apptainer_is_left(isolated: Isolated, tmp_path: Path) -> None:
-    marker = f"{time.time_ns()}"
-    script = f"setsid sleep 1{marker} & echo ready; wait"
-    command = isolated.command(script, machine=BY_APPTAINER)
-    process = started(command, tmp_path / "output")
-    wait_until(lambda: sleeping(marker))
-    process.kill()
-    process.wait()
-    wait_until(lambda: not sleeping(marker))
-
-
-@pytest.mark.parametrize(
-    ("machine", "kind"),
-    [(BY_APPTAINER, "directory"), (BY_PODMAN, "name"), (BY_PODMAN, "directory")],
-)
+@pytest.mark.parametrize("kind", ["name", "directory"])
 def test_a_script_runs_in_a_container(
     isolated: Isolated,
     tmp_path: Path,
     image: Path,
     monkeypatch: pytest.MonkeyPatch,
-    machine: MachineIsolation,
     kind: str,
 ) -> None:
     monkeypatch.setenv("API_TOKEN", "two\nlines")
@@ -170,7 +115,7 @@ def test_a_script_runs_in_a_container(
         (Shared(str(graphs), "/graphs"), Shared(str(out), writable=True)),
     )
     isolation = Isolation(("environment",), (), container)
-    machine = MachineIsolation(programs=machine.programs, environment=("API_*",))
+    machine = MachineIsolation(programs=("podman",), environment=("API_*",))
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     ended, printed = isolated.run(script, isolation, machine)
     assert ended.status == 7
@@ -210,10 +155,10 @@ def test_an_image_that_cannot_be_used_is_named_with_what_the_program_said(
 ) -> None:
     (tmp_path / "empty").mkdir()
     container = Container(str(tmp_path / "empty"))
-    with pytest.raises(PhaseError, match=r"run: apptainer could not isolate the script on .*FATAL"):
-        isolated.run("true", Isolation((), (), container), BY_APPTAINER)
+    with pytest.raises(PhaseError, match=r"run: podman could not isolate the script on .*bash"):
+        isolated.run("true", Isolation((), (), container), BY_PODMAN)
     # Nothing that would need the same image is tried after that.
-    enclosure = isolated.enclosure(Isolation((), (), container), BY_APPTAINER)
+    enclosure = isolated.enclosure(Isolation((), (), container), BY_PODMAN)
     facts = Facts({"cc": "echo found"}, isolated.environment, "", enclosure)
     assert facts.find(Root(tmp_path).machine("local"), isolated.directory, isolated.scratch) == {}
     with pytest.raises(
@@ -225,10 +170,16 @@ def test_an_image_that_cannot_be_used_is_named_with_what_the_program_said(
         isolated.enclosure(Isolation((), (), Container(str(file))), BY_PODMAN)
 
 
-# Not the real programs: what Shifter's and podman-hpc's manuals say, as a fake program gets it.
+# Not the real programs: what their manuals say, as a fake program gets it.
 @pytest.mark.parametrize(
     ("program", "expected"),
     [
+        (
+            "apptainer",
+            "--silent exec --contain --cleanenv --no-home --pid --no-mount bind-paths,tmp "
+            "--pwd {directory} --nv --bind {data}:/graphs:ro ... "
+            "docker://registry.org/tool:1.5 bash {enter} bash",
+        ),
         (
             "shifter",
             "--image=docker:registry.org/tool:1.5 --clearenv --workdir={directory} "
@@ -259,7 +210,9 @@ def test_the_arguments_of_programs_of_sites(
     data = tmp_path / "data"
     data.mkdir()
     container = Container(
-        "docker:registry.org/tool:1.5", (Shared(str(data), "/graphs"),), ("gpu", "mpich")
+        "docker:registry.org/tool:1.5",
+        (Shared(str(data), "/graphs"),),
+        ("gpu",) if program == "apptainer" else ("gpu", "mpich"),
     )
     ended, printed = isolated.run(
         "echo $API_TOKEN $KOCHI_PARAM_N; exit 4",
