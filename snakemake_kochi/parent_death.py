@@ -1,4 +1,5 @@
-"""A child process that ends with its parent, however the parent ends.
+"""A child process that ends with its parent, however the parent ends; and a process that becomes
+the parent of what its children leave behind.
 
 The processes of jobs have their own way (`worker/runners/job_process.py`): they call the kernel
 themselves, after the fork that made them.
@@ -12,6 +13,7 @@ import signal
 from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def ending_with_this_process(number: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
@@ -28,3 +30,8 @@ def ending_with_this_process(number: signal.Signals = signal.SIGTERM) -> Callabl
             os._exit(1)
 
     return prepare
+
+
+def adopt_orphans() -> None:
+    """Become the parent of processes that children leave behind, to see and to end them."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -24,7 +24,7 @@ from snakemake_kochi.files import (
 )
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.enclosing import enclosure_of
-from snakemake_kochi.phases.ending import Ended
+from snakemake_kochi.phases.ending import STATUS_OF_TIMEOUT, Ended
 from snakemake_kochi.phases.facts import Facts
 from snakemake_kochi.phases.node import load_now
 from snakemake_kochi.phases.noise import Noise
@@ -55,7 +55,6 @@ from snakemake_kochi.project.grid import Phase, Point
 if TYPE_CHECKING:
     from snakemake_kochi.phases.isolation import Enclosure
 
-STATUS_OF_TIMEOUT = 124  # as of timeout(1): the signal was not sent by a person
 # What the worker tells a job of itself; under another executor a job sees the same names.
 _STANDALONE = {
     "KOCHI_WORKER_ID": "local",
@@ -144,7 +143,8 @@ def run_task(
         if task.batch:
             begin(freeze.paths, record)
         measured = _run_measured(
-            freeze, task, around, directory, captured, started, enclosure, record["system"]
+            *(freeze, task, around, directory, captured, started, enclosure, record["system"]),
+            [directory / str(output.source) for output in outputs if output.type == "file"],
         )
         record = complete(record, measured)
         try:
@@ -222,10 +222,11 @@ def _run_measured(
     started: Started,
     enclosure: Enclosure | None,
     system: Mapping[str, Any],
+    files: Sequence[Path],
 ) -> Measured:
     """Execute the run script in its workspace, with its parameters in the environment.
 
-    `system`: that of the node, see `node.system`.
+    `system`: that of the node, see `node.system`. `files`: its artifacts.
     """
     variables = {**around.variables, **started.variables, **task.variables}
     environment, wrapper = replace(around, variables=variables), started.wrapper
@@ -250,6 +251,7 @@ def _run_measured(
             timeout=task.timeout,
             wrapper=wrapper,
             meanwhile=(lambda: None) if noise is None else noise.look,
+            files=files,
         )
     if enclosure and not enclosure.counts_usage:
         ended = replace(ended, usage=None)

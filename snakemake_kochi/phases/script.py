@@ -35,9 +35,16 @@ from snakemake_kochi.files import (
     write_file,
 )
 from snakemake_kochi.paths import SUBMODULES
-from snakemake_kochi.phases.ending import Ended, TimeLimit, Usage
+from snakemake_kochi.phases.ending import (
+    STATUS_OF_TIMEOUT,
+    Ended,
+    Remains,
+    TimeLimit,
+    Usage,
+    running_children,
+)
 from snakemake_kochi.phases.products import Build, Install
-from snakemake_kochi.processes import ProcessIdentity, child_pids, is_over, node_words
+from snakemake_kochi.processes import ProcessIdentity, is_over, node_words
 from snakemake_kochi.project.values import environment_name
 from snakemake_kochi.thread_variables import THREAD_VARIABLES
 
@@ -137,6 +144,7 @@ def run_script(
     timeout: float | None = None,
     wrapper: Sequence[str] = (),
     meanwhile: Callable[[], None] = lambda: None,
+    files: Sequence[Path] = (),
 ) -> Ended:
     """Run a bash script in a directory.
 
@@ -144,8 +152,9 @@ def run_script(
     standard output and error go to that file and from there to our own standard output; without,
     they are ours. `before` are lines for bash that see the environment of the script, `wrapper`
     words that come before `bash`. Files are left in `scratch`, a private directory. After `timeout`
-    seconds the script is ended. `meanwhile` is called from time to time while it runs; of a script
-    of some milliseconds never.
+    seconds the script is ended. What the pipeline of a successful script still writes is waited
+    for, and so is every process that writes to one of the `files`. `meanwhile` is called from time
+    to time while it runs; of a script of some milliseconds never.
     """
     preamble, body = environment.sourced(scratch), scratch / f"{name}.sh"
     if preamble is not None:
@@ -154,8 +163,8 @@ def run_script(
     command = [*wrapper, *starting(preamble, body, strict, before)]
     variables = environment.of_process()
     if output is None:
-        return _run(command, directory, variables, timeout, meanwhile)
-    return _run_followed(command, directory, variables, output, timeout, meanwhile)
+        return _run(command, directory, variables, timeout, meanwhile, files)
+    return _run_followed(command, directory, variables, output, timeout, meanwhile, files)
 
 
 def starting(preamble: Path | None, body: Path, strict: bool, before: str = "") -> list[str]:
@@ -210,10 +219,12 @@ def _run(
     variables: Mapping[str, str],
     timeout: float | None,
     meanwhile: Callable[[], None],
+    files: Sequence[Path],
 ) -> Ended:
+    remains = Remains(files, ())
     process = subprocess.Popen(command, cwd=directory, env=variables)
     try:
-        return _wait(process, lambda: None, timeout, meanwhile)
+        return _wait(process, lambda: None, timeout, meanwhile, remains)
     except BaseException:  # Ctrl-C
         process.kill()
         process.wait()
@@ -242,7 +253,9 @@ def _run_followed(
     output: Path,
     timeout: float | None,
     meanwhile: Callable[[], None],
+    files: Sequence[Path],
 ) -> Ended:
+    remains = Remains(files, (output,))
     # To a file and not through a pipe: a background child that keeps the pipe open would delay the
     # job as long as it lives.
     with output.open("wb") as writer, output.open("rb") as reader:
@@ -254,7 +267,7 @@ def _run_followed(
             stdout=writer,
             stderr=subprocess.STDOUT,
         )
-        return _wait(process, lambda: _copy(reader), timeout, meanwhile)
+        return _wait(process, lambda: _copy(reader), timeout, meanwhile, remains)
 
 
 def _wait(
@@ -262,6 +275,7 @@ def _wait(
     follow: Callable[[], None],
     timeout: float | None,
     meanwhile: Callable[[], None],
+    remains: Remains,
 ) -> Ended:
     """Wait for a process; call `follow` from time to time and at its end, `meanwhile` before it."""
     limit = TimeLimit(process.pid, timeout)
@@ -274,6 +288,8 @@ def _wait(
     limit.finish()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
+    is_success = process.returncode == 0 and not limit.is_over
+    unfinished = remains.wait(is_success, limit.ends_at, follow)
     follow()
     usage = Usage(
         user_seconds=round(used.ru_utime, 6),
@@ -285,6 +301,8 @@ def _wait(
     )
     code = process.returncode
     status = code if code >= 0 else 128 - code
+    if unfinished:
+        return Ended(STATUS_OF_TIMEOUT, usage, unfinished=unfinished)
     return Ended(status, usage, timeout if limit.is_over else None)
 
 
@@ -324,7 +342,7 @@ def clean_up_on_sigterm(*others: signal.Signals) -> None:
     """
 
     def leave(number: int, _: object) -> None:
-        if not child_pids():
+        if not running_children():
             sys.exit(128 + number)
 
     for each in (signal.SIGTERM, *others):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -16,7 +15,6 @@ from snakemake_kochi.processes import ProcessIdentity, child_pids
 from snakemake_kochi.queue.wakeup import WakeUp
 from snakemake_kochi.worker.runners.interface import Watched
 
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 # A process that forwards a signal adds this to its number.
 _FORWARDED = 0x80
@@ -153,11 +151,6 @@ class Events:
         for watched in self._watched:
             watched.attend()
         return self._wakeup.drain()
-
-
-def adopt_orphans() -> None:
-    """Become the parent of processes that jobs leave behind, to see and to end them."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap_orphans(jobs: Collection[int], helpers: Collection[int]) -> list[ProcessIdentity]:

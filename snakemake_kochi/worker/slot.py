@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Literal
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.files import answered
+from snakemake_kochi.own_pipeline import OwnPipeline
 from snakemake_kochi.processes import ProcessIdentity, find_job_processes, send_signal
 from snakemake_kochi.queue.attempt_file import AttemptFile
 from snakemake_kochi.queue.claiming import Claim
@@ -83,6 +85,7 @@ class Slot:
         self._ended: str | None = None
         self._ended_at = 0.0
         self._give_up: float | None = None
+        self._pipeline: OwnPipeline | None = None  # of a success that left processes
         self._unended: Sequence[ProcessIdentity] = ()  # given up: no signal has ended them
         self._is_over = False
 
@@ -117,7 +120,8 @@ class Slot:
         """When to call `advance` at the latest, in monotonic seconds; None: nothing is due."""
         if self._is_over:
             return None if self.is_being_published else self._publish_again
-        moments = (self._next_signal, self._next_expiry, self._settles)
+        pipeline = None if self._pipeline is None or self.stop else self._pipeline.due
+        moments = (self._next_signal, self._next_expiry, self._settles, pipeline)
         return min((moment for moment in moments if moment is not None), default=None)
 
     @property
@@ -139,10 +143,10 @@ class Slot:
     def end(self, stop: Stop, grace: float) -> None:
         """Tell all processes of the job to end (SIGTERM), and kill them after `grace` seconds.
 
-        Changes nothing for a job that has ended by itself and therefore has its own result. A
-        second call can only hasten the end.
+        Changes nothing for a job that has ended by itself and therefore has its own result, if its
+        pipeline has ended, too. A second call can only hasten the end.
         """
-        if self.poll() is not None:
+        if self.poll() is not None and not self._is_pipeline_alive:
             if stop == "requeue" and self._settles is not None:
                 self.stop = stop
             return
@@ -158,7 +162,7 @@ class Slot:
 
     def kill(self) -> None:
         """Kill (SIGKILL) all processes of the job at once. Changes nothing for an ended job."""
-        if self.poll() is None:
+        if self.poll() is None or self._is_pipeline_alive:
             self.stop = "requeue"
             self._signal(signal.SIGKILL)
             self._next_signal = time.monotonic()
@@ -210,8 +214,16 @@ class Slot:
 
         They must not outlive the result: they could write to outputs that are reported as complete.
         """
+        is_success = self.stop is None and self._exit == Exit(0, None)
+        if is_success and self._pipeline is not None and moment < self._pipeline.due:
+            return True
         found = find_job_processes(self._child.process, self.claim.nonce)
-        left = sorted({*found, *certain}, key=lambda process: process.pid)
+        left: Sequence[ProcessIdentity] = sorted({*found, *certain}, key=lambda each: each.pid)
+        if is_success and left:
+            left = self._without_pipeline(left)
+            if not left:
+                self._give_up = self._next_signal = None
+                return True
         if not left:
             return False
         if self._give_up is None:
@@ -225,11 +237,39 @@ class Slot:
             pids = ", ".join(str(process.pid) for process in left)
             _log.warning("job %d: processes %s cannot be ended", self.claim.ticket.job, pids)
             self._unended = left
-            return False
+            return self._is_pipeline_alive
         if self._next_signal is not None and moment >= self._next_signal:
             send_signal(left, signal.SIGKILL)
             self._next_signal = moment + _KILL_AGAIN
         return True
+
+    @property
+    def _is_pipeline_alive(self) -> bool:
+        return self._pipeline is not None and self._pipeline.is_waiting and not self._is_over
+
+    def _without_pipeline(self, left: Sequence[ProcessIdentity]) -> Sequence[ProcessIdentity]:
+        """Those of the processes left that must end now, and not when they have written all."""
+        if self._pipeline is None:
+            ticket = self.claim.ticket
+            logs = () if ticket.shell is None else ticket.shell.logs
+            self._pipeline = OwnPipeline(
+                [os.path.join(ticket.directory, output) for output in ticket.outputs],
+                [str(self.log), *(os.path.join(ticket.directory, log) for log in logs)],
+                self._child.process.start,
+                self._expires,
+                self._say,
+            )
+        left = self._pipeline.look(left)
+        if self._pipeline.failure:
+            self.stop, self._why_timeout = "timeout", self._pipeline.failure
+        self._ended, self._ended_at = now(), time.monotonic()
+        return left
+
+    def _say(self, text: str) -> None:
+        """Tell the user something in the job's log."""
+        _log.info("job %d: %s", self.claim.ticket.job, text)
+        with contextlib.suppress(OSError), self.log.open("a") as stream:
+            stream.write(f"kochi: {text}\n")
 
     def _signal(self, number: signal.Signals) -> None:
         send_signal(find_job_processes(self._child.process, self.claim.nonce), number)

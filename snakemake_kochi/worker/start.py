@@ -22,6 +22,7 @@ from snakemake_kochi.files import (
 )
 from snakemake_kochi.locks.probe import probe_locks
 from snakemake_kochi.packing import pack_in_background
+from snakemake_kochi.parent_death import adopt_orphans
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.entries import allocate_ids
@@ -42,7 +43,7 @@ from snakemake_kochi.worker.runners.phase import PhaseRunner
 from snakemake_kochi.worker.runners.shell import ShellRunner
 from snakemake_kochi.worker.runners.zygote.runner import ZygoteRunner
 from snakemake_kochi.worker.settings import WorkerSettings
-from snakemake_kochi.worker.signals import Wake, adopt_orphans
+from snakemake_kochi.worker.signals import Wake
 from snakemake_kochi.worker.supervisor import run_supervised
 from snakemake_kochi.worker.worker import Worker
 

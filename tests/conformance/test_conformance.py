@@ -69,7 +69,7 @@ WORKFLOWS = (
         "--max-threads 2 --set-threads set_threads=2 --set-resources set_resources:mem_mb=99",
         {"FROM_OUTSIDE": 'it\'s "set" $HOME', "TMPDIR": f"{RUN_DIRECTORY}/tmp"},
         for_command="declared_variable environment limits strict tmpdir tmpdir_in_params umask "
-        "jobid resources_of_late_input set_resources",
+        "own_pipeline jobid resources_of_late_input set_resources",
     ),
     Workflow(
         "graph",
