@@ -142,25 +142,20 @@ class Admission:
         named = (job.resources.get(QUEUE) for job in jobs)
         return tuple(dict.fromkeys(str(queue) for queue in named if queue))
 
-    def refuse_what_never_runs(
-        self,
-        jobs: Sequence[JobExecutorInterface],
-        refused: Collection[tuple[JobExecutorInterface, KochiError]],
-    ) -> None:
-        """Refuse, before the first submission, jobs that can never run.
+    def what_never_runs(self, known: Collection[JobExecutorInterface]) -> str:
+        """What to say, before the first submission, of jobs that will fail for want of a worker.
 
-        Raises one KochiError for all of these `jobs` that are `refused`, for all points of batches
-        that can never run, and for all rules of which a job never can, as far as this is known.
+        These are all points of batches that can never run, and all rules of which a job never can,
+        as far as this is seen without the `known` jobs; "" if there is none.
         """
-        errors = [error for _, error in refused]
+        errors = []
         is_ours: dict[str, bool] = {}
-        for job in self._of_each_rule(frozenset(jobs)):
+        for job in self._of_each_rule(known):
             try:
                 self._assign(job, is_ours)
             except KochiError as error:
                 errors.append(_naming(error, job.point))
-        if errors:
-            raise _all_of(errors)
+        return f"These jobs will fail:\n{_all_of(errors)}" if errors else ""
 
     def _of_each_rule(self, known: Collection[JobExecutorInterface]) -> Iterator[ExpectedJob]:
         """One job of each rule that must be executed, without the `known` jobs.
@@ -236,13 +231,13 @@ def _naming(error: KochiError, point: str) -> KochiError:
     return KochiError(f"{point}: {error.message}", error.hint) if point else error
 
 
-def _all_of(errors: Sequence[KochiError]) -> KochiError:
-    """One error, with a line for each different message."""
+def _all_of(errors: Sequence[KochiError]) -> str:
+    """A line for each different message, and for each hint."""
     messages = sorted({error.message for error in errors})
     if (left_out := len(messages) - _MOST_TOLD) > 0:
         messages[_MOST_TOLD:] = [f"... and {left_out} more"]
     hints = sorted({error.hint for error in errors if error.hint})
-    return KochiError("\n".join(messages), "\n".join(hints) or None)
+    return "\n".join([*messages, *hints])
 
 
 # ---- what a job requests
@@ -269,27 +264,27 @@ def resources_of(job: JobExecutorInterface) -> Resources:
 
     Raises KochiError, naming the rule, for an invalid resource.
     """
-    runtime = _amount(job, "runtime", 1)
+    runtime = _amount(job, "runtime")
     return Resources(
         cores=max(1, job.threads),
         exclusive=bool(job.resources.get("kochi_exclusive", 0)),
         pinned=bool(job.resources.get("kochi_pinned", 1)),
-        memory_mb=_amount(job, "mem_mb", 0),
-        gpus=_amount(job, "gpu", 0) or 0,
-        # Snakemake counts it in minutes.
-        runtime_seconds=None if runtime is None else 60 * runtime,
+        memory_mb=_amount(job, "mem_mb"),
+        gpus=_amount(job, "gpu") or 0,
+        # Snakemake counts it in minutes. A function of small inputs gives 0.
+        runtime_seconds=60 * runtime if runtime else None,
     )
 
 
-def _amount(job: JobExecutorInterface, name: str, least: int) -> int | None:
+def _amount(job: JobExecutorInterface, name: str) -> int | None:
     """A numeric resource; None if the job has none, or if it is not known before the job runs."""
     value = job.resources.get(name)
     if value is None or value in (TO_BE_DETERMINED, ""):
         return None
     number = _number(value)
-    if number is None or number < least:
+    if number is None or number < 0:
         raise KochiError(
-            f"rule {job.name}, resource {name}: {value} cannot be used: a number from {least} was "
+            f"rule {job.name}, resource {name}: {value} cannot be used: a number from 0 was "
             "expected"
         )
     return number
@@ -299,4 +294,6 @@ def _number(value: object) -> int | None:
     """A number, also one written as text, as a profile may contain it."""
     if isinstance(value, str) and value.strip().isdecimal():
         return int(value)
-    return math.ceil(value) if isinstance(value, int | float) else None
+    if isinstance(value, int | float) and math.isfinite(value):
+        return math.ceil(value)
+    return None

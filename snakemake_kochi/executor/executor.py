@@ -27,7 +27,12 @@ from snakemake_kochi.executor.run import Adoption, Run, await_others
 from snakemake_kochi.executor.run_summary import RunSummary
 from snakemake_kochi.executor.shutdown import Shutdown
 from snakemake_kochi.executor.submission import Submission
-from snakemake_kochi.executor.tickets import RUNNERS, Tickets, outputs_of_run
+from snakemake_kochi.executor.tickets import (
+    RUNNERS,
+    Tickets,
+    outputs_of_run,
+    with_readable_targets,
+)
 from snakemake_kochi.location import Location
 from snakemake_kochi.locks.probe import probe_locks
 from snakemake_kochi.packing import pack_at_exit
@@ -91,7 +96,8 @@ class KochiExecutor(Executor):
         admission = Admission(
             workflow, machine, workers, logger, private, settings.queue, count > 0
         )
-        tickets = Tickets(self, settings.runner, inbox.identity, logger)
+        inheriting = private if where == HERE else None
+        tickets = Tickets(self, settings.runner, inbox.identity, logger, inheriting)
         adoption = Adoption(machine, workflow, inbox, logger, dead)
         run = Run(
             machine=machine,
@@ -135,6 +141,9 @@ class KochiExecutor(Executor):
 
     def run_job(self, job: JobExecutorInterface) -> None:
         self.run_jobs([job])
+
+    def get_job_args(self, job: JobExecutorInterface, **kwargs: Any) -> str:
+        return with_readable_targets(super().get_job_args(job, **kwargs), job)
 
     def additional_general_args(self) -> str:
         # The inner scheduler's rate limiter keeps its process alive for a second after the job's

@@ -6,7 +6,9 @@ Snakemake of a job. The rest of the package takes a quarter of such a start. It 
 """
 
 # No `from __future__ import annotations`: Snakemake calls a setting's type on the option's text.
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Optional
 
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
@@ -26,6 +28,25 @@ common_settings = CommonSettings(
     # Our own thread notices results at once, so Snakemake need not wait before it looks.
     init_seconds_before_status_checks=0,
 )
+
+
+def _process_state() -> dict[str, str]:
+    """What a process hands on to its children, besides its environment and its directory."""
+    status = Path("/proc/self/status").read_text()
+    return {
+        "umask": next((line for line in status.splitlines() if line.startswith("Umask:")), ""),
+        "niceness": str(os.getpriority(os.PRIO_PROCESS, 0)),
+        "limits": Path("/proc/self/limits").read_text(),
+    }
+
+
+_STATE_AT_START = _process_state()  # Snakemake imports this module before it reads a Snakefile
+
+
+def changed_state() -> str:
+    """What the Snakefile has changed: "umask", "niceness" or "limits"; "" if nothing."""
+    now = _process_state()
+    return next((name for name, value in now.items() if value != _STATE_AT_START[name]), "")
 
 
 class Executor(RemoteExecutor):

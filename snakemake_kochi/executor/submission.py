@@ -78,7 +78,8 @@ class Submission:
         """Submit all these jobs, in batches for each queue. Raises OSError and KochiError."""
         admitted = self._admission.admit(jobs)
         if not self._has_checked:
-            self._admission.refuse_what_never_runs(jobs, admitted.refused)
+            if said := self._admission.what_never_runs(frozenset(jobs)):
+                self._run.logger.warning(said)
             self._has_checked = True
         for job, why in admitted.refused:
             # Other jobs run already, or have run: the run does not end because of this one.
@@ -93,7 +94,7 @@ class Submission:
         batch = []
         for job, resources in jobs:
             self._executor.run_job_pre(job)
-            ticket = self._tickets.of(job, resources)
+            ticket = self._tickets.of(job, resources, queue)
             if not self._adopt_or_hold(queue, job, ticket):
                 batch.append((job, ticket))
         if batch:

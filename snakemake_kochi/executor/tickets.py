@@ -20,6 +20,7 @@ from typing import Any
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+from snakemake_interface_executor_plugins.utils import encode_target_jobs_cli_args, format_cli_arg
 
 from snakemake_kochi.executor.internals import (
     MissingPartsError,
@@ -28,6 +29,7 @@ from snakemake_kochi.executor.internals import (
     source_of_script,
 )
 from snakemake_kochi.executor.plain import PlainShells, relative_to
+from snakemake_kochi.executor.plugin import changed_state
 from snakemake_kochi.queue import Resources, ShellJob, Ticket
 from snakemake_kochi.queue.paused import BATCH, EXPERIMENT
 from snakemake_kochi.queue.spreading import SPREAD
@@ -39,7 +41,7 @@ RUNNERS = ("phase", "shell", "zygote", "command")
 
 
 class Tickets:
-    """Makes the tickets of one run. `fastest` is one of RUNNERS: the first that may be chosen."""
+    """Makes the tickets of one run."""
 
     def __init__(
         self,
@@ -47,27 +49,42 @@ class Tickets:
         fastest: str | None,
         controller: str,
         logger: LoggerExecutorInterface,
+        inheriting: str | None,
     ) -> None:
+        """`fastest`: one of RUNNERS, the first that may be chosen. `inheriting`: the queue whose
+        workers are children of this process, if any."""
         self._executor = executor
         self._controller = controller
+        self._inheriting = inheriting
         self._directory: str = executor.workflow.workdir_init
+        self._place = _logical(self._directory)
         self._commands = InnerCommands(executor)
         self._choices = Choices(executor.workflow, fastest, logger)
         self._identities = Identities(executor.workflow, self._directory)
 
-    def of(self, job: JobExecutorInterface, resources: Resources) -> Ticket:
+    def of(self, job: JobExecutorInterface, resources: Resources, queue: str) -> Ticket:
+        """The ticket of a job that goes to this queue."""
         command = self._commands.of(job)
-        choice = self._choices.of(job, command)
+        choice = self._choices.of(job, command, queue == self._inheriting)
         return make_ticket(
             job,
             command,
             choice,
             self._directory,
             self._controller,
-            self._executor.envvars(),
+            {**self._place, **self._executor.envvars()},
             resources,
             self._identities.of(job, choice.shell_command),
         )
+
+
+def _logical(directory: str) -> dict[str, str]:
+    """PWD, if it names the directory by another path, as after `cd` through a symbolic link."""
+    path = os.environ.get("PWD", "")
+    with suppress(OSError):
+        if os.path.isabs(path) and path != directory and os.path.samefile(path, directory):
+            return {"PWD": path}
+    return {}
 
 
 # ---- inner commands
@@ -126,6 +143,30 @@ class InnerCommands:
         return parts if self._is_plain else None
 
 
+def with_readable_targets(arguments: str, job: Any) -> str:
+    """A job's own arguments, from which a Snakemake reads the wildcards as they are.
+
+    Snakemake splits the values in `--target-jobs` at commas, and takes quotes from their ends. Jobs
+    with such values are named by a file that they make.
+    """
+    targets, files = [], []
+    for one in single_jobs(job):
+        values = one.wildcards_dict.values()
+        if any("," in value or value != value.strip("'\"") for value in map(str, values)):
+            files.append(str(one.output[0]))
+        else:
+            targets += one.get_target_spec()
+    if not files:
+        return arguments
+    said = format_cli_arg("--target-jobs", encode_target_jobs_cli_args(job.get_target_spec()))
+    remaining = format_cli_arg(
+        "--target-jobs", encode_target_jobs_cli_args(targets), skip=not targets
+    )
+    # First: an option with several values would take the files for its own.
+    named = f"{shlex.join(files)} --force {remaining}".strip()
+    return arguments.replace(said, named, 1)
+
+
 # ---- runners
 
 
@@ -149,6 +190,7 @@ class Choices:
     def __init__(self, workflow: Any, fastest: str | None, logger: LoggerExecutorInterface) -> None:
         self._allowed = RUNNERS[RUNNERS.index(fastest or RUNNERS[0]) :]
         self._shells: PlainShells | None = None
+        self._changed = changed_state()
         if "shell" in self._allowed:
             try:
                 self._shells = PlainShells(workflow, "phase" in self._allowed)
@@ -158,13 +200,17 @@ class Choices:
                     f"installed version of Snakemake has no {error}."
                 )
 
-    def of(self, job: Any, command: InnerCommand) -> Choice:
+    def of(self, job: Any, command: InnerCommand, inherits: bool) -> Choice:
+        """Choose for a job; `inherits`: whether its worker is a child of this process."""
         if command.job_arguments is None:
             # Only the whole command contains its prefix.
             return Choice("command", "precommand" if len(self._allowed) > 1 else "")
         why = ""
         if self._shells is not None:
             try:
+                if self._changed and not inherits:
+                    # Where the Snakefile is read again, it does the same again.
+                    raise UnclearError(f"{self._changed} changed")
                 plain = self._shells.of(job)
                 runner = "phase" if plain.job.phase else "shell"
                 return Choice(runner, "", plain.job, plain.command)

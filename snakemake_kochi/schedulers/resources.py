@@ -63,7 +63,10 @@ class _Job:
         return text
 
     def number(self, name: str, least: int = 1) -> int | None:
-        """A whole number; it may be below `least`, which only the error message uses."""
+        """A whole number; None for 0, which for Snakemake, too, is as if it were not given.
+
+        It may be below `least`, which only the error message uses.
+        """
         value = self.values.get(name)
         if value is None or value == "":
             return None
@@ -71,7 +74,7 @@ class _Job:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(name, f"a whole number from {least} was expected")
-        return value
+        return value or None
 
 
 def requested(values: Values) -> list[str]:

@@ -181,6 +181,7 @@ class Starts:
         ticket = claim.ticket
         return {
             **self._environment,
+            "PWD": ticket.directory,
             **ticket.environment,
             **allotment.environment,
             "KOCHI_MACHINE": self._machine.name,

@@ -67,9 +67,13 @@ WORKFLOWS = (
         # No job with more threads than there are CPUs anywhere: these are not for `shell`.
         "--configfile config.yaml --default-resources mem_mb=50 disk_mb=60 lab='ours' "
         "--max-threads 2 --set-threads set_threads=2 --set-resources set_resources:mem_mb=99",
-        {"FROM_OUTSIDE": 'it\'s "set" $HOME', "TMPDIR": f"{RUN_DIRECTORY}/tmp"},
+        {
+            "FROM_OUTSIDE": 'it\'s "set" $HOME',
+            "TMPDIR": f"{RUN_DIRECTORY}/tmp",
+            "PWD": f"{RUN_DIRECTORY}/link",
+        },
         for_command="declared_variable environment limits strict tmpdir tmpdir_in_params umask "
-        "own_pipeline jobid resources_of_late_input set_resources",
+        "own_pipeline working_directory jobid resources_of_late_input set_resources",
     ),
     Workflow(
         "graph",
@@ -86,7 +90,7 @@ WORKFLOWS = (
         "languages",
         # By itself Snakemake has more of them for executors that are not local.
         "--default-resources mem_mb=50 disk_mb=60",
-        for_command="script script_in_shadow run notebook wrapper",
+        for_command="script comma script_in_shadow run notebook wrapper",
     ),
     Workflow(
         "failures",
@@ -144,7 +148,15 @@ NOT_FOR_SHELL = {
     *("fails_in_shadow", "shadow_elsewhere"),
     *("checkpoint__decide", "checkpoint_file__decide", "cache__made"),
     # no shell
-    *("script", "script_bash", "script_in_shadow", "run", "run_with_shell", "run_in_shadow"),
+    *(
+        "script",
+        "script_bash",
+        "comma__made",
+        "script_in_shadow",
+        "run",
+        "run_with_shell",
+        "run_in_shadow",
+    ),
     *("notebook", "wrapper", "fails_in_run", "fails_in_script", "run_shell"),
 }
 # With --benchmark-extended nothing is.

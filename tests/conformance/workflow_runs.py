@@ -135,6 +135,7 @@ class _Run:
         self._executor = executor
         self._base = base
         shutil.copytree(WORKFLOWS / workflow.source, base / "top", symlinks=True)
+        (base / "link").symlink_to("top")  # a way to the same directory
         self._targets = workflow.for_command.split() if executor == "command" else []
         self._directory = base / "top" / workflow.directory
         self._results = self._directory / workflow.results

@@ -436,7 +436,9 @@ def test_only_the_runner_command_executes_a_precommand(tmp_path: Path) -> None:
     class Workflow:
         pass
 
-    choice = Choices(Workflow(), None, logging.getLogger()).of(None, InnerCommand(("x",), None))
+    choice = Choices(Workflow(), None, logging.getLogger()).of(
+        None, InnerCommand(("x",), None), True
+    )
     assert (choice.runner, choice.why) == ("command", "precommand")
 
 
@@ -590,6 +592,9 @@ def test_a_command_has_the_environment_that_the_inner_snakemake_gives_it(
         ('os.environ["GIVEN"] += ":more"', "GIVEN changed"),
         ('del os.environ["GIVEN"]', "GIVEN changed"),
         ('os.environ["NEW"] = "word"', ""),
+        ("os.umask(0o077)", "umask changed"),
+        ("os.nice(1)", "niceness changed"),
+        ("resource.setrlimit(resource.RLIMIT_CORE, (0, 0))", "limits changed"),
     ],
 )
 def test_a_plain_command_gets_the_variables_of_the_snakefile_or_another_runner_serves(
@@ -597,7 +602,7 @@ def test_a_plain_command_gets_the_variables_of_the_snakefile_or_another_runner_s
 ) -> None:
     monkeypatch.setenv("GIVEN", "one")
     snakefile = f"""
-        import os
+        import os, resource
         {line}
         rule one:
             output: "out.txt"

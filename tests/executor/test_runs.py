@@ -167,7 +167,7 @@ def test_a_queue_name_that_leaves_its_directory_is_refused(tmp_path: Path, snake
 
 
 @pytest.mark.compatibility
-def test_a_queue_name_that_cannot_be_used_is_refused_with_the_rules_name_before_any_job_begins(
+def test_a_queue_name_that_cannot_be_used_fails_the_job_and_is_named_before_any_begins(
     tmp_path: Path, snakemake: Any
 ) -> None:
     write(
@@ -188,28 +188,108 @@ def test_a_queue_name_that_cannot_be_used_is_refused_with_the_rules_name_before_
     done = snakemake("--executor", "kochi", "--jobs", "4", cwd=tmp_path)
     assert done.returncode != 0
     said = "rule bad, resource kochi_queue: queue name '../../x' cannot be used"
-    assert done.stdout.count(said) == 1
+    before, between, _ = done.stdout.split(said)
+    assert "rule good:" not in before and "Error in rule bad:" in between
     assert "Traceback" not in done.stdout and 'File "' not in done.stdout
-    assert results() == []
+    assert len(results()) == 1
+    assert (tmp_path / "a.txt").exists()
+    assert nothing_is_left()
+
+
+STATE = """
+    import os, resource
+    os.umask(0o077)
+    os.nice(3)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    rule one:
+        output: "state"
+        shell: "(umask; nice; ulimit -n) > {output}"
+    """
+
+
+@pytest.mark.compatibility
+def test_what_the_snakefile_sets_for_its_process_holds_in_a_worker_of_another_one(
+    tmp_path: Path, snakemake: Any
+) -> None:
+    work = (sys.executable, "-m", "snakemake_kochi.cli", "work", "-q", "q", "-b")
+    ours = ("--executor", "kochi")
+    states = {}
+    with background(*work, cwd=tmp_path):
+        for runner, options in {
+            "local": ("--executor", "local"),
+            "shell": ours,
+            "zygote": (*ours, "--kochi-queue", "q"),
+            "command": (*ours, "--kochi-queue", "q", "--kochi-runner", "command"),
+        }.items():
+            directory = tmp_path / runner
+            write(directory / "Snakefile", STATE)
+            done = snakemake("--jobs", "1", *options, cwd=directory)
+            assert done.returncode == 0
+            assert runner == "local" or f"1 by {runner}" in done.stdout
+            states[runner] = (directory / "state").read_text().split()
+    assert states == {runner: ["0077", states["local"][1], "200"] for runner in states}
+
+
+@pytest.mark.compatibility
+def test_a_job_that_no_worker_can_run_fails_alone(tmp_path: Path, snakemake: Any) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule all:
+            input: "none.txt", "negative.txt", "late.txt", "other.txt"
+        rule none:
+            output: "none.txt"
+            resources: gpu=2
+            shell: "touch {output}"
+        rule negative:
+            output: "negative.txt"
+            resources: runtime=-1
+            shell: "touch {output}"
+        rule other:
+            input: "Snakefile"
+            output: "other.txt"
+            resources: runtime=lambda wildcards, input, attempt: int(input.size_mb) * 7 * attempt
+            shell: "touch {output}"
+        rule late:
+            input: "other.txt"
+            output: "late.txt"
+            resources: gpu=3
+            shell: "touch {output}"
+        """,
+    )
+    options = ("--executor", "kochi", "--jobs", "4", "--keep-going")
+    done = snakemake(*options, cwd=tmp_path, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 1
+    for rule, needed in (("none", "resource gpu: 2 GPUs"), ("negative", "resource runtime: -1")):
+        assert f"Error in rule {rule}:" in done.stdout
+        assert done.stdout.count(f"rule {rule}, {needed}") == 1
+    # A job that is not ready is named before anything runs, too.
+    told, between, _ = done.stdout.split("rule late, resource gpu: 3 GPUs needed")
+    assert "These jobs will fail:" in told and "rule other:" not in told
+    assert "Error in rule late:" in between
+    assert len(results()) == 1
+    assert (tmp_path / "other.txt").exists()
+    assert "Traceback" not in done.stdout
     assert nothing_is_left()
 
 
 @pytest.mark.compatibility
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "said", "times"),
     [
-        (("--kochi-workers", "-1"), "--kochi-workers -1: a number from 0 was expected"),
-        (("--kochi-cores", "0"), "--kochi-cores 0: a number from 1 was expected"),
-        (("--kochi-workers", "0"), "rule one names no queue, and with --kochi-workers 0"),
+        (("--kochi-workers", "-1"), "--kochi-workers -1: a number from 0 was expected", 1),
+        (("--kochi-cores", "0"), "--kochi-cores 0: a number from 1 was expected", 1),
+        # Each of the three jobs fails.
+        (("--kochi-workers", "0"), "rule one names no queue, and with --kochi-workers 0", 3),
     ],
 )
 def test_options_that_let_no_job_run_are_refused(
-    tmp_path: Path, snakemake: Any, options: tuple[str, ...], said: str
+    tmp_path: Path, snakemake: Any, options: tuple[str, ...], said: str, times: int
 ) -> None:
     write(tmp_path / "Snakefile", THREE_JOBS)
     done = snakemake("--executor", "kochi", "--jobs", "4", *options, cwd=tmp_path)
     assert done.returncode != 0
-    assert done.stdout.count(said) == 1
+    assert done.stdout.count(said) == times
     assert "Traceback" not in done.stdout
     assert results() == []
     assert nothing_is_left()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.admission import resources_of
 from snakemake_kochi.executor.tickets import Choice, InnerCommand, make_ticket
+from snakemake_kochi.schedulers.resources import read_request
 
 
 class Rule:
@@ -53,8 +55,18 @@ def test_a_value_that_is_not_known_yet_is_omitted() -> None:
 
 
 def test_an_invalid_resource_is_refused_with_the_rules_name() -> None:
-    with pytest.raises(KochiError, match=r"rule one, resource runtime: 0 cannot be used"):
-        ticket_of(Job(runtime=0))
+    with pytest.raises(KochiError, match=r"rule one, resource runtime: -1 cannot be used"):
+        ticket_of(Job(runtime=-1))
+    with pytest.raises(KochiError, match=r"rule one, resource mem_mb: inf cannot be used"):
+        ticket_of(Job(mem_mb=float("inf")))
+
+
+def test_a_resource_that_is_zero_is_as_if_it_were_not_given() -> None:
+    values = {"runtime": 0, "gpu": 0, "nodes": 0, "tasks": 0, "cpus_per_task": 0, "disk_mb": 0}
+    job = Job(mem_mb=0, **values)
+    assert resources_of(job) == replace(resources_of(Job()), memory_mb=0)
+    asked = read_request("one", job.resources, resources_of(job))
+    assert asked == read_request("one", {}, resources_of(job))
 
 
 def test_an_amount_may_be_a_text_as_in_profiles() -> None:

@@ -178,7 +178,7 @@ def test_options_that_kochi_needs_for_itself_are_refused_with_the_reason(
         ({"qos": ["a"]}, r"resource qos: \['a'\] cannot be used: a text"),
         ({"constraint": "a\nb"}, r"resource constraint: .*a text of one line"),
         ({"nodes": "many"}, r"resource nodes: 'many' .*a whole number from 1"),
-        ({"nodes": 0}, r"resource nodes: 0 .*a whole number from 1"),
+        ({"nodes": -1}, r"resource nodes: -1 .*a whole number from 1"),
         ({"tasks": True}, r"resource tasks: True .*a whole number from 1"),
         ({"mem_mb_per_cpu": -1}, r"resource mem_mb_per_cpu: -1 .*a whole number from 1"),
         ({"gres": "'gpu:1'"}, r"resource gres: .*gpu:a100:2"),

@@ -111,7 +111,7 @@ def test_a_script_that_fails_ends_the_run_with_its_output(
     assert list_workers(machine) == []
 
 
-def test_a_job_larger_than_a_node_is_refused_before_the_script_is_run(
+def test_a_job_larger_than_a_node_fails_and_the_script_is_not_run(
     run: Callable, machine: MachinePaths
 ) -> None:
     done = run("exit 3", snakefile=SNAKEFILE.replace("shell:", "threads: 3\n        shell:"))

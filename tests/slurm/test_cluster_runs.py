@@ -73,7 +73,7 @@ def test_many_jobs_run_in_few_allocations_and_none_is_left(project: Project) -> 
     assert project.cluster.jobs() == {}
 
 
-def test_a_job_that_no_allocation_can_run_is_refused_before_anything_is_submitted(
+def test_a_job_that_no_allocation_can_run_fails_and_nothing_is_submitted(
     project: Project,
 ) -> None:
     project.write(SNAKEFILE.replace("shell:", "threads: 3\n        shell:"), 1)

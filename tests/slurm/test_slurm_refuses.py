@@ -51,7 +51,7 @@ def test_an_unknown_partition_is_reported_before_any_submission(run, cluster):
     assert submissions(cluster) == before
 
 
-def test_jobs_longer_than_the_partitions_limit_are_refused_before_any_submission(run, cluster):
+def test_jobs_longer_than_the_partitions_limit_fail_without_any_submission(run, cluster):
     before = submissions(cluster)
     done = run(
         "partition: short", SNAKEFILE.replace("shell", "resources: runtime=5\n        shell")

@@ -50,7 +50,7 @@ class CommandRunner(Runner):
 
 def _run_command(ticket: Ticket, environment: dict[str, str]) -> int:
     """Execute the command; returns an exit status, and only when the command cannot be executed."""
-    if status := enter(ticket, environment):
+    if status := enter(ticket):
         return status
     return execute(ticket, ticket.command[0], list(ticket.command), environment)
 

@@ -83,14 +83,13 @@ def await_release(held: int, worker: int) -> None:
         os._exit(CANNOT_EXECUTE)
 
 
-def enter(job: Job, environment: dict[str, str]) -> int:
-    """Enter the job's directory, and set PWD in the environment; return an exit status."""
+def enter(job: Job) -> int:
+    """Enter the job's directory; return an exit status."""
     try:
         repeated_if_stale(lambda: os.chdir(job.directory))
     except OSError as error:
         say(job, f"cannot enter the directory {job.directory!r}: {error.strerror}")
         return CANNOT_EXECUTE
-    environment["PWD"] = job.directory
     return 0
 
 

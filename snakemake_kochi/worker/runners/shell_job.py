@@ -48,7 +48,7 @@ def execute_shell_job(
     `temporary`: the answer of find_temporary_directory, if already known. Returns an exit status
     when the process has not become the command. May raise the exceptions of `run`.
     """
-    if status := enter(job, environment):
+    if status := enter(job):
         return status
     try:
         script = repeated_if_stale(lambda: _prepare(job, shell, environment, temporary))

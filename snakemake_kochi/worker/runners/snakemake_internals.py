@@ -32,6 +32,7 @@ JOB_OPTIONS = frozenset(
         "--allowed-rules",
         "--attempt",
         "--cores",
+        "--force",
         "--force-use-threads",
         "--local-groupid",
         "--target-jobs",
@@ -198,6 +199,9 @@ def _options_of(parser: Any) -> argparse.ArgumentParser:
     known = parser._option_string_actions
     for name in JOB_OPTIONS.intersection(known):
         options._add_action(known[name])
+    for action in parser._actions:
+        if not action.option_strings:  # the files by which some jobs are named
+            options._add_action(action)
     return options
 
 

@@ -134,7 +134,7 @@ class ZygoteLink:
         self.served = 0
         self.used = self._started = time.monotonic()
         self.log = log
-        self._environment = {**environment, "PWD": directory}
+        self._environment = dict(environment)
         self._link, theirs = make_link()
         try:
             self._process = self._start(interpreter, directory, theirs)
@@ -221,13 +221,12 @@ class ZygoteLink:
         in spite of the failure then ends when the gate closes.
         """
         own = self._environment
-        wanted = {**environment, "PWD": own["PWD"]}
         request = {
             "job": list(arguments),
             "options": list(options),
             "cpus": cpus,
-            "set": {name: value for name, value in wanted.items() if own.get(name) != value},
-            "unset": [name for name in own if name not in wanted],
+            "set": {name: value for name, value in environment.items() if own.get(name) != value},
+            "unset": [name for name in own if name not in environment],
         }
         self.used = time.monotonic()
         is_unfit = False

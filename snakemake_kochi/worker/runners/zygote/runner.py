@@ -260,7 +260,7 @@ class ZygoteRunner(Runner):
         while len(self._zygotes) >= _MOST_ZYGOTES:
             self._drop(self._least_used())
         cores = self._cores(ticket)
-        environment = {**self._environment, **ticket.environment}
+        environment = {**self._environment, "PWD": ticket.directory, **ticket.environment}
         program, directory, arguments = ticket.command[0], ticket.directory, plan.workflow_arguments
         try:
             link = ZygoteLink(program, arguments, cores, directory, environment, self._free_log())
