@@ -133,7 +133,8 @@ class KochiExecutor(Executor):
         """Submit all jobs that are ready."""
         try:
             with self._root.explaining():
-                self._submission.submit(jobs)
+                # A queue keeps the order; Snakemake gives them in any order, not by their priority.
+                self._submission.submit(sorted(jobs, key=lambda job: -job.priority))
         except KochiError:
             # Older versions of Snakemake end without a call of `cancel` or `shutdown`.
             self.cancel()

@@ -114,6 +114,7 @@ class BatchRules:
     launchers: Launchers
     _determined_by: Mapping[str, Verbatim]
     preparation: PreparationRules | None = None
+    seed: int | None = None
 
     @classmethod
     def of(cls, outputs: Outputs, experiment: Experiment, batch: str) -> BatchRules:
@@ -137,6 +138,7 @@ class BatchRules:
                 "load_environment": verbatim(freeze.machine.load_env_on_machine),
             },
             preparation=_preparation_rules(outputs, experiment, grid),
+            seed=freeze.seed(experiment.batch(batch)),
         )
         if grid.run.launcher:
             for point in grid.points:
@@ -184,6 +186,7 @@ class BatchRules:
         # to people, and a key that points with the same request share.
         found.reads_resources = frozenset(names)
         found.describe = lambda wildcards: self.describe(group.point(wildcards))
+        found.run_of = (self, group)  # for `run_order.py`
         found.kind = lambda wildcards: _kind(group.point(wildcards))
         function: Callable[..., list[str]] = found
         return function

@@ -11,6 +11,7 @@ from typing import Any
 from snakemake_kochi.errors import ConfigError, for_snakemake
 from snakemake_kochi.library.library import Library
 from snakemake_kochi.library.part import Part
+from snakemake_kochi.library.run_order import RunOrder
 from snakemake_kochi.library.survivors import Survivors
 from snakemake_kochi.library.unfinished import collect_at_exit, note_failures_at_exit
 from snakemake_kochi.paths import ProjectPaths
@@ -78,6 +79,8 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     # The process of a job makes one file, whichever part wants it.
     part = Part.of(config or {}) if workflow.is_main_process and freeze.rerun is None else None
     library = Library(freeze, inherited, is_first, workflow, part)
+    if workflow.is_main_process:
+        RunOrder(lambda: library.batches).begin(workflow)
     if is_first and freeze.rerun is None:
         collect_at_exit(workflow, freeze, lambda: library.batches, part)
     elif is_first:

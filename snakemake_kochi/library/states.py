@@ -36,6 +36,7 @@ class PointState:
     `record` is the file of its record relative to the working directory, "" for a skipped point.
     `seconds` and `ended` are those of its result, if there is one. `output`: the last lines that a
     failed run printed. `told`: its failure is one of an earlier run. `job`: its job in a queue.
+    `seed`: that of the rounds in which its result was made.
     """
 
     parameters: Mapping[str, str]
@@ -49,6 +50,7 @@ class PointState:
     output: tuple[str, ...] = ()
     told: bool = False
     job: int | None = None
+    seed: int | None = None
 
     @property
     def point(self) -> str:
@@ -135,6 +137,7 @@ class BatchStates:
             seconds=_number(record.get("seconds")),
             started=str(record.get("started", "")),
             ended=str(record.get("ended", "")),
+            seed=record.get("seed"),
         )
         if why := self._why_stale(place, record, kept):
             return replace(state, state="stale", why="; ".join(why))

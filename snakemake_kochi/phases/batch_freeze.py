@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from snakemake_kochi.project.preparation import Preparation
     from snakemake_kochi.project.recipes import Recipe
 
-BATCH_FREEZE_VERSION = 8
+BATCH_FREEZE_VERSION = 9
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class BatchFreeze:
     `preparation` are the scripts before and after the runs, if there are any, `node_code` is the
     digest of the code of `prepare_node`, and `scratch_dir` that of the machine, as written.
     `machine_isolation` and `launchers` are those of the machine, `quiet` are thresholds, see
-    `project/quiet.py`.
+    `project/quiet.py`. `seed`: see `Freeze.seed`.
 
     `codes` has what replaces `snapshot` and `git_directory` for each value of `code:` other than
     the working tree. Where it does, `configuration` is the snapshot with the experiment.
@@ -75,6 +75,7 @@ class BatchFreeze:
     codes: Mapping[str, Mapping[str, Any]] = FrozenDict()
     configuration: Mapping[str, Any] | None = None
     quiet: Mapping[str, float | str] = field(default_factory=FrozenDict)
+    seed: int | None = None
 
     @classmethod
     def of(cls, freeze: Freeze, experiment: Experiment, batch_name: str = "") -> BatchFreeze:
@@ -117,6 +118,7 @@ class BatchFreeze:
             scratch_dir=freeze.machine.scratch_dir,
             launchers=freeze.machine.launchers,
             quiet={**freeze.project.quiet, **freeze.machine.quiet},
+            seed=freeze.seed(batch) if batch else None,
             codes={
                 value: {
                     "snapshot": {**asdict(code.snapshot), "diff": ""},

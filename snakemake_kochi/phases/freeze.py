@@ -40,7 +40,7 @@ from snakemake_kochi.project.configuration import configuration_file, find_proje
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
-from snakemake_kochi.project.grid import Recorded
+from snakemake_kochi.project.grid import ROUNDS, Batch, Recorded
 from snakemake_kochi.project.machines import CommonFile, Machine, common_files
 from snakemake_kochi.project.parameters import Given
 from snakemake_kochi.project.recipes import Project, Recipe, Requirement
@@ -177,6 +177,15 @@ class Freeze:
     @cached_property
     def _at(self) -> dict[str, Freeze]:
         return {}
+
+    def seed(self, batch: Batch) -> int | None:
+        """The seed of the order in which the runs of a batch start, None if they start as listed.
+
+        By default a part of the freeze's name: a run that is resumed has the order of before.
+        """
+        if batch.order != ROUNDS:
+            return None
+        return int(self.file.stem[:8], 16) if batch.seed is None else batch.seed
 
     @property
     def files_to_run(self) -> tuple[str, ...]:

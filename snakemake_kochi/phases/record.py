@@ -114,6 +114,7 @@ def make_record(
         "parameters": dict(task.parameters),
         "duplicate": task.duplicate,
         **({"rerun_of": task.rerun_of} if task.rerun_of else {}),
+        **({"seed": freeze.seed} if freeze.seed is not None else {}),
         "build_parameters": _seen_by(freeze.build, task),
         "run_parameters": _seen_by(freeze.run, task),
         "build_script": freeze.build.script,

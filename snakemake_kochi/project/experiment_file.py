@@ -23,6 +23,7 @@ from snakemake_kochi.project.document import (
 )
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import (
+    ROUNDS,
     Artifact,
     Batch,
     Phase,
@@ -156,6 +157,7 @@ class _Reader:
         path: KeyPath = ("batches", name)
         check_name("batch", name, path, self.problems)
         default_duplicates = self._duplicates(self.data.get("default_duplicates"), 1)
+        seeds: list[Scalar | None] = [data.get("seed"), self.data.get("seed")]
         sweeps = self._sweeps.sweeps(name, data)
         own = [flattened(sweep.parameters) for sweep in sweeps]
         artifacts = self._artifacts(data.get("artifacts"), (*path, "artifacts"))
@@ -180,6 +182,8 @@ class _Reader:
             preparation=read_preparation(self.data, data, path, self.problems),
             has_code=data.get(CODE) is not None,
             machines=self._machines(data.get("machines"), (*path, "machines")),
+            order=optional_text(data.get("order") or self.data.get("order")) or ROUNDS,
+            seed=next((each.whole_number for each in seeds if each is not None), None),
         )
 
     def _machines(self, value: Any, path: KeyPath) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 # No benchmark repeats a point so often; the limit finds an extra zero before any point is made.
 MAXIMUM_DUPLICATES = 10_000
+ROUNDS = "rounds"  # of the orders of runs, the default
 _NOTHING = Template(("",), ())
 
 
@@ -114,6 +115,7 @@ class Batch:
     figures. `recorded`: in a rerun, the points that it repeats, instead of the grid; `below`: the
     directory of its results. `has_code`: whether the parameter `code` names the project's own code.
     `machines`: those on which the whole batch is run, empty for the one that is named or chosen.
+    `order`: ROUNDS or "listed"; `seed`: that of the rounds, if the experiment has one.
     """
 
     name: str
@@ -135,6 +137,8 @@ class Batch:
     preparation: Preparation | None = None
     has_code: bool = False
     machines: tuple[str, ...] = ()
+    order: str = ROUNDS
+    seed: int | None = None
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from snakemake_kochi.cli.output import (
     shortened,
     shown,
 )
+from snakemake_kochi.project.grid import ROUNDS
 from snakemake_kochi.quantities import rough_duration
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class _Page:
         is_all: bool,
     ) -> None:
         self._grid = points.grid
+        self._order = points.order
         self._file = file
         self._wanted = wanted
         self._limit = limit
@@ -166,6 +168,8 @@ class _Page:
         yield from tabulate(
             list(_reasons(seen.states)), tablefmt="plain", colalign=("right", "left", "left")
         ).splitlines()
+        if self._order == ROUNDS and (seeds := _seeds(seen)):
+            yield f"Order: rounds, seed {', '.join(map(str, seeds))}"
         if seen.paused is not None:
             again = ["kochi", "batch", self._file, grid.batch, "--resume"]
             since = local_time(seen.paused.since)
@@ -218,6 +222,8 @@ class _Page:
             "batch": self._grid.batch,
             "machine": self._grid.machine,
             "counts": seen.counts,
+            "order": self._order,
+            "seeds": _seeds(seen),
             "runs": [
                 {
                     "controller": run.controller,
@@ -232,6 +238,11 @@ class _Page:
             "seconds_left": None if left is None else round(left, 1),
             "eta": None if left is None else _moment_in(left).isoformat(timespec="seconds"),
         }
+
+
+def _seeds(seen: Seen) -> list[int]:
+    """Those of the rounds in which the results were made."""
+    return sorted({each.seed for each in seen.states if each.seed is not None})
 
 
 def _count(seen: Seen) -> str:

@@ -88,6 +88,11 @@ class Points:
     def grid(self) -> Grid:
         return self._states.batch.grid
 
+    @property
+    def order(self) -> str:
+        """The order in which runs start, see `Batch`."""
+        return self._states.batch.experiment.batch(self.grid.batch).order
+
     def look(self) -> Seen:
         # The queues first: a job that ends meanwhile is found by its record.
         making = self._making.look()

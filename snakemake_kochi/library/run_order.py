@@ -1,0 +1,154 @@
+"""The order in which Snakemake starts the runs of batches, with any executor.
+
+Whatever drifts while a batch runs, such as a temperature or the load of a file server, must not
+look like an effect of a parameter. So the runs go in rounds, each with every point once in random
+order, and begin when nothing is left to build for them.
+
+Snakemake asks its DAG which jobs are ready and what priority each has, and both answers are changed
+here. A `priority:` is one number for all jobs of a rule in older versions. An input that all runs
+share would stop all of them with one failed build.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from snakemake_kochi.library.batch import BatchRules
+from snakemake_kochi.library.run_group import RunGroup
+from snakemake_kochi.project.grid import Point
+
+_ATTRIBUTE = "kochi_run_order"  # of a workflow
+
+
+def in_order(batch: BatchRules) -> list[Point]:
+    """The points of a batch in the order in which their runs start.
+
+    It is drawn for the whole grid: a part of a batch, or what a killed run has left, keeps it.
+    """
+    if batch.seed is None:
+        return list(batch.grid.points)
+    rounds: dict[int, list[Point]] = {}
+    for point in batch.grid.points:
+        rounds.setdefault(point.duplicate, []).append(point)
+    generator = random.Random(batch.seed)
+    for own in rounds.values():
+        generator.shuffle(own)
+    return [point for number in sorted(rounds) for point in rounds[number]]
+
+
+class RunOrder:
+    """The order of the runs of one workflow; `batches` are called when the DAG exists."""
+
+    def __init__(self, batches: Callable[[], Sequence[BatchRules]]) -> None:
+        self._batches = batches
+        self._lasts: dict[str, int] = {}  # the priority of the last run of each batch
+        self._places: dict[str, dict[int, int]] = {}  # by id of the point
+        self._rules: dict[Any, tuple[BatchRules, RunGroup] | None] = {}
+        self._waiting: dict[Any, frozenset[str]] = {}  # the batches that use the output of a job
+        self._begun: set[str] = set()
+
+    def begin(self, workflow: Any) -> None:
+        """Have the DAG of a workflow answer in this order."""
+        setattr(workflow, _ATTRIBUTE, self)
+        dag_class: Any = importlib.import_module("snakemake.dag").DAG
+        if hasattr(dag_class, _ATTRIBUTE):
+            return
+        setattr(dag_class, _ATTRIBUTE, True)
+        all_ready, given = dag_class.ready_jobs.fget, dag_class.priority
+
+        def ready_jobs(dag: Any) -> Collection[Any]:
+            order: RunOrder | None = getattr(dag.workflow, _ATTRIBUTE, None)
+            ready: Collection[Any] = all_ready(dag)
+            return ready if order is None else order.ready(dag, ready)
+
+        def priority(dag: Any, job: Any) -> Any:
+            order: RunOrder | None = getattr(dag.workflow, _ATTRIBUTE, None)
+            return given(dag, job) or (0 if order is None else order.priority(job))
+
+        dag_class.ready_jobs, dag_class.priority = property(ready_jobs), priority
+
+    def priority(self, job: Any) -> int:
+        """A run's priority, from 1: those of earlier batches, and earlier runs, are higher."""
+        if (of := self._run_of(job)) is None:
+            return 0
+        batch, group = of
+        if batch.name not in self._places:
+            points = in_order(batch)
+            self._places[batch.name] = {id(point): place for place, point in enumerate(points)}
+        if not self._lasts:
+            last = 1
+            for each in reversed(self._batches()):
+                self._lasts[each.name] = last
+                last += len(each.grid.points)
+        places = self._places[batch.name]
+        place = places[id(group.point(job.wildcards_dict))]
+        return self._lasts[batch.name] + len(places) - 1 - place
+
+    def ready(self, dag: Any, jobs: Collection[Any]) -> Collection[Any]:
+        """The ready jobs without the runs of batches of which a build, an installation or a
+        preparation is ready or under way.
+
+        A failed one holds up nothing: the runs with other builds begin.
+        """
+        if (scheduler := dag.workflow.scheduler) is None:
+            return jobs  # no job starts yet
+        runs: dict[str, list[Any]] = {}
+        for job in jobs:
+            of = self._run_of(job)
+            if of is not None and of[0].seed is not None and of[0].name not in self._begun:
+                runs.setdefault(of[0].name, []).append(job)
+        if not runs:
+            return jobs
+        busy = (job for job in (*jobs, *dag._running) if job not in scheduler.failed)
+        awaited = frozenset().union(*(self._batches_after(dag, job) for job in busy))
+        held = {job for name, own in runs.items() if name in awaited for job in own}
+        for name, own in runs.items():
+            if name not in awaited:
+                self._begun.add(name)
+                self._say(own)
+        return [job for job in jobs if job not in held] if held else jobs
+
+    def _say(self, jobs: Sequence[Any]) -> None:
+        batch = next(of[0] for of in map(self._run_of, jobs) if of is not None)
+        if len(jobs) > 1:
+            logger = importlib.import_module("snakemake.logging").logger
+            logger.info(
+                f"{batch.experiment.file}: batch {batch.grid.batch}: {len(jobs)} runs start in "
+                f"rounds, in random order, seed {batch.seed}"
+            )
+
+    def _batches_after(self, dag: Any, job: Any) -> frozenset[str]:
+        """The batches whose runs use what a job makes, or what is made of it; none for a run."""
+        if job not in self._waiting:
+            found: set[str] = set()
+            seen = {job}
+            left = [] if self._run_of(job) else [job]
+            while left:
+                for each in _depending(dag, left.pop()):
+                    if each in seen:
+                        continue
+                    seen.add(each)
+                    if (of := self._run_of(each)) is None:
+                        left.append(each)
+                    else:
+                        found.add(of[0].name)
+            self._waiting[job] = frozenset(found)
+        return self._waiting[job]
+
+    def _run_of(self, job: Any) -> tuple[BatchRules, RunGroup] | None:
+        """The batch and the group of a run; None for any other job, and for a group of jobs."""
+        if job.is_group():
+            return None
+        if job.rule not in self._rules:
+            functions = (getattr(value, "callable", None) or value for value in job.rule.params)
+            found = (getattr(function, "run_of", None) for function in functions)
+            self._rules[job.rule] = next((of for of in found if of is not None), None)
+        return self._rules[job.rule]
+
+
+def _depending(dag: Any, job: Any) -> Iterator[Any]:
+    for each in job.jobs if job.is_group() else (job,):
+        yield from dag.depending[each]

@@ -1,0 +1,113 @@
+"""The order in which the runs of a batch start."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support import run
+
+from snakemake_kochi.library.run_order import in_order
+
+from .conftest import ExampleProject, begin_project
+
+EXPERIMENT = """
+    default_params: {n: 0, version: 0}
+    default_duplicates: 3
+    seed: 5
+    batches:
+      rounds:
+        params: {n: [1, 2], version: [1, 2]}
+        artifacts:
+          - {type: stdout, dest: 'order/${version}_${n}_${duplicate}.log'}
+      listed:
+        order: listed
+        params: {n: [1, 2, 3]}
+        artifacts:
+          - {type: stdout, dest: 'listed/${n}_${duplicate}.log'}
+    build:
+      depend_params: [version]
+      script: |
+        echo build >> "$RAN"
+        [ $KOCHI_PARAM_VERSION != "${BROKEN:-}" ]
+    run:
+      depend_params: [version, n]
+      script: echo "$KOCHI_PARAM_VERSION $KOCHI_PARAM_N" >> "$RAN"
+    """
+POINTS = ["1 1", "1 2", "2 1", "2 2"]
+# Without the table, which takes longer than all runs.
+ROUNDS = [f"results/local/order/{p.replace(' ', '_')}_{d}.log" for p in POINTS for d in range(3)]
+LISTED = [f"results/local/listed/{n}_{duplicate}.log" for n in (1, 2, 3) for duplicate in range(3)]
+
+
+@pytest.fixture
+def ordered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExampleProject:
+    monkeypatch.setenv("RAN", str(tmp_path / "ran"))
+    files = {"kochi.yaml": "dependencies: {}\n", "order.yaml": EXPERIMENT}
+    return begin_project(tmp_path / "project", tmp_path / "ran", files)
+
+
+def starts(project: ExampleProject) -> list[str]:
+    lines = project.ran.read_text().splitlines()
+    project.ran.unlink()
+    return lines
+
+
+def test_runs_start_in_rounds_after_all_builds_and_go_on_in_the_order_of_before(
+    ordered: ExampleProject,
+) -> None:
+    output = ordered.snakemake(*ROUNDS, executor="kochi")
+    assert "order.yaml: batch rounds: 12 runs start in rounds, in random order, seed 5" in output
+    first = starts(ordered)
+    assert first[:2] == ["build", "build"]
+    rounds = [first[2:6], first[6:10], first[10:]]
+    assert [sorted(each) for each in rounds] == [POINTS] * 3
+    assert rounds != [POINTS] * 3
+
+    # What an interrupted run leaves: the second half of the second round, and the third one.
+    left = [(1, point) for point in rounds[1][2:]] + [(2, point) for point in rounds[2]]
+    for number, point in left:
+        name = f"results/local/order/{point.replace(' ', '_')}_{number}.log"
+        (ordered.directory / name).unlink()
+    ordered.snakemake(*ROUNDS, executor="kochi")
+    assert starts(ordered) == [point for _, point in left]
+
+    ordered.edit("order.yaml", "seed: 5", "seed: 6\norder: listed")
+    assert "Nothing to be done" in ordered.snakemake("-n", *ROUNDS)
+    command = ("-m", "snakemake_kochi.cli", "show", "batch", "order.yaml", "rounds", "--json")
+    shown: dict[str, Any] = json.loads(run(sys.executable, *command, cwd=ordered.directory).stdout)
+    assert (shown["order"], shown["seeds"], shown["counts"]["done"]) == ("listed", [5], 12)
+
+
+def test_a_failed_build_holds_up_only_the_points_that_use_it(
+    ordered: ExampleProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKEN", "2")
+    files = [file for file in ROUNDS if not file.endswith("_2.log")]
+    assert ordered.try_snakemake("--keep-going", *files).returncode == 1
+    ran = starts(ordered)
+    assert ran[:2] == ["build", "build"]
+    assert [sorted(ran[at : at + 2]) for at in (2, 4)] == [["1 1", "1 2"]] * 2
+
+
+def test_listed_runs_start_point_by_point(ordered: ExampleProject) -> None:
+    assert "in rounds" not in ordered.snakemake(*LISTED, executor="kochi")
+    assert starts(ordered) == ["build", *["0 1"] * 3, *["0 2"] * 3, *["0 3"] * 3]
+
+
+def test_a_seed_determines_the_order_and_another_one_gives_another_order() -> None:
+    points = tuple(SimpleNamespace(n=n, duplicate=d) for n in range(6) for d in range(4))
+
+    def order(seed: int | None) -> list[tuple[int, int]]:
+        batch: Any = SimpleNamespace(seed=seed, grid=SimpleNamespace(points=points))
+        return [(point.duplicate, point.n) for point in in_order(batch)]  # type: ignore[attr-defined]
+
+    assert order(7) == order(7) != order(8)
+    assert [duplicate for duplicate, _ in order(7)] == sorted(list(range(4)) * 6)
+    rounds = [order(7)[at : at + 6] for at in range(0, 24, 6)]
+    assert len({tuple(n for _, n in each) for each in rounds}) > 1
+    assert order(None) == [(point.duplicate, point.n) for point in points]
