@@ -124,6 +124,8 @@ def isolated_environment(
     root = base / "kochi-root"
     monkeypatch.setenv("KOCHI_ROOT", str(root))
     monkeypatch.setenv("KOCHI_SITE_CONF", "")
+    # Exclusive jobs of other tests, which run at the same time, do not count.
+    monkeypatch.setenv("KOCHI_NODE_LOCK", str(base))
     # Or each plot would begin with a search for fonts.
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path_factory.getbasetemp() / "matplotlib"))
     path = os.environ.get("PYTHONPATH")

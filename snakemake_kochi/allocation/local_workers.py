@@ -44,6 +44,7 @@ _GRACE_WITHOUT_ROOM = 6.0
 # that after many looks that found none.
 _LOOK = 1.0
 _MOST_GROWTH = 5.0
+_REPEAT_WAITS = 60.0  # seconds
 _FAULT = "The run cannot check its own workers at the moment"
 
 
@@ -174,6 +175,16 @@ class LocalWorkers:
                 else:
                     self._pause.reset()
                 self._next_look = time.monotonic() + self._pause.seconds
+                self._tell_waits()
+
+    def _tell_waits(self) -> None:
+        """Say that a job waits for another one on this computer, of another run perhaps."""
+        for number in self._running:
+            # A worker that has just been started has no state yet.
+            with contextlib.suppress(OSError, KochiError):
+                waits = find_worker(self._machine, number).waits
+                if waits and self._notices.is_new(("waits", number), quiet=_REPEAT_WAITS):
+                    self._logger.info(f"{waits[:1].upper()}{waits[1:]}.")
 
     @property
     def _shares(self) -> tuple[Collection[str], Mapping[str, int]]:

@@ -1,14 +1,15 @@
 """What disturbed a run on its node: other processes, the state of the CPUs, too little memory.
 
 The kernel tells it in /proc and /sys; what is not readable there is None. proc_stat(5) counts CPU
-time in ticks of usually 10 ms, so nothing is said about the processes beside a short run.
+time in ticks of usually 10 ms, so about the processes beside a single short run nothing is said;
+the CPU time beside many of them is known in sum.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,10 +43,17 @@ class Reading:
 
 
 class Noise:
-    """Watches the node of a run from its creation on; its processes from the first `look` on."""
+    """Watches the node of a run from its creation on; its processes from the first `look` on.
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    `count_jobs`: how many other jobs of Kochi run on this computer now.
+    """
+
+    def __init__(
+        self, root: Path = Path("/"), count_jobs: Callable[[], int | None] = lambda: None
+    ) -> None:
         self._root = root
+        self._count_jobs = count_jobs
+        self._jobs = count_jobs()
         self._before = Reading(
             time.monotonic(), _busy(root), None, _throttled(root), _stalled(root)
         )
@@ -69,22 +77,28 @@ class Noise:
         `own_seconds`: the CPU time of the run, None if not known. `system`: see `node.system`.
         """
         seen = _between(self._before, _read_after(self._before, self._root), own_seconds)
+        jobs = self._count_jobs()
+        known = None if jobs is None or self._jobs is None else max(jobs, self._jobs)
+        seen["other_jobs"] = known
         return {"warnings": list(_warnings({**seen, **system}, thresholds)), **seen}
 
 
 def _read_after(before: Reading, root: Path) -> Reading:
     moment = time.monotonic()
     if moment - before.moment < _SHORTEST:
-        return Reading(moment, None, None, _throttled(root), None)
+        return Reading(moment, _busy(root), None, _throttled(root), None)
     return Reading(moment, _busy(root), _others(root), _throttled(root), _stalled(root))
 
 
 def _between(before: Reading, after: Reading, own: float | None) -> dict[str, Any]:
     seconds = after.moment - before.moment
-    load = pressure = users = None
+    used_beside = load = pressure = users = None
+    if own is not None and before.busy is not None and after.busy is not None:
+        # Below 0 by up to a tick: in a sum of many these errors vanish.
+        used_beside = round(after.busy - before.busy - own, 3)
     if seconds >= _SHORTEST:
-        if own is not None and before.busy is not None and after.busy is not None:
-            load = round(max(0.0, after.busy - before.busy - own) / seconds, 2)
+        if used_beside is not None:
+            load = round(max(0.0, used_beside) / seconds, 2)
         if before.others is not None and after.others is not None:
             earlier = before.others
             used = [total - earlier.get(key, 0.0) for key, total in after.others.items()]
@@ -96,6 +110,7 @@ def _between(before: Reading, after: Reading, own: float | None) -> dict[str, An
         throttled = after.throttled - before.throttled
     return {
         "other_cpus": load,
+        "other_cpu_seconds": used_beside,
         "other_users": users,
         "memory_pressure": pressure,
         "throttled": throttled,
@@ -116,7 +131,9 @@ def _warnings(seen: Mapping[str, Any], given: Thresholds) -> Iterator[str]:
     for key, (name, text) in said.items():
         limit, value = thresholds[key], seen[name]
         if isinstance(limit, int | float) and value is not None and value > limit:
-            yield f"{key}: {text.format(value)}"
+            jobs = seen.get("other_jobs") if key == "load" else None
+            beside = f", among them {jobs} other {'job' if jobs == 1 else 'jobs'} of Kochi"
+            yield f"{key}: {text.format(value)}{beside if jobs else ''}"
     governor, turbo = seen["governor"], seen["turbo"]
     if governor is not None and thresholds["governor"] not in (ANY, governor):
         yield f"governor: {governor}"

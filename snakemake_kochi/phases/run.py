@@ -22,6 +22,7 @@ from snakemake_kochi.files import (
     read_json,
     to_json,
 )
+from snakemake_kochi.node_lock import count_others, held
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.enclosing import enclosure_of
 from snakemake_kochi.phases.ending import STATUS_OF_TIMEOUT, Ended
@@ -236,8 +237,11 @@ def _run_measured(
     seen, recorded = captured.with_name("variables"), freeze.recorded_variables
     # What an isolated script finds is decided elsewhere.
     is_noted = task.batch and (enclosure or not is_as_given(environment, recorded))
-    noise = Noise() if task.batch else None
-    with Stopwatch() as watch:
+    who = f"{task.name} of {freeze.repository}, process {os.getpid()},"
+    with held(freeze.run.exclusive, who), Stopwatch() as watch:
+        # Beside an exclusive run, the lock lets none begin.
+        count_jobs = (lambda: 0) if freeze.run.exclusive else count_others
+        noise = Noise(count_jobs=count_jobs) if task.batch else None
         ended = run_script(
             freeze.run.script,
             f"run_{freeze.experiment}",

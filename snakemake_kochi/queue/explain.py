@@ -134,7 +134,9 @@ def _why_running(machine: MachinePaths, view: JobView) -> Iterator[str]:
         yield f"{name} is ending its processes"
     elif view.started is None:
         yield f"{name} has claimed it and starts it next"
-        if worker is not None and worker.running:
+        if worker is not None and worker.waits:
+            yield worker.waits
+        elif worker is not None and worker.running:
             yield _what_it_runs(machine, worker)
     elif worker is not None and worker.state == "draining":
         yield f"{name} is being stopped{_because(worker.reason)}: it ends the job and requeues it"

@@ -96,9 +96,9 @@ class WorkerState:
     which it must end, `idle_since` when it last became idle (None while it has jobs), and `reason`
     why it is draining or has left. `succeeded` and `failed` count its jobs; `by_queue` has the same
     counts for each queue. `ahead` are the jobs that it has claimed and will start when there is
-    room. `fresh` means that it has just begun, and takes jobs as if it had the whole time of its
-    allocation. `presumed_dead` is not part of its own account: it says whether there is a
-    PresumedDead.
+    room; `waits` says which of them waits for the lock of its computer, and why. `fresh` means that
+    it has just begun, and takes jobs as if it had the whole time of its allocation. `presumed_dead`
+    is not part of its own account: it says whether there is a PresumedDead.
     """
 
     worker: int
@@ -121,6 +121,7 @@ class WorkerState:
     failed: int = 0
     by_queue: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     ahead: tuple[int, ...] = ()
+    waits: str = ""
     fresh: bool = False
     heartbeat_interval: float = HEARTBEAT_INTERVAL
     presumed_dead: bool = False
@@ -229,6 +230,7 @@ def read_worker(machine: MachinePaths, worker: int) -> WorkerState:
             failed=int(data.get("failed", 0)),
             by_queue=_counts(data.get("by_queue", {})),
             ahead=tuple(map(int, data.get("ahead", ()))),
+            waits=str(data.get("waits", "")),
             fresh=bool(data.get("fresh", False)),
             heartbeat_interval=float(data.get("heartbeat_interval", HEARTBEAT_INTERVAL)),
             presumed_dead=is_there(machine.worker(worker).presumed_dead),

@@ -14,8 +14,11 @@ from typing import Any
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.project.grid import Grid, Point
+from snakemake_kochi.project.quiet import DEFAULTS
 from snakemake_kochi.tables.measurements import (
+    NOISE,
     WARNINGS,
+    Surroundings,
     Unmatched,
     as_markdown,
     as_numbers,
@@ -28,6 +31,9 @@ from snakemake_kochi.tables.measurements import (
 _MOST_REASONS = 4
 _MOST_LINES = 3
 _MOST_IN_MARKDOWN = 50
+# Kinds of warnings that are not known of each run.
+_OF_PROCESSES = ("load", "users", "memory_pressure")
+_LEAST_SECONDS = 1.0  # of runs in sum, to say something about them
 _MOST_NAMED = 3  # of the runs that share a reason
 
 
@@ -156,16 +162,46 @@ def _skipped(grid: Grid) -> Iterator[str]:
 
 def _noise(frame: Any) -> Iterator[str]:
     """What disturbed runs: each kind with the number of its runs, and an example."""
-    if WARNINGS not in frame:
-        return
-    kinds: dict[str, list[str]] = defaultdict(list)
-    for text in frame[WARNINGS]:
-        for warning in filter(None, text.split("; ")):
-            kind, _, said = warning.partition(": ")
-            kinds[kind].append(said)
-    found = "; ".join(f"{kind} in {len(each)} ({each[0]})" for kind, each in kinds.items())
-    count = (frame[WARNINGS] != "").sum()
-    yield f"The node was not quiet in {count} of {len(frame)} runs: {found}. See `{WARNINGS}`."
+    beside: list[Surroundings] = frame.attrs[NOISE]
+    unknown = [each for each in beside if not each.is_known]
+    if WARNINGS in frame:
+        kinds: dict[str, list[str]] = defaultdict(list)
+        for text in frame[WARNINGS]:
+            for warning in filter(None, text.split("; ")):
+                kind, _, said = warning.partition(": ")
+                kinds[kind].append(said)
+        known = dict.fromkeys(_OF_PROCESSES, len(beside) - len(unknown))
+        found = "; ".join(
+            f"{kind} in {len(each)} of {known.get(kind, len(beside))} ({each[0]})"
+            for kind, each in kinds.items()
+        )
+        count = (frame[WARNINGS] != "").sum()
+        aside = f" (other processes are not known for {len(unknown)})" if unknown else ""
+        runs = f"{count} of {len(beside)} runs{aside}"
+        yield f"The node was not quiet in {runs}: {found}. See `{WARNINGS}`."
+    yield from _noise_in_sum(beside, unknown)
+
+
+def _noise_in_sum(beside: Sequence[Surroundings], unknown: Sequence[Surroundings]) -> Iterator[str]:
+    """What is known in sum of the runs of which it is not known one by one, if it is too much."""
+    limit = DEFAULTS["load"]
+    assert isinstance(limit, float)
+    counted = [(each.cpu_seconds, each.seconds) for each in unknown if each.cpu_seconds is not None]
+    seconds = sum(each for _, each in counted)
+    said = []
+    if seconds >= _LEAST_SECONDS:
+        used = sum(each for each, _ in counted) / seconds
+        if used > limit:
+            jobs = max((each.jobs or 0 for each in unknown), default=0)
+            kochi = f", up to {jobs} other jobs of Kochi among them" if jobs else ""
+            said.append(f"other processes used {used:.1f} CPUs in sum{kochi}")
+    if unknown and (beside[0].load or 0.0) > limit:
+        first, last = beside[0], beside[-1]
+        cpus = "" if first.cpus is None else f" on {first.cpus} CPUs"
+        after = "" if last.load is None else f", {last.load:g} when the last one did"
+        said.append(f"the load average was {first.load:g}{cpus} when the first run began{after}")
+    if said:
+        yield f"Of the {len(unknown)} runs that are too short to tell: {'; '.join(said)}."
 
 
 def _title(grid: Grid) -> str:

@@ -29,7 +29,37 @@ _FIXED = {
 }
 _OTHERS = {DUPLICATE: None, **dict.fromkeys(_FIXED)}
 WARNINGS = "run_warnings"
+NOISE = "noise"  # among the attributes of the table: a Surroundings for each run
 _SHOWN = 3  # lines
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is known of the other processes beside a run; None: not known.
+
+    `seconds`: how long they were watched. `is_known`: whether there are warnings about them.
+    `cpu_seconds`: their CPU time. `jobs`: those of Kochi among them. `load`: the load average when
+    the run began, `cpus`: of the node.
+    """
+
+    seconds: float
+    is_known: bool
+    cpu_seconds: float | None
+    jobs: int | None
+    load: float | None
+    cpus: int | None
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Surroundings:
+        noise, system, hardware = (record.get(key) or {} for key in (NOISE, "system", "hardware"))
+        return cls(
+            record["seconds"] + (record.get("environment_seconds") or 0.0),
+            noise.get("other_cpus") is not None,
+            noise.get("other_cpu_seconds"),
+            noise.get("other_jobs"),
+            system.get("load"),
+            hardware.get("threads"),
+        )
 
 
 @dataclass(frozen=True)
@@ -102,6 +132,7 @@ def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
     row = {column: record[key] for column, key in _FIXED.items()}
     warnings = (record.get("noise") or {}).get("warnings", ())
     row |= {DUPLICATE: record["duplicate"], WARNINGS: "; ".join(warnings)}
+    row[NOISE] = Surroundings.of(record)
     return {"parameters": record["parameters"], **row}
 
 
@@ -120,6 +151,7 @@ def table_of(
     runs = pandas.DataFrame(whole, columns=[*names, *_OTHERS, *metrics])
     if any(row[WARNINGS] for row in rows):
         runs[WARNINGS] = [row[WARNINGS] for row in rows]
+    runs.attrs[NOISE] = [row[NOISE] for row in sorted(rows, key=lambda row: row["run_started"])]
     # Of a sub-parameter that only some points have.
     runs[names] = runs[names].fillna("")
     for name in metrics:

@@ -21,6 +21,7 @@ from snakemake_kochi.files import (
     write_exclusively,
 )
 from snakemake_kochi.locks.probe import probe_locks
+from snakemake_kochi.node_lock import has_lock, lock_directory
 from snakemake_kochi.packing import pack_in_background
 from snakemake_kochi.parent_death import adopt_orphans
 from snakemake_kochi.paths import MachinePaths
@@ -35,6 +36,7 @@ from snakemake_kochi.queue.workers import Capacity, WorkerState
 from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.worker.node.capacity import Gpus, capacity_of_this_node, find_gpus
 from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
+from snakemake_kochi.worker.node.turns import Turns
 from snakemake_kochi.worker.orders import Surroundings, find_beginning, find_walltime
 from snakemake_kochi.worker.output import WIDTH, Echo, log_to_file
 from snakemake_kochi.worker.runners.command import CommandRunner
@@ -196,9 +198,12 @@ def _work(
         shown.say(f"Kochi worker {state.worker} started on machine {machine.name}.", "=" * WIDTH)
         adopt_orphans()
         devices = _devices(machine, state.capacity, gpus)
+        turns = Turns(None if has_lock() else lock_directory())
         try:
             own = runners(machine, state, surroundings.environment)
-            worker = Worker(machine, state, settings, surroundings, own, shown, devices, wake)
+            worker = Worker(
+                machine, state, settings, surroundings, own, shown, devices, turns, wake
+            )
             status = worker.run()
         except OSError as error:
             # An error of a disk or a lock. The worker's tickets are requeued, now or by the next

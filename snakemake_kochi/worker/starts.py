@@ -15,6 +15,7 @@ from functools import partial
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import is_there, list_names
 from snakemake_kochi.files.together import Together
+from snakemake_kochi.node_lock import HELD_VARIABLE
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import NONCE_VARIABLE, this_node
 from snakemake_kochi.queue.attempt_file import AttemptFile
@@ -24,6 +25,7 @@ from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.worker.logs import AlreadyCancelledError, Log, Logs
 from snakemake_kochi.worker.node.capacity import OomWatch
 from snakemake_kochi.worker.node.devices import Allotment, Devices
+from snakemake_kochi.worker.node.turns import needs_lock
 from snakemake_kochi.worker.runners.interface import Child, Runners
 from snakemake_kochi.worker.slot import Slot
 
@@ -191,4 +193,5 @@ class Starts:
             "KOCHI_JOB_NAME": ticket.name,
             "KOCHI_ATTEMPT": str(ticket.attempt),
             NONCE_VARIABLE: claim.nonce,
+            **({HELD_VARIABLE: this_node().host} if needs_lock(ticket) else {}),
         }

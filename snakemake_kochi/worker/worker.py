@@ -21,6 +21,7 @@ from snakemake_kochi.worker.logins import Logins
 from snakemake_kochi.worker.logs import AlreadyCancelledError
 from snakemake_kochi.worker.node.devices import Devices
 from snakemake_kochi.worker.node.health import Health
+from snakemake_kochi.worker.node.turns import Turns
 from snakemake_kochi.worker.orders import (
     END_SIGNAL,
     RELEASED,
@@ -61,11 +62,13 @@ class Worker:
         runners: Runners,
         echo: Echo,
         devices: Devices,
+        turns: Turns,
         wake: Wake,
     ) -> None:
         self._settings = settings
         self._walltime = surroundings.walltime
         self._devices = devices
+        self._turns = turns
         self._runners = runners
         self._echo = echo
         self._capacity = state.capacity
@@ -97,7 +100,7 @@ class Worker:
         self._pause_until = 0.0
         self._awaits_runner = False
         fifo = machine.worker(state.worker).wakeup
-        watched = (*runners.watched, self._ends.background, self._search.background)
+        watched = (*runners.watched, turns, self._ends.background, self._search.background)
         self._events = Events(wake, fifo, surroundings.parent, watched)
         self._notices = Notices(_log)
 
@@ -144,12 +147,10 @@ class Worker:
             self._claim(is_poll=is_told and not is_notified and self._is_idle)
         elif is_told:
             self._looks.skip()
+        self._keep_turns()
         self._slots.prepare(self._claims.coming)
         self._echo.pump()
-        if self._state.state.fresh and not self._walltime.is_fresh:
-            self._state.touch(fresh=False)
-        if self._state.state.ahead != self._claims.held:
-            self._state.touch(ahead=self._claims.held)
+        self._show()
         self._state.note_idle(self._is_idle and self._claims.is_empty)
         self._state.write_when_due()
         if not self._is_idle:
@@ -157,6 +158,17 @@ class Worker:
         if self._orders.is_stopping:
             return False
         return not self._idle.is_over or not self._may_leave()
+
+    def _show(self) -> None:
+        """Note in the state what others may see a little late."""
+        if self._state.state.fresh and not self._walltime.is_fresh:
+            self._state.touch(fresh=False)
+        if self._state.state.waits != (waits := self._turns.waits):
+            if waits and not self._state.state.waits:
+                _log.info("%s", waits)
+            self._state.touch(waits=waits)
+        if self._state.state.ahead != self._claims.held:
+            self._state.touch(ahead=self._claims.held)
 
     def _time_out(self) -> float:
         """Seconds until something is due without a wake-up."""
@@ -242,7 +254,13 @@ class Worker:
             self._idle.begin()
             self._looks.reset()
             self._look_due = True
+        self._keep_turns()
         self._obey_health()
+
+    def _keep_turns(self) -> None:
+        running = {slot.claim.nonce for slot in self._slots if not slot.is_over}
+        held = self._claims.next_held
+        self._turns.keep(running if held is None else {*running, held.nonce})
 
     def _obey_health(self) -> None:
         if self._health.is_in_doubt():
@@ -279,7 +297,7 @@ class Worker:
                 _log.info("job %d is requeued: %s", claim.ticket.job, obstacle)
                 without_time.append(self._claims.take_next())
                 continue
-            if not self._runners.is_ready(claim.ticket):
+            if not self._may_begin(claim):
                 self._claims.await_runner([claim])
                 self._awaits_runner = True
                 break
@@ -291,10 +309,13 @@ class Worker:
             _log.info("jobs %s do not start soon and are requeued", self._claims.held)
             self._claims.requeue_held()
 
+    def _may_begin(self, claim: Claim) -> bool:
+        return self._runners.is_ready(claim.ticket) and self._turns.has(claim)
+
     def _start_all(self, claims: list[Claim]) -> None:
         if not claims or self._state.presumed_dead_by is not None:
             return  # if it was presumed dead, other workers decide about these claims
-        ready = list(takewhile(lambda claim: self._runners.is_ready(claim.ticket), claims))
+        ready = list(takewhile(self._may_begin, claims))
         if len(ready) < len(claims):
             self._claims.hold_first(claims[len(ready) :])
             self._awaits_runner = True

@@ -84,6 +84,28 @@ def test_nothing_is_said_about_the_processes_beside_a_short_run() -> None:
     assert (found["other_cpus"], found["other_users"], found["warnings"]) == (None, None, [])
 
 
+def test_what_other_processes_used_beside_a_short_run_is_recorded_for_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter([100.0, 100.3])
+    monkeypatch.setattr(time, "monotonic", lambda: next(moments))
+    noise = Noise(node(tmp_path, 1000, 0, 3, {}))
+    node(tmp_path, 1050, 0, 3, {})
+    found = noise.found(0.2, CALM, {"load": 0})
+    assert (found["other_cpus"], found["other_cpu_seconds"]) == (None, 0.3)
+    assert found["warnings"] == []
+
+
+def test_other_jobs_of_kochi_are_named_as_such(tmp_path: Path, later: None) -> None:
+    counts = iter([1, 2])
+    noise = Noise(node(tmp_path, 1000, 0, 3, {}), count_jobs=lambda: next(counts))
+    node(tmp_path, 1500, 0, 3, {})
+    found = noise.found(1.0, CALM, {})
+    assert found["other_jobs"] == 2
+    said = "load: other processes used 2.0 CPUs, among them 2 other jobs of Kochi"
+    assert found["warnings"] == [said]
+
+
 def test_processes_are_compared_with_the_first_look_at_them(tmp_path: Path, later: None) -> None:
     noise = Noise(node(tmp_path, 1000, 0, 3, {}))
     noise.look()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas
@@ -11,7 +13,7 @@ import pytest
 
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.metrics import QUANTITIES, Quantity
-from snakemake_kochi.tables.collect import LeftOut, Run, Target, collect_what_is_there
+from snakemake_kochi.tables.collect import LeftOut, Run, Target, collect, collect_what_is_there
 from snakemake_kochi.tables.measurements import as_markdown, summarise
 
 SUMS = """
@@ -64,3 +66,43 @@ def test_only_a_batch_with_figures_waits_for_the_library_that_draws() -> None:
     loaded = set(done.stdout.split())
     assert "pandas" in loaded
     assert not loaded & {"jsonschema", "matplotlib", "snakemake"}
+
+
+def test_runs_too_short_for_noise_are_counted_aside_and_told_in_sum(tmp_path: Path) -> None:
+    grid = replace(load_experiment("sums.yaml", SUMS, None).grid("grid", "local"), plots=())
+    runs = []
+    for index, point in enumerate(grid.points):
+        is_long = index == 0
+        noise = {
+            "warnings": ["load: other processes used 1.9 CPUs"] if is_long else [],
+            "other_cpus": 1.9 if is_long else None,
+            "other_cpu_seconds": 3.8 if is_long else 0.6,
+            "other_jobs": 0 if is_long else 2,
+        }
+        record = {
+            "version": 3,
+            "parameters": dict(point.parameters),
+            "duplicate": point.duplicate,
+            "machine": "local",
+            "node": "n",
+            "started": f"2026-01-0{index + 1}T00:00:00+00:00",
+            "seconds": 2.0 if is_long else 0.3,
+            "environment_seconds": 0.0,
+            "noise": noise,
+            "system": {"load": 4.6 - index / 10},
+            "hardware": {"threads": 2},
+        }
+        file = tmp_path / f"{index}.json"
+        file.write_text(json.dumps(record))
+        runs.append(Run(point, file, None))
+    markdown = tmp_path / "grid.md"
+    collect(grid, "sums.yaml", runs, Target(tmp_path / "grid.csv", markdown, ()))
+    assert (
+        "The node was not quiet in 1 of 6 runs (other processes are not known for 5): "
+        "load in 1 of 1 (other processes used 1.9 CPUs). See `run_warnings`."
+    ) in markdown.read_text()
+    assert (
+        "Of the 5 runs that are too short to tell: other processes used 2.0 CPUs in sum, up to 2 "
+        "other jobs of Kochi among them; the load average was 4.6 on 2 CPUs when the first run "
+        "began, 4.1 when the last one did."
+    ) in markdown.read_text()

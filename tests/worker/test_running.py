@@ -77,7 +77,8 @@ def test_a_job_sees_its_environment(site):
     assert stdin == ""
     kochi = {name: value for name, value in seen.items() if name.startswith("KOCHI_")}
     kochi.pop("KOCHI_ATTEMPT_NONCE")
-    for name in ("KOCHI_ROOT", "KOCHI_SITE_CONF"):  # of the tests' own surroundings
+    # Of the tests' own surroundings.
+    for name in ("KOCHI_ROOT", "KOCHI_SITE_CONF", "KOCHI_NODE_LOCK"):
         kochi.pop(name, None)
     assert kochi == {
         "KOCHI_MACHINE": "local",
@@ -88,6 +89,7 @@ def test_a_job_sees_its_environment(site):
         "KOCHI_ATTEMPT": "1",
         "KOCHI_CPUS": seen["KOCHI_CPUS"],  # see test_devices.py
         "KOCHI_GPUS": "",
+        "KOCHI_NODE_LOCK_HELD": os.uname().nodename,
         "KOCHI_RUNNER": "command",
     }
 

@@ -86,6 +86,8 @@ def _doing(machine: MachinePaths, worker: WorkerState) -> str:
         for job, since in sorted(worker.running.items(), key=lambda item: item[1])
     ]
     said = ", ".join(jobs) if jobs else f"idle{_for(worker.idle_since)}"
+    if worker.waits:
+        return f"{worker.waits}; {worker.reason}" if worker.reason else worker.waits
     if worker.ahead:
         said += f", {len(worker.ahead)} more claimed"
     return f"{said}; {worker.reason}" if worker.reason else said
@@ -118,6 +120,7 @@ def _to_dict(worker: WorkerState) -> dict[str, object]:
         "jobs": list(worker.running),
         "running": {str(job): since for job, since in worker.running.items()},
         "ahead": list(worker.ahead),
+        "waits": worker.waits,
         "idle_since": worker.idle_since,
         "until": worker.until,
         "reason": worker.reason,
