@@ -43,6 +43,7 @@ _ADDED_IN_3: Mapping[str, Any] = {
     "launcher": None,
     "binding": None,
     "noise": None,
+    "environment_seconds": None,
 }
 
 

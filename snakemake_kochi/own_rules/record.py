@@ -215,6 +215,7 @@ def make_record(
         "started": datetime.fromtimestamp(facts["started"], UTC).isoformat(),
         "ended": datetime.fromtimestamp(facts["ended"], UTC).isoformat(),
         "seconds": round(max(0.0, facts["ended"] - facts["started"]), 6),
+        "environment_seconds": None,
         "exit_status": 0,
         "artifacts": artifacts,
         "rule": {

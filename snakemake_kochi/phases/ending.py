@@ -6,6 +6,7 @@ worker, which have the `runtime` of the job, would end the phase, too.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -46,12 +47,16 @@ class Usage:
 class Ended:
     """How a script ended. `status`: its exit status, 128 + n after signal n. `timeout`: the seconds
     after which it was ended, if it was. `usage` is None if its processes were those of another
-    program. `unfinished`: which processes of its pipeline did not end, if so."""
+    program. `unfinished`: which processes of its pipeline did not end, if so. `environment_seconds`:
+    how long the environment was loaded before the script began, `pipeline_seconds`: how long the rest
+    of its pipeline was waited for."""
 
     status: int
     usage: Usage | None
     timeout: float | None = None
     unfinished: str = ""
+    environment_seconds: float = 0.0
+    pipeline_seconds: float = 0.0
 
     @property
     def has_failed(self) -> bool:
@@ -84,8 +89,15 @@ class TimeLimit:
         self.ends_at = None if seconds is None else time.monotonic() + seconds
         self._found: dict[int, ProcessIdentity] = {}
 
+    @property
+    def seconds_left(self) -> float:
+        """When to call `look` at the latest, in seconds from now."""
+        if self.ends_at is None or self.is_over:
+            return math.inf
+        return max(0.0, self.ends_at - time.monotonic())
+
     def look(self) -> None:
-        """End the script if its time is over; to be called again and again until it has ended."""
+        """End the script if its time is over; then call it again and again until it has ended."""
         if self.ends_at is None or time.monotonic() < self.ends_at:
             return
         # Again and again: a script may start processes while it ends.

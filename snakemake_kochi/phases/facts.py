@@ -135,10 +135,8 @@ class Facts:
             process_group=0,
         )
         try:
-            expires = time.monotonic() + limit
-            with watch_end(process.pid) as is_over:
-                while not is_over() and time.monotonic() < expires:
-                    pass
+            with watch_end(process.pid) as has_ended:
+                has_ended(limit)
         finally:
             # Before it is waited for: until then its number is that of no other process.
             os.killpg(process.pid, signal.SIGKILL)

@@ -160,6 +160,7 @@ def make_record(
         "started": started.isoformat(),
         "ended": started.isoformat(),
         "seconds": 0.0,
+        "environment_seconds": None,
         "exit_status": None,
         "artifacts": [],
     }
@@ -167,7 +168,11 @@ def make_record(
 
 def complete(record: Mapping[str, Any], measured: Measured) -> dict[str, Any]:
     """The record of an attempt whose script has ended, as that of a success without artifacts."""
-    started = datetime.fromtimestamp(measured.watch.started, UTC)
+    whole = max(0.0, measured.watch.seconds - measured.ended.pipeline_seconds)
+    loading = measured.ended.environment_seconds
+    # The clock may have been set meanwhile.
+    loading = min(loading, whole)
+    started = datetime.fromtimestamp(measured.watch.started + loading, UTC)
     return {
         **record,
         "outcome": "success",
@@ -176,8 +181,9 @@ def complete(record: Mapping[str, Any], measured: Measured) -> dict[str, Any]:
         "binding": dict(measured.binding),
         "noise": measured.noise,
         "started": started.isoformat(),
-        "ended": (started + timedelta(seconds=measured.watch.seconds)).isoformat(),
-        "seconds": round(measured.watch.seconds, 6),
+        "ended": (started + timedelta(seconds=whole - loading)).isoformat(),
+        "seconds": round(whole - loading, 6),
+        "environment_seconds": round(loading, 6),
         "exit_status": measured.ended.status,
     }
 

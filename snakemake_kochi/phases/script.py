@@ -14,10 +14,11 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -48,8 +49,10 @@ from snakemake_kochi.processes import ProcessIdentity, is_over, node_words
 from snakemake_kochi.project.values import environment_name
 from snakemake_kochi.thread_variables import THREAD_VARIABLES
 
+# Seconds between two looks at the output of a script: soon after its start, and later rarely. Each
+# look takes time from the CPUs that a run measures.
 _FOLLOW_SECONDS = 0.05
-_LOOK_SECONDS = 0.005  # where the kernel does not tell the end of a child
+_MOST_SECONDS = 1.0
 _STOPPING = "set -e -o pipefail"  # of the preamble
 SAVED_THREADS_VARIABLE = "KOCHI_SAVED_THREADS"
 # The number of the main process of Snakemake, for its jobs.
@@ -158,13 +161,37 @@ def run_script(
     """
     preamble, body = environment.sourced(scratch), scratch / f"{name}.sh"
     if preamble is not None:
+        before += _noting_start(preamble)
         write_file(preamble, environment.preamble().encode("utf-8", "surrogateescape"))
     write_file(body, f"{script}\n".encode("utf-8", "surrogateescape"))
     command = [*wrapper, *starting(preamble, body, strict, before)]
     variables = environment.of_process()
+    began = time.time()
     if output is None:
-        return _run(command, directory, variables, timeout, meanwhile, files)
-    return _run_followed(command, directory, variables, output, timeout, meanwhile, files)
+        ended = _run(command, directory, variables, timeout, meanwhile, files)
+    else:
+        ended = _run_followed(command, directory, variables, output, timeout, meanwhile, files)
+    if preamble is None:
+        return ended
+    return replace(ended, environment_seconds=_seconds_until_start(preamble, began))
+
+
+def _noting_start(preamble: Path) -> str:
+    """A line for bash that notes when the script itself begins."""
+    file = shlex.quote(f"{preamble}.end")
+    # Bash 4 has no such variable.
+    return f'printf %s "${{EPOCHREALTIME:-$(date +%s.%N)}}" 2> /dev/null > {file} || :\n'
+
+
+def _seconds_until_start(preamble: Path, began: float) -> float:
+    """How long the environment was loaded: to the end if the script itself has not begun."""
+    now = time.time()
+    with suppress(OSError, ValueError):
+        # The locale of the script says what its decimal point is.
+        noted = float(Path(f"{preamble}.end").read_text().replace(",", "."))
+        if noted >= began:  # else it is that of an earlier script in the same directory
+            now = min(now, noted)
+    return max(0.0, now - began)
 
 
 def starting(preamble: Path | None, body: Path, strict: bool, before: str = "") -> list[str]:
@@ -279,17 +306,21 @@ def _wait(
 ) -> Ended:
     """Wait for a process; call `follow` from time to time and at its end, `meanwhile` before it."""
     limit = TimeLimit(process.pid, timeout)
+    pause = _FOLLOW_SECONDS
     # Not Popen.wait: it does not tell the usage, and would notice the end up to 50 ms late.
-    with watch_end(process.pid) as is_over:
-        while not is_over():
+    with watch_end(process.pid) as has_ended:
+        while not has_ended(min(pause, limit.seconds_left)):
             follow()
             meanwhile()
             limit.look()
+            pause = _FOLLOW_SECONDS if limit.is_over else min(2 * pause, _MOST_SECONDS)
     limit.finish()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     is_success = process.returncode == 0 and not limit.is_over
+    ended = time.monotonic()
     unfinished = remains.wait(is_success, limit.ends_at, follow)
+    waited = time.monotonic() - ended
     follow()
     usage = Usage(
         user_seconds=round(used.ru_utime, 6),
@@ -302,28 +333,33 @@ def _wait(
     code = process.returncode
     status = code if code >= 0 else 128 - code
     if unfinished:
-        return Ended(STATUS_OF_TIMEOUT, usage, unfinished=unfinished)
-    return Ended(status, usage, timeout if limit.is_over else None)
+        return Ended(STATUS_OF_TIMEOUT, usage, unfinished=unfinished, pipeline_seconds=waited)
+    limit_over = timeout if limit.is_over else None
+    return Ended(status, usage, limit_over, pipeline_seconds=waited)
 
 
 @contextmanager
-def watch_end(pid: int) -> Iterator[Callable[[], bool]]:
-    """A function that waits some time for the end of a child, and returns whether it has ended."""
+def watch_end(pid: int) -> Iterator[Callable[[float], bool]]:
+    """A function that waits so many seconds for the end of a child, and returns whether it has
+    ended."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:  # a kernel before 5.3, or a container that forbids it
+        # A thread that sleeps, and no polls: they would take time from the CPUs of the child.
+        ended = threading.Event()
 
-        def look() -> bool:
-            time.sleep(_LOOK_SECONDS)
-            options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            return os.waitid(os.P_PID, pid, options) is not None
+        def wait() -> None:
+            with suppress(ChildProcessError):  # reaped: it was killed
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            ended.set()
 
-        yield look
+        threading.Thread(target=wait, daemon=True).start()
+        yield ended.wait
         return
     try:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        yield lambda: bool(poll.poll(_FOLLOW_SECONDS * 1000))
+        yield lambda seconds: bool(poll.poll(seconds * 1000))
     finally:
         os.close(descriptor)
 

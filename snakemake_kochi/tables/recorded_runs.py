@@ -37,6 +37,7 @@ VALUES: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "outcome": (str, ("outcome",)),
     "reason": (str, ("reason",)),
     "seconds": (float, ("seconds",)),
+    "environment_seconds": (float, ("environment_seconds",)),
     "started": (str, ("started",)),
     "node": (str, ("node",)),
     "user_seconds": (float, ("usage", "user_seconds")),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,8 +20,10 @@ from full_disk import mounted
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.phases import __main__ as phases
 from snakemake_kochi.phases.ending import Ended
+from snakemake_kochi.phases.record import Measured, complete
 from snakemake_kochi.phases.script import (
     Environment,
+    Stopwatch,
     give_repository,
     run_script,
     scratch_directory,
@@ -105,13 +110,14 @@ def test_workspaces_of_an_earlier_boot_of_this_host_are_removed_and_no_others(
     assert look(workspaces) == (set() if is_this_host else {crashed})
 
 
+def refuse(_: int) -> int:
+    raise OSError(errno.ENOSYS, "as a kernel before 5.3")
+
+
 @pytest.mark.parametrize("is_told", [True, False])
 def test_the_end_of_a_script_is_seen_with_what_its_processes_took(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
 ) -> None:
-    def refuse(_: int) -> int:
-        raise OSError(errno.ENOSYS, "as a kernel before 5.3")
-
     if not is_told:
         monkeypatch.setattr(os, "pidfd_open", refuse)
     environment = Environment("", [], {"WORDS": "hello"})
@@ -126,6 +132,41 @@ def test_the_end_of_a_script_is_seen_with_what_its_processes_took(
     assert 0.01 < found.usage.user_seconds + found.usage.system_seconds < 60
     assert ended("kill -KILL $$", None).status == 128 + signal.SIGKILL
     assert ended("true", None).status == 0
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_phase_hardly_wakes_while_its_script_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    if not is_told:
+        monkeypatch.setattr(os, "pidfd_open", refuse)
+    environment, output = Environment("", [], {}), tmp_path / "output"
+    looks: list[bool] = []
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    words = ("echo first; sleep 2", "x", tmp_path, environment, True, tmp_path, output)
+    run_script(*words, meanwhile=lambda: looks.append(True))
+    # To start the script and to see its end are some. 20 looks a second would be 40 more.
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before < 25
+    assert 1 <= len(looks) <= 8
+
+
+def test_the_loading_of_the_environment_is_timed_beside_the_script(tmp_path: Path) -> None:
+    def seconds(loaded: str, script: str) -> float:
+        environment = Environment(loaded, [], {})
+        output = tmp_path / "output"
+        ended = run_script(script, "x", tmp_path, environment, True, tmp_path, output)
+        return ended.environment_seconds
+
+    assert seconds("", "sleep 0.1") == 0
+    began = time.time()
+    assert 0.3 <= seconds("sleep 0.3", "sleep 1") <= time.time() - began - 1
+    assert seconds("sleep 0.3; exit 1", "true") >= 0.3
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    watch = Stopwatch(started=start.timestamp(), seconds=5.0)
+    found = complete({}, Measured(watch, Ended(0, None, environment_seconds=1.5), {}, {}))
+    assert (found["seconds"], found["environment_seconds"]) == (3.5, 1.5)
+    assert found["started"] == (start + timedelta(seconds=1.5)).isoformat()
+    assert found["ended"] == (start + timedelta(seconds=5)).isoformat()
 
 
 @pytest.mark.parametrize("loaded", ["", "loaded=yes\n: and more lines\n"])

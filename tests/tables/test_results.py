@@ -40,9 +40,9 @@ def test_a_row_per_run_with_typed_columns_and_the_exact_texts(project: Project) 
         *("experiment", "batch", "rule", "name", "machine", "published_as", "duplicate"),
         *("outcome",),
         *("n", "ratio", "on", "flags", "note", "time", "word"),
-        *("reason", "seconds", "started", "node", "user_seconds", "system_seconds"),
-        *("peak_memory_mb", "exit_status", "cpus", "load", "cpu_model", "kernel", "allocation"),
-        *("commit", "dirty", "tree", "rerun_of", "identity"),
+        *("reason", "seconds", "environment_seconds", "started", "node", "user_seconds"),
+        *("system_seconds", "peak_memory_mb", "exit_status", "cpus", "load", "cpu_model", "kernel"),
+        *("allocation", "commit", "dirty", "tree", "rerun_of", "identity"),
         *("text.n", "text.ratio", "text.on", "text.flags", "text.note"),
     ]
     kinds = ("duplicate", "n", "ratio", "on", "time", "seconds", "dirty")
