@@ -61,6 +61,14 @@ MailProg=/bin/true
 PropagateResourceLimits=NONE
 ReturnToService=2
 KillWait=5
+TaskProlog={directory}/task-prolog
+"""
+# Each node is a computer of its own, with a lock of its own.
+_TASK_PROLOG = """\
+#!/bin/sh
+lock={directory}/locks/$SLURMD_NODENAME
+mkdir -p "$lock"
+echo "export KOCHI_NODE_LOCK=$lock"
 """
 
 # Added while there is no slurmctld: else each command tries to reach it for ten seconds.
@@ -314,6 +322,9 @@ class SlurmCluster:
         ]
         text = "\n".join([common, *lines, *self._shape.settings, *self._shape.partitions, ""])
         self.configuration.write_text(text)
+        prolog = self.directory / "task-prolog"
+        prolog.write_text(_TASK_PROLOG.format(directory=shlex.quote(str(self.directory))))
+        prolog.chmod(0o755)
         # The other version asks systemd for a scope.
         (self.directory / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
 

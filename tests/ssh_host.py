@@ -24,6 +24,8 @@ _SSHD = "/usr/sbin/sshd"
 _LOGIN = """
     #!/bin/bash
     export HOME={home} KOCHI_ROOT={root} PATH={path} PYTHONPATH={python_path} SHELL={shell}
+    # Each host is a computer of its own.
+    export KOCHI_NODE_LOCK={home}
     {exports}
     cd "$HOME"
     [ -f "$HOME/.banner" ] && . "$HOME/.banner"
