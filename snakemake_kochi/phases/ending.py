@@ -47,9 +47,9 @@ class Usage:
 class Ended:
     """How a script ended. `status`: its exit status, 128 + n after signal n. `timeout`: the seconds
     after which it was ended, if it was. `usage` is None if its processes were those of another
-    program. `unfinished`: which processes of its pipeline did not end, if so. `environment_seconds`:
-    how long the environment was loaded before the script began, `pipeline_seconds`: how long the rest
-    of its pipeline was waited for."""
+    program. `unfinished`: which processes of its pipeline did not end, if so.
+    `environment_seconds`: how long the environment was loaded before the script began,
+    `pipeline_seconds`: how long the rest of its pipeline was waited for."""
 
     status: int
     usage: Usage | None

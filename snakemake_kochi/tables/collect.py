@@ -12,6 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from pandas import to_numeric
+
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.project.grid import Grid, Point
 from snakemake_kochi.project.quiet import DEFAULTS
@@ -21,7 +23,6 @@ from snakemake_kochi.tables.measurements import (
     Surroundings,
     Unmatched,
     as_markdown,
-    as_numbers,
     parameters_in,
     read_runs,
     summarise,
@@ -72,12 +73,12 @@ def collect(grid: Grid, file: str, runs: Sequence[Run], target: Target) -> None:
 
     Raises PhaseError, and writes nothing, when a metric matches in none of the runs.
     """
-    frame, unmatched = _read(grid, runs)
+    frame, unmatched, lost = _read(grid, runs)
     if nowhere := [each for each in unmatched if each.is_all]:
         said = "\n".join(_told(each) for each in nowhere)
         raise PhaseError(f"{file}: batch {grid.batch}: {said}", _hint(file))
-    _write(grid, frame, target, list(_remarks(unmatched)))
-    for said in (*map(_told, unmatched), *_without_numbers(grid, frame)):
+    _write(grid, frame, target, list(_remarks(unmatched, lost)))
+    for said in (*map(_told, unmatched), *lost, *_without_numbers(grid, frame)):
         print(f"kochi: {file}: batch {grid.batch}: {said}", file=sys.stderr)
 
 
@@ -99,13 +100,14 @@ def collect_what_is_there(
     parts = list(_without_result(grid, missing, len(runs)))
     also: list[str] = []
     if there:
-        frame, unmatched = _read(grid, there)
+        frame, unmatched, lost = _read(grid, there)
         note = f"{_count(missing, len(runs))}." if missing else ""
-        _write(grid, frame, target, list(_remarks(unmatched)), note, parts)
+        _write(grid, frame, target, list(_remarks(unmatched, lost)), note, parts)
         _date_back(target, there)
         what = f"table and plot of {'the other' if missing else 'all'} {len(there)}"
         made = f"{what}: {target.markdown}"
         also = [f"kochi: {_told(each)}" for each in unmatched if each.is_all]
+        also += [f"kochi: {each}" for each in lost]
     elif _has_table(target.markdown):
         made = f"the table of an earlier run stays: {target.markdown}"
     else:
@@ -122,7 +124,7 @@ def collect_what_is_there(
 # ---- files
 
 
-def _read(grid: Grid, runs: Sequence[Run]) -> tuple[Any, list[Unmatched]]:
+def _read(grid: Grid, runs: Sequence[Run]) -> tuple[Any, list[Unmatched], list[str]]:
     captured = [run.captured for run in runs if run.captured is not None]
     return read_runs([run.record for run in runs], captured, grid.metrics)
 
@@ -248,7 +250,7 @@ def _without_numbers(grid: Grid, frame: Any) -> Iterator[str]:
     """About figures that somebody asked for, of metrics that are texts."""
     for plot in grid.plots:
         texts = frame[plot.metric].dropna()
-        if plot.path and len(texts) and as_numbers(texts, strict=False).isna().all():
+        if plot.path and len(texts) and to_numeric(texts, errors="coerce").isna().all():
             yield (
                 f"metric '{plot.metric}' is no number in any run, but for example "
                 f"{texts.iloc[0][:60]!r}, so plot '{plot.name}' is empty"
@@ -262,7 +264,9 @@ def _hint(file: str) -> str:
     )
 
 
-def _remarks(unmatched: Sequence[Unmatched]) -> Iterator[str]:
+def _remarks(unmatched: Sequence[Unmatched], lost: Sequence[str]) -> Iterator[str]:
+    for said in lost:
+        yield f"{said[0].upper()}{said[1:]}."
     for each in unmatched:
         yield (
             f"Metric `{each.metric}` has no value in {each.runs} of {each.of} runs: nothing that "

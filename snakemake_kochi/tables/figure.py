@@ -36,7 +36,6 @@ from snakemake_kochi.tables.axes import (
     scale_vertical,
     shortened,
 )
-from snakemake_kochi.tables.measurements import as_numbers
 
 # M. Okabe and K. Ito, Color Universal Design, without yellow, which is invisible on white paper.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#56B4E9", "#E69F00")
@@ -46,8 +45,8 @@ _STYLES = ("-", "--", "-.", ":")
 _FEWEST_IN_ORDER = 4  # lines with numbers, which get colours from dark to light
 _POINT = 1 / 72  # inches
 _SMALL = 7.5  # size of the caption's characters, in points
+_MOST_PASSED = 5  # values that the caption names
 _MANY = 50  # runs of a point, whose dots are fainter
-_NO_SPREAD = Spread(0, math.nan, math.nan, math.nan)
 _MOST_VECTORS = 2000  # runs; more are drawn as pixels in a vector graphic, which stays small
 _STYLE: Any = {
     # What people write is not LaTeX: $5 stays $5.
@@ -101,7 +100,7 @@ class _Drawing:
         self.arranged, self.plot, self.quantity, self.title = arranged, plot, quantity, title
         self.axis = horizontal_axis(arranged, plot)
         runs = arranged.runs
-        measured = as_numbers(runs[plot.metric], strict=False)
+        measured = pandas.to_numeric(runs[plot.metric], errors="coerce").astype("float64")
         # Without infinite ones.
         self.measured = measured.where(measured.map(math.isfinite))
         self.line_values = values_of(runs, arranged.lines) if arranged.lines else [None]
@@ -109,6 +108,7 @@ class _Drawing:
             numbers(runs[arranged.lines].drop_duplicates()) is not None
         )
         self.spreads: list[Spread] = []
+        self.passed: set[float] = set()  # places where a line has no value
         combinations = _combinations(runs, arranged.panels)
         self.count = len(combinations)
         self.panels = [self._panel(each) for each in combinations[:MOST_PANELS]]
@@ -134,7 +134,8 @@ class _Drawing:
                 axes.set_xlabel(shortened(self.arranged.x or ""))
             if index % columns == 0:
                 axes.set_ylabel(self._y_label(rows))
-        remarks = (self.axis.remark, scale_vertical(flat[0], self.measured, self.plot), note)
+        scaled = scale_vertical(flat[0], self.measured, self.plot)
+        remarks = (self._passed_over(), self.axis.remark, scaled, note)
         self._name_lines(figure)
         said = caption(self.arranged, self.spreads, int(self.measured.isna().sum()), self.count)
         _write_around(figure, self.title, " ".join(filter(None, (said, *remarks))))
@@ -177,9 +178,11 @@ class _Drawing:
     def _draw_line(self, axes: Any, number: int, points: Sequence[Any]) -> None:
         if not points:
             return
-        # Where runs have no value, the line has a gap: it would promise one between its neighbours.
-        spreads = [spread_of(values) if values else _NO_SPREAD for _, values in points]
-        self.spreads += (each for each in spreads if each.count)
+        # A gap would leave a point between two missing ones without a line; the caption names them.
+        self.passed |= {place for place, values in points if not values}
+        points = [(place, values) for place, values in points if values]
+        spreads = [spread_of(values) for _, values in points]
+        self.spreads += spreads
         places = [place for place, _ in points]
         look = self._look(number)
         medians = [each.median for each in spreads]
@@ -211,6 +214,14 @@ class _Drawing:
                 zorder=2,
                 rasterized=len(self.arranged.runs) > _MOST_VECTORS,
             )
+
+    def _passed_over(self) -> str:
+        if not self.passed or not self.axis.is_numeric:
+            return ""
+        values = [in_words(v) for v, place in self.axis.places.items() if place in self.passed]
+        more = f" and {len(values) - _MOST_PASSED} more" if len(values) > _MOST_PASSED else ""
+        shown = ", ".join(values[:_MOST_PASSED])
+        return f"Lines pass over points without a value, at {self.axis.name}={shown}{more}."
 
     def _look(self, number: int) -> dict[str, Any]:
         count = len(self.line_values)

@@ -61,7 +61,7 @@ def results(
 
     The columns: `experiment`, `batch`, `rule` (of an output of one's own rule, whose wildcards
     are the parameters), `name` (of the job), `machine`, `published_as`, `duplicate`, `outcome`
-    (success or failed); the parameters, typed; the metrics, as floats if they are numbers;
+    (success or failed); the parameters, typed; the metrics, as floats if at least half are numbers;
     `reason` (why it failed), `seconds`, `started` (UTC), `node`, `user_seconds`,
     `system_seconds`, `peak_memory_mb` (MiB), `exit_status`, `cpus`, `load` (of the node,
     before), `cpu_model`, `kernel`, `allocation` (its id), `commit` (that was checked out),
@@ -89,9 +89,10 @@ def results(
     chosen = _chosen(repository, runs, metrics, remarks)
     found = measured(branches, runs, chosen, remarks)
     names = dict.fromkeys(name for each in _distinct(chosen) for name in each)
+    table = _frame(runs, {name: [row.get(name) for row in found] for name in names}, remarks)
     for remark in remarks:
         warnings.warn(remark, stacklevel=2)
-    return _frame(runs, {name: [row.get(name) for row in found] for name in names})
+    return table
 
 
 def _chosen(
@@ -122,7 +123,9 @@ def _distinct(chosen: Sequence[Metrics]) -> list[Metrics]:
     return list({id(each): each for each in chosen}.values())
 
 
-def _frame(runs: Sequence[RecordedRun], metrics: Mapping[str, Sequence[Any]]) -> pandas.DataFrame:
+def _frame(
+    runs: Sequence[RecordedRun], metrics: Mapping[str, Sequence[Any]], remarks: list[str]
+) -> pandas.DataFrame:
     names = list(dict.fromkeys(name for run in runs for name in run.parameters))
     texts = {name: [run.parameters.get(name) for run in runs] for name in names}
     fixed: dict[str, Any] = {
@@ -142,8 +145,13 @@ def _frame(runs: Sequence[RecordedRun], metrics: Mapping[str, Sequence[Any]]) ->
     taken = {*_FIXED, *(f"text.{name}" for name in names), *more}
     for name, column in texts.items():
         columns[_free("param", name, taken | metrics.keys(), columns)] = typed(column)
+    files = [run.output_path for run in runs]
     for name, matches in metrics.items():
-        columns[_free("metric", name, taken | texts.keys(), columns)] = _measured(matches)
+        found, said = as_numbers(name, matches, files)
+        remarks += said
+        is_number = pandas.api.types.is_numeric_dtype(found) or bool(found.isna().all())
+        free = _free("metric", name, taken | texts.keys(), columns)
+        columns[free] = found.astype("float64") if is_number else found
     columns |= {name: fixed[name] for name in _AFTER}
     columns |= {name: _texts([run.more.get(name) for run in runs]) for name in more}
     columns |= {f"text.{name}": _texts(column) for name, column in texts.items()}
@@ -156,12 +164,6 @@ def _texts(values: Sequence[str | None]) -> pandas.Series[Any]:
     except UnicodeEncodeError:
         # pyarrow, which pandas uses where it is installed, refuses what is not UTF-8.
         return pandas.Series(list(values), dtype=object)
-
-
-def _measured(matches: Sequence[str | None]) -> pandas.Series[Any]:
-    column = as_numbers(pandas.Series(matches, dtype=object))
-    is_number = pandas.api.types.is_numeric_dtype(column) or bool(column.isna().all())
-    return column.astype("float64") if is_number else column
 
 
 def _free(kind: str, name: str, taken: Collection[str], columns: Collection[str]) -> str:

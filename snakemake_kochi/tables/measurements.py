@@ -83,16 +83,16 @@ class Unmatched:
 
 def read_runs(
     records: Sequence[Path], captured: Sequence[Path], metrics: Mapping[str, str]
-) -> tuple[pandas.DataFrame, list[Unmatched]]:
-    """One row per run, and the metrics that some runs lack.
+) -> tuple[pandas.DataFrame, list[Unmatched], list[str]]:
+    """One row per run, the metrics that some runs lack, and what else is to be remarked.
 
     The columns are the parameters as texts, `duplicate`, `run_machine`, `run_node`, `run_started`,
     `run_seconds`, and the metrics; and `run_warnings`, if a node was not quiet.
 
     `captured` are the artifacts with the runs' standard outputs, in the order of `records`. A
     metric is a regular expression with one group. Its last match in the run's own output counts; a
-    run without a match has no value. Metrics that are numbers in all runs are numeric; parameters
-    stay texts: 1.10 is not 1.1.
+    run without a match has no value. `as_numbers` says which metrics are numeric; parameters stay
+    texts: 1.10 is not 1.1.
     """
     if metrics and not captured:
         raise ConfigError(
@@ -111,7 +111,7 @@ def read_runs(
         name: [index for index, matches in enumerate(found) if name not in matches]
         for name in metrics
     }
-    runs = table_of(rows, found, list(metrics))
+    runs, remarks = table_of(rows, found, list(metrics), captured)
     unmatched = [
         Unmatched(
             metric=name,
@@ -124,7 +124,7 @@ def read_runs(
         for name, indices in without.items()
         if indices
     ]
-    return runs, unmatched
+    return runs, unmatched, remarks
 
 
 def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,9 +140,10 @@ def table_of(
     rows: Sequence[Mapping[str, Any]],
     found: Sequence[Mapping[str, str]],
     metrics: Sequence[str],
-) -> pandas.DataFrame:
-    """The table with these rows, as `read_runs` describes it; `found`: what the metrics of each
-    match."""
+    files: Sequence[object],
+) -> tuple[pandas.DataFrame, list[str]]:
+    """The table with these rows, as `read_runs` describes it, and remarks; `found`: what the
+    metrics of each match in its output, which `files` name."""
     names = list(dict.fromkeys(name for row in rows for name in row["parameters"]))
     whole = [
         {**row["parameters"], **{name: row[name] for name in _OTHERS}, **matches}
@@ -154,9 +155,11 @@ def table_of(
     runs.attrs[NOISE] = [row[NOISE] for row in sorted(rows, key=lambda row: row["run_started"])]
     # Of a sub-parameter that only some points have.
     runs[names] = runs[names].fillna("")
+    remarks = []
     for name in metrics:
-        runs[name] = as_numbers(runs[name])
-    return runs
+        runs[name], said = as_numbers(name, [matches.get(name) for matches in found], files)
+        remarks += said
+    return runs, remarks
 
 
 def parameters_in(runs: pandas.DataFrame) -> list[str]:
@@ -169,15 +172,27 @@ def _last_lines(record: Path, captured: Path) -> tuple[str, ...]:
     return tuple([line for line in text.splitlines() if line.strip()][-_SHOWN:])
 
 
-def as_numbers(column: pandas.Series[Any], strict: bool = True) -> pandas.Series[Any]:
-    """A column of texts as numbers if all of them are numbers, else unchanged; where not `strict`,
-    as numbers without those that are none."""
-    if not strict:
-        return pandas.to_numeric(column, errors="coerce").astype("float64")
-    try:
-        return pandas.to_numeric(column)
-    except (ValueError, TypeError):
-        return column
+def as_numbers(
+    name: str, matches: Sequence[str | None], files: Sequence[object]
+) -> tuple[pandas.Series[Any], list[str]]:
+    """What a metric matches in each run as a column, and remarks; `files` name the outputs.
+
+    If at least half of the texts are numbers, the column is numeric, and each other text is a
+    missing value with a remark: one misprint must not hide all other measurements. Else the texts
+    stay.
+    """
+    texts = pandas.Series(list(matches), dtype=object)
+    found = pandas.to_numeric(texts, errors="coerce")
+    lost = found.isna() & texts.notna() & (texts.astype(str).str.lower() != "nan")
+    count = int(lost.sum())
+    if 2 * count > texts.notna().sum():
+        return texts, []
+    if not count:
+        return found, []
+    shown = [f"{texts[index][:60]!r} in {files[index]}" for index in texts.index[lost][:_SHOWN]]
+    more = f" and {count - _SHOWN} more" if count > _SHOWN else ""
+    are = "is no number, so its value is" if count == 1 else "are no numbers, so their values are"
+    return found, [f"metric '{name}': {', '.join(shown)}{more} {are} missing"]
 
 
 def measurements(runs: pandas.DataFrame) -> list[str]:

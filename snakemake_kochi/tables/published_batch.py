@@ -106,7 +106,9 @@ def read_batch(
     shown: Batch | None = None if defined is None else defined.batch(batch)
     metrics = {} if shown is None else compiled(shown.metrics)
     values = measured(branches, runs, [metrics] * len(runs), remarks)
-    table = table_of([records[run.identity] for run in runs], values, list(metrics))
+    rows = [records[run.identity] for run in runs]
+    table, said = table_of(rows, values, list(metrics), [run.output_path for run in runs])
+    remarks += said
     _insert_origins(table, runs)
     for name in metrics:
         if lacking := int(table[name].isna().sum()):

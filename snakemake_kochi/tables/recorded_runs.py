@@ -83,6 +83,10 @@ class RecordedRun:
     output: tuple[str, str] | None
     own: object
 
+    @property
+    def output_path(self) -> str:
+        return "" if self.output is None else self.output[0]
+
     @classmethod
     def of(cls, file: RecordFile, record: Mapping[str, Any]) -> RecordedRun:
         """Raises KeyError, TypeError or AttributeError for a record that lacks what tells which run

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pandas
 import pytest
+from support import write
 
+from snakemake_kochi.artifacts.record import RECORD_VERSION
 from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.grid import Grid
 from snakemake_kochi.project.metrics import QUANTITIES, Quantity
 from snakemake_kochi.tables.collect import LeftOut, Run, Target, collect, collect_what_is_there
 from snakemake_kochi.tables.measurements import as_markdown, summarise
@@ -49,6 +55,45 @@ def test_missing_and_stale_results_are_told_apart_and_skipped_points_are_counted
         "**n=1, threads=1, duplicate 0; n=1, threads=1, duplicate 1; "
         "n=2, threads=1, duplicate 0 and 2 more**: script changed\n"
     )
+
+
+def recorded(directory: Path, grid: Grid, outputs: Sequence[str]) -> list[Run]:
+    """Runs of the first points of a batch, with their records and outputs."""
+    runs = []
+    for point, output in zip(grid.points, outputs, strict=False):
+        log = write(directory / f"{len(runs)}.log", output)
+        content = log.read_bytes()
+        artifact = {"type": "stdout", "dest": log.name, "size": len(content)}
+        artifact["sha256"] = hashlib.sha256(content).hexdigest()
+        record = {
+            "version": RECORD_VERSION,
+            "machine": "local",
+            "node": "n1",
+            "seconds": 1.0,
+            "started": "2026-01-01T00:00:00+00:00",
+            "duplicate": point.duplicate,
+            "parameters": dict(point.parameters),
+            "artifacts": [artifact],
+        }
+        file = write(directory / str(len(runs)) / "record.json", json.dumps(record))
+        runs.append(Run(point, file, log))
+    return runs
+
+
+def test_one_value_that_is_no_number_takes_no_other_one_from_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SUMS.replace("batches:", "metrics: {t: 't (.+)'}\nbatches:")
+    grid = load_experiment("sums.yaml", text, None).grid("grid", "local")
+    runs = recorded(tmp_path, grid, ["t 1502.1", "t 1,502.1", "t 3", "t 4", "t 5", "t 6"])
+    target = Target(tmp_path / "grid.csv", tmp_path / "grid.md", ((tmp_path / "grid.svg",),))
+    collect(grid, "sums.yaml", runs, target)
+    table = pandas.read_csv(target.table)["t"].tolist()
+    assert table == pytest.approx([1502.1, math.nan, 3.0, 4.0, 5.0, 6.0], nan_ok=True)
+    said = f"etric 't': '1,502.1' in {tmp_path}/1.log is no number, so its value is missing"
+    assert f"batch grid: m{said}\n" in capsys.readouterr().err
+    assert f"\n\nM{said}.\n" in target.markdown.read_text()
+    assert "t median" in target.markdown.read_text()
 
 
 def test_the_unit_of_a_metric_is_in_the_head_of_the_table() -> None:

@@ -58,14 +58,25 @@ def drawn(runs: pandas.DataFrame, file: Path, plot: Plot | None = None, **more: 
 # ---- what is shown where
 
 
-def test_a_line_has_a_gap_where_the_runs_of_a_point_have_no_value(tmp_path: Path) -> None:
+def test_a_line_goes_on_across_points_without_a_value_and_the_caption_names_them(
+    tmp_path: Path,
+) -> None:
     runs = runs_of({"n": [1, 2, 3, 4, 5]})
     whole = drawn(runs, tmp_path / "whole")
-    runs.loc[runs["n"] == "3", "t"] = math.nan
-    svgs = (whole, drawn(runs, tmp_path / "gap"))
-    line = r'<path d="([^"]*)" clip-path="[^"]*" style="fill: none'
-    pieces = [max(path.count("M ") for path in re.findall(line, svg)) for svg in svgs]
-    assert pieces == [1, 2]
+    # Between two gaps, the line of the point 3 would vanish.
+    runs.loc[runs["n"].isin(["2", "4"]), "t"] = math.nan
+    passed = drawn(runs, tmp_path / "passed")
+    line = r'<path d="([^"]*)" clip-path="[^"]*" style="fill: none; stroke: #0072b2'
+    corners = max(len(re.findall("[ML] ", d)) for d in re.findall(line, passed))
+    pieces = [max(d.count("M ") for d in re.findall(line, svg)) for svg in (whole, passed)]
+    assert (pieces, corners) == ([1, 1], 3)
+    texts = [" ".join(re.findall("<!-- (.*?) -->", svg, re.DOTALL)) for svg in (whole, passed)]
+    said = "6 of 15 runs have no value."
+    also = "Lines pass over points without a value, at n=2, 4."
+    assert [(said in text, also in " ".join(text.split())) for text in texts] == [
+        (False, False),
+        (True, True),
+    ]
 
 
 def test_the_axis_is_the_longest_numeric_parameter_and_the_next_short_ones_are_lines() -> None:

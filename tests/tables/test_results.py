@@ -236,6 +236,18 @@ def test_metrics_are_those_of_the_working_tree_now_or_the_given_ones(project: Pr
             project.results(metrics={"m": wrong})
 
 
+def test_a_value_that_is_no_number_is_missing_and_named_in_a_warning(project: Project) -> None:
+    for time in ("1.5", "1,502.1", "2"):
+        project.run(output=f"time {time}\nsays {time[0]}_\n")
+    project.commit()
+    said = r"metric 'time': '1,502\.1' in ada/fib\.first/2\.log is no number, so its value is mis"
+    with pytest.warns(UserWarning, match=said):
+        frame = project.results()
+    assert frame["time"].tolist() == pytest.approx([1.5, float("nan"), 2.0], nan_ok=True)
+    # Most of its values are texts, so it is no number with misprints.
+    assert frame["word"].tolist() == ["1_", "1_", "2_"]
+
+
 def test_an_experiment_that_is_gone_or_wrong_has_no_metrics_and_a_warning(
     project: Project, tmp_path: Path
 ) -> None:
