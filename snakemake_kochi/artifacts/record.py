@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import read_json
+from snakemake_kochi.files import read_json, to_json
 from snakemake_kochi.resources import workflow_directory
 
 RECORD_VERSION = 3
@@ -82,6 +84,37 @@ def todays_form(record: Mapping[str, Any], where: str) -> dict[str, Any]:
                 {"install": None, **each} if isinstance(each, dict) else each for each in recipes
             ]
     return found
+
+
+def why_edited(record: Path, files: Mapping[str, Path]) -> str:
+    """Why a result is not what its run wrote: one of its files, by destination, was edited; "" if
+    none was. Raises OSError and DamagedFileError.
+
+    A run writes its record last, so only younger files are read. A time can be set back, but not
+    that of the last change.
+    """
+    written = os.stat(record)
+    for dest, file in files.items():
+        found = os.stat(file)
+        is_younger = found.st_mtime_ns > written.st_mtime_ns
+        if not is_younger and found.st_ctime_ns <= written.st_ctime_ns:
+            continue
+        content = read_json(record)
+        own: Mapping[str, Any] = next(
+            (each for each in content["artifacts"] if each["dest"] == dest), {}
+        )
+        expected = own.get("sha256")
+        if own.get("type") == "stats":
+            # Such an artifact is the record itself.
+            expected = hashlib.sha256(to_json(content)).hexdigest()
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        if expected and digest != expected:
+            return (
+                f"{file} was edited after its run; for a new run, delete it; to get it back, type: "
+                "kochi artifact restore --force"
+            )
+    return ""
 
 
 def new_identity(label: str, moment: datetime, ending: str) -> str:

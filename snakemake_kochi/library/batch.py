@@ -93,6 +93,12 @@ class BatchFiles:
         ]
 
     @property
+    def by_record(self) -> list[tuple[str, ...]]:
+        """The artifacts of each run, in the order of `records`."""
+        own = [files_of(self.groups, index) for index in range(len(self.grid.artifacts))]
+        return list(zip(*own, strict=True)) if own else [()] * len(self.records)
+
+    @property
     def captured(self) -> list[str]:
         """The files with the standard output of the runs, in the order of `records`, or none."""
         for index, artifact in enumerate(self.grid.artifacts):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from snakemake_kochi.artifacts.record import read_record
+from snakemake_kochi.artifacts.record import read_record, why_edited
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.library.batch import BatchRules
@@ -123,6 +124,10 @@ class BatchStates:
         state = known[1]
         if state.state == "done" and (gone := _first_missing(place)):
             return replace(state, state="stale", why=f"{gone} is gone")
+        if state.state == "done":
+            with suppress(OSError, DamagedFileError, KeyError, TypeError):
+                if why := why_edited(place.record, place.files):
+                    return replace(state, state="stale", why=why)
         return state
 
     def _of_record(self, place: Place, base: PointState, kept: Kept) -> PointState:

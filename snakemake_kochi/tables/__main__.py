@@ -45,10 +45,17 @@ def _collect(options: argparse.Namespace) -> None:
     # In a module with a `prefix:` all files are below another directory.
     is_below = options.table.endswith(f"/{files.table}")
     top = options.table.removesuffix(files.table) if is_below else ""
-    captured = files.captured
+    captured, artifacts = files.captured, files.by_record
     runs = [
-        Run(point, Path(top + record), Path(top + captured[index]) if captured else None)
-        for index, (point, record) in enumerate(zip(files.points, files.records, strict=True))
+        Run(
+            point,
+            Path(top + record),
+            Path(top + captured[index]) if captured else None,
+            {each.dest: Path(top + file) for each, file in zip(point.artifacts, own, strict=True)},
+        )
+        for index, (point, record, own) in enumerate(
+            zip(files.points, files.records, artifacts, strict=True)
+        )
     ]
     figures = tuple(tuple(Path(top + each) for each in of_plot) for of_plot in files.figures)
     target = Target(Path(options.table), Path(options.markdown), figures)

@@ -14,7 +14,9 @@ from typing import Any
 
 from pandas import to_numeric
 
+from snakemake_kochi.artifacts.record import why_edited
 from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.grid import Grid, Point
 from snakemake_kochi.project.quiet import DEFAULTS
 from snakemake_kochi.tables.measurements import (
@@ -40,11 +42,13 @@ _MOST_NAMED = 3  # of the runs that share a reason
 
 @dataclass(frozen=True)
 class Run:
-    """A run and its files. `captured`: the artifact with its output, if any."""
+    """A run and its files. `captured`: the artifact with its output, if any; `files`: all
+    artifacts, by destination."""
 
     point: Point
     record: Path
     captured: Path | None
+    files: Mapping[str, Path] = FrozenDict()
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,15 @@ class Target:
 def collect(grid: Grid, file: str, runs: Sequence[Run], target: Target) -> None:
     """Write the table and the figures of all runs of a batch; `file` is that of its experiment.
 
-    Raises PhaseError, and writes nothing, when a metric matches in none of the runs.
+    Raises PhaseError, and writes nothing, when a metric matches in none of the runs, or when a
+    result was edited: the end of the run then makes the table of the others.
     """
+    if edited := _edited(runs, {}):
+        are = "result is" if len(edited) == 1 else "results are"
+        raise PhaseError(
+            f"{file}: batch {grid.batch}: {len(edited)} {are} not as the run wrote it: "
+            f"{next(iter(edited.values())).reason}"
+        )
     frame, unmatched, lost = _read(grid, runs)
     if nowhere := [each for each in unmatched if each.is_all]:
         said = "\n".join(_told(each) for each in nowhere)
@@ -95,6 +106,7 @@ def collect_what_is_there(
     old date. Snakemake then takes them for out of date, and the next run makes them from all
     results. Without any result, an older table stays.
     """
+    left_out = {**left_out, **_edited(runs, left_out)}
     there = [run for run in runs if str(run.record) not in left_out]
     missing = [(run, left_out[str(run.record)]) for run in runs if str(run.record) in left_out]
     parts = list(_without_result(grid, missing, len(runs)))
@@ -122,6 +134,15 @@ def collect_what_is_there(
 
 
 # ---- files
+
+
+def _edited(runs: Sequence[Run], left_out: Mapping[str, LeftOut]) -> dict[str, LeftOut]:
+    """The other runs whose result is not what they wrote, by their records."""
+    found = {}
+    for run in runs:
+        if (key := str(run.record)) not in left_out and (why := why_edited(run.record, run.files)):
+            found[key] = LeftOut(why, stale=True)
+    return found
 
 
 def _read(grid: Grid, runs: Sequence[Run]) -> tuple[Any, list[Unmatched], list[str]]:

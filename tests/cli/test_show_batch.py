@@ -311,7 +311,11 @@ def _what_changed_is_said(project: Path, kochi: Kochi, monkeypatch: pytest.Monke
         assert (said in table) == (columns == "300")
     monkeypatch.delenv("COLUMNS")
     (project / "kochi.yaml").write_text(text)
-    (project / "results/local/sweep/10_1_0.log").unlink()
+    result = project / "results/local/sweep/10_1_0.log"
+    result.write_text(result.read_text().replace("time", "TIME"))
+    (said,) = stale()
+    assert said.startswith("results/local/sweep/10_1_0.log was edited after its run; for a new run")
+    result.unlink()
     assert stale() == {"results/local/sweep/10_1_0.log is gone"}
     assert counts(kochi) == {"done": 3, "stale": 1, "waiting": 8, "skipped": 6}
 

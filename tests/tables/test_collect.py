@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ import pytest
 from support import write
 
 from snakemake_kochi.artifacts.record import RECORD_VERSION
+from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Grid
 from snakemake_kochi.project.metrics import QUANTITIES, Quantity
@@ -76,7 +79,7 @@ def recorded(directory: Path, grid: Grid, outputs: Sequence[str]) -> list[Run]:
             "artifacts": [artifact],
         }
         file = write(directory / str(len(runs)) / "record.json", json.dumps(record))
-        runs.append(Run(point, file, log))
+        runs.append(Run(point, file, log, {log.name: log}))
     return runs
 
 
@@ -94,6 +97,28 @@ def test_one_value_that_is_no_number_takes_no_other_one_from_the_table(
     assert f"batch grid: m{said}\n" in capsys.readouterr().err
     assert f"\n\nM{said}.\n" in target.markdown.read_text()
     assert "t median" in target.markdown.read_text()
+
+
+def test_a_result_that_was_edited_by_hand_is_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SUMS.replace("batches:", "metrics: {t: 't (.+)'}\nbatches:")
+    grid = load_experiment("sums.yaml", text, None).grid("grid", "local")
+    runs = recorded(tmp_path, grid, [f"t {each}" for each in range(1, 7)])
+    target = Target(tmp_path / "grid.csv", tmp_path / "grid.md", ((tmp_path / "grid.svg",),))
+    edited = tmp_path / "1.log"
+    old = edited.stat().st_mtime_ns
+    edited.write_text("t 9")
+    os.utime(edited, ns=(old, old))
+    (tmp_path / "2.log").touch()  # younger than its record, and as it was
+    said = f"{edited} was edited after its run; for a new run, delete it; to get it back, type: "
+    with pytest.raises(PhaseError, match=re.escape(f"1 result is not as the run wrote it: {said}")):
+        collect(grid, "sums.yaml", runs, target)
+    assert not target.table.exists()
+    collect_what_is_there(grid, "sums.yaml", runs, {}, target)
+    assert pandas.read_csv(target.table)["t"].tolist() == [1, 3, 4, 5, 6]
+    assert f"stale: {said}kochi artifact restore --force\n" in capsys.readouterr().err
+    assert f"**n=1, threads=1, duplicate 1**: {said}" in target.markdown.read_text()
 
 
 def test_the_unit_of_a_metric_is_in_the_head_of_the_table() -> None:
