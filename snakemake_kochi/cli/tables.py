@@ -35,11 +35,18 @@ _at = click.option(
     help="The results in this commit of an artifact branch. By default those of all artifact "
     "branches of this clone, also fetched ones.",
 )
+_all_code = click.option(
+    "--all-code",
+    is_flag=True,
+    help="Also results of other code than that of the newest run, told apart by the column "
+    "code_commit as a parameter would be.",
+)
 
 
 @click.command()
 @_machine
 @_at
+@_all_code
 @click.option(
     *("-o", "--output"),
     type=click.Path(path_type=Path),
@@ -53,6 +60,7 @@ _at = click.option(
 def table_command(
     machine: str | None,
     commit: str | None,
+    all_code: bool,
     output: Path | None,
     as_csv: bool,
     as_json: bool,
@@ -68,7 +76,7 @@ def table_command(
         raise click.UsageError("only one of --output, --csv and --json is possible")
     if output is not None and output.suffix not in (".csv", ".md"):
         raise click.UsageError(f"{output}: a file that ends in .csv or .md was expected")
-    found = _read(file, batch, commit, machine)
+    found = _read(file, batch, commit, machine, all_code)
     if as_json:
         print_json({"remarks": list(found.remarks), "runs": _rows(found)})
         return
@@ -106,6 +114,7 @@ def _as_markdown(found: PublishedBatch) -> str:
 @click.command()
 @_machine
 @_at
+@_all_code
 @click.option(
     *("-o", "--output"),
     type=click.Path(path_type=Path),
@@ -140,6 +149,7 @@ def _as_markdown(found: PublishedBatch) -> str:
 def plot_command(
     machine: str | None,
     commit: str | None,
+    all_code: bool,
     output: Path | None,
     metric: str | None,
     x: str | None,
@@ -158,7 +168,7 @@ def plot_command(
     metric without a figure, a new one. If FILE.yaml is not in the working tree, metrics and plots
     are those of the code of the results. FILE.yaml may also be the name of the experiment.
     """
-    found = _read(file, batch, commit, machine)
+    found = _read(file, batch, commit, machine, all_code)
     given = {
         "x": x,
         "lines": lines,
@@ -192,10 +202,13 @@ def draw_figures(
     files."""
     from snakemake_kochi.tables.figure import draw
     from snakemake_kochi.tables.measurements import parameters_in
+    from snakemake_kochi.tables.published_batch import LEFT_OUT
 
     plots = _plots(found, None, {}) if plots is None else plots
     places = _places(plots, output)
-    note = " ".join(f"{each[0].upper()}{each[1:]}." for each in found.remarks if _MISSING in each)
+    lacking = [r for r in found.remarks if any(each in r for each in (_MISSING, LEFT_OUT))]
+    said = [each.partition(";")[0] for each in lacking]
+    note = " ".join(f"{each[0].upper()}{each[1:]}." for each in said)
     for (_, plot), files in zip(plots, places, strict=True):
         title = f"{found.title}: {plot.name}"
         with ExitStack() as stack:
@@ -209,12 +222,15 @@ def draw_figures(
 _MISSING = "have no result here"
 
 
-def _read(file: str, batch: str, commit: str | None, machine: str | None) -> PublishedBatch:
+def _read(
+    file: str, batch: str, commit: str | None, machine: str | None, all_code: bool
+) -> PublishedBatch:
     from snakemake_kochi.snapshot import toplevel
     from snakemake_kochi.tables.published_batch import read_batch
 
     repository = toplevel(Path.cwd())
-    return read_batch(repository, _in_repository(repository, file), batch, commit, machine)
+    named = _in_repository(repository, file)
+    return read_batch(repository, named, batch, commit, machine, all_code)
 
 
 def _in_repository(repository: Path, word: str) -> str:

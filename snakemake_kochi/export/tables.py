@@ -16,6 +16,7 @@ from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.metrics import QUANTITIES, Quantity
 from snakemake_kochi.project.plots import Plot, default_plots, stems
 from snakemake_kochi.project.values import encode_component
+from snakemake_kochi.tables.codes import Codes, traits_of
 from snakemake_kochi.tables.figure import draw
 from snakemake_kochi.tables.measurements import as_markdown, parameters_in, read_runs, summarise
 
@@ -51,8 +52,9 @@ def write_tables(
 ) -> tuple[list[Table], list[str]]:
     """Write the tables and plots of all batches; return also what went wrong, a sentence each.
 
-    They have the newest run of each point, as the project's own do. `outputs` and `records`: where
-    the output and the record of each run were written. Raises OSError.
+    They have the newest run of each point, of the code of the newest run, as `kochi table` does.
+    `outputs` and `records`: where the output and the record of each run were written. Raises
+    OSError.
     """
     groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in publication.runs:
@@ -62,6 +64,8 @@ def write_tables(
     tables, problems = [], []
     for (name, experiment, batch), found in groups.items():
         newest = [run for run in found if run not in publication.selection.replaced]
+        codes = Codes.of([(str(r.record["started"]), traits_of(r.record, r.name)) for r in newest])
+        newest = [run for run, code in zip(newest, codes.of_runs, strict=True) if code == 0]
         runs = sorted(newest, key=_by_parameters)
         shown, remark = _shown(publication, crate, runs)
         metrics = shown.metrics
@@ -109,7 +113,7 @@ def _remark(first: str, missing: int, older: int) -> str:
         remarks.append(f"{missing} {are} not in the table")
     if older:
         are = "older run is" if older == 1 else "older runs are"
-        remarks.append(f"{older} {are} not in the table, because newer ones replaced them")
+        remarks.append(f"{older} {are} not in the table, replaced by newer ones or of other code")
     return "; ".join(remarks)
 
 

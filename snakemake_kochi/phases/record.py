@@ -154,6 +154,7 @@ def make_record(
             freeze.paths.build(freeze.machine_name, build.digest).manifest,
             freeze.paths.build(freeze.machine_name, build.digest).log,
             BUILD_VERSION,
+            ("sources",),
         ),
         **({"preparation": _preparation(prepared)} if prepared or freeze.node_code else {}),
         "run": task.identity,
@@ -248,9 +249,10 @@ def _preparation(prepared: Build | None) -> dict[str, Any]:
     return {"prepare": {**made, "directory": str(place.tree)}, "prepare_node": None}
 
 
-def _made(file: Path, log: Path, version: int) -> dict[str, Any] | None:
+def _made(file: Path, log: Path, version: int, more: Sequence[str] = ()) -> dict[str, Any] | None:
     """When and where an installation or a build was made, from its own record; None without one."""
     with suppress(OSError, DamagedFileError, KeyError):
         made = read_json(file, version)
-        return {key: made[key] for key in ("started", "seconds", "node")} | {"log": str(log)}
+        found = {key: made[key] for key in ("started", "seconds", "node", *more)}
+        return found | {"log": str(log)}
     return None

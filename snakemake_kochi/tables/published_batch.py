@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Batch
 from snakemake_kochi.project.metrics import QUANTITIES, Quantity
 from snakemake_kochi.project.plots import DUPLICATE, MACHINE, Plot, default_plots
+from snakemake_kochi.tables.codes import Codes
 from snakemake_kochi.tables.measurements import row_of, table_of
 from snakemake_kochi.tables.recorded_runs import (
     VALUES,
@@ -33,13 +35,17 @@ from snakemake_kochi.tables.recorded_runs import (
 
 # The column with the name under which a result is published, where there are several.
 PUBLISHED_AS = "published_as"
+# The column with the commit of the code of a result, where results of all code are wanted.
+CODE = "code_commit"
+LEFT_OUT = "left out of this table"
 _MOST_REASONS = 3  # for skipped points
-_STARTED, _RERUN_OF = list(VALUES).index("started"), list(VALUES).index("rerun_of")
+_STATE = [list(VALUES).index(name) for name in ("started", "commit", "dirty", "tree")]
+_STARTED, _RERUN_OF = _STATE[0], list(VALUES).index("rerun_of")
 
 
 @dataclass(frozen=True)
 class PublishedBatch:
-    """The runs of a batch in artifact branches: the newest one of each point.
+    """The runs of a batch in artifact branches: the newest one of each point, of one code.
 
     `runs` is the table, of which the columns `varying` tell the points apart. `remarks`: what it
     lacks, a sentence each.
@@ -65,6 +71,7 @@ def read_batch(
     batch: str,
     commit: str | None = None,
     machine: str | None = None,
+    all_code: bool = False,
 ) -> PublishedBatch:
     """Read a batch of an experiment (a name or a file) from the artifact branches, or from a commit
     of one.
@@ -73,14 +80,15 @@ def read_batch(
     the code of the newest run. The points are those that this batch has now; of a `commit`, those
     that it had in that code. Where the code is not in this clone, they are all that the branch has.
     `machine`: also the name under which results are published. Of a batch with `machines`, results
-    of others are left out unless one of those is asked for.
+    of others are left out unless one of those is asked for. Only results of the present code are in
+    the table (`codes.py`), or with `all_code` all, told apart by the column CODE.
 
     Raises KochiError: NameNotFoundError for an unknown commit and for a batch without results;
     ConfigError for a wrong file; GitError.
     """
     branches = published(repository, commit)
     found, remarks = read_runs(branches, Wanted(experiment, batch, machine))
-    runs = _newest(run for run in found if run.values[_RERUN_OF] is None)
+    runs = [run for run in found if run.values[_RERUN_OF] is None]
     if not runs:
         raise _no_results(experiment, batch, commit, remarks)
     if len(files := {run.file for run in runs}) > 1:
@@ -89,8 +97,7 @@ def read_batch(
             "Name the file of one.",
         )
     now = _experiment_here(repository, runs[0].file, batch)
-    records = _records(branches, runs)
-    then = _experiment_of(repository, runs, records, batch)
+    then = _experiment_of(repository, branches, runs, batch)
     defined = now or then
     if defined is None:
         remarks.append(
@@ -98,11 +105,12 @@ def read_batch(
             "code of these results, in this clone. To fetch the code, type: kochi artifact fetch"
         )
     bounds = now if commit is None and now is not None else then
+    machines = bounds.batch(batch).machines if bounds is not None and machine is None else ()
+    runs, labels = _of_code(_of_machines(runs, machines, remarks), all_code, remarks)
     if bounds is not None:
-        machines = bounds.batch(batch).machines if machine is None else ()
-        runs = _of_machines(runs, machines, remarks)
-        runs, more = _in_grid(runs, bounds, batch, machines)
+        runs, more = _in_grid(runs, labels, bounds, batch, machines)
         remarks += more
+    records = _records(branches, runs)
     shown: Batch | None = None if defined is None else defined.batch(batch)
     metrics = {} if shown is None else compiled(shown.metrics)
     values = measured(branches, runs, [metrics] * len(runs), remarks)
@@ -110,6 +118,8 @@ def read_batch(
     table, said = table_of(rows, values, list(metrics), [run.output_path for run in runs])
     remarks += said
     _insert_origins(table, runs)
+    if all_code:
+        table.insert(0, _free(CODE, table), [labels[run.identity] for run in runs])
     for name in metrics:
         if lacking := int(table[name].isna().sum()):
             remarks.append(f"metric '{name}' has no value in {lacking} of {len(table)} runs")
@@ -125,13 +135,34 @@ def read_batch(
     )
 
 
-def _newest(runs: Iterator[RecordedRun]) -> list[RecordedRun]:
-    """The newest run of each point, machine and name, in the order in which points first ran."""
-    newest: dict[tuple[Any, ...], RecordedRun] = {}
-    for run in sorted(runs, key=lambda run: (str(run.values[_STARTED]), run.identity)):
-        point = tuple(sorted(run.parameters.items()))
-        newest[run.published_as, run.machine, run.file, point, run.duplicate] = run
-    return list(newest.values())
+def _of_code(
+    runs: Sequence[RecordedRun], all_code: bool, remarks: list[str]
+) -> tuple[list[RecordedRun], dict[str, str]]:
+    """The newest run of each point, machine, name and code, in the order in which points first ran;
+    and the label of the code of each, by identity. Only the present code, unless `all_code`."""
+    codes = Codes.of([(str(run.values[_STARTED]), run.code) for run in runs])
+    states = [[run.values[index] for index in _STATE] for run in runs]
+    labels = codes.labels([(str(s), str(c or ""), bool(d), str(t)) for s, c, d, t in states])
+    newest: dict[tuple[Any, ...], tuple[int, RecordedRun]] = {}
+    for run, code in sorted(
+        zip(runs, codes.of_runs, strict=True),
+        key=lambda each: (str(each[0].values[_STARTED]), each[0].identity),
+    ):
+        newest[(_point(run), code)] = (code, run)
+    chosen = [run for code, run in newest.values() if all_code or code == 0]
+    if others := len(newest) - len(chosen):
+        are = "1 result of other code is" if others == 1 else f"{others} results of other code are"
+        file, batch = shlex.quote(runs[0].file), shlex.quote(runs[0].batch)
+        remarks.append(
+            f"{are} {LEFT_OUT} (another {', '.join(codes.differences[:_MOST_REASONS])}); to see "
+            f"them, type: kochi table {file} {batch} --all-code"
+        )
+    return chosen, {run.identity: label for run, label in zip(runs, labels, strict=True)}
+
+
+def _point(run: RecordedRun) -> tuple[Any, ...]:
+    point = tuple(sorted(run.parameters.items()))
+    return (run.published_as, run.machine, run.file, point, run.duplicate)
 
 
 def _no_results(
@@ -158,14 +189,12 @@ def _experiment_here(repository: Path, file: str, batch: str) -> Experiment | No
 
 
 def _experiment_of(
-    repository: Path,
-    runs: Sequence[RecordedRun],
-    records: Mapping[str, Mapping[str, Any]],
-    batch: str,
+    repository: Path, branches: Published, runs: Sequence[RecordedRun], batch: str
 ) -> Experiment | None:
     """The experiment in the code of the newest run, if this clone has it."""
     newest = max(runs, key=lambda run: (str(run.values[_STARTED]), run.identity))
-    content = read_code(repository, str(records[newest.identity]["tree"]), newest.file)
+    tree = _records(branches, [newest])[newest.identity]["tree"]
+    content = read_code(repository, str(tree), newest.file)
     if content is None:
         return None
     try:
@@ -208,7 +237,7 @@ def _of_machines(
         return list(runs)
     others = sorted({run.machine for run in runs} - {*machines})
     for name in others:
-        count = sum(run.machine == name for run in runs)
+        count = len({_point(run) for run in runs if run.machine == name})
         remarks.append(
             f"{count} results of machine '{name}', which the batch does not name, are left out; to "
             f"see them, add: -m {name}"
@@ -217,7 +246,11 @@ def _of_machines(
 
 
 def _in_grid(
-    runs: Sequence[RecordedRun], experiment: Experiment, batch: str, machines: Sequence[str]
+    runs: Sequence[RecordedRun],
+    labels: Mapping[str, str],
+    experiment: Experiment,
+    batch: str,
+    machines: Sequence[str],
 ) -> tuple[list[RecordedRun], list[str]]:
     """The runs of points that a batch has, in the order of its grid, and remarks.
 
@@ -249,9 +282,9 @@ def _in_grid(
             index = places.get(key, -1)
             # A default that was added later is in no record.
             if index >= 0 and not _differ(run.parameters, grid.points[index].parameters):
-                found[index, run.published_as] = run
+                found[index, run.published_as, labels[run.identity]] = run
         chosen += [run for _, run in sorted(found.items(), key=lambda each: each[0])]
-        there = len({index for index, _ in found})
+        there = len({index for index, *_ in found})
         if there < len(grid.points):
             lacking = len(grid.points) - there
             remarks.append(f"{lacking} of {len(grid.points)} runs{of_it} have no result here")

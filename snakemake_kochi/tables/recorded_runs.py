@@ -26,6 +26,7 @@ from snakemake_kochi.errors import (
 from snakemake_kochi.phases.printed import own_output_in
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment_file import experiment_name, load_experiment
+from snakemake_kochi.tables.codes import Traits, traits_of
 
 _MOST_NAMED = 3
 
@@ -67,7 +68,7 @@ class RecordedRun:
     outputs of the commands for facts and the variables of the environment, by the names of
     their columns. `output` is the path in the branch of the artifact with the output, and its
     SHA-256 ("" if unknown); `own` the range of the run's own output in it, as the record has
-    it.
+    it. `code`: see `codes.py`.
     """
 
     published_as: str
@@ -82,6 +83,7 @@ class RecordedRun:
     more: Mapping[str, str]
     output: tuple[str, str] | None
     own: object
+    code: Traits
 
     @property
     def output_path(self) -> str:
@@ -111,6 +113,7 @@ class RecordedRun:
             _more(record.get("facts") or {}, record.get("environment") or {}),
             _output(file.name, record.get("artifacts") or ()),
             record.get("output"),
+            traits_of(record, file.name),
         )
 
 

@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ SCALE = """
         artifacts: [{type: stdout, dest: "scale/${n}_${threads}.log"}]
     run: {depend_params: [n, threads], script: ls}
     """
+
+RECIPE = {"dependency": "tool", "recipe": "plain", "digest": "a"}
 
 
 @pytest.fixture
@@ -96,6 +100,91 @@ def test_the_table_has_the_newest_run_of_each_point_that_the_batch_has(
     scale_yaml.write_text(scale_yaml.read_text().replace("'^time (.+)$'", "'^time .*(.)$'"))
     rows, _ = table(capsys, "scale.yaml", "first", "--at", BRANCH)
     assert rows == [[n, threads, time[-1]] for n, threads, time in expected]
+
+
+def test_a_table_has_the_results_of_one_code_and_says_how_to_see_the_others(
+    project: Project, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run script was changed, and half of the batch was run again."""
+    write(project.top / "scale.yaml", SCALE)
+    monkeypatch.chdir(project.top)
+
+    def ran(n: int, threads: int, time: float, script: str, **more: Any) -> None:
+        made = {"run_script": script, "snapshot": {"tree": "a" * 40, "base": "c" * 40, **more}}
+        parameters = {"n": str(n), "threads": str(threads)}
+        project.run(f"time {time}\nsays x\n", "scale.yaml", parameters=parameters, **made)
+
+    for n, threads in ((1, 1), (1, 2), (2, 1), (2, 2)):
+        ran(n, threads, 0.4, "sleep 0.4", dirty=False)
+    for n, threads in ((1, 1), (1, 2)):
+        ran(n, threads, 0.9, "sleep 0.9", dirty=True)
+    # A change of the documentation makes no other code.
+    ran(1, 2, 0.8, "sleep 0.9", dirty=True, tree="b" * 40)
+    project.commit()
+    rows, said = table(capsys, "scale.yaml", "first")
+    assert rows == [["1", "1", "0.9"], ["1", "2", "0.8"]]
+    how = "to see them, type: kochi table scale.yaml first --all-code\n"
+    left_out = "4 results of other code are left out of this table (another run script)"
+    assert f"kochi: {left_out}; {how}" in said
+    assert "2 of 4 runs have no result here" in said
+
+    assert run(["table", "scale.yaml", "first", "--all-code", "--csv"]) == 0
+    out = capsys.readouterr()
+    found = list(csv.DictReader(io.StringIO(out.out)))
+    old, new = "c" * 12, "c" * 12 + "+" + "b" * 12
+    assert [(row["code_commit"], row["time"]) for row in found] == [
+        *((old, "0.4"), (new, "0.9"), (old, "0.4"), (new, "0.8")),
+        *((old, "0.4"), (old, "0.4")),
+    ]
+    assert "left out" not in out.err
+    assert run(["table", "scale.yaml", "first", "--all-code"]) == 0
+    page = [line.replace(" ", "") for line in capsys.readouterr().out.splitlines()]
+    assert any(line.startswith(f"|{new}|1|2|1|") for line in page)
+
+    # So have the figures: only one code, or a line for each.
+    words = ["plot", "scale.yaml", "first", "--metric", "time", "-o"]
+    assert run([*words, str(tmp_path / "one.svg")]) == 0
+    assert run([*words, str(tmp_path / "all.svg"), "--all-code", "--lines", "code_commit"]) == 0
+    svgs = [(tmp_path / f"{name}.svg").read_text() for name in ("one", "all")]
+    one, both = (" ".join(re.findall("<!-- (.*?) -->", svg, re.DOTALL)) for svg in svgs)
+    assert left_out in " ".join(one.split())
+    assert [text in one for text in (old, new)] == [False, False]
+    assert [text in f" {both} " for text in (f" {old} ", f" {new} ")] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"build_script": "cc -O3"}, "build script"),
+        ({"built": {"sources": "other"}, "build": "other"}, "source files"),
+        ({"recipes": [RECIPE | {"digest": "other"}], "build": "other"}, "recipe tool:plain"),
+        ({"build": "other"}, "build"),
+    ],
+)
+def test_old_results_are_known_by_what_determines_them_and_variants_stay_together(
+    scale: Project, capsys: Any, changed: Mapping[str, Any], word: str
+) -> None:
+    then = {
+        "build_script": "cc",
+        "built": {"sources": "a"},
+        "build": "a",
+        "build_parameters": {},
+        "recipes": [RECIPE],
+    }
+    # The first point has a recipe of its own, which did not change.
+    own = {"recipes": [RECIPE | {"recipe": "own"}], "build": "own"}
+    for point, made in (((1, 1), then), ((2, 1), then | changed), ((1, 2), then | changed | own)):
+        if word not in ("build script", "source files") or made is not then:
+            parameters = dict(zip(("n", "threads"), map(str, point), strict=True))
+            scale.run("time 7\n", "scale.yaml", parameters=parameters, **made)
+    scale.run("time 8\n", "scale.yaml", parameters={"n": "2", "threads": "2"}, **then)
+    scale.run("time 9\n", "scale.yaml", parameters={"n": "2", "threads": "1"}, **then | changed)
+    scale.commit()
+    rows, said = table(capsys, "scale.yaml", "first")
+    assert ["2", "2", "8"] not in rows
+    assert ["2", "1", "9"] in rows
+    assert ["1", "2", "7"] in rows
+    assert f"(another {word})" in said
 
 
 def test_a_default_that_was_added_later_leaves_no_result_out(scale: Project, capsys: Any) -> None:
