@@ -51,7 +51,13 @@ if TYPE_CHECKING:
 )
 @click.option("--pause", is_flag=True, help="Start no further runs of the batch until --resume.")
 @click.option("--resume", is_flag=True, help="Let a paused batch go on.")
-@click.option("-n", "--dry-run", is_flag=True, help="Show what would run, and run nothing.")
+@click.option(
+    "-n",
+    "--dry-run",
+    is_flag=True,
+    help="Show what would run, and run nothing: "
+    "the states of points, the jobs of each rule, and the reasons.",
+)
 @click.option(
     "--unlock",
     is_flag=True,
@@ -231,7 +237,13 @@ def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -
         words += ["--forcerun", *part.run_rules(experiment.name)]
     target = batch_rule(experiment.name, name)
     if asked.dry_run:
-        call_snakemake(location, [target], [*words, "--dry-run", *asked.options])
+        from snakemake_kochi.cli.show.batch import say_states
+
+        say_states(location, asked.path, name, asked.conditions)
+        say("\nFor each job and its reason, add: -- --quiet host\n")
+        # Snakemake's last `--quiet` counts.
+        quiet = ["--quiet", "rules", "host"]
+        call_snakemake(location, [target], [*words, *quiet, "--dry-run", *asked.options])
 
     def prepare() -> None:
         table = f"{Directories(machine).collected(experiment.name, name)}.csv"

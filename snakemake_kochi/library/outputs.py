@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -169,7 +170,8 @@ class Kept:
     not. So a finished job gets another input file with the same content, which no rule makes.
 
     `forgets`: files that stand for vanished installations and builds are deleted at the first
-    question, so that Snakemake makes them again for jobs that need them.
+    question, so that Snakemake makes them again for jobs that need them. The other files of builds
+    get the age of what the build is made of.
     """
 
     workflow: Any = None
@@ -182,6 +184,7 @@ class Kept:
         if file not in self._known:
             if self.forgets:
                 _forget_if_gone(Path(file))
+                _restore_age(Path(file))
             self._known[file] = is_there(file)
         return self._known[file]
 
@@ -240,6 +243,18 @@ def _forget_if_gone(file: Path) -> None:
         file.unlink(missing_ok=True)
         if _is_manifest(file):
             file.with_name(_ACTIVATION).unlink(missing_ok=True)
+
+
+def _restore_age(file: Path) -> None:
+    """Give the file of a build the age that its phase has noted: Snakemake has touched it since.
+
+    Snakemake would take a younger input for the reason to repeat a run, and would not say which
+    source files have changed.
+    """
+    if not _is_manifest(file):
+        with suppress(OSError):
+            made = os.stat(WorkingPaths.remembered(file)).st_mtime_ns
+            os.utime(file, ns=(made, made))
 
 
 def _directories(file: Path) -> list[Path]:

@@ -45,6 +45,8 @@ from snakemake_kochi.project.values import CODE, parse_assignment
 if TYPE_CHECKING:
     import argparse
 
+_OLD = 10**9  # nanoseconds since the epoch: before any result
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one phase; exit status 1 and a message when it fails."""
@@ -100,12 +102,16 @@ def _is_asked(variable: str, requirement: str) -> bool:
 
 
 def _build(file: Path, options: Options) -> None:
-    _note(options.output, _built(file, options))
+    _note(options, _built(file, options))
 
 
-def _note(output: Path, build: Build) -> None:
-    for path in (WorkingPaths.remembered(output), output):
+def _note(options: Options, build: Build) -> None:
+    # As old as its newest installation: what else determines it is in its name. See `_restore_age`
+    # in library/outputs.py.
+    made = max((os.stat(each).st_mtime_ns for each in options.installs), default=_OLD)
+    for path in (WorkingPaths.remembered(options.output), options.output):
         write_build(path, build)
+        os.utime(path, ns=(made, made))
 
 
 def _built(file: Path, options: Options) -> Build:
@@ -125,7 +131,7 @@ def _built(file: Path, options: Options) -> Build:
 
 
 def _prepare(file: Path, options: Options) -> None:
-    _note(options.output, _prepared(file, options))
+    _note(options, _prepared(file, options))
 
 
 def _prepared(file: Path, options: Options) -> Build:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -40,12 +41,23 @@ def test_its_exit_status_is_snakemake_s(project: Path, shell: Kochi) -> None:
     assert not (project / "results/local/fib/13_0.log").exists()
 
 
-def test_a_dry_run_runs_nothing_and_options_reach_snakemake(project: Path, shell: Kochi) -> None:
-    outcome = shell("batch", "fib.yaml", "test", "--dry-run", "--", "--quiet", "rules")
+def test_a_dry_run_is_a_page_and_runs_nothing(project: Path, shell: Kochi) -> None:
+    text = (project / "fib.yaml").read_text()
+    (project / "fib.yaml").write_text(text.replace("n: [1, 2]", "n: {range: [1, 41]}"))
+    outcome = shell("batch", "fib.yaml", "test", "--dry-run", "-w", "n>3")
     assert outcome.status == 0, outcome.err
-    assert outcome.err.splitlines()[0].endswith("--dry-run --quiet rules")
-    assert "run_fib_test" in outcome.out
+    shown = f"{outcome.out}\n{outcome.err}"
+    assert len(shown.splitlines()) < 60
+    assert "37  waiting  not run yet\n" in outcome.out
+    assert "... and 27 more; to list all, type: kochi show batch fib.yaml test -a" in outcome.out
+    assert re.search(r"^install_tool_release +1$", shown, re.M)
+    assert re.search(r"^run_fib_test +37$", shown, re.M)
     assert not (project / "results").exists()
+    # The long form, as the page says.
+    option = re.search(r"For each job and its reason, add: (.*)", outcome.out)
+    assert option is not None
+    words = ("batch", "fib.yaml", "test", "-n", "-w", "n=4", *option[1].split())
+    assert "    reason: Missing output files: " in shell(*words).out
 
 
 def test_with_g_its_commit_comes_from_another_repository_with_the_changes_made_here(

@@ -40,8 +40,10 @@ from snakemake_kochi.quantities import rough_duration
 if TYPE_CHECKING:
     from snakemake_kochi.cli.show.points import Points, Seen
     from snakemake_kochi.library.states import PointState
+    from snakemake_kochi.location import Location
 
 _LIMIT = 30
+_FEW = 10  # runs that a dry run lists
 _MOST_REASONS = 5  # of one state
 _LEAST = 30  # columns of a reason, also on a narrow terminal
 _INTERVAL = 1.0  # seconds between two looks
@@ -118,6 +120,17 @@ def batch_command(
     return 0
 
 
+def say_states(location: Location, file: str, batch: str, conditions: Sequence[str]) -> None:
+    """Show the states of the selected points before a run that is not begun, the first of them one
+    by one. The working directory becomes the project's. Raises KochiError."""
+    from snakemake_kochi.cli.show.points import Points
+
+    points = Points(location, file, batch, conditions)
+    to_list_all = f"type: {location.typed('show batch', file, batch, '-a')}"
+    for line in _Page(points, file, (), _FEW, False, to_list_all).lines(points.look()):
+        say(line)
+
+
 class _Page:
     """What is shown of a batch."""
 
@@ -128,7 +141,9 @@ class _Page:
         wanted: Sequence[str],
         limit: int | None,
         is_all: bool,
+        to_list_all: str = "add: -a",
     ) -> None:
+        self._to_list_all = to_list_all
         self._grid = points.grid
         self._order = points.order
         self._file = file
@@ -160,7 +175,7 @@ class _Page:
             yield ""
             yield from self._table(found[:limit])
         if len(found) > limit:
-            yield f"... and {len(found) - limit} more; to list all, add: -a"
+            yield f"... and {len(found) - limit} more; to list all, {self._to_list_all}"
 
     def head(self, seen: Seen) -> Iterator[str]:
         grid = self._grid
