@@ -16,6 +16,7 @@ from snakemake_kochi.project.document import decode_text, read_yaml, section
 from snakemake_kochi.project.machine_facts import STANDARD_FACTS
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.parameters import CSV, Given
+from snakemake_kochi.project.values import CODE
 from snakemake_kochi.snapshot import read_file
 
 _FACT = re.compile(r"(?<!\$)(?:\$\$)*\$\{?machine\.([A-Za-z_][A-Za-z0-9_]*)")
@@ -139,7 +140,7 @@ def _csv_files(file: str, text: str) -> Iterator[str]:
         for grid in [batch, *(grids if isinstance(grids, list) else ())]:
             if not isinstance(grid, dict):
                 continue
-            for named in _named([grid.get("params"), grid.get("include")]):
+            for named in _named([grid.get(key) for key in ("params", "include", CODE)]):
                 path = PurePosixPath(named)
                 if named and not path.is_absolute() and ".." not in path.parts:
                     yield named

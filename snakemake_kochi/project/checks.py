@@ -26,7 +26,7 @@ from snakemake_kochi.project.parameters import (
     machines_named,
     select,
 )
-from snakemake_kochi.project.preparation import Preparation
+from snakemake_kochi.project.preparation import Preparation, Step
 from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems
 from snakemake_kochi.project.recipes import Project, Requirement
 from snakemake_kochi.project.requests import request_texts
@@ -40,6 +40,7 @@ from snakemake_kochi.project.templates import (
     parse_value,
 )
 from snakemake_kochi.project.values import BATCH_NAME, SUBSTITUTED, environment_name
+from snakemake_kochi.project.visibility import variables_mentioned, variables_needed
 
 
 def check_experiments(
@@ -140,17 +141,29 @@ def _note_on_machine(experiment: Experiment, machine: str, problems: Problems) -
         problems.take(own, MAXIMUM_LINES, path)
 
 
-def check_references(experiment: Experiment, machines: Iterable[str], problems: Problems) -> None:
-    """Note every reference to a parameter that does not exist, and every cycle."""
-    all_machines = {LOCAL, *machines}
-    _Defaults(experiment, problems).check(all_machines)
+def check_references(experiment: Experiment, project: Project | None, problems: Problems) -> None:
+    """Note every reference to a parameter that does not exist, or that a script does not see, and
+    every cycle."""
+    all_machines = {LOCAL, *(project.machines if project else ())}
+    elsewhere = frozenset(variables_mentioned(_scripts(project)))
+    _Defaults(experiment, problems, elsewhere).check(all_machines)
     without: dict[tuple[KeyPath, str], list[str]] = {}
     for batch in experiment.batches.values():
-        _InBatch(experiment, batch, problems, without).check(all_machines)
+        _InBatch(experiment, batch, problems, without, elsewhere).check(all_machines)
     for (path, name), batches in without.items():
         listed = concatenate([f"'{batch}'" for batch in batches])
         where = f"batch {listed}" if len(batches) == 1 else f"the batches {listed}"
         problems.add(path, f"the parameter '{name}' has no value in {where}")
+
+
+def _scripts(project: Project | None) -> str:
+    """The scripts of a project that are executed before others, in the same shell."""
+    if project is None:
+        return ""
+    found = [machine.load_env_on_machine for machine in project.machines.values()]
+    for dependency in project.dependencies.values():
+        found += [recipe.activate_script for recipe in dependency.values()]
+    return "\n".join(found)
 
 
 def _check_variables(known: Iterable[str], path: KeyPath, problems: Problems) -> None:
@@ -187,7 +200,11 @@ def _all_values(choices: Iterable[ParameterValues]) -> tuple[Value, ...]:
 class _References:
     """The references of the top level of a file, or of a batch."""
 
-    def __init__(self, experiment: Experiment, problems: Problems) -> None:
+    def __init__(
+        self, experiment: Experiment, problems: Problems, elsewhere: frozenset[str] = frozenset()
+    ) -> None:
+        """`elsewhere`: the variables that the scripts of kochi.yaml may set."""
+        self.elsewhere = elsewhere
         self.experiment = experiment
         self.problems = problems
         self.defaults: dict[str, tuple[Value, ...]] = {
@@ -252,6 +269,7 @@ class _References:
 
     def phase(self, phase: Phase, known: Collection[str], key: str) -> None:
         self.names(phase.depend_params, known, self.place(key, "depend_params"))
+        self.script(phase, phase.depend_params, known, key)
         for place, text in request_texts(phase).items():
             path, value = self.place(key, *map(str, place)), parse_value(text)
             self.values([value], known, path)
@@ -271,8 +289,37 @@ class _References:
             self.values(values, known, condition.place)
 
     def preparation(self, preparation: Preparation | None, known: Collection[str]) -> None:
-        for key, step in preparation.steps() if preparation else ():
+        steps = dict(preparation.steps()) if preparation else {}
+        for key, step in steps.items():
             self.names(step.depend_params, known, self.place(key, "depend_params"))
+            seen = steps.get("prepare_node", step) if key == "finish_node" else step
+            self.script(step, seen.depend_params, known, key)
+
+    def script(
+        self, script: Phase | Step, seen: Collection[str], known: Collection[str], key: str
+    ) -> None:
+        """Note variables of parameters that a script uses and does not see: bash would end it."""
+        variables = {environment_name(name): name for name in known}
+        visible = {f"KOCHI_PARAM_{environment_name(name)}" for name in seen} | self.elsewhere
+        path = self.place(key, "script")
+        for variable in variables_needed(script.script) if script.strict else ():
+            short = variable.removeprefix("KOCHI_PARAM_")
+            if variable in visible or self.problems.is_unknown(path):
+                continue
+            if short not in variables:
+                if not self.incomplete(("batches",)):
+                    said = nearest(short, variables)
+                    self.problems.add(path, f"${variable}: there is no such parameter, {said}")
+            elif key == "finish":
+                self.problems.add(path, f"${variable}: 'finish' sees no parameters")
+            else:
+                where = "prepare_node" if key == "finish_node" else key
+                listed = ", ".join([*seen, variables[short]])
+                self.problems.add(
+                    path,
+                    f"${variable}: the script does not see this parameter; "
+                    f"write, in {where}: depend_params: [{listed}]",
+                )
 
 
 class _Defaults(_References):
@@ -300,9 +347,10 @@ class _InBatch(_References):
         batch: Batch,
         problems: Problems,
         without: dict[tuple[KeyPath, str], list[str]],
+        elsewhere: frozenset[str],
     ) -> None:
         """`without`: where a parameter is used that some batches lack, and which batches."""
-        super().__init__(experiment, problems)
+        super().__init__(experiment, problems, elsewhere)
         self.batch = batch
         self._without = without
         self.path: KeyPath = ("batches", batch.name)

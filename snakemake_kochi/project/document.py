@@ -256,6 +256,11 @@ def read_yaml(file: str, text: str) -> Document:
     return Document(data, source_map, converter.problems, Problems(source_map))
 
 
+def is_null(value: Any) -> bool:
+    """Whether null is written, or nothing, after a key."""
+    return isinstance(value, Scalar) and value.kind == "null"
+
+
 def script(value: Any) -> str:
     """A script as one text, from a text or a list of lines."""
     if isinstance(value, list):
@@ -275,7 +280,7 @@ def section(data: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def names(value: Any) -> tuple[str, ...] | None:
     """A filter by names, from one name or a list."""
-    if value is None:
+    if value is None or is_null(value):
         return None
     return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
 

@@ -8,6 +8,7 @@ lists are bounded, which limits the time and memory of an expression.
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import operator
 import re
@@ -231,13 +232,53 @@ class Evaluation:
         return _checked(_OPERATORS[type(op)](left, right))
 
     def _compare(self, left: ast.expr, ops: list[ast.cmpop], others: list[ast.expr]) -> bool:
-        value = self.value(left)
+        value = self._operand(left)
         for op, other in zip(ops, others, strict=True):
-            next_value = self.value(other)
-            if not _OPERATORS[type(op)](value, next_value):
+            next_value = self._operand(other)
+            if not _holds(op, value, next_value):
                 return False
             value = next_value
         return True
+
+    def _operand(self, node: ast.expr) -> Any:
+        """The value on one side of a comparison, in which parameters are texts as yet."""
+        match node:
+            case ast.Name(id=name) if name in self.texts:
+                return _Parameter(self.texts[name])
+            case ast.Tuple(elts=items) | ast.List(elts=items):
+                return tuple(self._operand(item) for item in items)
+        return self.value(node)
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    text: str
+
+
+def _holds(op: ast.cmpop, left: Any, right: Any) -> bool:
+    if isinstance(op, ast.In | ast.NotIn) and isinstance(right, tuple):
+        return any(map(_are_equal, itertools.repeat(left), right)) is isinstance(op, ast.In)
+    if isinstance(op, ast.Eq | ast.NotEq):
+        return _are_equal(left, right) is isinstance(op, ast.Eq)
+    if isinstance(left, _Parameter) and isinstance(op, ast.In | ast.NotIn):
+        left = left.text
+    return bool(_OPERATORS[type(op)](_valued(left), _valued(right)))
+
+
+def _are_equal(left: Any, right: Any) -> bool:
+    """Beside a text, a parameter is its text: `$mode == 'on'`, `$version != '1.10'`."""
+    texts = [each.text if isinstance(each, _Parameter) else each for each in (left, right)]
+    if all(isinstance(text, str) for text in texts):
+        is_text = not (isinstance(left, _Parameter) and isinstance(right, _Parameter))
+        if is_text or texts[0] == texts[1]:
+            return bool(texts[0] == texts[1])
+    return bool(_valued(left) == _valued(right))
+
+
+def _valued(operand: Any) -> Any:
+    if isinstance(operand, tuple):
+        return tuple(map(_valued, operand))
+    return typed(operand.text) if isinstance(operand, _Parameter) else operand
 
 
 def refuse_foreign_parts(tree: ast.expr, known: set[str]) -> None:

@@ -15,6 +15,7 @@ from snakemake_kochi.project.destinations import dest_problem, normalise_dest, s
 from snakemake_kochi.project.document import (
     Document,
     Scalar,
+    is_null,
     names,
     optional_text,
     read_yaml,
@@ -75,7 +76,7 @@ def load_experiment(
         _check_launchers(experiment, project, document.problems)
         _check_machines(experiment, project, document.problems)
     machines = project.machines if project else {LOCAL}
-    check_references(experiment, machines, document.problems)
+    check_references(experiment, project, document.problems)
     check_plots(experiment, document.problems)
     if document.problems:
         # Reported together with the rest, because a person is going to edit the file anyway.
@@ -180,7 +181,7 @@ class _Reader:
             sweeps=sweeps,
             sometimes=self._sweeps.sometimes(sweeps),
             preparation=read_preparation(self.data, data, path, self.problems),
-            has_code=data.get(CODE) is not None,
+            has_code=CODE in data and not is_null(data[CODE]),
             machines=self._machines(data.get("machines"), (*path, "machines")),
             order=optional_text(data.get("order") or self.data.get("order")) or ROUNDS,
             seed=next((each.whole_number for each in seeds if each is not None), None),

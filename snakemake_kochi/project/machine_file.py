@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.clean_rules import Rules, read_rule
-from snakemake_kochi.project.document import Document, names, optional_text, script, section
+from snakemake_kochi.project.document import (
+    Document,
+    is_null,
+    names,
+    optional_text,
+    script,
+    section,
+)
 from snakemake_kochi.project.launchers import (
     Launchers,
     is_launcher_name,
@@ -133,7 +140,7 @@ def _controller(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> 
 def _facts(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> FrozenDict[str, str]:
     found = {}
     for name, value in section(machine, "facts").items():
-        if problems.is_unknown((*path, name)) or value is None or value.kind == "null":
+        if problems.is_unknown((*path, name)):
             continue
         wrong = value_problem(value.value_text)
         if not _FACT_NAME.fullmatch(name):
@@ -287,20 +294,24 @@ class Layers:
         `allocation` and `facts`.
 
         A nearer `scheduler` or `alloc_script` replaces the other one, with its keys of
-        `allocation`, and `controller`.
+        `allocation`, and `controller`. A null removes a key.
         """
         merged: dict[str, Any] = {}
         for document in reversed(self.documents):
             own = section(_machines(document), name)
             for way, other in _WAYS.items():
-                if way in own and other in merged and other not in own:
-                    merged.pop(other)
-                    merged.pop("allocation", None)
-                    merged.pop("controller", None)
+                gone = way if is_null(own.get(way)) else other
+                if way in own and gone in merged and (gone == way or other not in own):
+                    for key in (gone, "allocation", "controller"):
+                        merged.pop(key, None)
             inner = {
-                key: section(merged, key) | section(own, key) for key in ("allocation", "facts")
+                key: section(merged, key) | section(own, key)
+                for key in ("allocation", "facts")
+                if not (is_null(own.get(key)) and str(own[key]))
             }
-            merged |= own | {key: value for key, value in inner.items() if value}
+            merged |= own | {key: _without_nulls(value) for key, value in inner.items() if value}
+            # Nothing after `clean:` is an empty section, and after `login_host:` a mistake.
+            merged = {key: v for key, v in merged.items() if not (is_null(v) and str(v))}
         return merged
 
     def origin(self, path: KeyPath) -> Document:
@@ -317,6 +328,10 @@ class Layers:
 
     def is_unknown(self, path: KeyPath) -> bool:
         return self.origin(path).problems.is_unknown(path)
+
+
+def _without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if not is_null(value)}
 
 
 def _machines(document: Document) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from snakemake_kochi.project.parameters import CSV, SERIES, ParameterValues
 from snakemake_kochi.project.problems import KeyPath, Problems
 from snakemake_kochi.project.series import USAGE, number_of_arguments_problem
 from snakemake_kochi.project.templates import TemplateError, parse_expression, parse_value
-from snakemake_kochi.project.values import CODE, looks_like_numbers, name_problem, value_problem
+from snakemake_kochi.project.values import CODE, looks_like_list, name_problem, value_problem
 
 _ENTRIES = "the entries must be either all values or all {value: ..., machines: [...]}"
 _BELOW = "a value's own parameters were expected, such as {a: {x: [1, 2]}, b: {}}"
@@ -59,7 +59,7 @@ class ValueReader:
         if wrong:
             self._problems.add(path, wrong)
             self._problems.mark_unknown(_parameter(path))
-        if scalar.is_plain and looks_like_numbers(text):
+        if scalar.is_plain and looks_like_list(text):
             where = "" if path[0] == "batches" else " in the params of a batch"
             said = f'several values are written [{text}]{where}, a text "{text}"'
             self._remarks.add(path, f"'{text}' is one text; {said}")

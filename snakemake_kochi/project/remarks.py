@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Batch
@@ -9,6 +11,7 @@ from snakemake_kochi.project.parameters import Sweep, flattened
 from snakemake_kochi.project.problems import Problems
 from snakemake_kochi.project.templates import Literal, parse_value
 from snakemake_kochi.project.values import CODE
+from snakemake_kochi.project.visibility import unseen_parameters
 
 
 def note_remarks(experiment: Experiment, remarks: Problems) -> None:
@@ -21,12 +24,29 @@ def note_remarks(experiment: Experiment, remarks: Problems) -> None:
             if name not in defaults:
                 remarks.add(("batches", batch.name, "params", name), said)
         _note_code(batch, remarks)
+        _note_unseen(experiment, batch, remarks, {CODE, *defaults, *experiment.unused(batch)})
     for batch in experiment.batches.values():
         for sweep in batch.sweeps:
-            _note_exclusions(experiment, sweep, remarks)
+            _note_impossible_values(experiment, sweep, remarks)
     runs = [experiment.run, *(batch.run for batch in experiment.batches.values())]
     if ("run",) in remarks.source_map.lines and not any(run.script.strip() for run in runs):
         remarks.add(("run",), "there is no script: nothing is run after the build")
+
+
+def _note_unseen(
+    experiment: Experiment, batch: Batch, remarks: Problems, noted: Collection[str]
+) -> None:
+    """Note parameters that vary and that no script sees. `noted`: those of other
+    remarks."""
+    for name, sweep in unseen_parameters(experiment, batch).items():
+        if name not in noted:
+            key = "run" if batch.run.script.strip() else "build"
+            seen = (batch.run if key == "run" else batch.build).depend_params
+            remarks.add(
+                sweep.place_of(name),
+                f"no script sees '{name}': its points are the same run again; write, in {key}: "
+                f"depend_params: [{', '.join([*seen, name])}]",
+            )
 
 
 def _note_code(batch: Batch, remarks: Problems) -> None:
@@ -43,18 +63,28 @@ def _note_code(batch: Batch, remarks: Problems) -> None:
             )
 
 
-def _note_exclusions(experiment: Experiment, sweep: Sweep, remarks: Problems) -> None:
-    """Note excluded values that a parameter never has, as far as the file says its values."""
+def _note_impossible_values(experiment: Experiment, sweep: Sweep, remarks: Problems) -> None:
+    """Note values in exclusions and conditions that a parameter never has, as far as the file says
+    its values."""
     entries = flattened({**experiment.default_parameters, **sweep.parameters})
-    for place, entry in sweep.exclude:
-        for name, texts in entry.items():
-            choices = entries.get(name, ())
-            values = [value for choice in choices for value in choice.parsed()]
-            is_known = not any(choice.series for choice in choices)
-            if not is_known or not all(isinstance(value, Literal) for value in values):
-                continue
+    wanted = [
+        ((*place, name), name, text)
+        for place, entry in sweep.exclude
+        for name, texts in entry.items()
+        for text in texts
+        if isinstance(parse_value(text), Literal)
+    ]
+    wanted += [
+        (condition.place, *each)
+        for condition in sweep.conditions
+        for each in condition.expression.compared()
+    ]
+    for place, name, text in wanted:
+        choices = entries.get(name, ())
+        values = [value for choice in choices for value in choice.parsed()]
+        is_known = values and not any(choice.series for choice in choices)
+        if is_known and all(isinstance(value, Literal) for value in values):
             known = {value.render({}) for value in values}
-            for text in texts:
-                if isinstance(parse_value(text), Literal) and text not in known:
-                    said = f"'{name}' is never '{text}', {nearest(text, sorted(known))}"
-                    remarks.add((*place, name), said)
+            if text not in known:
+                said = f"'{name}' is never '{text}', {nearest(text, sorted(known))}"
+                remarks.add(place, said)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from snakemake_kochi.errors import ConfigError, nearest
-from snakemake_kochi.project.document import FASTEST, Document, Scalar, compose
+from snakemake_kochi.project.document import FASTEST, Document, Scalar, compose, is_null
 from snakemake_kochi.project.problems import KeyPath
 from snakemake_kochi.resources import workflow_directory
 
@@ -22,6 +22,7 @@ _NO_VALUE = Scalar("", "null")
 _SCRIPT = Scalar(":")
 _TEXT = Scalar("x")
 _ABSENT = object()
+_UNCLEAR = re.compile(r"^[-+]?0[0-9_]|:")
 # the largest count; schedulers use 32 bits
 MAXIMUM_NUMBER = 2**31 - 1
 
@@ -37,6 +38,10 @@ def _minimum(
 
     if not validator.is_type(instance, "integer"):
         return
+    if _UNCLEAR.search(instance):  # YAML takes 010 for 8, and 1:30 for 90
+        said = f"a whole number such as 10 was expected, not {_short(instance)}"
+        yield jsonschema.ValidationError(said)
+        return
     try:
         number = instance.whole_number
     except ValueError:  # too many digits
@@ -46,6 +51,15 @@ def _minimum(
     if number > MAXIMUM_NUMBER:
         said = f"{MAXIMUM_NUMBER} or less was expected, not {_short(instance)}"
         yield jsonschema.ValidationError(said)
+
+
+def _enum(
+    validator: Any, choices: list[str | None], instance: Any, schema: Any
+) -> Iterator[jsonschema.ValidationError]:
+    import jsonschema
+
+    if instance not in choices and not (None in choices and is_null(instance)):
+        yield jsonschema.ValidationError("")  # see _in_words
 
 
 @functools.cache
@@ -60,7 +74,7 @@ def _validator(name: str) -> Any:
         | {"number": _is_kind("integer", "number")}
     )
     extend: Any = jsonschema.validators.extend
-    return extend(base, {"minimum": _minimum}, type_checker=checker)(schema)
+    return extend(base, {"minimum": _minimum, "enum": _enum}, type_checker=checker)(schema)
 
 
 def is_experiment(text: str) -> bool:
@@ -227,7 +241,7 @@ def _in_words(error: Any) -> str:
                 said += "; quote a line that contains ': '"
             return said
         case "enum":
-            said = nearest(str(instance), error.validator_value)
+            said = nearest(str(instance), list(filter(None, error.validator_value)))
             otherwise = error.schema.get("x-otherwise")  # our own word
             if otherwise is not None and not said.startswith("did you mean"):
                 said += f"; {otherwise}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.document import Document, Scalar, section
+from snakemake_kochi.project.document import Document, Scalar, is_null, section
 from snakemake_kochi.project.parameter_file import ValueReader
 from snakemake_kochi.project.parameters import (
     Condition,
@@ -79,7 +79,7 @@ class SweepReader:
         self._values.check_names(own, (*path, "params"))
         places: dict[str, KeyPath] = {name: (*path, "params", name) for name in parameters}
         # Of grids, only the batch has this key.
-        if (code := data.get(CODE)) is not None:
+        if (code := data.get(CODE)) is not None and not is_null(code):
             choices = self._values.choices(code, (*path, CODE), CODE in repeated)
             parameters = {CODE: choices, **parameters}
             places = {**places, CODE: (*path, CODE)}

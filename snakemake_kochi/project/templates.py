@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -142,6 +142,7 @@ def is_fact(name: str) -> bool:
     return name.startswith(FACT)
 
 
+_LISTS = (ast.Tuple, ast.List)
 _SINGLE_EQUALS = re.compile(r"[^=<>!]=[^=]")
 _MAXIMUM_SOURCE = 2_000  # characters; also bounds the depth of the recursion
 
@@ -203,6 +204,26 @@ class Expression:
             return Evaluation(self._placeholder, texts).value(self._tree)
         except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             raise self._error(str(error), values) from error
+
+    def compared(self) -> Iterator[tuple[str, str]]:
+        """The names that are compared with texts by ==, !=, in or not in, and these texts."""
+        for node in ast.walk(self._tree):
+            if not isinstance(node, ast.Compare) or len(node.ops) > 1:
+                continue
+            (other,) = node.comparators
+            sides = [(node.left, other)]
+            if isinstance(node.ops[0], ast.Eq | ast.NotEq):
+                sides.append((other, node.left))
+            elif isinstance(node.ops[0], ast.In | ast.NotIn) and isinstance(other, _LISTS):
+                sides = [(node.left, each) for each in other.elts]
+            else:
+                continue
+            for one, text in sides:
+                if not isinstance(one, ast.Name) or not isinstance(text, ast.Constant):
+                    continue
+                is_fixed = isinstance(text.value, str) and not self._placeholder.search(text.value)
+                if is_fixed and (number := re.search(r"(\d+)_$", one.id)):
+                    yield self.names[int(number[1])], str(text.value)
 
     def with_values(self, values: Mapping[str, str]) -> str:
         """The expression and the values of its names, for people."""

@@ -28,6 +28,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _NOT_IN_VARIABLES = re.compile(r"[^A-Z0-9_]")
 _SAFE = "._+=,@:-~"
 # YAML 1.1 takes 1e3 for a text; in an expression it is meant as a number.
+_PADDED = re.compile(r"[-+]?0[0-9]+")
+_NUMBER = re.compile(r"[-+]?[0-9.][0-9.eE+-]*")
 _PLAIN_FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 
 
@@ -113,10 +115,27 @@ def _resolver() -> Any:
 
 
 def typed(text: str) -> int | float | bool | str:
-    """The type of a value in an expression: what YAML takes its text for, if a number or
-    boolean."""
+    """The type of a value in an expression: what YAML takes its text for, if a number or boolean.
+
+    Raises ValueError for a text such as 010 or 1:30, which YAML and people take for different
+    numbers.
+    """
     if _PLAIN_FLOAT.fullmatch(text):
         return float(text)
+    found = _as_in_yaml(text)
+    is_padded = _PADDED.fullmatch(text) is not None
+    if is_padded and found == int(text):
+        return found
+    if is_padded or (":" in text and found != text):
+        said = "a text" if found == text else found
+        raise ValueError(
+            f"{text} is no plain number, YAML takes it for {said}; write the number that you mean, "
+            "or, for the text, the parameter in quotes: '$NAME'"
+        )
+    return found
+
+
+def _as_in_yaml(text: str) -> int | float | bool | str:
     import yaml
 
     tag = implied_tag(text)
@@ -135,11 +154,14 @@ def typed(text: str) -> int | float | bool | str:
     return text
 
 
-def looks_like_numbers(text: str) -> bool:
-    """Whether a text is numbers with commas between them: one value, though perhaps not intended as
-    one."""
-    pieces = text.split(",")
-    return len(pieces) > 1 and all(type(typed(piece.strip())) in (int, float) for piece in pieces)
+def looks_like_list(text: str) -> bool:
+    """Whether a text is values with commas between them: one value, though perhaps not intended as
+    one. A comma without a blank may be part of an option: -Wl,-O1."""
+    pieces = re.sub("`[^`]*`", "", text).split(",")
+    are_numbers = all(_NUMBER.fullmatch(piece.strip()) for piece in pieces)
+    return len(pieces) > 1 and (
+        are_numbers or all(piece.startswith((" ", "\t")) for piece in pieces[1:])
+    )
 
 
 def encode_component(text: str) -> str:

@@ -246,6 +246,14 @@ def test_a_csv_file_that_git_ignores_or_that_is_no_text_is_an_error(tmp_path: Pa
         take_freeze(tmp_path, "local")
 
 
+def test_code_may_be_a_column_of_a_csv_file(tmp_path: Path) -> None:
+    project(tmp_path, "{n: 1}\n    code: {csv: p.csv}", p_csv="code\nmain\nworking-tree\n")
+    assert [point["code"] for point in points(take_freeze(tmp_path, "local"))] == [
+        "main",
+        "working-tree",
+    ]
+
+
 def test_a_text_that_only_mentions_csv_needs_no_file(tmp_path: Path) -> None:
     text = "run: {script: 'cat x.csv'}\nmetrics: {csv: '(x)'}\n"
     assert given_in({"e.yaml": text}, Machine("local"), tmp_path, "0" * 40) == {}

@@ -85,6 +85,48 @@ def test_the_nearest_file_counts_for_each_key(
     assert machine.root_said_at == f"machines: spica: kochi_root in {of_user}"
 
 
+def test_null_removes_a_key_of_any_kind_with_what_is_below_it(
+    repository: Path, of_site: Path
+) -> None:
+    write(
+        of_site,
+        "machines: {spica: {hosts: [a], lock_kind: lease, scheduler: slurm, clean: {jobs: 3d}, "
+        "allocation: {partition: long, nodes: 2, arguments: [--exclude=n1], max_workers: 3}}}\n",
+    )
+    write(
+        repository / "kochi.yaml",
+        "machines: {spica: {hosts: null, lock_kind: ~, clean: null, "
+        "allocation: {partition: null, nodes: null, arguments: null}}}\n",
+    )
+    machine = find_location("spica").machine
+    assert (machine.hosts, machine.lock_kind, machine.clean) == ((), None, None)
+    settings = machine.allocation
+    assert (settings.constraints, settings.arguments, settings.nodes) == ({}, (), 1)
+    assert (machine.scheduler, settings.max_workers) == ("slurm", 3)
+    for written in ("{allocation: null}", "{scheduler: null}"):
+        write(repository / "kochi.yaml", f"machines: {{spica: {written}}}\n")
+        assert find_location("spica").machine.allocation.max_workers == 8
+    assert find_location("spica").machine.scheduler is None
+    for written in ("{}", ""):  # an empty section
+        write(repository / "kochi.yaml", f"machines: {{spica: {{clean: {written}}}}}\n")
+        rules = find_location("spica").machine.clean
+        assert rules is not None
+        assert rules.jobs == 30 * 86400
+
+
+def test_a_whole_number_that_yaml_reads_differently_is_refused(repository: Path) -> None:
+    text = "machines: {m: {scheduler: slurm, allocation: {nodes: 010, cores: 1:30, gpus: 10}}}\n"
+    write(repository / "kochi.yaml", text)
+    with pytest.raises(ConfigError) as caught:
+        find_location()
+    assert str(caught.value).splitlines() == [
+        "kochi.yaml:1: machines.m.allocation.nodes: a whole number such as 10 was expected, not "
+        "010",
+        "kochi.yaml:1: machines.m.allocation.cores: a whole number such as 10 was expected, not "
+        "1:30",
+    ]
+
+
 def test_another_way_to_nodes_takes_the_place_of_the_one_below(
     repository: Path, of_site: Path
 ) -> None:

@@ -545,18 +545,20 @@ batches: {a: {params: {thread: [1, 2]}, artifacts: [{type: stdout, dest: x}]}}
     )
 
 
-def test_numbers_with_commas_but_no_brackets_are_remarked_upon() -> None:
+def test_values_with_commas_but_no_brackets_are_remarked_upon() -> None:
     head = "run: {script: x, depend_params: [n]}\n"
     (said,) = remarks(head + "batches:\n  a:\n    params:\n      n: 100000, 1000000\n")
     assert said == (
         "e.yaml:5: batches.a.params.n: '100000, 1000000' is one text; several values are written "
         '[100000, 1000000], a text "100000, 1000000"'
     )
+    (said,) = remarks(head + "batches:\n  a:\n    params:\n      n: chain, packed\n")
+    assert "several values are written [chain, packed], a text" in said
     (said,) = remarks(head + "default_params:\n  n: 1,5\n")
     assert said.endswith('several values are written [1,5] in the params of a batch, a text "1,5"')
 
 
-@pytest.mark.parametrize("value", ["-O3, -g", '"1, 2"', "'1, 2'", "a,1", "1,", "yes, no"])
+@pytest.mark.parametrize("value", ['"1, 2"', "'1, 2'", "a,1", "1,", "-Wl,-O1", "n_`min(2, 3)`"])
 def test_other_texts_with_commas_are_as_good_as_any(value: str) -> None:
     text = f"run: {{script: x, depend_params: [n]}}\ndefault_params:\n  n: {value}\n"
     assert remarks(text) == []

@@ -62,6 +62,11 @@ def test_an_experiment_without_these_keys_has_none() -> None:
         ("prepare: {script: x, depend_params: [m]}\n", "there is no parameter 'm'"),
         ("prepare: {script: x, sources: [../a]}\n", "without '..', was expected"),
         ("prepare: make\n", "prepare: "),
+        *(
+            (f"{key}: {{script: x, {other}}}\n", f"{key}.{other.partition(':')[0]}: unknown key")
+            for key in ("prepare", "prepare_node")
+            for other in ("timeout: 1m", "resources: {mem_mb: 1}", "isolate: files", "cores: 2")
+        ),
         ("finish_node: {script: x}\n", "finish_node: a script 'prepare_node' was expected, too"),
     ],
 )

@@ -256,6 +256,48 @@ def test_a_value_in_an_expression_is_what_yaml_takes_it_for(text: str, value: ob
     assert type(typed(text)) is type(value)
 
 
+@pytest.mark.parametrize(
+    ("expression", "values", "result"),
+    [
+        ("$mode == 'on'", {"mode": "on"}, "true"),
+        ("'on' != $mode", {"mode": "off"}, "true"),
+        ("$mode == 'true'", {"mode": "true"}, "true"),
+        ("$version == '1.10'", {"version": "1.10"}, "true"),
+        ("$version != '1.10'", {"version": "1.1"}, "true"),
+        ("$version in ('1.9', '1.10')", {"version": "1.10"}, "true"),
+        ("$version not in ['1.10']", {"version": "1.10"}, "false"),
+        ("'1.10' in ($a, 1)", {"a": "1.10"}, "true"),
+        ("$n in '10 20'", {"n": "10"}, "true"),
+        ("$n == '08'", {"n": "08"}, "true"),
+        ("$a == $b", {"a": "08", "b": "08"}, "true"),
+        # Without a text beside them, they are numbers and booleans.
+        ("$version == 1.1", {"version": "1.10"}, "true"),
+        ("$a == $b", {"a": "1.10", "b": "1.1"}, "true"),
+        ("$mode == true", {"mode": "on"}, "true"),
+        ("9 < $n <= 10", {"n": "10"}, "true"),
+        ("($a, 1) == (2, $b)", {"a": "2.0", "b": "1"}, "true"),
+    ],
+)
+def test_beside_a_text_a_parameter_is_compared_as_its_text(
+    expression: str, values: dict[str, str], result: str
+) -> None:
+    assert evaluate(expression, **values) == result
+
+
+@pytest.mark.parametrize(
+    ("text", "in_yaml"), [("010", "8"), ("08", "a text"), ("1:30", "90"), ("-010", "-8")]
+)
+def test_a_number_that_yaml_reads_differently_is_refused_where_it_is_used_as_a_number(
+    text: str, in_yaml: str
+) -> None:
+    with pytest.raises(
+        TemplateError, match=f"{text} is no plain number, YAML takes it for {in_yaml}"
+    ):
+        evaluate("$n + 0", n=text)
+    assert evaluate("'$n'", n=text) == text
+    assert (evaluate("$n + 0", n="007"), evaluate("$n", n="a:b")) == ("7", "a:b")
+
+
 def test_a_number_of_too_many_digits_is_a_text() -> None:
     assert typed("9" * 5000) == "9" * 5000
 

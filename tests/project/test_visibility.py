@@ -1,0 +1,138 @@
+"""What scripts do not see of the parameters is told before anything runs."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.project.configuration import load_project
+from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.visibility import variables_needed
+
+
+def refused(text: str, kochi_yaml: str = "") -> list[str]:
+    project = load_project(Path("/nowhere"), kochi_yaml)
+    with pytest.raises(ConfigError) as caught:
+        load_experiment("e.yaml", textwrap.dedent(text), project)
+    return str(caught.value).splitlines()
+
+
+def remarks(batch: str, run: str = "script: x, depend_params: [n]", top: str = "") -> list[str]:
+    text = f"{top}run: {{{run}}}\nbatches:\n  b:\n{textwrap.indent(textwrap.dedent(batch), '    ')}"
+    return list(load_experiment("e.yaml", text, None).remarks)
+
+
+def test_a_variable_of_a_parameter_that_the_script_does_not_see_is_an_error_with_its_line() -> None:
+    text = """\
+    default_params: {n: 1, n-workers: 2, debug: 0}
+    build:
+      script: cc -D$KOCHI_PARAM_DEBUG
+    run:
+      depend_params: [n]
+      script: |
+        ./a $KOCHI_PARAM_N
+        ./a ${KOCHI_PARAM_N_WORKERS} $KOCHI_PARAM_N_WORKRS
+    prepare_node: {script: 'echo $KOCHI_PARAM_N', depend_params: [n]}
+    finish_node: {script: 'echo $KOCHI_PARAM_N $KOCHI_PARAM_DEBUG'}
+    finish: {script: 'echo $KOCHI_PARAM_N'}
+    batches:
+      shared: {params: {n: [1, 2]}}
+      own: {params: {x: 1}, run: {depend_params: [], script: 'echo $KOCHI_PARAM_X'}}
+    """
+    not_seen = "the script does not see this parameter; write, in"
+    assert refused(text) == [
+        f"e.yaml:3: build.script: $KOCHI_PARAM_DEBUG: {not_seen} build: depend_params: [debug]",
+        f"e.yaml:6: run.script: $KOCHI_PARAM_N_WORKERS: {not_seen} run: depend_params: "
+        "[n, n-workers]",
+        "e.yaml:6: run.script: $KOCHI_PARAM_N_WORKRS: there is no such parameter, did you mean "
+        "'N_WORKERS'?",
+        f"e.yaml:10: finish_node.script: $KOCHI_PARAM_DEBUG: {not_seen} prepare_node: "
+        "depend_params: [n, debug]",
+        "e.yaml:11: finish.script: $KOCHI_PARAM_N: 'finish' sees no parameters",
+        f"e.yaml:14: batches.own.run.script: $KOCHI_PARAM_X: {not_seen} run: depend_params: [x]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "needed"),
+    [
+        ("$KOCHI_PARAM_A", True),
+        ('echo "${KOCHI_PARAM_A}"', True),
+        ("echo ${#KOCHI_PARAM_A} ${KOCHI_PARAM_A%.c}", True),
+        ("echo ${KOCHI_PARAM_A:?is not given}", True),
+        ("python3 -c 'import os; print(os.environ[\"KOCHI_PARAM_A\"])'", True),
+        ("echo ${KOCHI_PARAM_A:-1} ${KOCHI_PARAM_A-1} ${KOCHI_PARAM_A:+x}", False),
+        (": ${KOCHI_PARAM_A:=1}; echo $KOCHI_PARAM_A", False),
+        ("KOCHI_PARAM_A=1; echo $KOCHI_PARAM_A", False),
+        ("export KOCHI_PARAM_A=1\necho $KOCHI_PARAM_A", False),
+        ("if [ -v KOCHI_PARAM_A ]; then echo $KOCHI_PARAM_A; fi", False),
+        ("for KOCHI_PARAM_A in 1 2; do echo $KOCHI_PARAM_A; done", False),
+        ("set +u; echo $KOCHI_PARAM_A", False),
+        ("# $KOCHI_PARAM_A\ntrue # ${KOCHI_PARAM_A}", False),
+        (r"echo \$KOCHI_PARAM_A", False),
+        ('python3 -c \'import os; os.environ["KOCHI_PARAM_A"] = "1"\'', False),
+        ("python3 -c 'import os; os.getenv(\"KOCHI_PARAM_A\")'", False),
+    ],
+)
+def test_a_variable_that_a_script_may_set_or_test_itself_is_not_needed(
+    script: str, needed: bool
+) -> None:
+    assert variables_needed(script) == ["KOCHI_PARAM_A"] * needed
+
+
+def test_a_variable_that_kochi_yaml_may_set_and_a_script_that_is_not_strict_are_no_errors() -> None:
+    text = "default_params: {n: 1}\nrun: {script: 'echo $KOCHI_PARAM_N', strict: STRICT}\n"
+    load_experiment("e.yaml", text.replace("STRICT", "false"), None)
+    text = text.replace("STRICT", "true")
+    assert len(refused(text)) == 1
+    load = "machines: {local: {load_env_script: export KOCHI_PARAM_N=1}}"
+    load_experiment("e.yaml", text, load_project(Path("/nowhere"), load))
+
+
+def test_a_parameter_that_varies_and_that_no_script_sees_is_remarked_upon_with_the_line() -> None:
+    batch = """\
+    params: {n: [1, 2], m: [3, 4], fixed: 5}
+    name: run_${m}
+    artifacts: [{type: stdout, dest: '${n}_${m}_${fixed}.log'}]
+    """
+    assert remarks(batch) == [
+        "e.yaml:4: batches.b.params.m: no script sees 'm': its points are the same run again; "
+        "write, in run: depend_params: [n, m]"
+    ]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        "params: {n: [$m], m: [3, 4]}",
+        "params: {n: [1, 2], m: [3, 4]}\nzip: [n, m]",
+        "params: {n: [1, 2], m: [3, 4]}\nwhen: $m == $n + 2",
+        "params: {n: [1, 2], m: [3, 4]}\nqueue: q$m",
+        "params: {n: [1, 2], m: [3, 4]}\nrun: {cores: $m}",
+        "params: {n: [1, 2], m: [3, 4]}\nbuild: {script: y, depend_params: [m]}",
+        "params: {n: [1, 2], m: [3, 4]}\nprepare: {script: y, depend_params: [m]}",
+        "params: {m: {a: {n: 1}, b: {n: 2}}}",
+        "params: {n: [1, 2], m: [3, 4]}\ndepends: [{name: d, recipe: $m}]",
+        "code: [main, working-tree]\nparams: {n: [1, 2], m: 3}",
+    ],
+)
+def test_a_parameter_that_makes_runs_different_in_another_way_is_not(batch: str) -> None:
+    dest = "${n}_${m}.log" if "code" not in batch else "${n}_${m}_${code}.log"
+    assert remarks(f"{batch}\nartifacts: [{{type: stdout, dest: '{dest}'}}]") == []
+
+
+def test_a_condition_with_a_value_that_a_parameter_never_has_is_remarked_upon() -> None:
+    batch = "params: {n: [on, off], m: [1.10, 1.9]}\nwhen: $n == 'on' or $m not in ('1.1', '1.9')"
+    assert remarks(batch, run="script: x, depend_params: [n, m]") == [
+        "e.yaml:5: batches.b.when: 'n' is never 'on', known: false, true",
+        "e.yaml:5: batches.b.when: 'm' is never '1.1', did you mean '1.10'?",
+    ]
+
+
+def test_code_without_a_value_is_the_working_tree() -> None:
+    text = "run: {script: x}\nbatches: {b: {code: null}}"
+    (point,) = load_experiment("e.yaml", text, None).grid("b", "local").points
+    assert dict(point.parameters) == {}
