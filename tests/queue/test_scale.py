@@ -13,6 +13,7 @@ import pytest
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import to_json
+from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import Inbox, Queue, Resources, cancel_all, find_job
 from snakemake_kochi.queue.ending import unexecuted_result
 from snakemake_kochi.queue.skipped import ClaimSettings
@@ -51,40 +52,54 @@ def test_tickets_are_written_while_others_have_the_lock(machine, ticket, calls):
     assert [claim.ticket.name for claim in claimed] == ["first"]
 
 
-@pytest.mark.parametrize("step", range(1, 12))
-@pytest.mark.parametrize("call", ["open", "rename", "replace", "mkdir"])
+class Full:
+    """Calls that make or move files of queues; the `failing`-th of them (from 1) fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: list[str] = []
+        self.failing = 0
+        for name in ("open", "rename", "replace", "mkdir"):
+            monkeypatch.setattr(os, name, self._before(name, getattr(os, name)))
+
+    def _before(self, name, real):
+        def call(path, *rest, **options):
+            if "queues" in str(path):
+                self.made.append(name)
+                if len(self.made) == self.failing:
+                    raise OSError(28, "No space left on device")
+            return real(path, *rest, **options)
+
+        return call
+
+
 @pytest.mark.parametrize(("first", "count"), [(253, 6), (255, 2), (300, 3), (300, 2)])
-def test_all_or_no_tickets_wait_whatever_step_fails(
-    machine, ticket, monkeypatch, call, step, first, count
-):
-    queue = Queue(machine, "q")
-    queue.submit([ticket("before")])
-    machine.ids.write_bytes(to_json({"version": 1, "job": first, "worker": 0}))
-    real, calls = getattr(os, call), []
+def test_all_or_no_tickets_wait_whatever_step_fails(tmp_path, ticket, monkeypatch, first, count):
+    def submit(failing):
+        """The calls until the end, or until the one that fails."""
+        machine = Root(tmp_path / str(failing)).machine("local")
+        queue = Queue(machine, "q")
+        queue.submit([ticket("before")])
+        machine.ids.write_bytes(to_json({"version": 1, "job": first, "worker": 0}))
+        expected = ["before"]
+        with monkeypatch.context() as patch:
+            full = Full(patch)
+            full.failing = failing
+            with contextlib.suppress(KochiError):
+                # Of the first shard, in which there is one already, and of the next.
+                queue.submit([ticket(f"n{i}") for i in range(count)])
+                expected += [f"n{i}" for i in range(count)]
+        assert [view.ticket.name for view in queue.waiting()] == expected, full.made
+        assert left_aside(queue) == [], full.made
+        assert [c.ticket.name for c in queue.claim(0, take, limit=99)] == expected, full.made
+        return full.made
 
-    def full(path, *rest, **options):
-        if "queues" in str(path):
-            calls.append(path)
-            if len(calls) == step:
-                raise OSError(28, "No space left on device")
-        return real(path, *rest, **options)
-
-    monkeypatch.setattr(os, call, full)
-    expected = ["before"]
-    with contextlib.suppress(KochiError):
-        # Of the first shard, in which there is one already, and of the next.
-        queue.submit([ticket(f"n{i}") for i in range(count)])
-        expected += [f"n{i}" for i in range(count)]
-    monkeypatch.undo()
-    names = [view.ticket.name for view in queue.waiting()]
-    assert names == expected
-    assert left_aside(queue) == []
-    assert [c.ticket.name for c in queue.claim(0, take, limit=99)] == names
+    steps = submit(failing=0)
+    assert len(steps) > 4
+    for failing in range(1, len(steps) + 1):
+        assert len(submit(failing)) >= failing, "the fault was reached"
 
 
 def test_a_full_filesystem_refuses_all_tickets_and_keeps_none_of_them(tmp_path, ticket):
-    from snakemake_kochi.paths import Root
-
     disk = tmp_path / "disk"
     disk.mkdir(mode=0o700)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", disk], check=True)

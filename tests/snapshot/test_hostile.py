@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -32,38 +33,44 @@ def lose(repository: Path, name: str) -> None:
     (Path(place) / identity[:2] / identity[2:]).unlink()
 
 
-def promisor(repository: Path, url: str, **settings: str) -> None:
+def promisor(repository: Path, name: str, url: str, **settings: str) -> None:
     git(repository, "config", "core.repositoryFormatVersion", "1")
-    git(repository, "config", "extensions.partialClone", "evil")
-    git(repository, "config", "remote.evil.promisor", "true")
-    git(repository, "config", "remote.evil.url", url)
-    for name, value in settings.items():
-        git(repository, "config", f"remote.evil.{name}", value)
+    git(repository, "config", "extensions.partialClone", name)
+    git(repository, "config", f"remote.{name}.promisor", "true")
+    git(repository, "config", f"remote.{name}.url", url)
+    for key, value in settings.items():
+        git(repository, "config", f"remote.{name}.{key}", value)
+
+
+def add(path: Path, text: str) -> None:
+    with open(path, "a") as file:
+        file.write(text)
 
 
 def by_upload_pack(repository: Path, command: str) -> None:
-    promisor(repository, str(repository), uploadpack=f"{command};git-upload-pack")
+    promisor(repository, "local", str(repository), uploadpack=f"{command};git-upload-pack")
 
 
 def by_transport(repository: Path, command: str) -> None:
-    promisor(repository, f"ext::sh -c {command.replace(' ', '% ')}")
+    promisor(repository, "program", f"ext::sh -c {command.replace(' ', '% ')}")
     git(repository, "config", "protocol.ext.allow", "always")
     git(repository, "config", "protocol.allow", "always")
 
 
 def by_ssh(repository: Path, command: str) -> None:
-    promisor(repository, "ssh://localhost/evil")
+    promisor(repository, "ssh", "ssh://localhost/evil")
     git(repository, "config", "core.sshCommand", f"{command};false")
 
 
 def by_filter(repository: Path, command: str) -> None:
-    write(repository / ".git" / "info" / "attributes", "* filter=a=b\n")
-    with open(repository / ".git" / "config", "a") as file:
-        file.write(f'[filter "a=b"]\n\tclean = {command}\n\tsmudge = {command}\n')
+    # The first file: at that of the next trap git may give up.
+    write(repository / ".git" / "info" / "attributes", ".gitignore filter=a=b\n")
+    text = f'[filter "a=b"]\n\tclean = {command}\n\tsmudge = {command}\n'
+    add(repository / ".git" / "config", text)
 
 
 def by_filter_process(repository: Path, command: str) -> None:
-    write(repository / ".gitattributes", "* filter=Evil\n")
+    add(repository / ".gitattributes", "main.c filter=Evil\n")
     included = f'[filter "Evil"]\n\tprocess = {command}\n\trequired\n'
     write(repository / ".git" / "included", included)
     git(repository, "config", "include.path", "included")
@@ -81,7 +88,7 @@ def by_hooks(repository: Path, command: str) -> None:
 
 
 def by_other_programs(repository: Path, command: str) -> None:
-    write(repository / ".gitattributes", "* diff=evil merge=evil\n")
+    add(repository / ".gitattributes", "* diff=evil merge=evil\n")
     for key in (
         *("diff.external", "diff.evil.command", "diff.evil.textconv", "merge.evil.driver"),
         *("core.pager", "core.editor", "core.askPass", "core.gitProxy", "credential.helper"),
@@ -94,21 +101,38 @@ def by_other_programs(repository: Path, command: str) -> None:
     write(repository / ".git" / "objects" / "info" / "alternates", str(repository / "x") + "\n")
 
 
-TRAPS = [
-    by_upload_pack,
-    by_transport,
-    by_ssh,
-    by_filter,
-    by_filter_process,
-    by_watcher,
-    by_hooks,
+TRAPS: tuple[Trap, ...] = (
+    *(by_upload_pack, by_transport, by_ssh, by_filter, by_filter_process, by_watcher, by_hooks),
     by_other_programs,
-]
+)
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Where each trap leaves a file with its name when it is executed."""
+
+    directory: Path
+
+    def set_all(self, repository: Path) -> None:
+        # A file that git does not know makes a tree dirty: nothing would be asked of its filters.
+        write(repository / ".git" / "info" / "exclude", "/.gitattributes\n/hooks/\n")
+        for trap in TRAPS:
+            trap(repository, f"touch {self.directory / trap.__name__}")
+
+    def executed(self) -> list[str]:
+        return sorted(os.listdir(self.directory))
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> Marks:
+    directory = tmp_path / "executed"
+    directory.mkdir()
+    return Marks(directory)
 
 
 @pytest.fixture
 def marker(tmp_path: Path) -> Path:
-    return tmp_path / "executed"
+    return tmp_path / "executed by a command"
 
 
 @pytest.fixture
@@ -123,26 +147,24 @@ def touched_later(repository: Path) -> None:
             os.utime(path, (1, 1))
 
 
-@pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.parametrize("lost", [None, "HEAD", "HEAD^{tree}", "HEAD:main.c"])
 def test_freezing_a_repository_executes_nothing_of_its_configuration(
-    repository: Path, store: Path, marker: Path, trap: Trap, lost: str | None
+    repository: Path, store: Path, marks: Marks, lost: str | None
 ) -> None:
     if lost is not None:
         lose(repository, lost)
-    trap(repository, f"touch {marker}")
+    marks.set_all(repository)
     touched_later(repository)
     with contextlib.suppress(KochiError):
         freeze(repository, store)
     with contextlib.suppress(KochiError):
         toplevel(repository / "src")
-    assert not marker.exists()
+    assert marks.executed() == []
 
 
-@pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.parametrize("kind", ["submodule", "untracked", "in no repository"])
 def test_nor_of_the_configuration_of_a_repository_inside(
-    repository: Path, store: Path, tmp_path: Path, marker: Path, trap: Trap, kind: str
+    repository: Path, store: Path, tmp_path: Path, marks: Marks, kind: str
 ) -> None:
     top = tmp_path / "outer"
     top.mkdir()
@@ -154,37 +176,30 @@ def test_nor_of_the_configuration_of_a_repository_inside(
         git(top, "-c", "advice.addEmbeddedRepo=false", "add", "inside")
         git(top, "commit", "--quiet", "--message=with one inside")
     lose(inside, "HEAD^{tree}")
-    trap(inside, f"touch {marker}")
+    marks.set_all(inside)
     touched_later(inside)
     with contextlib.suppress(KochiError):
         freeze(top, store)
-    assert not marker.exists()
+    assert marks.executed() == []
 
 
-@pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.parametrize("lost", [None, "HEAD", "v1", "HEAD^{tree}", "HEAD:main.c"])
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_a_source_on_this_computer_is_read_without_executing_anything_of_its_configuration(
-    repository: Path,
-    store: Path,
-    tmp_path: Path,
-    marker: Path,
-    trap: Trap,
-    lost: str | None,
-    scheme: str,
+    repository: Path, store: Path, tmp_path: Path, marks: Marks, lost: str | None, scheme: str
 ) -> None:
     git(repository, "tag", "--annotate", "v1", "--message=one")
     commit = git(repository, "rev-parse", "HEAD").strip()
     if lost is not None:
         lose(repository, lost)
-    trap(repository, f"touch {marker}")
+    marks.set_all(repository)
     address = f"{scheme}{repository}"
     for branch, wanted in ((None, None), ("v1", None), (None, commit), (None, commit[:9])):
         with contextlib.suppress(KochiError):
             resolve_source(address, branch, wanted)
         with contextlib.suppress(KochiError):
             fetch_source(address, branch, wanted, store, tmp_path / f"{branch}-{wanted}")
-    assert not marker.exists()
+    assert marks.executed() == []
 
 
 def test_a_directory_that_looks_like_a_bare_repository_is_none(
@@ -248,7 +263,7 @@ def test_a_transport_that_is_not_known_is_refused_with_those_that_are(
 
 
 def test_committing_executes_nothing_of_the_configuration(
-    repository: Path, tmp_path: Path, marker: Path
+    repository: Path, tmp_path: Path, marks: Marks
 ) -> None:
     paths = Root(tmp_path / "root").project(repository)
     choose_name(repository, "local", "local")
@@ -256,12 +271,11 @@ def test_committing_executes_nothing_of_the_configuration(
     journal(paths, "local", Result("one", {"a": source}, {}))
     assert commit_pending(repository, paths, "local") == 1
     lose(repository, "kochi_artifacts_local")
-    for trap in TRAPS:
-        trap(repository, f"touch {marker}")
-        journal(paths, "local", Result("two", {"b": source}, {}))
-        with contextlib.suppress(KochiError):
-            commit_pending(repository, paths, "local")
-    assert not marker.exists()
+    marks.set_all(repository)
+    journal(paths, "local", Result("two", {"b": source}, {}))
+    with contextlib.suppress(KochiError):
+        commit_pending(repository, paths, "local")
+    assert marks.executed() == []
 
 
 def test_a_partial_clone_of_ones_own_is_frozen_and_what_it_lacks_is_named(
@@ -300,27 +314,19 @@ def test_what_a_filter_of_the_users_own_has_changed_is_clean(
     assert not freeze(repository, store).dirty
 
 
-def test_the_traps_work(repository: Path, marker: Path) -> None:
-    """Otherwise the tests above would show nothing: git as it is falls into these."""
-    commands = {
-        by_upload_pack: ("rev-parse", "--verify", "HEAD^{commit}"),
-        by_transport: ("rev-parse", "--verify", "HEAD^{commit}"),
-        by_ssh: ("rev-parse", "--verify", "HEAD^{commit}"),
-        by_filter: ("status",),
-        by_filter_process: ("status",),
-        by_watcher: ("ls-files",),
-        by_hooks: ("update-ref", "refs/heads/new", "HEAD"),
-        by_other_programs: ("-c", "core.fsmonitor=false", "diff"),
-    }
-    for trap, command in commands.items():
-        copy = repository.with_name(trap.__name__)
-        shutil.copytree(repository, copy)
-        if command[0] == "rev-parse":
-            lose(copy, "HEAD")
-        trap(copy, f"touch {marker}")
-        touched_later(copy)
-        if command[-1] == "diff":
-            write(copy / "main.c", "changed\n")
-        subprocess.run(["git", *command], cwd=copy, capture_output=True, check=False)
-        assert marker.exists(), trap.__name__
-        marker.unlink()
+def test_the_traps_work(repository: Path, marks: Marks) -> None:
+    """Otherwise the tests above would show nothing: git as it is falls into each of them, with all
+    the others beside it."""
+    marks.set_all(repository)
+    touched_later(repository)
+
+    def type_git(*words: str) -> None:
+        subprocess.run(["git", *words], cwd=repository, capture_output=True, check=False)
+
+    type_git("status")
+    write(repository / "src" / "a.c", "changed\n")
+    type_git("-c", "core.fsmonitor=false", "diff", "src")
+    type_git("update-ref", "refs/heads/new", "HEAD")
+    lose(repository, "HEAD")
+    type_git("rev-parse", "--verify", "HEAD^{commit}")
+    assert marks.executed() == sorted(trap.__name__ for trap in TRAPS)
