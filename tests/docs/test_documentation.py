@@ -13,7 +13,7 @@ import re
 import shlex
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -39,6 +39,7 @@ SOURCES = "https://github.com/snakemake-kochi/snakemake_kochi/blob/main/"
 # Said to be missing: when one comes, the pages that say so must change.
 NOT_YET: set[str] = set()
 
+VARIABLE = r"\bKOCHI_[A-Z_]+"
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]+?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
 )
@@ -89,9 +90,6 @@ def typed_lines(page: Path) -> Iterator[str]:
 
 def name(page: Path) -> str:
     return page.relative_to(REPOSITORY).as_posix()
-
-
-every_page = pytest.mark.parametrize("page", PAGES, ids=name)
 
 
 # ---- what is shown happens
@@ -283,6 +281,12 @@ def test_the_readme_shows_the_commands_of_the_demo() -> None:
 # ---- what is named exists
 
 
+def on_all_pages(find: Callable[[Path], Iterable[str]]) -> Iterator[tuple[Path, str]]:
+    for page in PAGES:
+        for found in find(page):
+            yield page, found
+
+
 def parse(words: list[str]) -> None:
     """Parse a line of kochi's as far as its commands and options. Raises click.UsageError."""
     context = click.Context(kochi, info_name="kochi", **kochi.context_settings)
@@ -298,16 +302,17 @@ def parse(words: list[str]) -> None:
         context = click.Context(command, parent=context, info_name=found, **settings)
 
 
-@every_page
-def test_each_command_of_kochi_exists_with_its_options(page: Path) -> None:
-    for line in typed_lines(page):
+def test_each_command_of_kochi_exists_with_its_options() -> None:
+    wrong = []
+    for page, line in on_all_pages(typed_lines):
         words = shlex.split(line.partition(" > ")[0]) if line.startswith("kochi ") else []
         if not words or words[1] in NOT_YET:
             continue
         try:
             parse(words[1:])
         except click.UsageError as error:
-            pytest.fail(f"{name(page)}: {line}: {error.format_message()}")
+            wrong.append(f"{name(page)}: {line}: {error.format_message()}")
+    assert wrong == []
 
 
 def test_a_command_that_does_not_exist_would_be_found() -> None:
@@ -331,32 +336,37 @@ def test_all_settings_are_described_and_no_others() -> None:
         assert set(re.findall(r"--kochi-[\w-]+", page.read_text())) <= existing, name(page)
 
 
-@every_page
-def test_each_variable_is_one_of_ours(page: Path) -> None:
+def test_each_variable_is_one_of_ours() -> None:
     code = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    ours = set(re.findall(VARIABLE, code))
     made = ("KOCHI_PARAM_", "KOCHI_INSTALL_PREFIX_", "KOCHI_RECIPE_")
-    named = set(re.findall(r"KOCHI_[A-Z_]+", page.read_text()))
-    foreign = {v for v in named if not v.startswith(made) and not re.search(rf"\b{v}\b", code)}
-    assert foreign == set()
+    named = on_all_pages(lambda page: re.findall(VARIABLE, page.read_text()))
+    assert [
+        (name(page), variable)
+        for page, variable in named
+        if not variable.startswith(made) and variable not in ours
+    ] == []
 
 
-@every_page
-def test_each_target_of_make_exists(page: Path) -> None:
+def test_each_target_of_make_exists() -> None:
     makefile = (REPOSITORY / "Makefile").read_text()
-    for line in typed_lines(page):
+    targets = set(re.findall(r"^([\w-]+):", makefile, re.M))
+    for page, line in on_all_pages(typed_lines):
         words = shlex.split(line) if line.startswith("make ") else []
-        for target in [word for word in words[1:] if "=" not in word]:
-            assert re.search(rf"^{re.escape(target)}:", makefile, re.M), line
+        assert {word for word in words[1:] if "=" not in word} <= targets, (name(page), line)
 
 
-def assert_is_on_the_site(target: str) -> None:
-    """A page of the site, and the heading in it, with the identifier that docutils makes."""
+def headings(page: Path) -> list[str]:
+    return re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+
+
+def is_on_the_site(target: str) -> bool:
+    """Whether there are such a page and heading, with the identifier that docutils makes."""
     file, _, fragment = target.partition("#")
     page = REPOSITORY / "docs" / file
-    assert page.is_file(), target
-    if fragment:
-        headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
-        assert fragment in [re.sub(r"[^a-z0-9]+", "-", h.lower()).strip("-") for h in headings]
+    if not page.is_file() or not fragment:
+        return page.is_file()
+    return fragment in [re.sub(r"[^a-z0-9]+", "-", h.lower()).strip("-") for h in headings(page)]
 
 
 def test_the_pages_of_the_plugin_catalog_have_only_absolute_links() -> None:
@@ -386,32 +396,31 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-@every_page
-def test_each_link_leads_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
-        if target.startswith(SITE):
-            target = target.removeprefix(SITE).replace(".html", ".md")
-            assert_is_on_the_site(target)
-            continue
-        if target.startswith(SOURCES):
-            assert (REPOSITORY / target.removeprefix(SOURCES)).exists(), target
-            continue
-        if target.startswith("https://"):
-            continue
-        file, _, fragment = target.partition("#")
-        linked = page.parent / file if file else page
-        assert linked.exists(), target
-        if fragment:
-            headings = re.findall(r"^#+ (.*)$", linked.read_text(), re.M)
-            assert fragment in map(anchor, headings), target
+def test_each_link_leads_somewhere() -> None:
+    links = on_all_pages(lambda page: re.findall(r"\]\(([^)\s]+)\)", prose(page)))
+    assert [(name(page), link) for page, link in links if not leads_somewhere(page, link)] == []
 
 
-@every_page
-def test_each_module_exists(page: Path) -> None:
-    text = page.read_text()
+def leads_somewhere(page: Path, link: str) -> bool:
+    if link.startswith(SITE):
+        return is_on_the_site(link.removeprefix(SITE).replace(".html", ".md"))
+    if link.startswith(SOURCES):
+        return (REPOSITORY / link.removeprefix(SOURCES)).exists()
+    if link.startswith("https://"):
+        return True
+    file, _, fragment = link.partition("#")
+    linked = page.parent / file if file else page
+    return linked.exists() and (not fragment or fragment in map(anchor, headings(linked)))
+
+
+def test_each_module_exists() -> None:
     bases = (PACKAGE, REPOSITORY, REPOSITORY / "workflow")
-    for module in re.findall(r"[\w/]+\.py\b", text):
-        assert any((base / module).is_file() for base in bases), module
+    named = on_all_pages(lambda page: re.findall(r"[\w/]+\.py\b", page.read_text()))
+    assert [
+        (name(page), module)
+        for page, module in named
+        if not any((base / module).is_file() for base in bases)
+    ] == []
 
 
 def test_the_architecture_page_names_each_package_and_no_others() -> None:

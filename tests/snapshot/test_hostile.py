@@ -48,7 +48,7 @@ def add(path: Path, text: str) -> None:
 
 
 def by_upload_pack(repository: Path, command: str) -> None:
-    promisor(repository, "local", str(repository), uploadpack=f"{command};git-upload-pack")
+    promisor(repository, "local", str(repository), uploadpack=f"{command};false")
 
 
 def by_transport(repository: Path, command: str) -> None:
