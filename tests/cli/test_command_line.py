@@ -76,11 +76,11 @@ COMMANDS = (
 Kochi = Callable[..., Outcome]
 
 
-@pytest.mark.parametrize("words", [[name] for name in COMMANDS[0]] + list(COMMANDS[1:]))
-def test_every_command_has_a_help_text(words: list[str], kochi: Kochi) -> None:
-    outcome = kochi(*words, "--help")
-    assert outcome.status == 0
-    assert outcome.out.startswith(f"Usage: kochi {' '.join(words)}")
+def test_every_command_has_a_help_text(kochi: Kochi) -> None:
+    for words in [*([name] for name in COMMANDS[0]), *COMMANDS[1:]]:
+        outcome = kochi(*words, "--help")
+        assert outcome.status == 0, words
+        assert outcome.out.startswith(f"Usage: kochi {' '.join(words)}")
 
 
 def test_the_help_lists_every_command(kochi: Kochi) -> None:
