@@ -77,11 +77,10 @@ def run_scene(scene: Scene, at: int | None = None, error: OSError | None = None)
     return Ending(_value(counter), was_killed, error_text)
 
 
-def deaths(scene: Callable[[], Scene], most: int = 10_000, stride: int = 1) -> Iterator[Ending]:
-    """Kill the scene before its first step, its second, and so on until it survives.
+def deaths(scene: Callable[[], Scene], stride: int = 1) -> Iterator[Ending]:
+    """Kill the scene before its first step, the `stride`-th after it, and so on until it survives.
 
-    `scene` sets the stage anew and returns what is to be killed on it. Beyond step `most` only
-    every `stride`-th is tried.
+    `scene` sets the stage anew and returns what is to be killed on it.
     """
     at = 1
     while True:
@@ -89,7 +88,7 @@ def deaths(scene: Callable[[], Scene], most: int = 10_000, stride: int = 1) -> I
         yield ending
         if ending.steps < at:
             return
-        at += 1 if at < most else stride
+        at += stride
 
 
 class _Steps:

@@ -1,4 +1,7 @@
-"""kill -9 before every single step of the queue and of a worker: nothing lost, nothing twice."""
+"""kill -9 before steps of the queue and of a worker: nothing lost, nothing twice.
+
+Every third step or so is tried: what goes wrong at one goes wrong at most of those around it.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ class Attack:
         self.stage = next(self._stages)
         return self._prepare(self.stage)
 
-    def run(self, check: Callable[[Stage], None], most: int = 10_000, stride: int = 1) -> int:
+    def run(self, check: Callable[[Stage], None], stride: int) -> int:
         """Returns how many deaths there were."""
         number = 0
-        for ending in deaths(self._next, most, stride):
+        for ending in deaths(self._next, stride):
             assert ending.error == "", ending.error
             self.stage.repair()
             check(self.stage)
@@ -43,12 +46,9 @@ class Attack:
 @pytest.fixture
 def attack(tmp_path: Path, mark: str) -> Callable[..., int]:
     def run(
-        prepare: Callable[[Stage], Scene],
-        check: Callable[[Stage], None],
-        most: int = 10_000,
-        stride: int = 1,
+        prepare: Callable[[Stage], Scene], check: Callable[[Stage], None], stride: int = 3
     ) -> int:
-        return Attack(tmp_path, prepare).run(check, most, stride)
+        return Attack(tmp_path, prepare).run(check, stride)
 
     return run
 
@@ -96,7 +96,7 @@ def test_who_hands_over(
         assert all(view.result.ok and view.attempt == 1 for view in jobs.values() if view.result)
         stage.check(names)
 
-    assert attack(prepare, check) > 10
+    assert attack(prepare, check) > 3
 
 
 def test_a_worker_from_its_first_step_to_its_last(attack: Callable[..., int]) -> None:
@@ -111,7 +111,7 @@ def test_a_worker_from_its_first_step_to_its_last(attack: Callable[..., int]) ->
             assert result.ok or (result.signal == 9 and result.attempt not in began), result
         stage.check({0: "a", 1: "b"})
 
-    assert attack(prepare, check, most=24, stride=4) > 30
+    assert attack(prepare, check, stride=11) > 10
 
 
 def test_a_worker_that_is_told_to_stop(attack: Callable[..., int]) -> None:
@@ -125,7 +125,7 @@ def test_a_worker_that_is_told_to_stop(attack: Callable[..., int]) -> None:
         stage.check({0: "a"})
         assert stage.reported[0].ok or stage.lines("a", "begin") == []
 
-    assert attack(prepare, check, most=4, stride=4) > 15
+    assert attack(prepare, check, stride=11) > 5
 
 
 def test_who_recovers_the_ticket_of_a_dead_worker(attack: Callable[..., int]) -> None:
@@ -140,7 +140,7 @@ def test_who_recovers_the_ticket_of_a_dead_worker(attack: Callable[..., int]) ->
         assert all(result.attempt <= 2 for result in stage.reported)
         stage.check({0: "a", 1: "b"})
 
-    assert attack(prepare, check) > 5
+    assert attack(prepare, check) > 2
 
 
 @pytest.mark.parametrize("where", ["waiting", "running"])
@@ -158,7 +158,7 @@ def test_who_cancels(attack: Callable[..., int], where: str) -> None:
         assert (stage.lines("a", "end") == []) == (ends[0] == "cancelled")
         stage.check({0: "a", 1: "b"})
 
-    assert attack(prepare, check) > 5
+    assert attack(prepare, check) > 2
 
 
 def test_who_gives_up_a_ticket_that_took_down_its_workers(attack: Callable[..., int]) -> None:
@@ -176,7 +176,7 @@ def test_who_gives_up_a_ticket_that_took_down_its_workers(attack: Callable[..., 
         assert [(result.reason, result.attempt) for result in stage.reported] == [("lost", 3)]
         stage.check({0: "a"})
 
-    assert attack(prepare, check) > 5
+    assert attack(prepare, check) > 2
 
 
 def test_who_removes_a_queue(tmp_path: Path, mark: str) -> None:

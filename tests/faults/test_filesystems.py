@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -64,25 +64,32 @@ def has_begun(project: Path) -> bool:
     return began.exists() and len(began.read_text().split()) >= JOBS
 
 
-REFUSALS = {
-    "FIFOs": [("mknod", errno.EPERM, {})],
-    "fsync": [("fsync", errno.EINVAL, {})],
-    "rename of directories": [("rename", errno.EXDEV, {"is_directory": True})],
-    "links between directories": [("link", errno.EXDEV, {"between_directories": True})],
-}
+Faults = list[tuple[str, int, dict[str, Any]]]
 
 
-@pytest.mark.parametrize("refused", REFUSALS)
-def test_a_run_does_without_what_its_filesystem_refuses(
-    refused: str, filesystem: FaultyFilesystem, project: Path, snakemake
-) -> None:
+@contextlib.contextmanager
+def all_of(filesystem: FaultyFilesystem, faults: Faults) -> Iterator[None]:
+    """All of the faults at once, each of which has to be met."""
     with contextlib.ExitStack() as stack:
-        faults = [
-            stack.enter_context(filesystem.fault(call, error, **where))
-            for call, error, where in REFUSALS[refused]
-        ]
+        made = [stack.enter_context(filesystem.fault(c, e, **where)) for c, e, where in faults]
+        yield
+        counts = [filesystem.count(fault) for fault in made]
+    assert all(counts), list(zip(counts, faults, strict=True))
+
+
+REFUSALS: Faults = [
+    ("mknod", errno.EPERM, {}),
+    ("fsync", errno.EINVAL, {}),
+    ("rename", errno.EXDEV, {"is_directory": True}),
+    ("link", errno.EXDEV, {"between_directories": True}),
+]
+
+
+def test_a_run_does_without_what_its_filesystem_refuses(
+    filesystem: FaultyFilesystem, project: Path, snakemake
+) -> None:
+    with all_of(filesystem, REFUSALS):
         done = snakemake("--executor", "kochi", "--cores", "2", "--jobs", "100", cwd=project)
-        assert all(filesystem.count(fault) > 0 for fault in faults)
     assert done.returncode == 0
     assert did_each_job_once(project)
 
@@ -105,7 +112,7 @@ def test_doctor_tells_what_a_filesystem_refuses(
     filesystem: FaultyFilesystem, project: Path, kochi
 ) -> None:
     with contextlib.ExitStack() as faults:
-        for call, error, where in itertools.chain(*REFUSALS.values()):
+        for call, error, where in REFUSALS:
             faults.enter_context(filesystem.fault(call, error, **where))
         said = kochi("doctor", cwd=project).stdout
     assert "none between directories (Invalid cross-device link): results are copied" in said
@@ -114,49 +121,62 @@ def test_doctor_tells_what_a_filesystem_refuses(
 
 # A call that was done, and whose answer got lost: NFS says of the repeated one that the source is
 # not there, other filesystems give the error of the network.
-LOST = [
-    ("rename", "*/submissions/*", errno.ENOENT),
-    ("rename", "*/submissions/*", errno.EIO),
-    ("rename", "*/waiting/*", errno.ENOENT),
-    ("rename", "*/running/*", errno.ENOENT),
-    ("rename", "*/running/*", errno.EIO),
-    ("link", "*/inbox/*", errno.EEXIST),
-    ("link", "*/inbox/*", errno.EIO),
-    ("link", "*/result.json", errno.EEXIST),
-    ("link", "*/result.json", errno.EIO),
-]
+LOST = {
+    "NFS": [
+        ("rename", "*/submissions/*", errno.ENOENT),
+        ("rename", "*/waiting/*", errno.ENOENT),
+        ("rename", "*/running/*", errno.ENOENT),
+        ("link", "*/inbox/*", errno.EEXIST),
+        ("link", "*/result.json", errno.EEXIST),
+    ],
+    "others": [
+        ("rename", "*/submissions/*", errno.EIO),
+        ("rename", "*/running/*", errno.EIO),
+        ("link", "*/inbox/*", errno.EIO),
+        ("link", "*/result.json", errno.EIO),
+    ],
+}
 
 
-@pytest.mark.parametrize(("call", "path", "error"), LOST)
+@pytest.mark.parametrize("kind", LOST)
 def test_a_lost_answer_neither_loses_nor_doubles_a_job(
-    call: str, path: str, error: int, filesystem: FaultyFilesystem, project: Path, snakemake
+    kind: str, filesystem: FaultyFilesystem, project: Path, snakemake
 ) -> None:
-    with filesystem.fault(call, error, path, done=True, times=5) as fault:
+    faults: Faults = [
+        (call, error, {"path": path, "done": True, "times": 5}) for call, path, error in LOST[kind]
+    ]
+    with all_of(filesystem, faults):
         done = snakemake("--executor", "kochi", "--cores", "2", "--jobs", "100", cwd=project)
-        assert filesystem.count(fault) > 0
     assert done.returncode == 0
     assert did_each_job_once(project)
     left = Root(filesystem.path / "root").machine("local").controllers
     assert list(left.iterdir()) == []
 
 
-MOMENTS = [
-    ("open", "*.json", errno.ESTALE, 60),
-    ("getattr", "*.json", errno.ESTALE, 60),
-    ("readdir", "*", errno.ESTALE, 60),
-    ("rename", "*", errno.ESTALE, 30),
-    ("readdir", "*/inbox", errno.EIO, 5),
-    ("readdir", "*/subscribers", errno.EIO, 5),
-    ("open", "*/inbox/*", errno.EIO, 5),
-    ("getattr", "*/controllers/*", errno.EIO, 5),
-    ("open", "*/worker.json", errno.EIO, 5),
-]
+MOMENTS = {
+    "stale": [
+        ("open", "*.json", errno.ESTALE, 60),
+        ("getattr", "*.json", errno.ESTALE, 60),
+        ("readdir", "*", errno.ESTALE, 60),
+        ("rename", "*", errno.ESTALE, 30),
+    ],
+    "errors": [
+        ("readdir", "*/inbox", errno.EIO, 5),
+        ("readdir", "*/subscribers", errno.EIO, 5),
+        ("open", "*/inbox/*", errno.EIO, 5),
+        ("getattr", "*/controllers/*", errno.EIO, 5),
+        ("open", "*/worker.json", errno.EIO, 5),
+    ],
+}
 
 
-@pytest.mark.parametrize(("call", "path", "error", "times"), MOMENTS)
+@pytest.mark.parametrize("kind", MOMENTS)
 def test_what_is_not_known_for_a_moment_ends_no_run(
-    call: str, path: str, error: int, times: int, filesystem: FaultyFilesystem, project: Path
+    kind: str, filesystem: FaultyFilesystem, project: Path
 ) -> None:
+    faults: Faults = [
+        (call, error, {"path": path, "times": times}) for call, path, error, times in MOMENTS[kind]
+    ]
     # Half of the jobs come when the fault is there: what a run needs to begin may be refused.
     waiting = "while [ ! -e go ]; do sleep 0.1; done; echo next-"
     write(project / "Snakefile", SNAKEFILE.replace("echo next-", waiting))
@@ -166,10 +186,9 @@ def test_what_is_not_known_for_a_moment_ends_no_run(
         run = start(*command, "--jobs", "100", cwd=project, output=file)
     try:
         wait_until(lambda: has_begun(project), "the run has begun")
-        with filesystem.fault(call, error, path, times=times) as fault:
+        with all_of(filesystem, faults):
             (project / "go").touch()
             assert run.wait(timeout=240) == 0, output.read_text()
-            assert filesystem.count(fault) > 0
     finally:
         run.kill()
         run.wait()
