@@ -19,28 +19,32 @@ pytestmark = pytest.mark.phases
 LINE = "cat built.txt $KOCHI_INSTALL_PREFIX_TOOL/level > out.txt"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        'ln -s "$SECRET" out.txt',
-        'mkdir inner && ln -s "$SECRET" inner/link && ln -s inner/link out.txt',
-        'ln -s "$(dirname "$SECRET")" inner && ln -s inner/secret out.txt',
-    ],
-)
+def different(project: Any, *lines: str) -> None:
+    """Points 1, 2, ... have these lines in their scripts."""
+    cases = "\n".join(f"        {n}) {line};;" for n, line in enumerate(lines, 1))
+    project.edit("sum.yaml", LINE, f"case $KOCHI_PARAM_N in\n{cases}\n        esac")
+    project.edit("sum.yaml", "n: [1, 2]", f"n: {list(range(1, len(lines) + 1))}")
+
+
 def test_a_link_that_leaves_the_project_is_not_published_and_the_run_succeeds(
-    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = write(tmp_path / "elsewhere" / "secret", "a private key\n")
     monkeypatch.setenv("SECRET", str(secret))
-    project.edit("sum.yaml", LINE, line)
-    done = project.try_snakemake(*results(1, 2))
+    different(
+        project,
+        'ln -s "$SECRET" out.txt',
+        'mkdir inner && ln -s "$SECRET" inner/link && ln -s inner/link out.txt',
+        'ln -s "$(dirname "$SECRET")" inner && ln -s inner/secret out.txt',
+    )
+    done = project.try_snakemake(*results(1, 2, 3))
     assert done.returncode == 0
     said = done.stdout + project.logs()
-    assert f"out.txt is a link to {secret}" in said
+    assert said.count(f"out.txt is a link to {secret}") >= 3
     assert "let the run script copy it" in said
     assert "Traceback" not in said
     made = list(project.directory.glob("results/**/*.txt"))
-    assert {result.read_text() for result in made} == {"a private key\n"}
+    assert [result.read_text() for result in made] == ["a private key\n"] * 3
     paths = Root.find().project(project.directory)
     assert commit_missing(project.directory, paths, "local", 30, thorough=True) == 0
     assert "private key" not in git(project.directory, "log", "-p", "--all")
@@ -53,14 +57,12 @@ def test_a_link_within_the_workspace_the_project_or_the_root_is_the_file_it_lead
     finished_project: Any,
 ) -> None:
     project = finished_project
-    lines = {
-        "1": "ln -s built.txt out.txt",
-        "2": f'ln -s "{project.directory}/README.md" out.txt',
-        "3": 'ln -s "$KOCHI_INSTALL_PREFIX_TOOL/level" out.txt',
-    }
-    cases = "\n".join(f"        {n}) {line};;" for n, line in lines.items())
-    project.edit("sum.yaml", LINE, f"case $KOCHI_PARAM_N in\n{cases}\n        esac")
-    project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
+    different(
+        project,
+        "ln -s built.txt out.txt",
+        f'ln -s "{project.directory}/README.md" out.txt',
+        'ln -s "$KOCHI_INSTALL_PREFIX_TOOL/level" out.txt',
+    )
     project.snakemake(*results(1, 2, 3))
     for number, text in (("1", "code\n"), ("2", "About\n"), ("3", "fast\n")):
         result = project.directory / f"results/local/sum/first/{number}_0.txt"

@@ -7,6 +7,7 @@ import shutil
 from typing import Any
 
 import pytest
+from support import write
 
 from .conftest import TABLE_RULES, results
 
@@ -22,29 +23,21 @@ def test_a_second_run_does_nothing(finished_project: Any) -> None:
     assert "Nothing to be done" in finished_project.snakemake("-n", "sum_first")
 
 
-def test_an_empty_commit_reruns_nothing(finished_project: Any) -> None:
-    finished_project.commit()
-    assert nothing_to_do(finished_project)
-
-
-def test_an_edited_readme_and_workflow_rerun_nothing(finished_project: Any) -> None:
-    finished_project.edit("README.md", "About", "All about")
-    finished_project.edit("Snakefile", "module kochi", "# A remark.\nmodule kochi")
-    (finished_project.directory / "docs").mkdir()
-    (finished_project.directory / "docs" / "new.txt").write_text("new\n")
-    (finished_project.directory / "more.smk").write_text("# rules\n")
-    assert nothing_to_do(finished_project)
-
-
-def test_another_batch_in_the_file_reruns_nothing(finished_project: Any) -> None:
-    finished_project.edit("sum.yaml", "batches:\n", "batches:\n  second: {params: {n: [7]}}\n")
-    assert nothing_to_do(finished_project)
-
-
-def test_another_recipe_and_another_experiment_rerun_nothing(finished_project: Any) -> None:
-    finished_project.edit("kochi.yaml", "recipes:\n", "recipes:\n      - {name: new}\n")
-    (finished_project.directory / "more.yaml").write_text("run: {script: 'true'}\n")
-    assert nothing_to_do(finished_project)
+@pytest.mark.compatibility
+def test_what_has_no_part_in_a_result_reruns_nothing(finished_project: Any) -> None:
+    project = finished_project
+    project.commit()
+    project.edit("README.md", "About", "All about")
+    project.edit("Snakefile", "module kochi", "# A remark.\nmodule kochi")
+    write(project.directory / "docs" / "new.txt", "new\n")
+    write(project.directory / "more.smk", "# rules\n")
+    write(project.directory / "more.yaml", "run: {script: 'true'}\n")
+    project.edit("sum.yaml", "batches:\n", "batches:\n  second: {params: {n: [7]}}\n")
+    # No script sees this parameter, and no batch uses these recipes.
+    project.edit("sum.yaml", "{n: 1, debug: 0}", "{n: 1, debug: 0, extra: 5}")
+    project.edit("kochi.yaml", "recipes:\n", "recipes:\n      - {name: new}\n")
+    project.edit("kochi.yaml", "LEVEL: slow", "LEVEL: slower")
+    assert nothing_to_do(project)
 
 
 def test_one_more_value_in_a_list_runs_only_the_new_points(finished_project: Any) -> None:
@@ -129,25 +122,12 @@ def test_a_changed_recipe_is_installed_again_with_all_that_uses_it_and_only_that
     assert others[2:] == ALL_RAN
 
 
-def test_a_changed_recipe_that_is_not_used_reruns_nothing(finished_project: Any) -> None:
-    finished_project.edit("kochi.yaml", "LEVEL: slow", "LEVEL: slower")
-    assert nothing_to_do(finished_project)
-
-
 def test_a_changed_activate_script_reruns_what_uses_the_recipe_but_installs_nothing(
     finished_project: Any,
 ) -> None:
     finished_project.edit("kochi.yaml", "LEVEL: fast}", "LEVEL: fast}, activate_script: export A=1")
     finished_project.snakemake(*results(1, 2))
     assert finished_project.take_ran() == ["build sum 0", *ALL_RAN]
-
-
-@pytest.mark.compatibility
-def test_another_default_parameter_that_no_script_sees_reruns_nothing(
-    finished_project: Any,
-) -> None:
-    finished_project.edit("sum.yaml", "{n: 1, debug: 0}", "{n: 1, debug: 0, extra: 5}")
-    assert nothing_to_do(finished_project)
 
 
 def test_another_recipe_of_a_dependency_reruns_what_uses_it(finished_project: Any) -> None:
