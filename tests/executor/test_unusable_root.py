@@ -35,21 +35,23 @@ TYPE = f"Choose {WANTED}, and type: export "
 
 
 @pytest.mark.parametrize(
-    ("environment", "directory", "hint"),
+    ("environment", "directory", "hint", "snakefile"),
     [
-        ({"KOCHI_DEFAULT_MACHINE": "own"}, NOWHERE, CHANGE),
-        ({"KOCHI_ROOT": NOWHERE}, NOWHERE, f"It is set by $KOCHI_ROOT. {TYPE}"),
-        ({"KOCHI_ROOT": "", "HOME": NOWHERE}, f"{NOWHERE}/.kochi", f"This is the default. {TYPE}"),
+        ({"KOCHI_DEFAULT_MACHINE": "own"}, NOWHERE, CHANGE, "Snakefile"),
+        ({"KOCHI_ROOT": NOWHERE}, NOWHERE, f"It is set by $KOCHI_ROOT. {TYPE}", LIBRARY),
+        (
+            *({"KOCHI_ROOT": "", "HOME": NOWHERE}, f"{NOWHERE}/.kochi"),
+            *(f"This is the default. {TYPE}", "Snakefile"),
+        ),
     ],
 )
-@pytest.mark.parametrize("snakefile", ["Snakefile", LIBRARY])
 def test_a_run_says_which_directory_cannot_be_used_who_chose_it_and_what_to_type(
     project: Path,
     snakemake: Any,
-    snakefile: str,
     environment: dict[str, str],
     directory: str,
     hint: str,
+    snakefile: str,
 ) -> None:
     cache = {"XDG_CACHE_HOME": str(project / "cache")}  # Snakemake's own
     words = ("--executor", "kochi", "-j1", "--kochi-where", "here", "--snakefile", snakefile)

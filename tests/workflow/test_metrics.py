@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from support import printed
 
 BUILD = 'echo "build sum $KOCHI_PARAM_DEBUG" >> "$RAN"\n'
@@ -48,14 +47,13 @@ def test_a_metric_that_matches_in_no_run_is_an_error_beside_the_table(
     assert "Metric `low` has no value in 1 of 2 runs" in markdown
 
 
-@pytest.mark.parametrize("executor", ["local", "kochi"])
 def test_the_output_is_kept_with_the_build_and_a_header_and_metrics_read_the_run(
-    finished_project: Any, executor: str
+    finished_project: Any,
 ) -> None:
     project = finished_project
     project.edit("sum.yaml", BUILD, f"{BUILD}    echo total 77; seq -f 'cc %06g' 20000\n")
     project.edit("sum.yaml", 'echo "total', 'echo to stderr >&2; printf "total')
-    project.snakemake("sum_first", executor=executor)
+    project.snakemake("sum_first", executor="kochi")
     results = project.directory / "results/local/sum"
     log = (results / "first/2_0.log").read_text()
     assert log.startswith("Kochi job sum (ID=")

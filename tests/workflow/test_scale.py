@@ -58,8 +58,8 @@ def calls_of_a_dry_run(project: Any, points: int) -> int:
 
 
 def test_the_work_of_a_dry_run_per_point_does_not_grow_with_the_batch(project: Any) -> None:
-    small, medium, large = (calls_of_a_dry_run(project, points) for points in (30, 150, 750))
-    first, second = (medium - small) / 120, (large - medium) / 600
+    small, medium, large = (calls_of_a_dry_run(project, points) for points in (20, 80, 260))
+    first, second = (medium - small) / 60, (large - medium) / 180
     print(f"{first:.0f} calls per point, then {second:.0f}")
     assert second <= 1.1 * first
 
