@@ -249,20 +249,18 @@ def test_a_cancelled_job_ends_with_its_command(site, benchmark):
     assert not (site.directory / "one.tsv").exists()
 
 
-@pytest.mark.parametrize("benchmark", [None, Benchmark("one.tsv")])
-def test_a_job_that_takes_too_long_is_ended(site, benchmark):
-    submit(site, WAITING, benchmark=benchmark, resources=Resources(runtime_seconds=1))
+def test_a_job_that_takes_too_long_is_ended(site):
+    submit(site, WAITING, benchmark=Benchmark("one.tsv"), resources=Resources(runtime_seconds=1))
     site.start(grace=1)
     assert result_of(site.ended(0)).reason == "timeout"
 
 
-@pytest.mark.parametrize("benchmark", [None, Benchmark("one.tsv")])
-def test_a_job_that_was_requeued_begins_again_without_what_it_had_written(site, benchmark):
+def test_a_job_that_was_requeued_begins_again_without_what_it_had_written(site):
     # The second attempt does not sleep.
     script = (
         f"[ -e out.txt ] && exit 9; if [ $KOCHI_ATTEMPT = 1 ]; then {WAITING}; fi; echo 2 > out.txt"
     )
-    submit(site, script, benchmark=benchmark, outputs=("out.txt",))
+    submit(site, script, outputs=("out.txt",))
     first = site.start(grace=1)
     pid = int(site.wait_for("pid"))
     first.send_signal(signal.SIGTERM)
