@@ -68,18 +68,6 @@ def test_the_worker_shows_which_job_has_a_terminal_and_not_what_is_typed(
     assert "secret" not in shown
 
 
-def test_a_command_has_the_terminal_and_its_exit_status_comes_back(
-    person: Spawn, at_work: object, machine: MachinePaths
-) -> None:
-    command = "test -t 0 && test -t 1 && test -t 2 && printf '<%s>' \"$1\"; exit 7"
-    someone = person("interact", "-q", "test", "--", "bash", "-c", command, "x", "a b")
-    someone.sees("<a b>")
-    status, said = someone.leaves()
-    assert status == 7
-    assert "Job 0 has ended: exit status 7." in said
-    assert await_end(machine) == "exit status 7"
-
-
 def test_an_experiment_is_built_and_its_run_commands_are_in_the_history(
     installed: Path, person: Spawn, at_work: object
 ) -> None:
@@ -140,29 +128,40 @@ def test_the_users_bashrc_is_read_and_the_environment_of_the_job_wins(
 # ---- a real terminal
 
 
-def test_programs_get_the_size_of_the_window_and_its_changes(
-    person: Spawn, at_work: object
+def test_a_shell_and_its_programs_have_a_real_terminal(
+    person: Spawn, at_work: object, machine: MachinePaths
 ) -> None:
-    someone = at_prompt(person, dimensions=(33, 101))
+    kind = {"TERM": "screen-256color", "COLORTERM": "truecolor"}
+    someone = at_prompt(person, env=kind, dimensions=(33, 101))
+    assert someone.asks("echo $TERM $COLORTERM; tput colors") == (
+        "screen-256color truecolor\r\n256\r\n"
+    )
+    # The size of the window, and its changes.
     assert someone.asks("stty size") == "33 101\r\n"
     someone.types(waiting_for("WINCH", "ready", r"echo changed to \$(stty size); exit"))
     someone.sees("ready\r\n")
     someone.child.setwinsize(40, 120)
     someone.sees("changed to 40 120")
-
-
-def test_programs_know_the_kind_of_terminal(person: Spawn, at_work: object) -> None:
-    kind = {"TERM": "screen-256color", "COLORTERM": "truecolor"}
-    someone = at_prompt(person, env=kind)
-    assert someone.asks("echo $TERM $COLORTERM; tput colors") == (
-        "screen-256color truecolor\r\n256\r\n"
-    )
-
-
-def test_ctrl_c_is_for_the_program(person: Spawn, at_work: object, machine: MachinePaths) -> None:
-    someone = at_prompt(person)
+    someone.sees(PROMPT)
+    # Ctrl-C and Ctrl-Z.
     someone.interrupts_a_program()
     assert find_job(machine, 0).state == "running"
+    someone.types(interruptible("ready"))
+    someone.sees("ready\r\n")
+    someone.child.sendcontrol("z")
+    someone.sees("Stopped")
+    someone.sees(PROMPT)
+    someone.types("bg; fg")
+    someone.sees("done' &\r\n")
+    someone.sees("done'\r\n")
+    someone.interrupts_until_asked()
+    # Each byte is passed on.
+    text = "ä€𝄞" * 300
+    someone.types(f"echo {text} | wc -m")
+    someone.sees("\r\n901\r\n")
+    # More than all buffers on the way have room for.
+    someone.types("yes 0123456789 | head -n 200000 | tee >(cksum >&2) | tail -n 1; seq 50000")
+    someone.sees("\r\n50000\r\n")
 
 
 def test_ctrl_c_is_for_a_command_in_a_copy_that_handles_it(
@@ -176,29 +175,6 @@ def test_ctrl_c_is_for_a_command_in_a_copy_that_handles_it(
     assert someone.leaves()[0] == 5
 
 
-def test_jobs_of_the_shell_are_stopped_and_go_on(person: Spawn, at_work: object) -> None:
-    someone = at_prompt(person)
-    someone.types(interruptible("ready"))
-    someone.sees("ready\r\n")
-    someone.child.sendcontrol("z")
-    someone.sees("Stopped")
-    someone.sees(PROMPT)
-    someone.types("bg; fg")
-    someone.sees("done' &\r\n")
-    someone.sees("done'\r\n")
-    someone.interrupts_until_asked()
-
-
-def test_what_is_typed_and_shown_is_passed_on_byte_by_byte(person: Spawn, at_work: object) -> None:
-    someone = at_prompt(person)
-    text = "ä€𝄞" * 300
-    someone.types(f"echo {text} | wc -m")
-    someone.sees("\r\n901\r\n")
-    # More than all buffers on the way have room for.
-    someone.types("yes 0123456789 | head -n 200000 | tee >(cksum >&2) | tail -n 1; seq 50000")
-    someone.sees("\r\n50000\r\n")
-
-
 def test_a_terminal_that_another_program_has_made_non_blocking(
     person: Spawn, at_work: object
 ) -> None:
@@ -209,31 +185,19 @@ def test_a_terminal_that_another_program_has_made_non_blocking(
     assert someone.leaves()[0] == 8
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
-def test_a_client_that_was_stopped_has_its_terminal_again(
-    number: signal.Signals, person: Spawn, at_work: object
-) -> None:
+def test_a_client_that_was_stopped_has_its_terminal_again(person: Spawn, at_work: object) -> None:
     someone = at_prompt(person)
-    someone.child.kill(number)
     process = psutil.Process(someone.child.pid)
-    wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "it is stopped")
-    # As by the shell in which it was typed.
-    settings = termios.tcgetattr(someone.child.child_fd)
-    settings[3] |= termios.ICANON
-    termios.tcsetattr(someone.child.child_fd, termios.TCSANOW, settings)
-    someone.child.kill(signal.SIGCONT)
-    wait_until(someone.is_in_raw_mode, "the terminal is raw")
-    assert someone.asks("echo $((4+4))").endswith("8\r\n")
-
-
-def test_a_program_may_close_its_terminal_and_open_it_again(
-    person: Spawn, at_work: object, machine: MachinePaths
-) -> None:
-    script = "exec < /dev/null > /dev/null 2>&1; sleep 2; echo again > /dev/tty; exit 4"
-    someone = person("interact", "-q", "test", "--", "bash", "-c", script)
-    someone.sees("again\r\n")
-    assert someone.leaves()[0] == 4
-    assert await_end(machine) == "exit status 4"
+    for number in (signal.SIGSTOP, signal.SIGTSTP):
+        someone.child.kill(number)
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "it is stopped")
+        # As by the shell in which it was typed.
+        settings = termios.tcgetattr(someone.child.child_fd)
+        settings[3] |= termios.ICANON
+        termios.tcsetattr(someone.child.child_fd, termios.TCSANOW, settings)
+        someone.child.kill(signal.SIGCONT)
+        wait_until(someone.is_in_raw_mode, "the terminal is raw")
+        assert someone.asks("echo $((4+4))").endswith("8\r\n")
 
 
 def test_standard_input_that_is_no_terminal_is_refused(
@@ -283,23 +247,38 @@ def test_a_window_that_is_closed_while_the_job_waits_cancels_it(
     assert await_end(machine) == "cancelled"
 
 
-def test_a_job_that_cannot_begin_says_why(project: Path, person: Spawn, at_work: object) -> None:
-    someone = person("interact", "-q", "test", "./missing")
-    someone.sees("./missing: command not found")
-    assert someone.leaves()[0] == 127
-
-
 # ---- the end
 
 
-def test_the_terminal_is_as_before_after_each_end(
-    person: Spawn, at_work: object, machine: MachinePaths
+def test_a_command_has_the_terminal_and_its_end_is_told(
+    project: Path, person: Spawn, at_work: object, machine: MachinePaths
 ) -> None:
+    command = "test -t 0 && test -t 1 && test -t 2 && printf '<%s>' \"$1\"; exit 7"
+    someone = person("interact", "-q", "test", "--", "bash", "-c", command, "x", "a b")
+    someone.sees("<a b>")
+    status, said = someone.leaves()
+    assert status == 7
+    assert "Job 0 has ended: exit status 7." in said
+    assert await_end(machine) == "exit status 7"
+    # After each end the terminal is as it was before.
     someone = person("interact", "-q", "test", "--", "bash", "-c", "read x; exit 4")
     wait_until(someone.is_in_raw_mode)
     someone.types("")
     someone.sees("exit status 4")
     assert someone.leaves()[0] == 4
+    for number, named in ((9, "9 (SIGKILL)"), (40, "40")):
+        someone = person("interact", "-q", "test", "--", "bash", "-c", f"kill -{number} $$")
+        status, said = someone.leaves()
+        assert status == 128 + number
+        assert f"was ended by signal {named}\r\n" in said
+    someone = person("interact", "-q", "test", "./missing")
+    someone.sees("./missing: command not found")
+    assert someone.leaves()[0] == 127
+    # A program may close its terminal, and open it again.
+    script = "exec < /dev/null > /dev/null 2>&1; sleep 0.5; echo again > /dev/tty; exit 5"
+    someone = person("interact", "-q", "test", "--", "bash", "-c", script)
+    someone.sees("again\r\n")
+    assert someone.leaves()[0] == 5
 
 
 @pytest.mark.parametrize("victim", ["host", "worker"])
@@ -328,16 +307,6 @@ def kill_worker(worker: subprocess.Popen[str]) -> None:
         os.kill(int(child), signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("number", "said"), [(9, "9 (SIGKILL)"), (40, "40")])
-def test_a_program_that_is_killed_is_told(
-    number: int, said: str, person: Spawn, at_work: object
-) -> None:
-    someone = person("interact", "-q", "test", "--", "bash", "-c", f"kill -{number} $$")
-    status, shown = someone.leaves()
-    assert status == 128 + number
-    assert f"job 0 was ended by signal {said}\r\n" in shown
-
-
 def test_a_job_that_is_cancelled_is_told(
     person: Spawn, at_work: object, machine: MachinePaths, kochi: Callable[..., Outcome]
 ) -> None:
@@ -349,7 +318,7 @@ def test_a_job_that_is_cancelled_is_told(
     assert await_end(machine).startswith("cancelled")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_a_lost_client_ends_the_job_with_all_its_processes(
     number: signal.Signals, project: Path, person: Spawn, at_work: object, machine: MachinePaths
 ) -> None:
@@ -446,18 +415,16 @@ def test_a_kept_job_is_left_and_attached_to_again_with_its_recent_output(
     assert await_end(machine) == "exit status 6"
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
-def test_a_kept_job_outlives_its_client(
-    number: signal.Signals, person: Spawn, at_work: object, machine: MachinePaths
-) -> None:
+def test_a_kept_job_outlives_its_client(person: Spawn, at_work: object) -> None:
     someone = at_prompt(person, "--keep")
     someone.asks("x=kept")
-    someone.child.kill(number)
-    someone.leaves()
-    again = person("attach", 0)
-    again.sees(PROMPT)
-    again.types("echo $x$x")
-    again.sees("keptkept")
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        someone.child.kill(number)
+        someone.leaves()
+        someone = person("attach", 0)
+        someone.sees(PROMPT)
+        someone.types("echo $x$x")
+        someone.sees("keptkept\r\n")
 
 
 def test_a_kept_job_whose_worker_is_killed_is_not_begun_again(
