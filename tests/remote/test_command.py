@@ -50,19 +50,9 @@ def kochi(*words: str, cwd: Path, given: str = "") -> subprocess.CompletedProces
     return done
 
 
-def test_words_input_and_status_pass(host: SshHost, project: Path) -> None:
-    words: Sequence[str] = ["", "a b", "'", '"$HOME"', "$(id)", "a\nb", "é", "*", "\\", ";", "-n"]
-    script = "import json, sys; print(json.dumps([sys.argv[1:], sys.stdin.read()])); sys.exit(7)"
-    done = kochi(
-        *("run", "-m", "spica", "--", sys.executable, "-c", script, *words),
-        cwd=project,
-        given="given\n",
-    )
-    assert done.returncode == 7
-    assert json.loads(done.stdout) == [list(words), "given\n"]
-
-
-def test_a_command_runs_there_in_the_project_as_it_is_here(host: SshHost, project: Path) -> None:
+def test_commands_run_there_in_the_project_as_it_is_here(
+    host: SshHost, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(project / "data.txt", "two\n")
     write(project / "sub" / "new.txt", "")
     done = kochi(
@@ -72,18 +62,39 @@ def test_a_command_runs_there_in_the_project_as_it_is_here(host: SshHost, projec
     where, *rest = done.stdout.splitlines()
     assert where.startswith(str(host.root)) and where.endswith("/fib/sub")
     assert rest == ["two", "new.txt", str(host.root)]
+    # Words, input and status pass.
+    words: Sequence[str] = ["", "a b", "'", '"$HOME"', "$(id)", "a\nb", "é", "*", "\\", ";", "-n"]
+    script = "import json, sys; print(json.dumps([sys.argv[1:], sys.stdin.read()])); sys.exit(7)"
+    done = kochi(
+        *("run", "-m", "spica", "--", sys.executable, "-c", script, *words),
+        cwd=project,
+        given="given\n",
+    )
+    assert done.returncode == 7
+    assert json.loads(done.stdout) == [list(words), "given\n"]
+    # What reads no input leaves it for what comes next.
+    show = f"{' '.join(KOCHI)} show queues -m spica > /dev/null"
+    line = f"while read -r each; do {show}; echo $each; done"
+    read = subprocess.run(
+        ["sh", "-c", line], cwd=project, input="a\nb\n", capture_output=True, text=True
+    )
+    assert read.stdout.split() == ["a", "b"]
+    # A mistake in the words needs no login, and all others needed one.
+    done = kochi("show", "jobs", "-m", "spica", "--nosuch", cwd=project)
+    assert done.returncode == 2 and "--nosuch" in done.stderr
+    assert host.logins == 1
+    monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", "spica")
+    assert kochi("run", "--", "pwd", cwd=project).stdout.startswith(str(host.root))
 
 
-def test_a_job_is_submitted_there_and_shown_from_here(host: SshHost, project: Path) -> None:
+def test_a_job_is_submitted_there_and_messages_say_what_to_type_on_this_computer(
+    host: SshHost, project: Path
+) -> None:
     done = kochi("enqueue", "-m", "spica", "-q", "mine", "--json", "--", "true", cwd=project)
     assert json.loads(done.stdout)["machine"] == "spica"
     listed = json.loads(kochi("show", "jobs", "-m", "spica", "--json", cwd=project).stdout)
     assert [each["queue"] for each in listed] == ["mine"]
     assert not (Path(os.environ["KOCHI_ROOT"]) / "machines").exists()
-    assert host.logins == 1
-
-
-def test_what_a_message_says_to_type_is_for_this_computer(host: SshHost, project: Path) -> None:
     done = kochi("enqueue", "-m", "spica", "-q", "mine", "--", "true", cwd=project)
     assert "To start one, type: kochi work -m spica -q mine" in done.stderr
     shown = kochi("show", "job", "-m", "spica", "0", cwd=project)
@@ -93,6 +104,7 @@ def test_what_a_message_says_to_type_is_for_this_computer(host: SshHost, project
     # What is printed as it is: a user's own words.
     done = kochi("run", "-m", "spica", "--", "echo", "kochi work -q mine", cwd=project)
     assert done.stdout == "kochi work -q mine\n"
+    assert host.logins == 1
 
 
 def test_a_machine_for_all_projects_is_reached_without_a_project(
@@ -100,23 +112,16 @@ def test_a_machine_for_all_projects_is_reached_without_a_project(
 ) -> None:
     root = Path(os.environ["KOCHI_ROOT"])
     root.mkdir(mode=0o700)
-    write(root / "conf.yaml", host.machine())
+    other = "  vega:\n    load_env_script: export TOKEN=kept-secret\n"
+    write(root / "conf.yaml", host.machine() + other)
     done = kochi("enqueue", "-m", "spica", "-q", "mine", "--json", "--", "pwd", cwd=tmp_path)
     assert json.loads(done.stdout)["machine"] == "spica"
     listed = kochi("show", "queues", "-m", "spica", "--json", cwd=tmp_path)
     assert [each["queue"] for each in json.loads(listed.stdout)] == ["mine"]
     assert (host.root / "machines" / "spica").is_dir()
     assert not list(host.root.rglob("*.arriving"))
-
-
-def test_other_machines_for_all_projects_are_in_no_process_list(
-    host: SshHost, tmp_path: Path
-) -> None:
-    root = Path(os.environ["KOCHI_ROOT"])
-    root.mkdir(mode=0o700)
-    other = "  vega:\n    load_env_script: export TOKEN=kept-secret\n"
-    write(root / "conf.yaml", host.machine() + other)
-    # Those of other tests may end meanwhile, and their words may be no text.
+    # Of other machines nothing is in a process list. Processes of other tests may end meanwhile,
+    # and their words may be no text.
     show = "cat /proc/[0-9]*/cmdline 2> /dev/null | tr -c 'A-Za-z0-9+/' '[\\n*]'"
     said = kochi("run", "-m", "spica", "--", "sh", "-c", show, cwd=tmp_path).stdout
     # The words of a script are in base64. Paths of others look like that, too.
@@ -125,33 +130,28 @@ def test_other_machines_for_all_projects_are_in_no_process_list(
     assert not any(b"kept-secret" in text for text in found)
 
 
-def test_the_default_machine_may_be_elsewhere(
-    host: SshHost, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", "spica")
-    assert kochi("run", "--", "pwd", cwd=project).stdout.startswith(str(host.root))
-
-
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ("~/my root/kochi", "{home}/my root/kochi"),
-        ("$PLACE/it's $(id)", "{home}/a place/it's $(id)"),
-        ("${PLACE}/r", "{home}/a place/r"),
-    ],
-)
 def test_kochi_root_is_expanded_there(
-    written: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: SshHost
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: SshHost
 ) -> None:
     monkeypatch.setenv("PLACE", "/nowhere")
     project = tmp_path / "fib"
     load = 'load_env_script: {on_login_node: "export PLACE=\\"$HOME/a place\\"; echo loaded"}'
     git(tmp_path, "init", "-q", str(project))
-    machine = host.machine(kochi_root=json.dumps(written))
-    write(project / "kochi.yaml", f"{machine}    {load}\n")
-    done = kochi("show", "path", "root", "-m", "spica", cwd=project)
-    assert done.stdout.strip() == expected.format(home=host.home)
-    assert done.stderr == "loaded\n" or "loaded" in done.stderr
+    for written, expected in {
+        "~/my root/kochi": f"{host.home}/my root/kochi",
+        "$PLACE/it's $(id)": f"{host.home}/a place/it's $(id)",
+        "${PLACE}/r": f"{host.home}/a place/r",
+    }.items():
+        machine = host.machine(kochi_root=json.dumps(written))
+        write(project / "kochi.yaml", f"{machine}    {load}\n")
+        done = kochi("show", "path", "root", "-m", "spica", cwd=project)
+        assert done.stdout.strip() == expected
+        assert "loaded" in done.stderr
+    write(project / "kochi.yaml", host.machine(kochi_root="$NOWHERE/x"))
+    for words in (("run", "-m", "spica", "--", "true"), ("show", "jobs", "-m", "spica")):
+        done = kochi(*words, cwd=project)
+        assert done.returncode == 1
+        assert "kochi_root in kochi.yaml has $NOWHERE, which is not set" in done.stderr
 
 
 def test_outside_of_a_project_a_command_works_in_the_work_dir(
@@ -256,31 +256,20 @@ def test_results_of_here_are_reproduced_there(host: SshHost, project: Path) -> N
     ]
 
 
-def test_a_variable_of_kochi_root_that_is_not_set_there_is_named(
+def test_a_machine_with_another_version_or_none_says_what_to_type(
     host: SshHost, project: Path
 ) -> None:
-    write(project / "kochi.yaml", host.machine(kochi_root="$NOWHERE/x"))
-    for words in (("run", "-m", "spica", "--", "true"), ("show", "jobs", "-m", "spica")):
-        done = kochi(*words, cwd=project)
-        assert done.returncode == 1
-        assert "kochi_root in kochi.yaml has $NOWHERE, which is not set" in done.stderr
-
-
-def test_a_machine_without_kochi_says_what_to_type(host: SshHost, project: Path) -> None:
+    host.program("kochi", 'touch "$HOME/ran-$1"; echo "kochi, version 0.0.9"')
+    done = kochi("run", "-m", "spica", "--", "true", cwd=project)
+    assert done.returncode == 1
+    assert "0.0.9" in done.stderr and "kochi machine setup spica" in done.stderr
+    assert not (host.home / "ran-run").exists()
     (host.bin / "kochi").unlink()
     for words in (("run", "-m", "spica", "--", "true"), ("show", "jobs", "-m", "spica")):
         done = kochi(*words, cwd=project)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith("kochi: machine 'spica' does not have this package")
         assert "kochi machine setup spica" in done.stderr
-
-
-def test_another_version_there_is_said_and_nothing_runs(host: SshHost, project: Path) -> None:
-    host.program("kochi", 'touch "$HOME/ran-$1"; echo "kochi, version 0.0.9"')
-    done = kochi("run", "-m", "spica", "--", "true", cwd=project)
-    assert done.returncode == 1
-    assert "0.0.9" in done.stderr and "kochi machine setup spica" in done.stderr
-    assert not (host.home / "ran-run").exists()
 
 
 def test_output_is_pure_whatever_is_printed_around_it(host: SshHost, project: Path) -> None:
@@ -292,21 +281,6 @@ def test_output_is_pure_whatever_is_printed_around_it(host: SshHost, project: Pa
     assert "welcome" not in done.stderr
     listed = kochi("show", "queues", "-m", "spica", "--json", cwd=project)
     assert [each["queue"] for each in json.loads(listed.stdout)] == ["q"]
-
-
-def test_a_mistake_in_the_words_is_told_without_a_login(host: SshHost, project: Path) -> None:
-    done = kochi("show", "jobs", "-m", "spica", "--nosuch", cwd=project)
-    assert done.returncode == 2 and "--nosuch" in done.stderr
-    assert host.logins == 0
-
-
-def test_standard_input_stays_for_what_comes_next(host: SshHost, project: Path) -> None:
-    show = f"{' '.join(KOCHI)} show queues -m spica > /dev/null"
-    line = f"while read -r each; do {show}; echo $each; done"
-    done = subprocess.run(
-        ["sh", "-c", line], cwd=project, input="a\nb\n", capture_output=True, text=True
-    )
-    assert done.stdout.split() == ["a", "b"]
 
 
 def test_a_refusing_login_is_one_message(host: SshHost, project: Path) -> None:
@@ -362,32 +336,28 @@ def pid_there(host: SshHost) -> int:
     return int((host.home / "pid").read_text())
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-def test_a_command_that_is_killed_here_ends_there(
-    number: signal.Signals, host: SshHost, project: Path
-) -> None:
-    process = started(host, project, "sleep 1000 & wait")
-    process.send_signal(number)
-    assert process.wait() == -number
-    wait_until(lambda: not psutil.pid_exists(pid_there(host)), "it ends there")
-    assert process.stdout is not None
-    process.stdout.close()
-
-
-def test_ctrl_c_reaches_the_command_there(host: SshHost, project: Path) -> None:
-    trap = 'trap "echo cleaned; exit 5" INT'
-    process = started(host, project, "while :; do sleep 0.1; done", trap)
-    process.send_signal(signal.SIGINT)
-    assert process.communicate()[0] == "cleaned\n"
-    assert process.returncode == 5
-
-
-def test_a_reader_that_leaves_ends_the_command_there(host: SshHost, project: Path) -> None:
+def test_a_command_ends_there_with_its_end_here(host: SshHost, project: Path) -> None:
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP):
+        process = started(host, project, "sleep 1000 & wait")
+        process.send_signal(number)
+        assert process.wait() == -number
+        wait_until(lambda: not psutil.pid_exists(pid_there(host)), "it ends there")
+        assert process.stdout is not None
+        process.stdout.close()
+        (host.home / "pid").unlink()
+    # Its reader leaves.
     process = started(host, project, "while :; do echo line; sleep 0.1; done")
     assert process.stdout is not None
     process.stdout.close()
     process.wait()
     wait_until(lambda: not psutil.pid_exists(pid_there(host)), "it ends there")
+    (host.home / "pid").unlink()
+    # Ctrl-C reaches it.
+    trap = 'trap "echo cleaned; exit 5" INT'
+    process = started(host, project, "while :; do sleep 0.1; done", trap)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate()[0] == "cleaned\n"
+    assert process.returncode == 5
 
 
 def test_the_users_terminal_is_that_of_the_command(host: SshHost, project: Path) -> None:

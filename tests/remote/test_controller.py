@@ -111,18 +111,19 @@ def test_results_there_are_run_again_compared_and_traced_from_here(laptop: Lapto
         assert wrong.stderr.startswith("kochi: ") and "Traceback" not in wrong.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_the_run_goes_on_without_the_laptop_and_the_same_line_follows_it(
-    laptop: Laptop, number: int
-) -> None:
+def test_the_run_goes_on_without_the_laptop_and_the_same_line_follows_it(laptop: Laptop) -> None:
     line = ("batch", "-m", "spica", "wait.yaml", "test")
     process = laptop.start(*line)
     wait_until(lambda: laptop.begun == {"spica.1", "spica.2"})
-    process.send_signal(number)
+    process.kill()
+    process.communicate()
+    process = laptop.start(*line)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("This batch runs already, launched at ")
+    process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    if number == signal.SIGINT:
-        assert process.returncode == 130
-        assert "The run goes on on spica. To follow it again, type: kochi launch -m spica" in err
+    assert process.returncode == 130
+    assert "The run goes on on spica. To follow it again, type: kochi launch -m spica" in err
     (found,) = laptop.launches("spica")
     assert found.state == "running"
     status = laptop.kochi("launch", "-m", "spica", "--status")

@@ -113,16 +113,24 @@ def test_a_login_host_that_is_away_is_told_apart(site: Site) -> None:
     assert "no connection to spica" in done.stderr
 
 
-def test_a_login_beside_a_job_on_a_node_that_only_the_login_host_reaches(site: Site) -> None:
+def test_a_shell_and_a_login_are_on_a_node_that_only_the_login_host_reaches(site: Site) -> None:
     laptop = site.laptop
     assert laptop.kochi("alloc", *ON, "-q", "test", "-b").returncode == 0
-    wait_until(lambda: list_workers(site.machine), "the worker")
+    someone = laptop.opens("interact", *ON, "-q", "test", dimensions=(33, 99))
+    someone.sees("Job 0 has this terminal: worker 0 on node7.")
+    someone.sees(PROMPT)
+    assert someone.asks("stty size") == "33 99\r\n"
+    someone.interrupts_a_program()
+    someone.types("exit 6")
+    assert someone.leaves()[0] == 6
+    assert await_end(site.machine) == "exit status 6"
+    # Beside a job.
     job = ("enqueue", *ON, "-q", "test", "--", "bash", "-c", "FOUND=it exec sleep 1000")
     assert laptop.kochi(*job).returncode == 0
-    wait_until(lambda: find_job(site.machine, 0).started is not None, "the job runs")
-    inspect = ("inspect", *ON, "job", "0")
+    wait_until(lambda: find_job(site.machine, 1).started is not None, "the job runs")
+    inspect = ("inspect", *ON, "job", "1")
     done = laptop.kochi(*inspect, "--", "bash", "-c", "hostname; echo $KOCHI_JOB_ID; exit 7")
-    assert (done.returncode, done.stdout) == (7, "node7\n0\n")
+    assert (done.returncode, done.stdout) == (7, "node7\n1\n")
     # The server's port is one of the node, which the laptop and the first host do not reach.
     port = int(read_json(site.machine.worker(0).login.answer, 1)["port"])
     reached = {name: each.reaches(NODE, port) for name, each in site.computers.items()}
@@ -135,15 +143,3 @@ def test_a_login_beside_a_job_on_a_node_that_only_the_login_host_reaches(site: S
     assert laptop.kochi("release", *ON, "--now", "0").returncode == 0
     wait_until(lambda: list_workers(site.machine)[0].state == "left", "the worker leaves")
     wait_until(lambda: not site.computers["login"].reaches(NODE, port), "its server, too")
-
-
-def test_a_shell_as_a_job_on_a_node_that_only_the_login_host_reaches(site: Site) -> None:
-    assert site.laptop.kochi("alloc", *ON, "-q", "test", "-b").returncode == 0
-    someone = site.laptop.opens("interact", *ON, "-q", "test", dimensions=(33, 99))
-    someone.sees("Job 0 has this terminal: worker 0 on node7.")
-    someone.sees(PROMPT)
-    assert someone.asks("stty size") == "33 99\r\n"
-    someone.interrupts_a_program()
-    someone.types("exit 6")
-    assert someone.leaves()[0] == 6
-    assert await_end(site.machine) == "exit status 6"
