@@ -44,7 +44,8 @@ def measure(directory: Path, size: Size) -> list[Row]:
     rows = []
     configuration = directory / "kochi.yaml"
     configuration.write_text(_CONFIGURATION)
-    with import_of_tests("slurm_cluster").SlurmCluster(_NODES, _CPUS) as cluster:
+    tests = import_of_tests("slurm_cluster")
+    with tests.SlurmCluster(_NODES, _CPUS, settings=(tests.USUAL_PACE,)) as cluster:
         for count in size.numbers((100, 1000), (2,)):
             own = directory / str(count)
             own.mkdir(mode=0o700)

@@ -43,7 +43,8 @@ def measure(directory: Path, size: Size) -> list[Row]:
     """
     runner = Runner(directory, _python())
     rows: list[Row] = []
-    with import_of_tests("slurm_cluster").SlurmCluster(_NODES, _CPUS) as cluster:
+    tests = import_of_tests("slurm_cluster")
+    with tests.SlurmCluster(_NODES, _CPUS, settings=(tests.USUAL_PACE,)) as cluster:
         bench = _Bench(directory, runner, cluster)
         for count in size.numbers((20, 200), (2,)):
             rows += bench.compare(count, size.runs(1))

@@ -62,6 +62,8 @@ PropagateResourceLimits=NONE
 ReturnToService=2
 KillWait=5
 TaskProlog={directory}/task-prolog
+# A batch job begins within a second, instead of three.
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1
 """
 # Each node is a computer of its own, with a lock of its own.
 _TASK_PROLOG = """\
@@ -70,11 +72,21 @@ lock={directory}/locks/$SLURMD_NODENAME
 mkdir -p "$lock"
 echo "export KOCHI_NODE_LOCK=$lock"
 """
+# As most clusters have it: for measurements.
+USUAL_PACE = "SchedulerParameters=batch_sched_delay=3"
 
 # Added while there is no slurmctld: else each command tries to reach it for ten seconds.
 _WITHOUT_CONTROLLER = "MessageTimeout=2\n"
 
 PARTITION = "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE"
+# Modules that share all settings need no restart between them: those that need hosts share APART.
+PARTITIONS = (
+    PARTITION,
+    "PartitionName=short Nodes=ALL MaxTime=2",
+    "PartitionName=long Nodes=LAST MaxTime=INFINITE",
+    "PartitionName=single Nodes=node1 MaxTime=INFINITE",
+)
+APART = {"apart": True, "settings": ("TaskPlugin=task/affinity",)}
 
 
 @dataclass(frozen=True)
@@ -113,7 +125,7 @@ class SlurmCluster:
         directory: Path | None = None,
         apart: bool = False,
         settings: Sequence[str] = (),
-        partitions: Sequence[str] = (PARTITION,),
+        partitions: Sequence[str] = PARTITIONS,
         of_nodes: Sequence[str] = (),
     ) -> None:
         self._shape = _Shape(
@@ -156,7 +168,7 @@ class SlurmCluster:
         *,
         apart: bool = False,
         settings: Sequence[str] = (),
-        partitions: Sequence[str] = (PARTITION,),
+        partitions: Sequence[str] = PARTITIONS,
         of_nodes: Sequence[str] = (),
     ) -> None:
         """Have it as after the start of one with these arguments: without jobs, all nodes idle, no
@@ -313,14 +325,17 @@ class SlurmCluster:
         common = _SETTINGS.format(
             host=host, port=ports[0], user=getpass.getuser(), directory=self.directory
         )
-        of_nodes = self._shape.of_nodes or ("",) * len(self.nodes)
+        of_nodes = self._shape.of_nodes or ("Feature=big",) * len(self.nodes)
         lines = [
             f"NodeName={node} NodeHostname={node if self._shape.apart else host} "
             f"NodeAddr=127.0.0.1 Port={port} "
             f"CPUs={self._shape.cpus} RealMemory={_MEMORY_MB} {further} State=UNKNOWN"
             for node, port, further in zip(self.nodes, ports[1:], of_nodes, strict=True)
         ]
-        text = "\n".join([common, *lines, *self._shape.settings, *self._shape.partitions, ""])
+        partitions = [
+            each.replace("=LAST", f"={self.nodes[-1]}") for each in self._shape.partitions
+        ]
+        text = "\n".join([common, *lines, *self._shape.settings, *partitions, ""])
         self.configuration.write_text(text)
         prolog = self.directory / "task-prolog"
         prolog.write_text(_TASK_PROLOG.format(directory=shlex.quote(str(self.directory))))
@@ -428,11 +443,15 @@ class SlurmCluster:
 
     def _processes_left(self) -> Iterator[psutil.Process]:
         """Those with this cluster's configuration in their environment, its users' aside."""
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                variables = process.environ()
-                of_job = "SLURM_JOB_ID" in variables or process.name().startswith("slurmstepd")
-                if of_job and variables.get("SLURM_CONF") == str(self.configuration):
+        own = f"SLURM_CONF={self.configuration}".encode()
+        for directory in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError, psutil.Error):
+                variables = (directory / "environ").read_bytes().split(b"\0")
+                if own not in variables:
+                    continue
+                process = psutil.Process(int(directory.name))
+                of_job = any(each.startswith(b"SLURM_JOB_ID=") for each in variables)
+                if of_job or process.name().startswith("slurmstepd"):
                     yield process
 
     # ---- waiting

@@ -69,39 +69,11 @@ def test_many_jobs_run_in_few_allocations_and_none_is_left(project: Project) -> 
     assert len(outputs) == 40
     assert {node for _, node in outputs.values()} <= {"node1", "node2"}
     assert len({job for job, _ in outputs.values()}) <= 2
-    assert len(project.submissions) == 1
     assert project.cluster.jobs() == {}
-
-
-def test_a_job_that_no_allocation_can_run_fails_and_nothing_is_submitted(
-    project: Project,
-) -> None:
-    project.write(SNAKEFILE.replace("shell:", "threads: 3\n        shell:"), 1)
-    done = project.run()
-    assert done.returncode == 1
-    assert "rule job: no allocation on machine own can run it: 3 cores needed, 2 available" in (
-        done.stdout
-    )
-    assert project.submissions == []
-
-
-def test_a_machine_without_a_scheduler_is_refused(project: Project) -> None:
-    write(project.directory / "kochi.yaml", "machines: {own: {}}\n")
-    project.write(SNAKEFILE, 1)
-    done = project.run()
-    assert done.returncode == 1
-    assert "machine own has no scheduler" in done.stdout
-    assert not (project.directory / "out").exists()
-    assert "Traceback" not in done.stdout
-
-
-def test_nothing_is_submitted_without_work(project: Project) -> None:
-    project.write(SNAKEFILE, 1)
-    (project.directory / "out").mkdir()
-    (project.directory / "out" / "0").touch()
-    assert project.run("--rerun-triggers", "mtime").returncode == 0
-    assert project.run("-n").returncode == 0
-    assert project.submissions == []
+    # Without work nothing is submitted.
+    for arguments in ((), ("-n", "--forceall")):
+        assert project.run(*arguments).returncode == 0
+    assert len(project.submissions) == 1
 
 
 def test_workers_get_nothing_of_the_slurm_job_of_their_controller(

@@ -7,7 +7,8 @@ import time
 from cluster_project import ClusterProject
 from support import wait_until
 
-# Two jobs that stay until they may go, one that waits for them, and one that may begin later.
+# Two jobs that stay until they may go, one that waits for them, and one that may begin later. Each
+# takes a node.
 SNAKEFILE = """
     rule all:
         input: "out/first", "out/second", "out/third"
@@ -15,6 +16,7 @@ SNAKEFILE = """
     rule job:
         output: "out/{name}"
         input: lambda job: ["out/gate"] if job.name in ("second", "third") else []
+        threads: 2
         shell:
             "echo $SLURM_JOB_ID >> began-{wildcards.name}; "
             "while [ ! -e go-{wildcards.name} ]; do sleep 0.1; done; "
@@ -41,9 +43,6 @@ PAUSING = """
         output: "out/second"
         shell: "echo $SLURM_JOB_ID >> done-second; touch {output}"
 """
-
-
-SLURM = {"cpus": 1}
 
 
 def go(project: ClusterProject, *names: str) -> None:
@@ -80,7 +79,9 @@ def test_workers_are_requested_as_jobs_wait_and_leave_while_others_run(
 def test_an_allocation_for_which_no_job_waits_any_more_is_cancelled(
     project: ClusterProject,
 ) -> None:
-    project.cluster.run("sbatch", "--output=/dev/null", "--nodelist=node1", "--wrap", "sleep 1000")
+    project.cluster.run(
+        "sbatch", "--output=/dev/null", "--nodelist=node1", "--exclusive", "--wrap", "sleep 1000"
+    )
     project.configure(max_workers=2, idle_timeout="30s")
     project.write_jobs(0, SNAKEFILE)
     project.start("out/first", "out/gate")

@@ -12,22 +12,18 @@ from pathlib import Path
 
 import pytest
 from cluster_project import ClusterProject
-from slurm_cluster import SlurmCluster
+from slurm_cluster import APART, SlurmCluster
 from support import wait_until
 
 from snakemake_kochi.files import make_directory
 
-PARTITIONS = (
-    "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE",
-    "PartitionName=single Nodes=node1 MaxTime=INFINITE",
-)
 COMMAND = (sys.executable, "-m", "snakemake_kochi.cli", "doctor", "--allocations")
 # Makes a file system in which node2 has its own copy of each file that is opened for writing.
 OWN_COPIES = 'mount -t tmpfs none /mnt && mkdir /mnt/upper /mnt/work && mount -t overlay none "$0" '
 OWN_COPIES += '-o "lowerdir=$0,upperdir=/mnt/upper,workdir=/mnt/work"'
 
 
-SLURM = {"apart": True, "partitions": PARTITIONS}
+SLURM = APART
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from cluster_project import SNAKEFILE, ClusterProject
+from slurm_cluster import APART
 from support import wait_until
 
 from snakemake_kochi.queue import find_worker, list_workers
@@ -19,7 +20,7 @@ from snakemake_kochi.queue.heartbeat import LOST_AFTER
 QUICK = 0.5  # seconds between two heartbeats of a worker
 
 
-SLURM = {"apart": True}
+SLURM = APART
 
 
 @pytest.fixture

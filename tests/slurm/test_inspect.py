@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from slurm_cluster import SlurmCluster
+from slurm_cluster import APART, SlurmCluster
 from support import git, interruptible, run_apart, until_size, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import find_job, list_workers
 
-SLURM = {"nodes": 2, "cpus": 2, "apart": True, "settings": ("TaskPlugin=task/affinity",)}
+SLURM = APART
 COMMAND = [sys.executable, "-P", "-m", "snakemake_kochi.cli"]
 # The second one is that of the original's tutorial.
 MACHINES = """

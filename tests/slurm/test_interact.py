@@ -7,16 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import SlurmCluster
+from slurm_cluster import APART, SlurmCluster
 from support import git, until_size, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import find_job, list_workers
 from snakemake_kochi.terminal.loopback import free_port
 from tests.terminal.conftest import PROMPT, Person, await_end
 from tests.terminal.servers import serve
 
-SLURM = {"nodes": 2, "cpus": 2, "apart": True}
+SLURM = APART
 
 
 @pytest.fixture
@@ -61,10 +60,7 @@ def test_a_shell_in_an_allocation_goes_through_it(
     someone.types("seq 20000; exit 9")
     someone.sees("\r\n20000\r\n")
     assert someone.leaves()[0] == 9
-
-
-def test_a_port_of_a_job_is_reached_through_its_allocation(login: SlurmCluster) -> None:
-    assert Person("alloc", "-q", "q", "-n", "node2", "-b").leaves()[0] == 0
+    # So does a port of a job.
     port = free_port()
     someone = Person("interact", "-q", "q", "-c", "-p", str(port))
     someone.sees(PROMPT)
@@ -78,6 +74,14 @@ def test_a_port_of_a_job_is_reached_through_its_allocation(login: SlurmCluster) 
 
     # Slurm learns of a step's end after who waits for it.
     wait_until(lambda: not steps(), "the step ends")
+    # A job is told that its allocation ends.
+    someone = Person("interact", "-q", "q")
+    someone.sees(PROMPT)
+    login.cancel_jobs()
+    status, said = someone.leaves()
+    assert status
+    assert "job 2 was ended" in said or "the connection to the terminal of job 2 was lost" in said
+    assert await_end(machine, 2) == "cancelled"
 
 
 def test_a_job_that_waits_names_the_allocation_of_its_worker(
@@ -89,17 +93,3 @@ def test_a_job_that_waits_names_the_allocation_of_its_worker(
     someone.sees("Job 0 waits: no worker serves queue q yet; worker 1 waits for its allocation ")
     someone.child.sendintr()
     assert someone.leaves()[0] == 130
-
-
-def test_a_job_whose_allocation_ends_is_told(login: SlurmCluster, machine: MachinePaths) -> None:
-    assert Person("alloc", "-q", "q", "-n", "node2", "-b").leaves()[0] == 0
-    someone = Person("interact", "-q", "q")
-    someone.sees(PROMPT)
-    (worker,) = list_workers(machine)
-    login.cancel_jobs()
-    status, said = someone.leaves()
-    assert status
-    assert "job 0 was ended" in said or "the connection to the terminal of job 0 was lost" in said
-    wait_until(lambda: find_job(machine, 0).state == "ended")
-    assert await_end(machine) == "cancelled"
-    assert worker.allocation

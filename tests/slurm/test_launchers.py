@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from slurm_cluster import SlurmCluster
+from slurm_cluster import APART, SlurmCluster
 from support import REPOSITORY, git, write
 
-SLURM = {"nodes": 2, "cpus": 2, "apart": True, "settings": ("TaskPlugin=task/affinity",)}
+SLURM = APART
 PROFILE = REPOSITORY / "profiles" / "cluster"
 KOCHI = """
 machines:

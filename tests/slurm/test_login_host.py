@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from laptop import SNAKEFILE
 from login_site import LoginSite, login_site
-from slurm_cluster import SlurmCluster
+from slurm_cluster import APART, SlurmCluster
 from support import REPOSITORY, run, wait_until, write
 
-SLURM = {"nodes": 2, "cpus": 2, "apart": True}
+SLURM = APART
 IN_ALLOCATION = {"controller": "{in_allocation: true, time: 30m}"}
 
 
@@ -33,7 +33,8 @@ def listed(site: LoginSite, what: str) -> list[dict[str, object]]:
     return found
 
 
-def test_a_laptop_reaches_slurm_through_the_login_host_only(site: LoginSite) -> None:
+def test_points_run_in_allocations_and_count_as_done_at_home(site: LoginSite) -> None:
+    # The laptop reaches Slurm through the login host only.
     (port,) = re.findall(r"^SlurmctldPort=(\d+)$", site.cluster.configuration.read_text(), re.M)
     assert not site.computer.reaches("127.0.0.1", int(port))
     command = ("sh", "-c", "command -v sinfo; ssh spica sinfo --noheader --format=%D")
@@ -46,9 +47,6 @@ def test_a_laptop_reaches_slurm_through_the_login_host_only(site: LoginSite) -> 
         env=site.laptop.environment,
     )
     assert done.stdout.split() == ["2"]
-
-
-def test_points_run_in_allocations_and_count_as_done_at_home(site: LoginSite) -> None:
     laptop = site.laptop
     assert laptop.kochi("artifact", "init", "../collected").returncode == 0
     assert laptop.kochi("batch", "-m", "spica", "--launch", "wait.yaml", "test").returncode == 0
@@ -82,22 +80,6 @@ def test_points_run_in_allocations_and_count_as_done_at_home(site: LoginSite) ->
     assert "Nothing to be done" in again.stdout
 
 
-def test_a_run_there_is_stopped_from_the_laptop_and_gives_its_allocations_back(
-    site: LoginSite,
-) -> None:
-    write(site.laptop.top / "Snakefile", SNAKEFILE)
-    assert site.laptop.kochi("launch", "-m", "spica", "--", "out").returncode == 0
-    wait_until(lambda: site.begun == {"rule"})
-    assert "State: running" in site.laptop.kochi("launch", "-m", "spica", "--status").stdout
-    stopped = site.laptop.kochi("launch", "-m", "spica", "--stop")
-    assert stopped.returncode == 0
-    assert "has ended." in stopped.stdout
-    wait_until(lambda: not site.cluster.jobs(), "the allocations are given back")
-    (found,) = listed(site, "runs")
-    assert found["state"] == "ended"
-    assert found["exit_status"] != 0
-
-
 def test_controllers_are_in_allocations_if_the_machine_says_so(
     tmp_path: Path, cluster: SlurmCluster
 ) -> None:
@@ -128,9 +110,16 @@ def test_controllers_are_in_allocations_if_the_machine_says_so(
         wait_until(lambda: "rule" in site.begun)
         assert site.laptop.kochi(*words, "--stop").returncode == 0
         wait_until(lambda: not cluster.jobs(), "the allocations are given back")
+        for each in site.go.parent.glob("go.*"):
+            each.unlink()
         assert site.laptop.kochi(*words, "--on-login-node", "--", "out").returncode == 0
         assert site.launches()[0].launch.job_name is None
-        assert site.laptop.kochi(*words, "--stop").returncode == 0
+        wait_until(lambda: site.begun == {"rule"})
+        assert "State: running" in site.laptop.kochi(*words, "--status").stdout
+        assert "has ended." in site.laptop.kochi(*words, "--stop").stdout
+        wait_until(lambda: not cluster.jobs(), "the allocations are given back")
+        assert {each["state"] for each in listed(site, "runs")} == {"ended"}
+        assert listed(site, "runs")[0]["exit_status"] != 0
 
 
 def test_one_line_runs_a_batch_on_two_clusters(tmp_path: Path, cluster: SlurmCluster) -> None:

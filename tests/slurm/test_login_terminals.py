@@ -8,13 +8,13 @@ from pathlib import Path
 import psutil
 import pytest
 from login_site import LoginSite, login_site
-from slurm_cluster import SlurmCluster
+from slurm_cluster import APART, SlurmCluster
 from support import until_size, wait_until
 
 from snakemake_kochi.queue import find_job, list_workers
 from tests.terminal.conftest import PROMPT, Person, await_end
 
-SLURM = {"nodes": 2, "cpus": 2, "apart": True}
+SLURM = APART
 LEAVE = "\x1d\x1d\x1d"
 ON = ("-m", "spica")
 LOST = 75  # the exit status of a command whose machine is away
@@ -70,7 +70,9 @@ def sever(site: LoginSite) -> None:
     raise AssertionError("there is no connection")
 
 
-def test_a_shell_on_a_node_is_a_job_with_the_terminal_of_the_laptop(at_work: LoginSite) -> None:
+def test_a_shell_on_a_node_is_a_job_with_the_terminal_of_the_laptop_and_ends_with_it(
+    at_work: LoginSite,
+) -> None:
     someone = at_prompt(at_work, "interact", *ON, "-q", "q", "-c")
     is_a_real_terminal(someone)
     assert someone.asks("cat wait.yaml").count("batches:") == 1
@@ -78,19 +80,15 @@ def test_a_shell_on_a_node_is_a_job_with_the_terminal_of_the_laptop(at_work: Log
     someone.sees("\r\n20000\r\n")
     assert someone.leaves()[0] == 9
     assert await_end(at_work.machine()) == "exit status 9"
-
-
-def test_a_job_ends_with_the_connection_of_its_terminal(at_work: LoginSite) -> None:
+    # Now the connection of its terminal is lost.
     someone = at_prompt(at_work, "interact", *ON, "-q", "q")
     kill_ssh(someone)
     status, said = someone.leaves()
     assert status == LOST
     assert "the connection to spica was lost" in said
     assert "The job ends with its terminal." in said
-    assert await_end(at_work.machine()) == "exit status 129"
-
-
-def test_a_kept_job_is_attached_to_again_after_the_connection_was_lost(at_work: LoginSite) -> None:
+    assert await_end(at_work.machine(), 1) == "exit status 129"
+    # A kept job is attached to again.
     someone = at_prompt(at_work, "interact", *ON, "-q", "q", "--keep")
     someone.types("x=kept")
     someone.sees(PROMPT)
@@ -98,12 +96,12 @@ def test_a_kept_job_is_attached_to_again_after_the_connection_was_lost(at_work: 
     status, said = someone.leaves()
     assert status == LOST
     assert "With --keep it goes on: kochi attach -m spica JOB comes back to it" in said
-    again = at_prompt(at_work, "attach", *ON, "0")
+    again = at_prompt(at_work, "attach", *ON, "2")
     is_a_real_terminal(again)
     again.child.send(LEAVE)
     assert again.leaves()[0] == 0
-    assert find_job(at_work.machine(), 0).state == "running"
-    last = at_prompt(at_work, "attach", *ON, "0")
+    assert find_job(at_work.machine(), 2).state == "running"
+    last = at_prompt(at_work, "attach", *ON, "2")
     last.types("echo $x$x; exit 4")
     last.sees("keptkept\r\n")
     assert last.leaves()[0] == 4
@@ -139,7 +137,9 @@ def steps(site: LoginSite) -> list[str]:
     return [step for step in found if step.partition(".")[2].isdigit()]
 
 
-def test_a_shell_in_an_allocation_of_its_own_from_the_laptop(site: LoginSite) -> None:
+def test_a_shell_in_an_allocation_of_its_own_from_the_laptop_ends_with_its_connection(
+    site: LoginSite,
+) -> None:
     someone = site.laptop.opens(
         *("alloc_interact", *ON, "-n", "node2", "-q", "q"), dimensions=(33, 99)
     )
@@ -156,9 +156,6 @@ def test_a_shell_in_an_allocation_of_its_own_from_the_laptop(site: LoginSite) ->
     wait_until(lambda: not site.cluster.jobs(), "the allocation has ended")
     (worker,) = list_workers(site.machine())
     assert worker.state == "left"
-
-
-def test_an_allocation_ends_with_the_connection_of_its_shell(site: LoginSite) -> None:
     someone = at_prompt(site, "alloc_interact", *ON, "-n", "node2")
     assert site.cluster.jobs()
     sever(site)

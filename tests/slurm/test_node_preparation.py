@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from cluster_project import ClusterProject
+from slurm_cluster import APART
 from support import printed, wait_until, write
 
 from snakemake_kochi.artifacts.record import contradictions, todays_form
 
 # Each node has processes, and a name, of its own.
-SLURM = {"apart": True}
+SLURM = APART
 SNAKEFILE = """
     from snakemake_kochi import snakefile
 

@@ -172,10 +172,10 @@ def test_a_kochi_root_that_the_first_node_does_not_see_ends_the_run_with_the_lin
 
 
 def test_a_slurm_that_is_down_is_reported_only_if_allocations_are_requested(
-    here: Path, snakemake, kochi
+    here: Path, cluster: SlurmCluster, snakemake, kochi
 ) -> None:
-    with SlurmCluster(nodes=1, cpus=1) as cluster:
-        cluster.stop_controller()
+    cluster.stop_controller()
+    try:
         words = ("--profile", str(REPOSITORY / "profiles" / "cluster"))
         command = (sys.executable, "-c", LESS_PATIENT, *words)
         done = run(*command, cwd=here, env=environment(cluster))
@@ -188,6 +188,8 @@ def test_a_slurm_that_is_down_is_reported_only_if_allocations_are_requested(
         call = ("--executor", "kochi", "--jobs", "4", "--kochi-where", "here")
         assert snakemake(*call, cwd=here, env=environment(cluster)).returncode == 0
         assert len(cluster.calls("scontrol")) == asked
+    finally:
+        cluster.start_controller()
 
 
 @pytest.mark.parametrize("words", [(), ("--kochi-where", "here")])
@@ -217,34 +219,29 @@ def test_a_launched_run_on_the_login_node_is_reported_with_the_command_to_type_i
 
 
 def test_the_found_machine_is_written_into_kochi_yaml_with_partitions_and_limits(
-    here: Path, snakemake, kochi
+    here: Path, cluster: SlurmCluster, snakemake, kochi
 ) -> None:
-    partitions = (
-        "PartitionName=short Nodes=node1 Default=YES MaxTime=60",
-        "PartitionName=long Nodes=ALL MaxTime=INFINITE",
-    )
-    with SlurmCluster(nodes=2, cpus=2, partitions=partitions) as cluster:
-        git(here, "init", "--quiet")
-        mine = "# mine\nmachines:\n    vega: {}  # another one\n"
-        write(here / "kochi.yaml", mine)
-        done = kochi("init", "--machine", cwd=here, env=environment(cluster))
-        assert f"Added the machine own to {here}/kochi.yaml" in done.stdout
-        written = (here / "kochi.yaml").read_text()
-        assert written.startswith("# mine\nmachines:\n    own:  # as Slurm calls its cluster\n")
-        assert written.endswith("    vega: {}  # another one\n")
-        assert "partition: short  # Slurm's default\n" in written
-        said = "#   short: longest time 1:00:00; 1 node of 2 cores, 4,096 MiB\n"
-        assert said in written
-        assert "#   long: longest time no limit; 2 nodes of 2 cores" in written
-        again = kochi("init", "--machine", cwd=here, env=environment(cluster))
-        assert "which has the machine own" in again.stdout
-        assert (here / "kochi.yaml").read_text() == written
-        write(here / "Snakefile", SNAKEFILE)
-        # From now on this host is one of its login nodes.
-        done = snakemake("--executor", "kochi", "--jobs", "4", cwd=here, env=environment(cluster))
-        assert done.returncode == 0
-        assert {machine for machine, job in outputs(here) if job != "none"} == {"own"}
-        assert "--partition=short" in cluster.calls("sbatch")[-1]
+    git(here, "init", "--quiet")
+    mine = "# mine\nmachines:\n    vega: {}  # another one\n"
+    write(here / "kochi.yaml", mine)
+    done = kochi("init", "--machine", cwd=here, env=environment(cluster))
+    assert f"Added the machine own to {here}/kochi.yaml" in done.stdout
+    written = (here / "kochi.yaml").read_text()
+    assert written.startswith("# mine\nmachines:\n    own:  # as Slurm calls its cluster\n")
+    assert written.endswith("    vega: {}  # another one\n")
+    assert "partition: main  # Slurm's default\n" in written
+    of_each = "of 2 cores, 4,096 MiB, features big\n"
+    assert f"#   short: longest time 0:02:00; 2 nodes {of_each}" in written
+    assert f"#   long: longest time no limit; 1 node {of_each}" in written
+    again = kochi("init", "--machine", cwd=here, env=environment(cluster))
+    assert "which has the machine own" in again.stdout
+    assert (here / "kochi.yaml").read_text() == written
+    write(here / "Snakefile", SNAKEFILE)
+    # From now on this host is one of its login nodes.
+    done = snakemake("--executor", "kochi", "--jobs", "4", cwd=here, env=environment(cluster))
+    assert done.returncode == 0
+    assert {machine for machine, job in outputs(here) if job != "none"} == {"own"}
+    assert "--partition=main" in cluster.calls("sbatch")[-1]
 
 
 def test_outside_of_a_repository_the_found_machine_is_written_for_all_projects(

@@ -14,9 +14,10 @@ import psutil
 import pytest
 from cluster_project import PROFILE, ClusterProject
 from hosts import Host
+from slurm_cluster import APART
 from support import wait_until
 
-SLURM = {"apart": True}
+SLURM = APART
 
 
 @pytest.fixture
@@ -52,8 +53,9 @@ def test_a_run_on_another_login_node_waits_for_jobs_in_allocations(
 
 
 def test_a_run_is_adopted_sooner_if_slurm_reports_the_end_of_its_own_allocation(
-    project: ClusterProject, other: Host
+    project: ClusterProject, other: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("KOCHI_HEARTBEAT", "2")
     project.write_jobs(1)
     environment = {**project.cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
     command = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "2")
@@ -76,7 +78,7 @@ def test_a_run_is_adopted_sooner_if_slurm_reports_the_end_of_its_own_allocation(
     unlock = other.start(*command, "--unlock", cwd=project.directory, environment=environment)
     assert unlock.wait() == 0
     again = other.start(*here, cwd=project.directory, environment=environment)
-    again.wait_for("This run waits 60 s for a sign of life")
-    wait_until(lambda: "An earlier run in this directory was killed" in again.said, seconds=50)
+    again.wait_for("This run waits 24 s for a sign of life")
+    wait_until(lambda: "An earlier run in this directory was killed" in again.said, seconds=20)
     # Its worker died with it. This is not known yet: only its silence shows it.
     assert project.lines("began") == {"0": [number]}

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from cluster_project import ClusterProject
-from slurm_cluster import SlurmCluster
+from slurm_cluster import APART, SlurmCluster
 from support import wait_until, write
 
-SLURM = {"apart": True}
+SLURM = APART
 
 
 @pytest.fixture

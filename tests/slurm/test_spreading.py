@@ -6,10 +6,11 @@ from collections import defaultdict
 from pathlib import Path
 
 from cluster_project import ClusterProject
+from slurm_cluster import APART
 from support import write
 
 # Each node has a name of its own.
-SLURM = {"apart": True}
+SLURM = APART
 SNAKEFILE = """
     from snakemake_kochi import snakefile
 
