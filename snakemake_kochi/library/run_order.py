@@ -56,13 +56,21 @@ class RunOrder:
         dag_class: Any = importlib.import_module("snakemake.dag").DAG
         if hasattr(dag_class, _ATTRIBUTE):
             return
+        try:
+            all_ready, given = dag_class.ready_jobs.fget, dag_class.priority
+        except AttributeError as error:
+            return _give_up(workflow, error)
         setattr(dag_class, _ATTRIBUTE, True)
-        all_ready, given = dag_class.ready_jobs.fget, dag_class.priority
 
         def ready_jobs(dag: Any) -> Collection[Any]:
             order: RunOrder | None = getattr(dag.workflow, _ATTRIBUTE, None)
             ready: Collection[Any] = all_ready(dag)
-            return ready if order is None else order.ready(dag, ready)
+            if order is not None:
+                try:
+                    return order.ready(dag, ready)
+                except AttributeError as error:
+                    _give_up(dag.workflow, error)
+            return ready
 
         def priority(dag: Any, job: Any) -> Any:
             order: RunOrder | None = getattr(dag.workflow, _ATTRIBUTE, None)
@@ -114,8 +122,7 @@ class RunOrder:
     def _say(self, jobs: Sequence[Any]) -> None:
         batch = next(of[0] for of in map(self._run_of, jobs) if of is not None)
         if len(jobs) > 1:
-            logger = importlib.import_module("snakemake.logging").logger
-            logger.info(
+            _logger().info(
                 f"{batch.experiment.file}: batch {batch.grid.batch}: {len(jobs)} runs start in "
                 f"rounds, in random order, seed {batch.seed}"
             )
@@ -147,6 +154,16 @@ class RunOrder:
             found = (getattr(function, "run_of", None) for function in functions)
             self._rules[job.rule] = next((of for of in found if of is not None), None)
         return self._rules[job.rule]
+
+
+def _logger() -> Any:
+    return importlib.import_module("snakemake.logging").logger
+
+
+def _give_up(workflow: Any, error: AttributeError) -> None:
+    """Another version of Snakemake lacks a part: the runs start in its own order."""
+    setattr(workflow, _ATTRIBUTE, None)
+    _logger().warning(f"the runs of batches do not start in rounds with this Snakemake: {error}")
 
 
 def _depending(dag: Any, job: Any) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from support import run
 
-from snakemake_kochi.library.run_order import in_order
+from snakemake_kochi.library.run_order import RunOrder, in_order
 
 from .conftest import ExampleProject, begin_project
 
@@ -111,3 +112,12 @@ def test_a_seed_determines_the_order_and_another_one_gives_another_order() -> No
     rounds = [order(7)[at : at + 6] for at in range(0, 24, 6)]
     assert len({tuple(n for _, n in each) for each in rounds}) > 1
     assert order(None) == [(point.duplicate, point.n) for point in points]
+
+
+def test_a_snakemake_without_the_parts_that_order_needs_runs_in_its_own_order(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "snakemake.dag", SimpleNamespace(DAG=object))
+    monkeypatch.setattr(logging.getLogger("snakemake"), "propagate", True)
+    RunOrder(lambda: []).begin(SimpleNamespace())
+    assert "do not start in rounds with this Snakemake" in caplog.text
