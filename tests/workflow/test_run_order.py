@@ -119,5 +119,5 @@ def test_a_snakemake_without_the_parts_that_order_needs_runs_in_its_own_order(
 ) -> None:
     monkeypatch.setitem(sys.modules, "snakemake.dag", SimpleNamespace(DAG=object))
     monkeypatch.setattr(logging.getLogger("snakemake"), "propagate", True)
-    RunOrder(lambda: []).begin(SimpleNamespace())
+    RunOrder(list).begin(SimpleNamespace())
     assert "do not start in rounds with this Snakemake" in caplog.text
