@@ -12,6 +12,7 @@ The locks are flocks: they end with their process, however it ends.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -25,6 +26,7 @@ from snakemake_kochi.errors import KochiError
 VARIABLE = "KOCHI_NODE_LOCK"
 # For a job that has the lock: the host on which it has it, for all that it starts there.
 HELD_VARIABLE = "KOCHI_NODE_LOCK_HELD"
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _MOST_NAMED = 5  # processes
 # Not $TMPDIR: it may differ between two terminals.
 _SHARED_MEMORY, _TEMPORARY = Path("/dev/shm"), Path("/tmp")
@@ -70,8 +72,8 @@ def acquire(directory: Path, is_exclusive: bool, who: str, wait: bool = True) ->
     with _opened(directory / "turn") as turn:
         jobs = _open(directory / "jobs")
         try:
-            fcntl.flock(turn, fcntl.LOCK_EX | how)
-            fcntl.flock(jobs, (fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH) | how)
+            _lock(turn, fcntl.LOCK_EX | how)
+            _lock(jobs, (fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH) | how)
             os.ftruncate(jobs, 0)  # a killed one has left its name
             if is_exclusive:
                 os.pwrite(jobs, who.encode("utf-8", "surrogateescape"), 0)
@@ -81,6 +83,21 @@ def acquire(directory: Path, is_exclusive: bool, who: str, wait: bool = True) ->
                 return None
             raise
         return jobs
+
+
+def _lock(descriptor: int, operation: int) -> None:
+    """flock, or a warning where the directory of the lock has no locks: jobs run all the same."""
+    try:
+        fcntl.flock(descriptor, operation)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        import logging  # loaded only where it is needed: see `tests/phases/test_imports.py`
+
+        logging.getLogger(__name__).warning(
+            f"kochi: exclusive jobs are not kept apart on this computer: {error.strerror}. "
+            f"Name a directory with file locks: export {VARIABLE}=DIRECTORY"
+        )
 
 
 def release(descriptor: int) -> None:
@@ -157,5 +174,6 @@ def _opened(path: Path) -> Iterator[int]:
 
 def _unlock(descriptor: int) -> None:
     # Closing is not enough: a process that was forked meanwhile has a copy until its exec.
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)

@@ -22,7 +22,7 @@ from snakemake_kochi.files import (
     read_json,
     to_json,
 )
-from snakemake_kochi.node_lock import count_others, held
+from snakemake_kochi.node_lock import HELD_VARIABLE, count_others, held
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.enclosing import enclosure_of
 from snakemake_kochi.phases.ending import STATUS_OF_TIMEOUT, Ended
@@ -229,7 +229,9 @@ def _run_measured(
 
     `system`: that of the node, see `node.system`. `files`: its artifacts.
     """
-    variables = {**around.variables, **started.variables, **task.variables}
+    # A Snakemake in the script must not wait for the end of the script.
+    holding = {HELD_VARIABLE: os.uname().nodename}
+    variables = {**around.variables, **started.variables, **task.variables, **holding}
     environment, wrapper = replace(around, variables=variables), started.wrapper
     if enclosure:
         environment, inner = enclosure.around(environment)

@@ -120,7 +120,7 @@ def test_a_node_that_is_not_quiet_is_told_in_the_table(
         rows = list(csv.DictReader(stream))
     assert all(row["run_warnings"].startswith("load: other processes used ") for row in rows)
     table = (directory / "results/local/bench/all.md").read_text()
-    assert "The node was not quiet in 4 of 4 runs: load in 4 (other processes used " in table
+    assert "The node was not quiet in 4 of 4 runs: load in 4 of 4 (other processes used " in table
 
 
 def test_only_what_a_launcher_does_makes_a_run_stale(

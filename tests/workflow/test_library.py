@@ -182,6 +182,8 @@ def test_a_run_script_sees_the_environment_of_a_kochi_job(
         # parameters tell.
         assert seen.pop("KOCHI_CPUS") == format_cpus(os.sched_getaffinity(0))
         assert seen.pop("KOCHI_GPUS") == ""
+    assert seen.pop("KOCHI_NODE_LOCK") == os.environ["KOCHI_NODE_LOCK"]
+    assert seen.pop("KOCHI_NODE_LOCK_HELD") == platform.node()
     assert seen.pop("KOCHI_HOSTFILE").startswith(f"{root}/projects/")
     assert seen == {
         "KOCHI_NODELIST": platform.node(),

@@ -38,7 +38,7 @@ def test_records_are_as_the_schema_describes(finished_project: Any) -> None:
     for record in records:
         assert contradictions(record) == []
         # Others, such as those of failed attempts and of rules of one's own, are not required.
-        assert record.keys() == {*record_schema()["required"], "output"}
+        assert record.keys() == {*record_schema()["required"], "output", "seed"}
         assert len(json.dumps(record)) - len(record["snapshot"]["diff"]) < 6000
 
 
