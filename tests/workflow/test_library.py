@@ -358,7 +358,7 @@ def test_values_stay_the_texts_they_are_in_the_table(finished_project: Any) -> N
     assert [row.split(",")[1] for row in table.splitlines()[1:]] == ["1.10", "1.1", "007"]
     summary = (project.directory / "results/local/sum/first.md").read_text()
     cells = [[cell.strip() for cell in line.split("|")] for line in summary.splitlines()]
-    assert [row[1:3] for row in cells[4:]] == [["1.10", "1"], ["1.1", "1"], ["007", "1"]]
+    assert [row[1:3] for row in cells[4:7]] == [["1.10", "1"], ["1.1", "1"], ["007", "1"]]
 
 
 def test_long_and_repetitive_values_make_no_impossible_file_names(finished_project: Any) -> None:
