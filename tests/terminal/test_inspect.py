@@ -106,7 +106,11 @@ class OrdinaryUser:
         # The interpreter may be in the home of root.
         self.hidden = self.directory / "root"
         self.hidden.mkdir()
-        self.environment = {"HOME": str(self.home), "KOCHI_ROOT": str(self.home / "kochi")}
+        self.environment = {
+            "HOME": str(self.home),
+            "KOCHI_ROOT": str(self.home / "kochi"),
+            "KOCHI_NODE_LOCK": str(self.home),
+        }
 
     def mounts(self) -> Iterator[str]:
         yield f"mount --bind {self.directory}/passwd /etc/passwd"
