@@ -494,7 +494,8 @@ def test_a_machine_may_say_that_controllers_are_in_allocations(
     script = "touch begun$KOCHI_PARAM_N; while [ ! -e ../../go ]; do sleep 0.1; done"
     write(
         here / "one.yaml",
-        f"batches: {{all: {{params: {{n: 1}}}}}}\nrun: {{script: '{script}'}}\n",
+        "batches: {all: {params: {n: 1}}}\n"
+        f"run: {{depend_params: [n], script: '{script}'}}\n",
     )
     line = ("batch", "--launch", "one.yaml", "all")
     assert shell(*line).status == 0
