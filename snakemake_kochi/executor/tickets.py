@@ -143,23 +143,16 @@ class InnerCommands:
         return parts if self._is_plain else None
 
 
-def _would_change(value: str) -> bool:
-    """Whether Snakemake writes or reads a value in `--target-jobs` wrongly.
-
-    It splits at commas, takes quotes from the ends, and escapes for Python, not for a shell.
-    """
-    has_both = {"'", '"'} <= set(value)
-    return "," in value or "\\" in value or has_both or value != value.strip("'\"")
-
-
 def with_readable_targets(arguments: str, job: Any) -> str:
     """A job's own arguments, from which a Snakemake reads the wildcards as they are.
 
-    Jobs with values that `--target-jobs` would change are named by a file that they make.
+    Snakemake splits the values in `--target-jobs` at commas, and takes quotes from their ends. Jobs
+    with such values are named by a file that they make.
     """
     targets, files = [], []
     for one in single_jobs(job):
-        if any(map(_would_change, map(str, one.wildcards_dict.values()))):
+        values = one.wildcards_dict.values()
+        if any("," in value or value != value.strip("'\"") for value in map(str, values)):
             files.append(str(one.output[0]))
         else:
             targets += one.get_target_spec()
