@@ -27,7 +27,7 @@ from snakemake_kochi.queue.result import Attempt, Reason
 Found = TypeVar("Found")
 
 # Seconds; less than the limit of a test, so that the test fails with what the command has printed.
-COMMAND_LIMIT = 200.0
+COMMAND_LIMIT = 360.0
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # The checkout is what is tested, whatever is installed. For the other one see its sitecustomize.py.
