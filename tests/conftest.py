@@ -36,8 +36,8 @@ _BETWEEN = 3  # modules that compute, between two that wait
 _REAL = ("remote", "slurm", "terminal")
 _REAL_FIXTURE = "slurm"
 
-# Seconds after which a test is said to hang. None takes half as long on two busy cores; the first of
-# those that share a finished project waits until it has been made.
+# Seconds after which a test is said to hang. None takes half as long on two busy cores; the first
+# of those that share a finished project waits until it has been made.
 _LIMIT = 400
 _REAL_LIMIT = 480
 _TEARDOWN_LIMIT = 120
