@@ -142,7 +142,16 @@ def _with_descendants(pids: Iterable[int]) -> list[ProcessIdentity]:
 
 def running_children() -> set[int]:
     """The children of this process without those that a script left to it."""
-    return set(child_pids()) - _left
+    return _children() - _left
+
+
+def _children() -> set[int]:
+    # One call where there is none, as after most scripts.
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return set()
+    return set(child_pids())
 
 
 class Remains:
@@ -153,7 +162,7 @@ class Remains:
         """`files` are outputs of the script, `logs` those to which it prints."""
         adopt_orphans()
         self._files, self._logs = list(map(str, files)), list(map(str, logs))
-        self._before = set(child_pids())
+        self._before = _children()
 
     def wait(self, is_success: bool, ends_at: float | None, follow: Callable[[], None]) -> str:
         """After a success, wait for what the script's pipeline still writes; `follow` meanwhile.
@@ -161,14 +170,15 @@ class Remains:
         Returns why not all of it was written, or "". All other processes stay, but for those that
         only hold what the script prints.
         """
-        left = self._reap()
-        unfinished = self._wait_for(left, ends_at, follow) if is_success and left else ""
+        if not (left := self._reap()):
+            return ""
+        unfinished = self._wait_for(left, ends_at, follow) if is_success else ""
         _left.update(self._orphans)
         return unfinished
 
     @property
     def _orphans(self) -> set[int]:
-        return set(child_pids()) - self._before
+        return _children() - self._before
 
     def _wait_for(
         self, left: list[ProcessIdentity], ends_at: float | None, follow: Callable[[], None]
