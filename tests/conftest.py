@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
@@ -65,6 +67,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     support.default_executor = config.getoption("--executor")
+    # Each process is a computer of its own, also for fixtures that several tests share: else the
+    # exclusive jobs of all of them would take turns.
+    os.environ["KOCHI_NODE_LOCK"] = tempfile.mkdtemp(prefix="kochi-lock-")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -109,6 +114,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 def pytest_unconfigure() -> None:
     PROGRAMS.close()
+    shutil.rmtree(os.environ["KOCHI_NODE_LOCK"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
