@@ -51,8 +51,10 @@ _EXPERIMENT = """
              grep -e ^Sig[BCI] -e ^Umask -e ^Cpus_allowed: $process/status >> made
              cut -d' ' -f 7,19 $process/stat >> made
              readlink $process/cwd $process/fd/0 $process/fd/1 $process/fd/2 >> made
-             # Its own file of the script's output, and the end of the script's process.
-             ls $process/fd | wc -l >> made
+             # Without those that it opens at some time while the script runs: the end of the
+             # script's process, and what the kernel says of the load.
+             for file in $process/fd/*; do readlink $file || :; done |
+               grep -v -e pidfd -e ^/proc/ -e ^/sys/ | sort >> made
              test $(cut -d' ' -f 6 $process/stat) = $PPID && echo leader >> made
              trap >> made
              cat
@@ -115,6 +117,7 @@ class Runs:
         text = re.sub(r"(projects/\w+)-[0-9a-f]+", r"\1", text)
         text = re.sub(r"jobs/\d+/\d+/log", "LOG", text)
         text = re.sub(r"line \d+: +\d+ ", "line: ", text)
+        text = re.sub(r"(pipe|socket):\[\d+\]", r"\1", text)
         return re.sub(r"\b\d+\.\d+ s\b|workers/\d+", "...", text)
 
 

@@ -47,10 +47,13 @@ def test_jobs_too_long_for_the_rest_of_an_allocation_go_to_another_one(
 
 
 def hasten(project: ClusterProject) -> None:
-    """Slurm delays requeued jobs for two minutes."""
+    """Slurm delays requeued jobs for two minutes.
+
+    A node does not launch a job in the second in which it has killed it.
+    """
     wait_until(lambda: list(project.cluster.jobs().values()) == ["PENDING"])
     [allocation] = project.cluster.jobs()
-    project.cluster.run("scontrol", "update", f"JobId={allocation}", "StartTime=now")
+    project.cluster.run("scontrol", "update", f"JobId={allocation}", "StartTime=now+2")
 
 
 def test_a_requeued_allocation_starts_a_worker_again_and_jobs_are_done_once(

@@ -140,7 +140,10 @@ def kill_node(cluster: SlurmCluster, worker: WorkerState) -> str:
 
 
 def hasten(cluster: SlurmCluster) -> None:
-    """Slurm delays requeued jobs for two minutes."""
+    """Slurm delays requeued jobs for two minutes.
+
+    A node does not launch a job in the second in which it has killed it.
+    """
     held_back: set[str] = set()
 
     def are_known() -> bool:
@@ -150,7 +153,7 @@ def hasten(cluster: SlurmCluster) -> None:
 
     wait_until(are_known)
     for allocation in held_back:
-        cluster.run("scontrol", "update", f"JobId={allocation}", "StartTime=now")
+        cluster.run("scontrol", "update", f"JobId={allocation}", "StartTime=now+2")
 
 
 def has_come_back(project: ClusterProject, those: Sequence[WorkerState]) -> bool:
