@@ -72,12 +72,15 @@ def acquire(directory: Path, is_exclusive: bool, who: str, wait: bool = True) ->
     with _opened(directory / "turn") as turn:
         jobs = _open(directory / "jobs")
         try:
-            _lock(turn, fcntl.LOCK_EX | how)
-            _lock(jobs, (fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH) | how)
+            fcntl.flock(turn, fcntl.LOCK_EX | how)
+            fcntl.flock(jobs, (fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH) | how)
             os.ftruncate(jobs, 0)  # a killed one has left its name
             if is_exclusive:
                 os.pwrite(jobs, who.encode("utf-8", "surrogateescape"), 0)
         except BaseException as error:
+            if isinstance(error, OSError) and error.errno in _UNSUPPORTED:
+                _warn(error)
+                return jobs
             os.close(jobs)
             if isinstance(error, BlockingIOError):
                 return None
@@ -85,19 +88,14 @@ def acquire(directory: Path, is_exclusive: bool, who: str, wait: bool = True) ->
         return jobs
 
 
-def _lock(descriptor: int, operation: int) -> None:
-    """flock, or a warning where the directory of the lock has no locks: jobs run all the same."""
-    try:
-        fcntl.flock(descriptor, operation)
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
-        import logging  # loaded only where it is needed: see `tests/phases/test_imports.py`
+def _warn(error: OSError) -> None:
+    """Say that the directory of the lock has no locks: jobs run all the same."""
+    import logging  # loaded only where it is needed: see `tests/phases/test_imports.py`
 
-        logging.getLogger(__name__).warning(
-            f"kochi: exclusive jobs are not kept apart on this computer: {error.strerror}. "
-            f"Name a directory with file locks: export {VARIABLE}=DIRECTORY"
-        )
+    logging.getLogger(__name__).warning(
+        f"kochi: exclusive jobs are not kept apart on this computer: {error.strerror}. "
+        f"Name a directory with file locks: export {VARIABLE}=DIRECTORY"
+    )
 
 
 def release(descriptor: int) -> None:

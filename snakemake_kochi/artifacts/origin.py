@@ -6,7 +6,6 @@ path in a commit of one. Reads only.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -35,10 +34,10 @@ from snakemake_kochi.artifacts.published import (
     published_name,
     refs_elsewhere,
 )
-from snakemake_kochi.artifacts.record import checked_form, parse_record
+from snakemake_kochi.artifacts.record import checked_form, digest_written, parse_record
 from snakemake_kochi.artifacts.restored import restored_from
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
-from snakemake_kochi.files import is_name, to_json
+from snakemake_kochi.files import is_name
 from snakemake_kochi.git import FULL_IDENTITY, run_git
 from snakemake_kochi.paths import WorkingPaths
 
@@ -214,12 +213,7 @@ def _origin(
             f"the record of {path} lacks {', '.join(missing)}: it was edited, or written by "
             "another version of snakemake_kochi"
         )
-    dest = path.partition("/")[2]
-    own: Mapping[str, Any] = next((a for a in record["artifacts"] if a["dest"] == dest), {})
-    written = own.get("sha256")
-    if own.get("type") == "stats":
-        # Such an artifact is the record itself, which cannot contain its own digest.
-        written = hashlib.sha256(to_json(as_written)).hexdigest()
+    written = digest_written(as_written, path.partition("/")[2])
     state: Literal["identical", "changed", "unknown"] = "unknown"
     if written and digest:
         state = "identical" if written == digest else "changed"

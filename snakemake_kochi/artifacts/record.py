@@ -86,6 +86,16 @@ def todays_form(record: Mapping[str, Any], where: str) -> dict[str, Any]:
     return found
 
 
+def digest_written(record: Mapping[str, Any], dest: str) -> str | None:
+    """The SHA-256 of the artifact that a run wrote there, of its record as it was written; None if
+    the record does not tell. Raises KeyError and TypeError for a damaged record."""
+    own: Mapping[str, Any] = next((a for a in record["artifacts"] if a["dest"] == dest), {})
+    if own.get("type") == "stats":
+        # Such an artifact is the record itself, which cannot contain its own digest.
+        return hashlib.sha256(to_json(record)).hexdigest()
+    return own.get("sha256")
+
+
 def why_edited(record: Path, files: Mapping[str, Path]) -> str:
     """Why a result is not what its run wrote: one of its files, by destination, was edited; "" if
     none was. Raises OSError and DamagedFileError.
@@ -99,14 +109,7 @@ def why_edited(record: Path, files: Mapping[str, Path]) -> str:
         is_younger = found.st_mtime_ns > written.st_mtime_ns
         if not is_younger and found.st_ctime_ns <= written.st_ctime_ns:
             continue
-        content = read_json(record)
-        own: Mapping[str, Any] = next(
-            (each for each in content["artifacts"] if each["dest"] == dest), {}
-        )
-        expected = own.get("sha256")
-        if own.get("type") == "stats":
-            # Such an artifact is the record itself.
-            expected = hashlib.sha256(to_json(content)).hexdigest()
+        expected = digest_written(read_json(record), dest)
         with file.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         if expected and digest != expected:

@@ -104,9 +104,11 @@ class RunOrder:
         if (scheduler := dag.workflow.scheduler) is None:
             return jobs  # no job starts yet
         runs: dict[str, list[Any]] = {}
+        batches: dict[str, BatchRules] = {}
         for job in jobs:
             of = self._run_of(job)
             if of is not None and of[0].seed is not None and of[0].name not in self._begun:
+                batches[of[0].name] = of[0]
                 runs.setdefault(of[0].name, []).append(job)
         if not runs:
             return jobs
@@ -116,16 +118,8 @@ class RunOrder:
         for name, own in runs.items():
             if name not in awaited:
                 self._begun.add(name)
-                self._say(own)
+                _say(batches[name], len(own))
         return [job for job in jobs if job not in held] if held else jobs
-
-    def _say(self, jobs: Sequence[Any]) -> None:
-        batch = next(of[0] for of in map(self._run_of, jobs) if of is not None)
-        if len(jobs) > 1:
-            _logger().info(
-                f"{batch.experiment.file}: batch {batch.grid.batch}: {len(jobs)} runs start in "
-                f"rounds, in random order, seed {batch.seed}"
-            )
 
     def _batches_after(self, dag: Any, job: Any) -> frozenset[str]:
         """The batches whose runs use what a job makes, or what is made of it; none for a run."""
@@ -154,6 +148,14 @@ class RunOrder:
             found = (getattr(function, "run_of", None) for function in functions)
             self._rules[job.rule] = next((of for of in found if of is not None), None)
         return self._rules[job.rule]
+
+
+def _say(batch: BatchRules, runs: int) -> None:
+    if runs > 1:
+        _logger().info(
+            f"{batch.experiment.file}: batch {batch.grid.batch}: {runs} runs start in rounds, in "
+            f"random order, seed {batch.seed}"
+        )
 
 
 def _logger() -> Any:

@@ -250,7 +250,7 @@ def read_yaml(file: str, text: str) -> Document:
     converter = _Converter(file)
     node = compose(file, text)
     data = {} if node is None else converter.convert(node, ())
-    if isinstance(data, Scalar) and data.kind == "null":
+    if is_null(data):
         data = {}
     source_map = converter.problems.source_map
     return Document(data, source_map, converter.problems, Problems(source_map))

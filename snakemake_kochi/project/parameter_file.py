@@ -9,7 +9,7 @@ from typing import Any
 
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.document import Document, Scalar, names, section
+from snakemake_kochi.project.document import Document, Scalar, is_null, names, section
 from snakemake_kochi.project.parameters import CSV, SERIES, ParameterValues
 from snakemake_kochi.project.problems import KeyPath, Problems
 from snakemake_kochi.project.series import USAGE, number_of_arguments_problem
@@ -203,4 +203,4 @@ def _name_of(path: KeyPath) -> str:
 
 def _is_below(value: Any) -> bool:
     """Whether this is written after a value with parameters of its own."""
-    return isinstance(value, dict) or (isinstance(value, Scalar) and value.kind == "null")
+    return isinstance(value, dict) or is_null(value)
