@@ -115,6 +115,9 @@ def _allocation(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> 
             found[field] = read(text)
         except ValueError as error:
             problems.add((*path, key), f"{text!r}: {error}")
+    if optional_text(machine.get("alloc_script")) is not None:
+        # It may start all of them on one host, where they would wait for each other.
+        found.setdefault("max_workers", max(1, found.get("min_workers", 0)))
     return AllocationSettings(**found)
 
 

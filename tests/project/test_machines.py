@@ -27,7 +27,13 @@ def problem(text: str) -> str:
 def test_a_machine_of_kochi_has_no_scheduler_and_what_every_machine_has() -> None:
     found = machine("{alloc_script: sbatch --wrap x}")
     assert (found.scheduler, found.alloc_script) == (None, "sbatch --wrap x")
-    assert found.allocation == AllocationSettings()
+    # One worker: the script may start several on one host.
+    assert found.allocation == AllocationSettings(max_workers=1)
+    more = (
+        "alloc_script: x, allocation: {min_workers: 2}",
+        "alloc_script: x, allocation: {max_workers: 9}",
+    )
+    assert [machine(f"{{{each}}}").allocation.max_workers for each in more] == [2, 9]
 
 
 def test_a_machine_has_all_that_is_requested_from_slurm() -> None:
