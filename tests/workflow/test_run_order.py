@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support import run
+from support import git, run, write
 
 from snakemake_kochi.library.run_order import RunOrder, in_order
 
@@ -38,6 +38,32 @@ EXPERIMENT = """
     run:
       depend_params: [version, n]
       script: echo "$KOCHI_PARAM_VERSION $KOCHI_PARAM_N" >> "$RAN"
+    """
+# Of three parameters, of which only `n` is one of the run script's.
+VARIED = """
+    depends: [{name: tool, recipe: "${tool}"}]
+    default_params: {n: 0}
+    default_duplicates: 2
+    seed: 3
+    batches:
+      all:
+        code: [main, other]
+        params: {tool: [one, two], n: [1, 2]}
+        artifacts:
+          - {type: stdout, dest: 'varied/${code}_${tool}_${n}_${duplicate}.log'}
+    build:
+      script: echo build >> "$RAN"
+    run:
+      depend_params: [n]
+      script: |
+        echo "$(cat code) $KOCHI_RECIPE_TOOL $KOCHI_PARAM_N" >> "$RAN"
+        [ "$KOCHI_PARAM_N" != "${BROKEN:-}" ]
+    """
+TOOL = """
+    dependencies:
+      tool:
+        script: echo install >> "$RAN"
+        recipes: [{name: one}, {name: two}]
     """
 POINTS = ["1 1", "1 2", "2 1", "2 2"]
 # Without the table, which takes longer than all runs.
@@ -82,6 +108,35 @@ def test_runs_start_in_rounds_after_all_builds_and_go_on_in_the_order_of_before(
     command = ("-m", "snakemake_kochi.cli", "show", "batch", "order.yaml", "rounds", "--json")
     shown: dict[str, Any] = json.loads(run(sys.executable, *command, cwd=ordered.directory).stdout)
     assert (shown["order"], shown["seeds"], shown["counts"]["done"]) == ("listed", [5], 12)
+
+
+def test_rounds_go_across_code_and_recipes_and_a_retry_keeps_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAN", str(tmp_path / "ran"))
+    files = {"kochi.yaml": TOOL, "varied.yaml": VARIED, "code": "main\n"}
+    project = begin_project(tmp_path / "project", tmp_path / "ran", files)
+    git(project.directory, "checkout", "-qb", "other")
+    write(project.directory / "code", "other\n")
+    project.commit()
+    batch = (*("-m", "snakemake_kochi.cli", "batch"), "varied.yaml", "all")
+    monkeypatch.setenv("BROKEN", "2")
+    command = (sys.executable, *batch, "--", "--keep-going")
+    assert run(*command, cwd=project.directory).returncode == 1
+    ran = starts(project)
+    assert sorted(ran[:4]) == ["build"] * 2 + ["install"] * 2
+    names = [
+        f"{code} {tool} {n}"
+        for code in ("main", "other")
+        for tool in ("one", "two")
+        for n in (1, 2)
+    ]
+    assert [sorted(ran[4:12]), sorted(ran[12:])] == [names] * 2
+    assert ran[4:12] != ran[12:]
+
+    monkeypatch.delenv("BROKEN")
+    assert run(sys.executable, *batch, "--retry", "failed", cwd=project.directory).returncode == 0
+    assert starts(project) == [each for each in ran[4:] if each.endswith(" 2")]
 
 
 def test_a_failed_build_holds_up_only_the_points_that_use_it(
