@@ -244,6 +244,9 @@ def test_a_probe_that_is_interrupted_leaves_no_process(
     def interrupt() -> None:
         wait_until(lambda: noted.exists() and noted.read_text().endswith("\n"))
         found.append(psutil.Process(int(noted.read_text())))
+        # Before, the child is not known yet: it would end by itself, minutes later.
+        main = threading.main_thread().ident
+        wait_until(lambda: sys._current_frames()[main].f_code.co_name == "_listen")
         os.kill(os.getpid(), signal.SIGINT)
 
     interrupter = threading.Thread(target=interrupt)
