@@ -310,7 +310,6 @@ class PlainShells:
             threads=job.threads,
             inputs=tuple(map(str, job.input)),
             latency_wait=self._latency_wait,
-            logs=tuple(map(str, job.log)),
             directories=tuple(relative_to(str(path), directory) for path in directories),
             benchmark=benchmark and Benchmark(str(benchmark), job.benchmark_repeats or 1),
             temporary_directory=token,

@@ -251,6 +251,7 @@ def make_ticket(
         labels=_labels(job, choice, directory),
         identity=identity,
         outputs=outputs_of(job, directory),
+        logs=tuple(str(path) for one in single_jobs(job) for path in one.log),
         shell=choice.shell,
         job_arguments=None if choice.runner == "command" else command.job_arguments,
     )

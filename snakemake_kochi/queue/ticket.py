@@ -141,7 +141,7 @@ class ShellJob:
     `script` is executed by `executable` with `-c`, in the ticket's directory. If
     `temporary_directory` is not empty, it is a text in the script that stands for the node's
     temporary directory. `threads` is the number of threads that libraries get. Before the script
-    runs, all of the ticket's `outputs` and the `logs` are removed; those in `directories` are
+    runs, all of the ticket's `outputs` and `logs` are removed; those in `directories` are
     removed with their content. The directories of all these files are made. The job waits for the
     `inputs` for up to `latency_wait` seconds. All files are absolute or relative to the ticket's
     directory. `environment` is added to the job's environment. If all that the script does is to
@@ -154,7 +154,6 @@ class ShellJob:
     threads: int = 1
     inputs: tuple[str, ...] = ()
     latency_wait: float = 0
-    logs: tuple[str, ...] = ()
     directories: tuple[str, ...] = ()
     benchmark: Benchmark | None = None
     temporary_directory: str = ""
@@ -164,7 +163,7 @@ class ShellJob:
     def __post_init__(self) -> None:
         for name in ("script", "executable", "temporary_directory"):
             _require(_is_text(getattr(self, name)), name, "text without NUL")
-        for name in ("inputs", "logs", "directories", "phase"):
+        for name in ("inputs", "directories", "phase"):
             value = getattr(self, name)
             is_good = isinstance(value, tuple) and all(map(_is_text, value))
             _require(is_good, f"{name} {value!r}", "a tuple of texts without NUL")
@@ -186,7 +185,7 @@ class ShellJob:
         """Validate an object. Raises KochiError, KeyError or TypeError."""
         _require(isinstance(data, dict), f"shell {data!r}", "an object")
         benchmark = data["benchmark"]
-        lists = {name: tuple(data[name]) for name in ("inputs", "logs", "directories")}
+        lists = {name: tuple(data[name]) for name in ("inputs", "directories")}
         lists["phase"] = tuple(data.get("phase", ()))  # missing in tickets of an earlier release
         return cls(
             **{**data, **lists, "benchmark": None if benchmark is None else Benchmark(**benchmark)}
@@ -200,8 +199,8 @@ class Ticket:
     `command` is an argument list, `directory` an absolute path. `environment` is added to the
     worker's own; `labels` are shown to people. `Queue.submit` sets `job`, `queue` and `machine`.
     `attempt` is the number of the present or next execution, from 1. `identity` is equal for two
-    tickets that do the same work with the same inputs; None when it is unknown. `outputs` are the
-    files that the job writes, relative to `directory`.
+    tickets that do the same work with the same inputs; None when it is unknown. The job writes the
+    `outputs` and the `logs`, files relative to `directory`.
 
     `command` is always valid. Two other descriptions of the same work may accompany it, for faster
     runners. One is `shell`. The other is `job_arguments`: the range (start, stop) of those
@@ -225,6 +224,7 @@ class Ticket:
     submitted: str = field(default_factory=now)
     identity: str | None = None
     outputs: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
     shell: ShellJob | None = None
     job_arguments: tuple[int, int] | None = None
 
@@ -260,11 +260,10 @@ class Ticket:
         _require(
             self.identity is None or _is_text(self.identity), f"identity {self.identity!r}", "text"
         )
-        _require(
-            isinstance(self.outputs, tuple) and all(map(_is_text, self.outputs)),
-            f"outputs {self.outputs!r}",
-            "a tuple of texts without NUL",
-        )
+        for name in ("outputs", "logs"):
+            files = getattr(self, name)
+            is_good = isinstance(files, tuple) and all(map(_is_text, files))
+            _require(is_good, f"{name} {files!r}", "a tuple of texts without NUL")
         _require(
             self.shell is None or isinstance(self.shell, ShellJob),
             f"shell {self.shell!r}",
@@ -297,6 +296,7 @@ class Ticket:
             "resources": self.resources.to_dict(),
             "identity": self.identity,
             "outputs": list(self.outputs),
+            "logs": list(self.logs),
             "shell": None if self.shell is None else self.shell.to_dict(),
             "job_arguments": self.job_arguments,
             "controller": self.controller,
@@ -308,12 +308,12 @@ class Ticket:
     def from_dict(cls, data: Mapping[str, Any], where: Path) -> Ticket:
         """Validate the content of the file `where`. Raises DamagedFileError, naming the key."""
         if data.get("version") == 1:
-            data = {**data, "identity": None, "outputs": []}
+            data = {**data, "identity": None, "outputs": [], "logs": []}
         try:
             needs = data["resources"]
             if not isinstance(needs, dict):
                 raise DamagedFileError(f"{where}: key 'resources': an object was expected")
-            outputs = data["outputs"]
+            outputs, logs = data["outputs"], data["logs"]
             # These keys are missing in tickets of an earlier release; the command is always
             # present.
             shell, arguments = data.get("shell"), data.get("job_arguments")
@@ -326,6 +326,7 @@ class Ticket:
                 identity=data["identity"],
                 # The type check refuses a value that is not a list.
                 outputs=tuple(outputs) if isinstance(outputs, list) else outputs,
+                logs=tuple(logs) if isinstance(logs, list) else logs,
                 shell=None if shell is None else ShellJob.from_dict(shell),
                 job_arguments=tuple(arguments) if isinstance(arguments, list) else arguments,
                 controller=data["controller"],

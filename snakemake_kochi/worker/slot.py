@@ -251,10 +251,9 @@ class Slot:
         """Those of the processes left that must end now, and not when they have written all."""
         if self._pipeline is None:
             ticket = self.claim.ticket
-            logs = () if ticket.shell is None else ticket.shell.logs
             self._pipeline = OwnPipeline(
                 [os.path.join(ticket.directory, output) for output in ticket.outputs],
-                [str(self.log), *(os.path.join(ticket.directory, log) for log in logs)],
+                [str(self.log), *(os.path.join(ticket.directory, log) for log in ticket.logs)],
                 self._child.process.start,
                 self._expires,
                 self._say,

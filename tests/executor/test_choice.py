@@ -480,7 +480,7 @@ def test_a_shell_job_has_all_data_that_a_worker_needs(tmp_path: Path) -> None:
     assert token.isidentifier()
     assert shell.script == f"set -euo pipefail;  touch out/file {token}"
     assert shell.inputs == ("in.txt",)
-    assert shell.logs == ("logs/one.log",)
+    assert ticket.logs == ("logs/one.log",)
     assert shell.directories == ("out/many",)
     assert shell.benchmark == Benchmark("bm/one.tsv", 3)
     assert (shell.threads, shell.latency_wait) == (2, 7)

@@ -85,6 +85,7 @@ class Site:
                 resources=resources,
                 controller=fields.get("controller"),  # type: ignore[arg-type]
                 outputs=fields.get("outputs", ()),  # type: ignore[arg-type]
+                logs=fields.get("logs", ()),  # type: ignore[arg-type]
             )
             for i, script in enumerate(scripts)
         ]

@@ -77,11 +77,14 @@ def test_what_holds_only_the_log_is_ended_with_a_remark(site):
     site.submit(
         "sleep 600 &",
         "exec &> >(tee log | cat > out); sleep 601 & echo whole",
+        "sleep 602 &> /dev/null 3> declared.log &",
         outputs=("out",),
+        logs=("declared.log",),
     )
-    site.start(cores=2, stay=True)
-    assert site.ended(0).result.ok and site.ended(1).result.ok
+    site.start(cores=3, stay=True)
+    assert all(site.ended(job).result.ok for job in range(3))
     assert site.log(0).startswith("kochi: ending sleep (")
+    assert site.log(2).startswith("kochi: ending sleep (")
     assert (site.directory / "out").read_text() == "whole\n"
 
 

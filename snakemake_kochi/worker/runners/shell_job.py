@@ -77,7 +77,7 @@ def _prepare(job: Job, shell: ShellJob, environment: dict[str, str], temporary: 
         )
     for path in job.outputs:
         _remove(path, path in shell.directories)
-    for path in shell.logs:
+    for path in job.logs:
         _remove(path, False)
     for name in THREAD_VARIABLES:
         environment[name] = str(shell.threads)
@@ -87,7 +87,7 @@ def _prepare(job: Job, shell: ShellJob, environment: dict[str, str], temporary: 
             shell.temporary_directory, _use_temporary_directory(environment, temporary)
         )
     benchmark = () if shell.benchmark is None else (shell.benchmark.file,)
-    for directory in {os.path.dirname(path) for path in (*job.outputs, *shell.logs, *benchmark)}:
+    for directory in {os.path.dirname(path) for path in (*job.outputs, *job.logs, *benchmark)}:
         if directory:
             # If the directory is a file, the command gives a better message.
             with contextlib.suppress(FileExistsError):

@@ -134,7 +134,7 @@ class Spawner:
         `environment` is all of the job's. Raises OSError when no process can be made, and
         SpawnerFailedError.
         """
-        names = ("job", "name", "directory", "outputs")
+        names = ("job", "name", "directory", "outputs", "logs")
         request = {
             "job": {name: getattr(ticket, name) for name in names},
             "shell": shell.to_dict(),
