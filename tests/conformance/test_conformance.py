@@ -58,8 +58,7 @@ WORKFLOWS = (
         "outputs",
         before=before_outputs,
         between=change_source,
-        for_command="old_output directory_old benchmark_repeated benchmark_json protected temp "
-        "dangling_link log environment",
+        for_command="old_output benchmark_repeated protected temp environment",
     ),
     Workflow(
         "commands",
@@ -72,8 +71,8 @@ WORKFLOWS = (
             "TMPDIR": f"{RUN_DIRECTORY}/tmp",
             "PWD": f"{RUN_DIRECTORY}/link",
         },
-        for_command="declared_variable environment limits strict tmpdir tmpdir_in_params umask "
-        "own_pipeline working_directory jobid resources_of_late_input set_resources",
+        for_command="declared_variable environment tmpdir umask working_directory jobid "
+        "resources_of_late_input set_resources",
     ),
     Workflow(
         "graph",
@@ -81,23 +80,22 @@ WORKFLOWS = (
         "--cache cache__made --groups group_by_option__first=some --group-components some=2",
         {"SNAKEMAKE_OUTPUT_CACHE": f"{RUN_DIRECTORY}/output-cache"},
         between=change_source_and_lose_cached,
-        for_command="shadow_minimal pipe service group group_by_option cache retried "
-        "retried_attempt",
+        for_command="shadow_minimal pipe service group cache retried_attempt",
     ),
-    Workflow("checkpoints", "checkpoints", between=change_source),
+    Workflow("checkpoints", "checkpoints", between=change_source, for_command="checkpoint_file"),
     Workflow(
         "languages",
         "languages",
         # By itself Snakemake has more of them for executors that are not local.
         "--default-resources mem_mb=50 disk_mb=60",
-        for_command="script comma script_in_shadow run notebook wrapper",
+        for_command="script comma run wrapper",
     ),
     Workflow(
         "failures",
         "failures",
         "--keep-going --latency-wait 1",
-        for_command="fails fails_among_several fails_in_shadow fails_in_group always "
-        "always_with_resources fails_with_log fails_in_benchmark fails_in_run output_missing",
+        for_command="fails_among_several fails_in_group always_with_resources fails_with_log "
+        "fails_in_benchmark fails_in_run output_missing",
     ),
     Workflow(
         "kept",
@@ -106,6 +104,10 @@ WORKFLOWS = (
         f"--snakefile {RUN_DIRECTORY}/top/Snakefile",
         results="elsewhere",
         for_command="fails fails_in_shadow",
+        # What else fails, fails as without the option.
+        features="works fails fails_among_several fails_with_directory fails_with_protected "
+        "fails_with_temp fails_with_log fails_in_shadow fails_in_group fails_in_run needs_failing "
+        "always output_missing not_ensured",
     ),
     Workflow(
         "settings",

@@ -45,7 +45,7 @@ class Workflow:
     and `results` where from there the files of its features are. `before` is done there before the
     first run, and `between` before a second one. The runner `command` makes `for_command` only, if
     that is given, and once: it starts a whole Snakemake for each job, and knows nothing of its kind
-    or of what was there before.
+    or of what was there before. All others make `features` only, if these are given.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Workflow:
     before: Callable[[Path], None] | None = None
     between: Callable[[Path], None] | None = None
     for_command: str = ""
+    features: str = ""
 
 
 _DEFINITION = re.compile(r"^(?:rule|checkpoint|use rule \w+ as) (\w+)(?::| with:)$", re.MULTILINE)
@@ -69,12 +70,14 @@ def feature_of(name: str) -> str:
 
 
 def rules_of(workflow: Workflow) -> set[str]:
-    """The names of all rules but `all`."""
+    """The names of all rules that are made, but `all`."""
     top = WORKFLOWS / workflow.source
     texts = [path.read_text() for path in (*top.rglob("Snakefile"), *top.rglob("*.smk"))]
     names = {name for text in texts for name in _DEFINITION.findall(text)}
     modules = MODULE_RULES if any("\nmodule " in text for text in texts) else set()
-    return (names - {"all", "out", "made", "changed"}) | modules
+    rules = (names - {"all", "out", "made", "changed"}) | modules
+    chosen = workflow.features.split()
+    return {rule for rule in rules if not chosen or feature_of(rule) in chosen}
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,8 @@ class _Run:
         self._base = base
         shutil.copytree(WORKFLOWS / workflow.source, base / "top", symlinks=True)
         (base / "link").symlink_to("top")  # a way to the same directory
-        self._targets = workflow.for_command.split() if executor == "command" else []
+        targets = workflow.for_command if executor == "command" else workflow.features
+        self._targets = targets.split()
         self._directory = base / "top" / workflow.directory
         self._results = self._directory / workflow.results
         self._rules = rules_of(workflow)

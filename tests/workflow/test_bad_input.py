@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,17 +62,6 @@ def test_a_repository_without_a_kochi_yaml_is_named(project: Any) -> None:
     assert "there is no kochi.yaml" in failed.stdout
     assert "kochi init" in failed.stdout
     assert no_frames(failed.stdout)
-
-
-def test_a_missing_compiler_is_said_by_the_shell_and_fails_the_job(
-    project: Any, tmp_path: Path
-) -> None:
-    project.edit("sum.yaml", "cp code.txt built.txt", "no-such-gcc -o built.txt code.txt")
-    failed = project.try_snakemake("sum_first", executor="kochi")
-    assert failed.returncode != 0
-    assert "no-such-gcc: command not found" in failed.stdout
-    assert "the build script ended with exit status 127" in failed.stdout
-    assert "Traceback" not in failed.stdout
 
 
 def test_two_files_that_make_one_rule_are_named(project: Any) -> None:

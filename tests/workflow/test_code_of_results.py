@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support import git, run
 
 from .conftest import results
@@ -16,16 +15,15 @@ BRANCH = "origin/kochi_artifacts_local"
 KOCHI = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
 
 
-@pytest.mark.parametrize("executor", ["local", "kochi"])
-def test_a_clone_has_the_uncommitted_code_of_each_result(
-    finished_project: Any, tmp_path: Path, executor: str
+def test_a_clone_has_the_uncommitted_code_of_each_result_of_any_executor(
+    finished_project: Any, tmp_path: Path
 ) -> None:
     project = finished_project
     top = project.directory
     git(tmp_path, "clone", "--quiet", "--bare", str(top), "bare")
     git(top, "remote", "add", "origin", str(tmp_path / "bare"))
     head = git(top, "rev-parse", "HEAD")
-    for number in (1, 2):
+    for number, executor in ((1, "local"), (2, "kochi")):
         (top / "code.txt").write_text(f"code {number}\n")
         (top / "untracked.txt").write_text(f"untracked {number}\n")
         project.edit("sum.yaml", "n: [", f"n: [{number}0, ")

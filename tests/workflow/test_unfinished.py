@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from support import write
 
-from .conftest import results
+from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.library.part import Part
 
 # n fails while a file of its name is there.
 FAILS = """\
@@ -43,60 +44,56 @@ def failing_project(finished_project: Any) -> Any:
     return make_failing(finished_project)
 
 
-@pytest.mark.parametrize("executor", ["local", "kochi"])
 def test_a_failed_run_is_left_out_of_the_table_and_named_until_it_is_there(
-    failing_project: Any, executor: str
+    failing_project: Any,
 ) -> None:
     project = failing_project
-    project.snakemake(*results(1, 3), executor=executor)
     project.edit("sum.yaml", "n: [1, 3]", "n: [1, 2, 3, 4]")
+    text = (project.directory / "sum.yaml").read_text()
     cause = fails(project, 2)
     plot = files_of_table(project, "png")
-    plot.unlink()
-    project.take_ran()
 
-    done = project.try_snakemake("--keep-going", "sum_first", executor=executor)
-    assert done.returncode == 1
-    assert values_in_table(project) == ["10", "30", "40"]
-    assert plot.read_bytes().startswith(b"\x89PNG")
-    table, _, missing = files_of_table(project, "md").read_text().partition("without a result: 1")
-    assert "|   n |" in table
-    assert "**n=2, duplicate 0**: the run script ended with exit status 3" in missing
-    assert "\n    no more beans for 2\n" in missing
-    *_, said = done.stdout.partition("kochi: sum.yaml: batch first")
-    assert said.startswith(
-        ": 1 of 4 runs has no result; table and plot of the other 3: results/local/sum/first.md\n"
-        "    n=2, duplicate 0: the run script ended with exit status 3\n"
-        "        no more beans for 2\n"
-    )
-    assert project.take_ran() == ["run sum 2", "run sum 4"]
-
-    # What failed is taken out: the table is made again, and is of all there is.
-    text = (project.directory / "sum.yaml").read_text()
-    project.edit("sum.yaml", "n: [1, 2, 3, 4]", "n: [1, 3, 4]")
-    project.snakemake("sum_first", executor=executor)
-    assert project.take_ran() == []
-    assert "without a result" not in files_of_table(project, "md").read_text()
+    # The second time, all others are there from before.
+    for executor, ran in (("local", ["1", "2", "3", "4"]), ("kochi", ["2"])):
+        plot.unlink()
+        project.take_ran()
+        done = project.try_snakemake("--keep-going", "sum_first", executor=executor)
+        assert done.returncode == 1
+        assert project.take_ran() == [f"run sum {n}" for n in ran]
+        assert values_in_table(project) == ["10", "30", "40"]
+        assert plot.read_bytes().startswith(b"\x89PNG")
+        text_of_table = files_of_table(project, "md").read_text()
+        table, _, missing = text_of_table.partition("without a result: 1")
+        assert "|   n |" in table
+        assert "**n=2, duplicate 0**: the run script ended with exit status 3" in missing
+        assert "\n    no more beans for 2\n" in missing
+        *_, said = done.stdout.partition("kochi: sum.yaml: batch first")
+        assert said.startswith(
+            ": 1 of 4 runs has no result; "
+            "table and plot of the other 3: results/local/sum/first.md\n"
+            "    n=2, duplicate 0: the run script ended with exit status 3\n"
+            "        no more beans for 2\n"
+        )
+        if executor == "local":
+            # What failed is taken out: the table is made again, and is of all there is.
+            project.edit("sum.yaml", "n: [1, 2, 3, 4]", "n: [1, 3, 4]")
+            project.snakemake("sum_first")
+            assert project.take_ran() == []
+            assert "without a result" not in files_of_table(project, "md").read_text()
+            (project.directory / "sum.yaml").write_text(text)
 
     # Mended: the missing run, and the whole table.
-    (project.directory / "sum.yaml").write_text(text)
-    assert project.try_snakemake("--keep-going", "sum_first", executor=executor).returncode == 1
     cause.unlink()
-    project.take_ran()
-    project.snakemake("sum_first", executor=executor)
+    project.snakemake("sum_first", executor="kochi")
     assert project.take_ran() == ["run sum 2"]
     assert values_in_table(project) == ["10", "20", "30", "40"]
     assert "without a result" not in files_of_table(project, "md").read_text()
-    assert "Nothing to be done" in project.snakemake("sum_first", executor=executor)
+    assert "Nothing to be done" in project.snakemake("sum_first")
 
 
-# The oldest Snakemake renames no rules that have a `name:`.
-@pytest.mark.parametrize(
-    ("executor", "prefix"),
-    [("local", "k_"), pytest.param("kochi", "", marks=pytest.mark.compatibility)],
-)
+@pytest.mark.compatibility
 def test_runs_whose_build_failed_are_left_out_with_what_the_build_printed(
-    finished_project: Any, executor: str, prefix: str
+    finished_project: Any,
 ) -> None:
     project = finished_project
     project.edit("sum.yaml", "params: {n: [1, 2]}", "params: {debug: [0, 1]}")
@@ -106,31 +103,30 @@ def test_runs_whose_build_failed_are_left_out_with_what_the_build_printed(
         "sum.yaml", build, f'{build}    echo cc; [ ! -e "$RAN.fails-$KOCHI_PARAM_DEBUG" ]\n'
     )
     cause = fails(project, 1)
-    project.edit("Snakefile", "use rule * from kochi", f"use rule * from kochi as {prefix}*")
-    done = project.try_snakemake("--keep-going", f"{prefix}sum_first", executor=executor)
+    done = project.try_snakemake("--keep-going", "sum_first", executor="kochi")
     assert done.returncode == 1
     assert values_in_table(project) == ["10"]
     missing = files_of_table(project, "md").read_text().partition("with a stale result: 1")[2]
     assert (
-        f"**debug=1, duplicate 0**: not run because {prefix}build_sum failed: "
+        "**debug=1, duplicate 0**: not run because build_sum failed: "
         "the build script ended with exit status 1\n\n    cc\n"
     ) in missing
     # Broken altogether, nothing is there of the code as it is now: the table of before stays.
     project.edit("sum.yaml", "echo cc;", "echo cc; exit 5;")
     before = files_of_table(project, "md").read_text()
-    done = project.try_snakemake("--keep-going", f"{prefix}sum_first", executor=executor)
+    done = project.try_snakemake("--keep-going", "sum_first", executor="local")
     assert done.returncode == 1
     assert (
         "2 of 2 runs have a stale result; "
         "the table of an earlier run stays: results/local/sum/first.md\n"
         "    debug=0, duplicate 0; debug=1, duplicate 0: stale: "
-        f"not run because {prefix}build_sum failed: "
+        "not run because build_sum failed: "
         "the build script ended with exit status 5\n"
     ) in done.stdout
     assert files_of_table(project, "md").read_text() == before
     project.edit("sum.yaml", "echo cc; exit 5;", "echo cc;")
     cause.unlink()
-    project.snakemake(f"{prefix}sum_first", executor=executor)
+    project.snakemake("sum_first", executor="kochi")
     assert values_in_table(project) == ["10", "10"]
 
 
@@ -153,11 +149,13 @@ def test_without_keep_going_the_table_has_the_existing_results_at_the_end(
 def test_a_batch_of_which_every_run_failed_says_so_in_a_file(project: Any) -> None:
     make_failing(project)  # and has had no table yet
     fails(project, 1)
+    # The rules have names of their own.
+    project.edit("Snakefile", "use rule * from kochi", "use rule * from kochi as k_*")
     # Without a chance to say why.
     project.edit(
         "sum.yaml", '    echo "total', '    echo beans; kill -9 $PPID; sleep 60\n    echo "total'
     )
-    done = project.try_snakemake("--keep-going", "sum_first", executor="kochi")
+    done = project.try_snakemake("--keep-going", "k_sum_first", executor="kochi")
     assert done.returncode == 1
     assert "2 of 2 runs have no result; see results/local/sum/first.md\n" in done.stdout
     text = files_of_table(project, "md").read_text()
@@ -168,10 +166,10 @@ def test_a_batch_of_which_every_run_failed_says_so_in_a_file(project: Any) -> No
     # Failed otherwise, the file says that: it has had no table that is worth keeping.
     project.edit("sum.yaml", "n: [1, 3]", "n: [1, 2, 3, 4]")
     project.edit("sum.yaml", "cp code.txt built.txt", "exit 9")
-    done = project.try_snakemake("sum_first")
+    done = project.try_snakemake("k_sum_first")
     assert done.returncode == 1
     assert "4 of 4 runs have no result; see results/local/sum/first.md\n" in done.stdout
-    reason = "not run because build_sum failed: the build script ended with exit status 9"
+    reason = "not run because k_build_sum failed: the build script ended with exit status 9"
     assert f"    all 4 runs: {reason}\n" in done.stdout
     text = files_of_table(project, "md").read_text()
     assert text == f"# sum first\n\n## Runs without a result: 4\n\n**all 4 runs**: {reason}\n"
@@ -225,10 +223,24 @@ def test_a_part_is_run_by_snakemake_itself_with_any_executor(project: Any) -> No
     assert "without a result" not in text
     for config, said in (
         ('kochi_where=["m=1"]', "'m=1': batch first of sum has no parameter 'm'"),
-        ("kochi_where=7", 'config kochi_where: a list of conditions such as "n=100" was expected'),
-        ("kochi_retry=all", "config kochi_retry: 'failed' was expected, not 'all'"),
         ("kochi_retry=failed", "no point of batch first of sum has failed"),
     ):
         done = project.try_snakemake("-n", "sum_first", "--config", config)
         assert done.returncode == 1
         assert said in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            {"kochi_where": 7},
+            'config kochi_where: a list of conditions such as "n=100" was expected, not 7',
+        ),
+        ({"kochi_retry": "all"}, "config kochi_retry: 'failed' was expected, not 'all'"),
+    ],
+)
+def test_what_selects_no_part_is_refused(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Part.of(config)
+    assert str(refused.value) == said
