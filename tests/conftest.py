@@ -105,11 +105,22 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def limit(item: pytest.Item, seconds: float) -> None:
+    settings = pytest_timeout.Settings(seconds, "signal", False, False)
+    item.config.hook.pytest_timeout_set_timer(item=item, settings=settings)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A repetition has the limit of its test, not what its first teardown has left."""
+    if getattr(item, "execution_count", 1) > 1:
+        limit(item, _REAL_LIMIT)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """The teardown has a limit of its own: after a failed test, pytest-timeout has ended its."""
-    settings = pytest_timeout.Settings(_TEARDOWN_LIMIT, "signal", False, False)
-    item.config.hook.pytest_timeout_set_timer(item=item, settings=settings)
+    limit(item, _TEARDOWN_LIMIT)
 
 
 def pytest_unconfigure() -> None:

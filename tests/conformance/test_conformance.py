@@ -71,8 +71,8 @@ WORKFLOWS = (
             "TMPDIR": f"{RUN_DIRECTORY}/tmp",
             "PWD": f"{RUN_DIRECTORY}/link",
         },
-        for_command="declared_variable environment tmpdir umask working_directory jobid "
-        "resources_of_late_input set_resources",
+        for_command="declared_variable environment limits tmpdir umask own_pipeline "
+        "working_directory jobid resources_of_late_input set_resources",
     ),
     Workflow(
         "graph",
