@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -198,26 +197,21 @@ def test_half_an_entry_left_by_a_killed_process_is_neither_committed_nor_damaged
     assert list(paths.journal(MACHINE).iterdir()) == []
 
 
-# Commits, and is killed before the n-th of the calls that start a process or change a file.
-_KILLED_AT = """
-import os, signal, sys
-from pathlib import Path
-from snakemake_kochi.artifacts.committer import commit_pending
-from snakemake_kochi.paths import ProjectPaths
+_CHANGES = ("subprocess.Popen", "shutil.rmtree", "os.rename", "os.remove", "os.rmdir", "os.utime")
 
-remaining = int(sys.argv[3])
-calls = ("subprocess.Popen", "shutil.rmtree", "os.rename", "os.remove", "os.rmdir", "os.utime")
 
-def kill(event, _):
-    global remaining
-    if event in calls:
-        remaining -= 1
-        if remaining == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+def _commit_until(repository: Path, paths: ProjectPaths, remaining: int) -> None:
+    """Commits, and is killed before the n-th of the calls that start a process or change a file."""
 
-sys.addaudithook(kill)
-commit_pending(Path(sys.argv[1]), ProjectPaths(Path(sys.argv[2])), "local")
-"""
+    def kill(event: str, _: object) -> None:
+        nonlocal remaining
+        if event in _CHANGES:
+            remaining -= 1
+            if remaining == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(kill)
+    commit_pending(repository, paths, MACHINE)
 
 
 def test_a_committer_killed_at_any_point_loses_nothing_and_repeats_nothing(
@@ -231,11 +225,12 @@ def test_a_committer_killed_at_any_point_loses_nothing_and_repeats_nothing(
         expected |= {f"r{point}a", f"r{point}b"}
         put(paths, f"r{point}a", {f"{point}.log": b"a"})
         put(paths, f"r{point}b", {f"{point}.csv": b"b"})
-        arguments = [str(repository), str(paths.directory), str(point)]
-        killed = subprocess.run([sys.executable, "-c", _KILLED_AT, *arguments], check=False)
-        if killed.returncode == 0:
+        killed = multiprocessing.Process(target=_commit_until, args=(repository, paths, point))
+        killed.start()
+        killed.join()
+        if killed.exitcode == 0:
             break
-        assert killed.returncode == -signal.SIGKILL
+        assert killed.exitcode == -signal.SIGKILL
         commit_pending(repository, paths, MACHINE)
         assert recorded(repository) == sorted(expected)
         assert pending(paths, MACHINE) == ()

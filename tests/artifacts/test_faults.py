@@ -156,8 +156,16 @@ def keep(paths: ProjectPaths, repository: Path) -> Any:
 
 
 # Files of the committer: its note, its lock, the directory of locks, and its temporary repository.
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
-@pytest.mark.parametrize("path", ["*/committed", "*/committer", "*/locks*", "*/.commit.*"])
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("*/committed", errno.ENOSPC),
+        ("*/committer", errno.EDQUOT),
+        ("*/locks*", errno.ENOSPC),
+        ("*/.commit.*", errno.ENOSPC),
+        ("*/.commit.*", errno.EDQUOT),
+    ],
+)
 def test_a_full_disk_while_committing_fails_no_run_whose_result_is_journaled(
     repository: Path,
     paths: ProjectPaths,

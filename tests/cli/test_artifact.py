@@ -260,9 +260,8 @@ def clone_with_pointer(
     return tmp_path / "clone"
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "message"),
-    [
+def test_fetching_a_file_that_is_none_has_a_message(clone_with_pointer: Path, kochi: Kochi) -> None:
+    for words, status, message in (
         (["local/fib/31.bin"], 1, "did you mean 'local/fib/30.bin'?"),
         (["mine/30.bin"], 1, "no artifact branch has results under the name 'mine'\nknown: local"),
         (["/no/file"], 1, "/no/file: there is no such file"),
@@ -273,15 +272,11 @@ def clone_with_pointer(
         (["-o", "x"], 2, "--at and --output need a FILE"),
         (["--large", "local/fib/30.bin"], 2, "--large is for all files"),
         (["-o", "x", "a/b", "c/d"], 2, "--output is for one FILE"),
-    ],
-)
-def test_fetching_a_file_that_is_none_has_a_message(
-    clone_with_pointer: Path, kochi: Kochi, words: list[str], status: int, message: str
-) -> None:
-    refused = kochi("artifact", "fetch", *words)
-    assert refused.status == status
-    assert message in refused.err
-    assert not list(clone_with_pointer.glob(".*.tmp"))
+    ):
+        refused = kochi("artifact", "fetch", *words)
+        assert refused.status == status, words
+        assert message in refused.err, words
+        assert not list(clone_with_pointer.glob(".*.tmp")), words
 
 
 def test_the_log_of_a_branch_that_is_not_here_is_that_of_the_fetched_one(

@@ -129,9 +129,9 @@ def test_a_directory_that_cannot_be_written_is_told_before_snakemake_starts(
     assert second == f"Work in a clone of your own. Type: git clone {project} DIRECTORY"
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "message"),
-    [
+def test_errors_are_told_before_snakemake_starts(project: Path, kochi: Kochi) -> None:
+    (project / "sub.yaml").mkdir()
+    for words, status, message in (
         (("fib.yaml", "tset"), 1, "there is no batch 'tset', did you mean 'test'?"),
         (("fob.yaml", "test"), 1, "did you mean 'fib.yaml'?"),
         (("sub.yaml", "test"), 1, "sub.yaml is a directory, not an experiment file"),
@@ -139,18 +139,13 @@ def test_a_directory_that_cannot_be_written_is_told_before_snakemake_starts(
         (("latin.yaml", "test"), 1, "latin.yaml:1: UTF-8 was expected, not the byte 0xe9"),
         (("fib.yaml",), 2, "Missing argument"),
         (("fib.yaml", "test", "--dry"), 2, "--dry"),
-    ],
-)
-def test_errors_are_told_before_snakemake_starts(
-    words: tuple[str, ...], status: int, message: str, project: Path, kochi: Kochi
-) -> None:
-    (project / "sub.yaml").mkdir()
-    if words[0] == "latin.yaml":
-        (project / "latin.yaml").write_bytes(b"default_name: caf\xe9\nrun: {script: x}\n")
-    outcome = kochi("batch", *words)
-    assert outcome.status == status
-    assert message in outcome.err
-    assert not (project / ".snakemake").exists()
+    ):
+        if words[0] == "latin.yaml":
+            (project / "latin.yaml").write_bytes(b"default_name: caf\xe9\nrun: {script: x}\n")
+        outcome = kochi("batch", *words)
+        assert outcome.status == status, words
+        assert message in outcome.err, words
+        assert not (project / ".snakemake").exists(), words
 
 
 def test_batches_that_would_overwrite_each_other_are_told_before_snakemake_starts(

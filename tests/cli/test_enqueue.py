@@ -30,13 +30,18 @@ def enqueue(kochi: Kochi, line: str) -> str:
     return outcome.out
 
 
-def test_a_command_runs_on_a_worker(kochi: Kochi, work: Work) -> None:
+def test_commands_run_on_a_worker_with_the_words_as_they_are(kochi: Kochi, work: Work) -> None:
     said = enqueue(kochi, "-q test -n test_job -- echo foo")
     assert said == "Job 0 was submitted to queue 'test' on machine 'local'.\n"
+    words = ["a;b", "$(id)", "*", ">x", "`id`", "-n", "--json", "", "it's", "--", "ü", "a\nb"]
+    assert kochi("enqueue", "-q", "test", "printf", r"<%s>", *words).status == 0
+    # A shell has its effect if one asks for it.
+    enqueue(kochi, "-q test -- bash -c 'echo $((1+1)) > two; cat t*'")
     shown = work()
     assert shown.startswith("Kochi worker 0 started on machine local.\n" + "=" * 80)
     assert "Kochi job test_job (ID=0) started.\n" in shown
-    assert outputs(shown) == ["foo\n"]
+    assert outputs(shown) == ["foo\n", "".join(f"<{word}>" for word in words) + "\n", "2\n"]
+    assert Path("two").read_text() == "2\n"
 
 
 def test_without_a_worker_one_is_told_how_to_start_it(
@@ -61,106 +66,53 @@ def test_where_there_is_a_scheduler_a_worker_is_not_started_on_the_login_node(
     assert "type: kochi alloc -q test" in said()
 
 
-def test_the_words_of_a_command_are_taken_as_they_are(kochi: Kochi, work: Work) -> None:
-    words = ["a;b", "$(id)", "*", ">x", "`id`", "-n", "--json", "", "it's", "--", "ü", "a\nb"]
-    outcome = kochi("enqueue", "-q", "test", "printf", r"<%s>", *words)
-    assert outcome.status == 0
-    assert outputs(work()) == ["".join(f"<{word}>" for word in words) + "\n"]
-
-
-def test_a_shell_has_its_effect_if_one_asks_for_it(kochi: Kochi, work: Work) -> None:
-    enqueue(kochi, "-q test -- bash -c 'echo $((1+1)) > two; cat t*'")
-    assert outputs(work()) == ["2\n"]
-    assert Path("two").read_text() == "2\n"
-
-
-def test_a_job_with_c_runs_in_a_copy_in_another_place(
-    project: Path, kochi: Kochi, work: Work
+def test_a_job_with_c_runs_in_a_copy_of_what_there_was(
+    project: Path, kochi: Kochi, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enqueue(kochi, '-q test -n test_job -c -- bash -c "pwd && ls"')
-    place, *files = outputs(work())[0].split()
+    # What was uncommitted is in it, and no later edit.
+    (project / "foo").write_text("hello\n")
+    enqueue(kochi, '-q test -c -- bash -c "echo world >> foo && cat foo"')
+    # Git says what it says in the working tree.
+    script = "git rev-parse HEAD; git status --porcelain; echo $KOCHI_COMMIT $KOCHI_DIRTY"
+    kochi("enqueue", "-q", "test", "-c", "--", "bash", "-c", script)
+    (project / "foo").write_text("edited\n")
+    # A script needs no dashes.
+    file = project / "run_fib.bash"
+    file.write_text("#!/bin/sh\necho running $1\n")
+    file.chmod(0o755)
+    enqueue(kochi, "-q test -c ./run_fib.bash -c")
+    # The command does not see the freeze of its job.
+    enqueue(kochi, "-q test -c -- sh -c 'echo ${KOCHI_FREEZE-none} $KOCHI_QUEUE $KOCHI_JOB_ID'")
+    # The copy is entered where one was.
+    monkeypatch.chdir(project / "sub")
+    enqueue(kochi, "-q test -c -- cat data")
+    listed, *others = outputs(work())
+    place, *files = listed.split()
     assert Path(place).name == project.name
     assert Path(place) != project
     assert files == ["code", "fib.yaml", "kochi.yaml", "sub"]
     assert not Path(place).parent.exists()
-
-
-def test_a_copy_holds_what_was_uncommitted_and_no_later_edit(
-    project: Path, kochi: Kochi, work: Work
-) -> None:
-    Path("foo").write_text("hello\n")
-    enqueue(kochi, '-q test -n test_job -c -- bash -c "echo world >> foo && cat foo"')
-    Path("foo").write_text("edited\n")
-    assert outputs(work()) == ["hello\nworld\n"]
-    assert Path("foo").read_text() == "edited\n"
-
-
-def test_a_parameter_that_nothing_knows_is_said_and_the_job_runs_as_in_kochi(
-    installed: Path, kochi: Kochi, work: Work
-) -> None:
-    outcome = kochi("enqueue", "-q", "test", "fib.yaml", "n=4", "debgu=1")
-    assert outcome.status == 0
-    assert "fib.yaml: nothing uses the parameter 'debgu', did you mean 'debug'?\n" in outcome.err
-    assert outputs(work()) == ["Compiling with debug=0\nfib of 4\n"]
-
-
-def test_an_experiment_that_is_only_built_is_built(
-    installed: Path, kochi: Kochi, work: Work
-) -> None:
-    text = "depends: [{name: tool, recipe: release}]\nbuild: {script: echo Compiling}\n"
-    (installed / "only.yaml").write_text(text)
-    enqueue(kochi, "-q test only.yaml")
-    assert outputs(work()) == ["Compiling\n"]
-
-
-def test_a_script_with_c_needs_no_dashes(project: Path, kochi: Kochi, work: Work) -> None:
-    script = project / "run_fib.bash"
-    script.write_text("#!/bin/sh\necho running $1\n")
-    script.chmod(0o755)
-    enqueue(kochi, "-q test -c ./run_fib.bash -c")
-    assert outputs(work()) == ["running -c\n"]
-
-
-def test_git_in_a_copy_says_what_it_says_in_the_working_tree(
-    project: Path, kochi: Kochi, work: Work
-) -> None:
-    (project / "new").write_text("new\n")
-    script = "git rev-parse HEAD; git status --porcelain; echo $KOCHI_COMMIT $KOCHI_DIRTY"
-    kochi("enqueue", "-q", "test", "-c", "--", "bash", "-c", script)
     head = git(project, "rev-parse", "HEAD").strip()
-    assert outputs(work()) == [f"{head}\n?? new\n{head} true\n"]
+    assert others == [
+        "hello\nworld\n",
+        f"{head}\n?? foo\n{head} true\n",
+        "running -c\n",
+        "none test 4\n",
+        "1\n",
+    ]
+    assert (project / "foo").read_text() == "edited\n"
 
 
-def test_the_copy_is_entered_where_one_was(
-    project: Path, kochi: Kochi, work: Work, monkeypatch: pytest.MonkeyPatch
+def test_a_directory_that_would_not_be_in_the_copy_is_refused(
+    project: Path, kochi: Kochi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(project / "sub")
-    enqueue(kochi, "-q test -c -- cat data")
-    assert outputs(work()) == ["1\n"]
     (project / "ignored").mkdir()
     (project / "ignored" / "file").write_text("")
     monkeypatch.chdir(project / "ignored")
     outcome = kochi("enqueue", "-q", "test", "-c", "ls")
     assert outcome.status == 1
     assert "would not be in the copy" in outcome.err
-
-
-def test_a_job_with_d_has_the_environment_of_the_recipe(
-    installed: Path, kochi: Kochi, work: Work
-) -> None:
-    command = "bash -c 'sh $KOCHI_INSTALL_PREFIX_TOOL/tool; echo $TOOL_IS; pwd'"
-    enqueue(kochi, f"-q test -d tool:release -- {command}")
-    assert outputs(work()) == [f"the tool\nrelease\n{installed}\n"]
-
-
-def test_a_job_keeps_the_installation_it_was_enqueued_with(
-    installed: Path, kochi: Kochi, work: Work
-) -> None:
-    enqueue(kochi, "-q test -d tool:release -- bash -c 'echo $KOCHI_INSTALL_PREFIX_TOOL'")
-    before = kochi("show", "path", "install", "tool:release").out
-    install("tool:release", again=True)
-    assert kochi("show", "path", "install", "tool:release").out != before
-    assert outputs(work()) == [before]
 
 
 def test_a_recipe_that_is_not_installed_is_told_with_the_line_to_type(
@@ -188,67 +140,71 @@ def test_two_recipes_of_one_dependency_are_refused(installed: Path, kochi: Kochi
 
 
 def test_an_experiment_runs_with_its_defaults_and_with_parameters(
-    installed: Path, kochi: Kochi, work: Work
+    installed: Path, kochi: Kochi, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enqueue(kochi, "-q test fib.yaml")
     enqueue(kochi, "-q test fib.yaml n=38")
     # The build is skipped the second time, and done again for another of its parameters.
     enqueue(kochi, "-q test fib.yaml debug=1")
+    # A parameter that nothing knows is said, and the job runs as in Kochi.
+    outcome = kochi("enqueue", "-q", "test", "fib.yaml", "n=4", "debgu=1")
+    assert outcome.status == 0
+    assert "fib.yaml: nothing uses the parameter 'debgu', did you mean 'debug'?\n" in outcome.err
+    # An experiment that is only built is built.
+    text = "depends: [{name: tool, recipe: release}]\nbuild: {script: echo Compiling}\n"
+    (installed / "only.yaml").write_text(text)
+    enqueue(kochi, "-q test only.yaml")
+    # A value is text with everything after the first equals sign; options may follow.
+    install("tool:debug")
+    own = 'echo "$TOOL_IS <$KOCHI_PARAM_N>"; KOCHI_PARAM_N=1'
+    text = (installed / "fib.yaml").read_text().replace("sh program $KOCHI_PARAM_N", own)
+    (installed / "value.yaml").write_text(text)
+    enqueue(kochi, "-q test value.yaml 'n=a=b $(id) ${debug} `1+1`' -d tool:debug -n other")
+    # An experiment may lie anywhere in the project.
+    (installed / "fib.yaml").rename(installed / "sub" / "[fib].yaml")
+    monkeypatch.chdir(installed / "sub")
+    enqueue(kochi, "-q test [fib].yaml n=5")
+    # The modules of the project do not hide those of Python.
+    for name in ("git", "yaml", "queue", "snakemake_kochi"):
+        (installed / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
+    enqueue(kochi, "-q test [fib].yaml n=6")
+    # It is frozen when it is enqueued.
+    (installed / "code").write_text("echo uncommitted $1\n")
+    enqueue(kochi, "-q test [fib].yaml n=7")
+    (installed / "code").write_text("echo later $1\n")
+    (installed / "sub" / "[fib].yaml").write_text("run: {script: 'false'}\n")
     shown = work()
     assert "Kochi job fib (ID=0) started.\n" in shown
+    assert "Kochi job other (ID=5) started.\n" in shown
+    compiling = "Compiling with debug=0\n"
     assert outputs(shown) == [
-        "Compiling with debug=0\nfib of 1\n",
+        f"{compiling}fib of 1\n",
         "fib of 38\n",
         "Compiling with debug=1\nfib of 1\n",
+        "fib of 4\n",
+        "Compiling\n",
+        f"{compiling}debug <a=b $(id) ${{debug}} `1+1`>\n",
+        f"{compiling}fib of 5\n",
+        f"{compiling}fib of 6\n",
+        f"{compiling}uncommitted 7\n",
     ]
 
 
-def test_options_may_follow_the_experiment(project: Path, kochi: Kochi, work: Work) -> None:
-    install("tool:debug")
-    (project / "fib.yaml").write_text(
-        (project / "fib.yaml").read_text().replace("sh program", "echo $TOOL_IS; sh program")
-    )
-    enqueue(kochi, "-q test fib.yaml debug=1 -d tool:debug -n other")
-    shown = work()
-    assert "Kochi job other (ID=0) started.\n" in shown
-    assert outputs(shown) == ["Compiling with debug=1\ndebug\nfib of 1\n"]
-
-
-def test_an_experiment_is_frozen_when_it_is_enqueued(
-    installed: Path, kochi: Kochi, work: Work
-) -> None:
-    (installed / "code").write_text("echo uncommitted $1\n")
-    enqueue(kochi, "-q test fib.yaml")
-    (installed / "code").write_text("echo later $1\n")
-    (installed / "fib.yaml").write_text("run: {script: 'false'}\n")
-    assert outputs(work()) == ["Compiling with debug=0\nuncommitted 1\n"]
-
-
-def test_the_queue_and_the_name_come_from_the_experiment(
-    installed: Path, kochi: Kochi, work: Work
-) -> None:
+def test_the_queue_and_the_name_come_from_the_experiment(installed: Path, kochi: Kochi) -> None:
     assert enqueue(kochi, "fib.yaml").startswith("Job 0 was submitted to queue 'fib-queue'")
     assert kochi("show", "jobs", "--json").data[0]["name"] == "fib"
 
 
-def test_an_experiment_may_lie_anywhere_in_the_project(
-    installed: Path, kochi: Kochi, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (installed / "fib.yaml").rename(installed / "sub" / "[fib].yaml")
-    monkeypatch.chdir(installed / "sub")
-    enqueue(kochi, "-q test [fib].yaml")
-    assert outputs(work()) == ["Compiling with debug=0\nfib of 1\n"]
-
-
-def test_a_value_is_text_with_everything_after_the_first_equals_sign(
+def test_a_job_with_d_has_the_environment_of_the_installation_it_was_enqueued_with(
     installed: Path, kochi: Kochi, work: Work
 ) -> None:
-    text = (installed / "fib.yaml").read_text()
-    (installed / "fib.yaml").write_text(
-        text.replace("sh program $KOCHI_PARAM_N", 'echo "<$KOCHI_PARAM_N>"; KOCHI_PARAM_N=1')
-    )
-    enqueue(kochi, "-q test fib.yaml 'n=a=b $(id) ${debug} `1+1`'")
-    assert outputs(work())[0].splitlines()[-1] == "<a=b $(id) ${debug} `1+1`>"
+    command = "bash -c 'sh $KOCHI_INSTALL_PREFIX_TOOL/tool; echo $TOOL_IS; pwd'"
+    enqueue(kochi, f"-q test -d tool:release -- {command}")
+    enqueue(kochi, "-q test -d tool:release -- bash -c 'echo $KOCHI_INSTALL_PREFIX_TOOL'")
+    before = kochi("show", "path", "install", "tool:release").out
+    install("tool:release", again=True)
+    assert kochi("show", "path", "install", "tool:release").out != before
+    assert outputs(work()) == [f"the tool\nrelease\n{installed}\n", before]
 
 
 def test_the_exit_status_of_command_copy_and_experiment_is_the_jobs(
@@ -325,22 +281,6 @@ def test_a_commit_that_is_not_in_that_repository_is_told_with_what_to_type(
     assert kochi("show", "jobs", "--json").data == []
 
 
-def test_the_project_s_modules_do_not_hide_those_of_python(
-    installed: Path, kochi: Kochi, work: Work
-) -> None:
-    for name in ("git", "yaml", "queue", "snakemake_kochi"):
-        (installed / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
-    enqueue(kochi, "-q test fib.yaml")
-    assert outputs(work()) == ["Compiling with debug=0\nfib of 1\n"]
-
-
-def test_a_command_does_not_see_the_freeze_of_its_job(
-    project: Path, kochi: Kochi, work: Work
-) -> None:
-    enqueue(kochi, "-q test -c -- sh -c 'echo ${KOCHI_FREEZE-none} $KOCHI_QUEUE $KOCHI_JOB_ID'")
-    assert outputs(work()) == ["none test 0\n"]
-
-
 def test_a_program_gets_json_or_only_the_number(kochi: Kochi) -> None:
     assert kochi("enqueue", "--json", "-q", "test", "-n", "x", "true").data == {
         "job": 0,
@@ -352,9 +292,11 @@ def test_a_program_gets_json_or_only_the_number(kochi: Kochi) -> None:
     assert (quiet.out, quiet.err) == ("1\n", "")
 
 
-@pytest.mark.parametrize(
-    ("line", "status", "message"),
-    [
+def test_what_cannot_be_is_refused_before_anything_is_written(
+    installed: Path, tmp_path: Path, kochi: Kochi
+) -> None:
+    (tmp_path / "outside.yaml").write_text("run: {script: ls}\n")
+    for line, status, message in (
         ("-q ../../x true", 1, "queue name '../../x' cannot be used"),
         ("-q '' true", 1, "queue name '' cannot be used"),
         ("-q test -n 'a\nb' true", 1, "name 'a\\nb' cannot be used"),
@@ -372,17 +314,12 @@ def test_a_program_gets_json_or_only_the_number(kochi: Kochi) -> None:
         ("-q test fib.yaml --nmae x", 2, "--name"),
         ("-q test kochi.yaml", 1, "kochi.yaml"),
         ("-q test ../outside.yaml", 1, "outside of the project"),
-    ],
-)
-def test_what_cannot_be_is_refused_before_anything_is_written(
-    line: str, status: int, message: str, installed: Path, tmp_path: Path, kochi: Kochi
-) -> None:
-    (tmp_path / "outside.yaml").write_text("run: {script: ls}\n")
-    outcome = kochi("enqueue", *shlex.split(line))
-    assert (outcome.status, outcome.out) == (status, "")
-    assert message in outcome.err
-    assert "Traceback" not in outcome.err
-    assert not (tmp_path / "root" / "machines" / "local" / "queues").exists()
+    ):
+        outcome = kochi("enqueue", *shlex.split(line))
+        assert (outcome.status, outcome.out) == (status, ""), line
+        assert message in outcome.err, line
+        assert "Traceback" not in outcome.err, line
+        assert not (tmp_path / "root" / "machines" / "local" / "queues").exists(), line
 
 
 def test_a_job_has_its_worker_for_itself_unless_it_is_to_be_shared(

@@ -178,7 +178,7 @@ def test_a_run_that_fails_gives_its_exit_status_to_who_follows(kochi: Kochi, her
     assert launched().status == 1
 
 
-def test_a_second_run_in_the_directory_is_refused_while_the_first_goes_on(
+def test_a_run_is_alone_in_its_directory_and_goes_on_until_it_is_stopped_and_picked_up(
     kochi: Kochi, here: Path
 ) -> None:
     begin(kochi, here)
@@ -188,12 +188,18 @@ def test_a_second_run_in_the_directory_is_refused_while_the_first_goes_on(
     assert f"a run launched in this directory goes on: {first} (running)" in done.err
     assert "kochi launch --follow" in done.err
     assert launched().launch.identity == first
-
-
-def test_stop_ends_a_run_as_an_interrupt_does_and_the_same_command_picks_it_up(
-    kochi: Kochi, here: Path
-) -> None:
-    begin(kochi, here)
+    # An interrupt ends the following and not the run.
+    following = subprocess.Popen(
+        [*COMMAND, "launch", "--follow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert following.stdout is not None
+    assert following.stdout.readline()
+    following.send_signal(signal.SIGINT)
+    _, said = following.communicate(timeout=120)
+    assert following.returncode == 130
+    assert "The run goes on." in said
+    assert launched().state == "running"
+    # To stop it ends it as an interrupt does, and the same command picks it up.
     done = kochi("launch", "--stop")
     assert done.status == 0
     assert "Cancelled 2 kochi jobs; nothing of this run is left." in done.out
@@ -205,20 +211,6 @@ def test_stop_ends_a_run_as_an_interrupt_does_and_the_same_command_picks_it_up(
     again = kochi("launch", "--follow", "--", "all")
     assert again.status == 0
     assert sorted(path.name for path in (here / "out").iterdir()) == ["0", "1"]
-
-
-def test_an_interrupt_ends_the_following_and_not_the_run(kochi: Kochi, here: Path) -> None:
-    begin(kochi, here)
-    following = subprocess.Popen(
-        [*COMMAND, "launch", "--follow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert following.stdout is not None
-    assert following.stdout.readline()
-    following.send_signal(signal.SIGINT)
-    _, said = following.communicate(timeout=120)
-    assert following.returncode == 130
-    assert "The run goes on." in said
-    assert launched().state == "running"
 
 
 def test_a_run_whose_attendant_was_killed_goes_on_and_can_be_stopped(
@@ -332,15 +324,15 @@ def test_a_run_of_an_earlier_release_on_another_host_is_left_alone(
     assert launched().state == "running"
 
 
-@pytest.mark.parametrize("text", ["5s", "0", "-1", "nan", "inf", ""])
 def test_a_heartbeat_that_is_no_number_of_seconds_is_told_before_anything_starts(
-    kochi: Kochi, here: Path, monkeypatch: pytest.MonkeyPatch, text: str
+    kochi: Kochi, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KOCHI_HEARTBEAT", text)
-    refused = kochi("launch", "--", "all")
-    said = f"KOCHI_HEARTBEAT is '{text}': a number of seconds above 0 was expected"
-    assert refused.status == 1
-    assert said in refused.err
+    for text in ("5s", "0", "-1", "nan", "inf", ""):
+        monkeypatch.setenv("KOCHI_HEARTBEAT", text)
+        refused = kochi("launch", "--", "all")
+        said = f"KOCHI_HEARTBEAT is '{text}': a number of seconds above 0 was expected"
+        assert refused.status == 1, text
+        assert said in refused.err
     worker = subprocess.run(
         worker_command(here / "root", here, queues=("q",)),
         capture_output=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -58,36 +59,35 @@ def test_a_deadline_that_is_no_time_is_refused(kochi: Any) -> None:
         check(kochi("doctor", "--deadline", number), number)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("enqueue", "-q", None, "true"),
-        ("enqueue", "-q", "q", "-d", None, "true"),
-        ("enqueue", "-q", "q", "-g", None, "true"),
-        ("enqueue", f"{None}.yaml"),
-        ("show", "jobs", "-q", None),
-        ("show", "path", "install", None),
-        ("show", "log", "install", None),
-        ("work", "-q", None),
-        ("work", "-q", "q", "--gpus", None),
-        ("alloc", "-q", None),
-        ("install", "-d", None),
-        ("run", "-d", None, "true"),
-        ("batch", None, "test"),
-        ("batch", "fib.yaml", None),
-        ("trace", None),
-        ("show", "jobs", "-m", None),
-        (None,),
-    ],
-)
-def test_a_name_that_cannot_be_one_is_refused(
-    words: tuple[str | None, ...], project: Path, kochi: Any
-) -> None:
-    for text in ("", "a\nb", "a b", "../x", "x" * 5000, BYTES, "\ud800"):
-        # An empty one is as if it was left out.
-        if text or words[0] not in ("trace", "show"):
-            typed = [text if word is None else word.replace("None", text) for word in words]
-            check(kochi(*typed), text)
+# None: where a name is expected.
+NAMED: list[tuple[str | None, ...]] = [
+    ("enqueue", "-q", None, "true"),
+    ("enqueue", "-q", "q", "-d", None, "true"),
+    ("enqueue", "-q", "q", "-g", None, "true"),
+    ("enqueue", f"{None}.yaml"),
+    ("show", "jobs", "-q", None),
+    ("show", "path", "install", None),
+    ("show", "log", "install", None),
+    ("work", "-q", None),
+    ("work", "-q", "q", "--gpus", None),
+    ("alloc", "-q", None),
+    ("install", "-d", None),
+    ("run", "-d", None, "true"),
+    ("batch", None, "test"),
+    ("batch", "fib.yaml", None),
+    ("trace", None),
+    ("show", "jobs", "-m", None),
+    (None,),
+]
+
+
+def test_a_name_that_cannot_be_one_is_refused(project: Path, kochi: Any) -> None:
+    for words in NAMED:
+        for text in ("", "a\nb", "a b", "../x", "x" * 5000, BYTES, "\ud800"):
+            # An empty one is as if it was left out.
+            if text or words[0] not in ("trace", "show"):
+                typed = [text if word is None else word.replace("None", text) for word in words]
+                check(kochi(*typed), text)
 
 
 @pytest.fixture
@@ -124,23 +124,22 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("file", FILES)
 def test_a_file_that_holds_something_else_gets_a_line(
-    file: str, queue: Path, kochi: Any, tmp_path: Path
+    queue: Path, kochi: Any, tmp_path: Path
 ) -> None:
-    path, whole = queue / file, tmp_path / "whole"
-    assert path.exists() or file == "ids.json"
-    words = [FILES[file], "show jobs -t -a", "show queues", "show workers -a", "cancel 1"]
+    whole = tmp_path / "whole"
     shutil.copytree(queue, whole, symlinks=True, ignore=shutil.ignore_patterns("wakeup"))
-    for content, damaged in ODD.items():
+    for (file, command), (content, damaged) in product(FILES.items(), ODD.items()):
+        path = queue / file
+        assert path.exists() or file == "ids.json"
         path.write_bytes(damaged)
         find_lock_settings.cache_clear()
-        for each in words:
+        for each in (command, "show jobs -t -a", "show queues", "show workers -a", "cancel 1"):
             done = kochi(*each.split())
-            assert done.status in (0, 1), (content, each)
-            assert "Traceback" not in done.err, (content, each)
-            assert len(done.err.splitlines()) < 6, (content, each)
-            assert len(done.err) < 3000, (content, each)
+            assert done.status in (0, 1), (file, content, each)
+            assert "Traceback" not in done.err, (file, content, each)
+            assert len(done.err.splitlines()) < 6, (file, content, each)
+            assert len(done.err) < 3000, (file, content, each)
         shutil.rmtree(queue)
         shutil.copytree(whole, queue, symlinks=True)
 

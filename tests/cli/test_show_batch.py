@@ -320,9 +320,8 @@ def _what_changed_is_said(project: Path, kochi: Kochi, monkeypatch: pytest.Monke
     assert counts(kochi) == {"done": 3, "stale": 1, "waiting": 8, "skipped": 6}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_what_is_no_part_of_the_batch_is_one_message(sweep: Path, kochi: Kochi) -> None:
+    for words, said in (
         (["batch", "sweep.yaml", "gird"], "there is no batch 'gird', did you mean 'grid'?"),
         (["show", "batch", "sweep.yaml", "gird"], "no batch 'gird', did you mean 'grid'?"),
         (["show", "batch", "swep.yaml", "grid"], "no file swep.yaml, did you mean 'sweep.yaml'?"),
@@ -343,16 +342,12 @@ def _what_changed_is_said(project: Path, kochi: Kochi, monkeypatch: pytest.Monke
         (["batch", "sweep.yaml", "none"], "sweep.yaml:11: batches.none: all 2 points are skipped"),
         (["batch", "sweep.yaml", "none", "-w", "n=1"], "because n is positive; change 'when'"),
         (["batch", "sweep.yaml", "grid", "--again", "n>1"], "NAME=VALUE,... was expected"),
-    ],
-)
-def test_what_is_no_part_of_the_batch_is_one_message(
-    sweep: Path, kochi: Kochi, words: list[str], said: str
-) -> None:
-    outcome = kochi(*words)
-    assert outcome.status == 1
-    assert said in outcome.err
-    assert "Traceback" not in outcome.err
-    assert not (sweep / "results").exists()
+    ):
+        outcome = kochi(*words)
+        assert outcome.status == 1, words
+        assert said in outcome.err, words
+        assert "Traceback" not in outcome.err, words
+        assert not (sweep / "results").exists(), words
 
 
 @pytest.mark.parametrize(("words", "argument"), [(["batch"], "NAME"), (["show", "batch"], "BATCH")])

@@ -39,6 +39,8 @@ SOURCES = "https://github.com/snakemake-kochi/snakemake_kochi/blob/main/"
 # Said to be missing: when one comes, the pages that say so must change.
 NOT_YET: set[str] = set()
 
+PROGRAMS = {"kochi": "snakemake_kochi.cli", "snakemake": "snakemake"}
+SPECIAL = "$`\\|&;<>()*?[]~#\n"  # what a shell does not take as it is
 VARIABLE = r"\bKOCHI_[A-Z_]+"
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]+?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
@@ -127,10 +129,17 @@ class Terminal:
                 assert experiment.grid(batch, "local").points
 
     def _type(self, command: str, shown: str, where: str) -> None:
-        script = f"set -euo pipefail\n{command}\npwd > {shlex.quote(str(self._state))}"
-        done = run("bash", "-c", script, cwd=self.directory, env=self._environment)
+        program, *words = shlex.split(command)
+        if program in PROGRAMS and not set(command) & set(SPECIAL):
+            # Many programs are started: these two need not import anything first.
+            module = (sys.executable, "-P", "-m", PROGRAMS[program])
+            done = run(*module, *words, cwd=self.directory, env=self._environment)
+        else:
+            script = f"set -euo pipefail\n{command}\npwd > {shlex.quote(str(self._state))}"
+            done = run("bash", "-c", script, cwd=self.directory, env=self._environment)
         assert done.returncode == 0, where
-        self.directory = Path(self._state.read_text().removesuffix("\n"))
+        if self._state.exists():
+            self.directory = Path(self._state.read_text().removesuffix("\n"))
         assert prints(done.stdout, shown), f"{where}: this was shown:\n{shown}"
 
 
@@ -156,7 +165,7 @@ def terminal(tmp_path: Path) -> Terminal:
     programs, directory = tmp_path / "programs", tmp_path / "here"
     directory.mkdir()
     programs.mkdir()
-    for program, module in (("kochi", "snakemake_kochi.cli"), ("snakemake", "snakemake")):
+    for program, module in PROGRAMS.items():
         path = programs / program
         path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m {module} "$@"\n')
         path.chmod(path.stat().st_mode | stat.S_IXUSR)

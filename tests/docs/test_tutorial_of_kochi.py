@@ -272,18 +272,18 @@ def _submit_batch_jobs(reader: Reader) -> None:
     window.sees(PROMPT)
     window.does("cd ../kochi-tutorial-artifact/")
     window.does("kochi artifact sync -m local")
-    _assert_results(reader.artifacts / name)
+    _assert_results(reader.artifacts / name, 3)
 
 
-def _assert_results(directory: Path) -> None:
-    """The log output and the stats of each of the 18 runs of the batch."""
+def _assert_results(directory: Path, duplicates: int) -> None:
+    """The log output and the stats of each run of the batch."""
     batch = directory / "fib" / "batch_test"
     results = {38: 39088169, 40: 102334155}
     expected = {
         f"n_{n_input}_w_{n_workers}_{duplicate}": n_input
         for n_input in results
         for n_workers in (1, 2, 4)
-        for duplicate in range(3)
+        for duplicate in range(duplicates)
     }
     assert {path.stem for path in batch.iterdir()} == set(expected)
     for stem, n_input in expected.items():
@@ -362,11 +362,13 @@ def _collect_results(reader: Reader) -> None:
     # adapted: fib.yaml has values of n_workers for `local` only. The original would take those
     # of n_input, the parameter before it.
     window.does("sed -i 's/machines: .local./machines: [local, spica]/' fib.yaml")
+    # "uncomment to overwrite `default_duplicates`"
+    window.does("sed -i 's/# duplicates: 1/duplicates: 1/' fib.yaml")
     assert "steps (100%) done" in window.does("kochi batch -m spica fib.yaml batch_test")
     window.does("cd ../kochi-tutorial-artifact/")
     window.does("kochi artifact sync -m spica")
     window.does("cd ../kochi-tutorial/")
-    _assert_results(reader.artifacts / "spica")
+    _assert_results(reader.artifacts / "spica", 1)
     assert "kochi_artifacts_spica" in git(reader.project, "branch", "--format=%(refname:short)")
 
 

@@ -18,7 +18,7 @@ from run_helpers import background, our_processes, results
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from support import result_of, wait_until, write
 
-from snakemake_kochi.executor.run import HandOver, PendingJob, PendingJobs
+from snakemake_kochi.executor.run import HandOver, PendingJob, PendingJobs, _is_forced
 from snakemake_kochi.executor.submission import Submission
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import Queue, Ticket, cancel_all
@@ -183,23 +183,21 @@ def edit_snakefile(directory: Path) -> None:
         stream.write("\n# a comment\n")
 
 
-def change_input(directory: Path) -> None:
-    write(directory / "in.txt", "changed\n")
+def change_input_of_b(directory: Path) -> None:
+    write(directory / "b.in", "changed\n")
 
 
 @pytest.mark.parametrize(
     ("change", "options"),
-    [
-        (edit_snakefile, ()),
-        (change_input, ()),
-        (lambda directory: None, ("--forceall",)),
-        (lambda directory: None, ("--forcerun", "one")),
-    ],
-    ids=["Snakefile", "input", "forceall", "forcerun"],
+    [(edit_snakefile, ()), (change_input_of_b, ("--forcerun", "a.txt"))],
+    ids=["Snakefile", "forced and input"],
 )
 def test_a_running_job_whose_rule_has_changed_ends_before_the_new_job_starts(
     two: Path, change: Callable[[Path], None], options: tuple[str, ...]
 ) -> None:
+    for name in "ab":
+        write(two / f"{name}.in", "input\n")
+    write(two / "Snakefile", TWO.replace('"in.txt"', '"{name}.in"'))
     with worker(two):
         kill_when(lambda: starts(two) == {"a": 1, "b": 1}, two, *IN_QUEUE)
         change(two)
@@ -215,6 +213,25 @@ def test_a_running_job_whose_rule_has_changed_ends_before_the_new_job_starts(
         assert controller.returncode == 0
     assert not (two / "trouble").exists()
     assert "they write the same files" in output
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, False),
+        ({"forceall": True}, True),
+        ({"forcetargets": True}, True),
+        ({"forcerun": {"one"}}, True),
+        ({"forcerun": {"out.txt"}}, True),
+        ({"forcerun": {"other"}}, False),
+    ],
+)
+def test_a_job_that_is_forced_is_not_adopted(given: dict[str, Any], expected: bool) -> None:
+    settings = {"forceall": False, "forcetargets": False, "forcerun": set(), **given}
+    rule = SimpleNamespace(name="one")
+    job = SimpleNamespace(rule=rule, output=["out.txt"], is_group=lambda: False)
+    workflow = SimpleNamespace(dag_settings=SimpleNamespace(**settings))
+    assert _is_forced(workflow, job) is expected
 
 
 def test_an_orphaned_job_that_is_not_needed_continues_and_is_named_and_kept_for_a_later_run(

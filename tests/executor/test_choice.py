@@ -22,14 +22,16 @@ from snakemake_kochi.queue import Benchmark, Queue, ShellJob, Ticket
 
 pytestmark = pytest.mark.compatibility
 
-# Takes a part from a Snakemake that has read the workflow, so that only the executor misses it.
+# Takes parts from a Snakemake that has read the workflow, so that only the executor misses them.
 WITHOUT = """
 import sys
 
 class Without:
     def find_spec(self, name, *_):
         if name == "snakemake_kochi.executor.executor":
-            del sys.modules["{module}"]{holder}.{name}
+            del sys.modules["snakemake.shell"].shell._get_process_prefix
+            del sys.modules["snakemake.shell"].MAX_ARG_LEN
+            del sys.modules["snakemake.rules"].Rule.is_shell
 
 sys.meta_path.insert(0, Without())
 from snakemake.cli import main
@@ -165,7 +167,7 @@ use rule inherited_base as inherited with:
     params: which="inherited"
 rule another_shell:
     output: touch("touched/15")
-    resources: shell_exec=os.environ["CAPTURING_SHELL"]
+    resources: shell_exec=os.environ["CAPTURING_SHELL"].replace("bash", "capture")
     shell: "by another shell {resources.shell_exec}"
 rule measured:
     output: touch("touched/16")
@@ -208,13 +210,12 @@ CAPTURING = """\
     """
 
 
-@pytest.mark.parametrize("shell_name", ["bash", "capture"])
 def test_plain_commands_are_the_commands_that_snakemake_would_execute(
-    tmp_path: Path, snakemake: Any, shell_name: str
+    tmp_path: Path, snakemake: Any
 ) -> None:
-    """`bash` is the name of a shell that gets Snakemake's prefix."""
-    capturing = write(tmp_path / shell_name, CAPTURING)
-    capturing.chmod(0o755)
+    # `bash` is the name of a shell that gets Snakemake's prefix.
+    for shell_name in ("bash", "capture"):
+        write(tmp_path / shell_name, CAPTURING).chmod(0o755)
     texts = {}
     for executor in ("local", "kochi"):
         directory = tmp_path / executor
@@ -227,7 +228,7 @@ def test_plain_commands_are_the_commands_that_snakemake_would_execute(
         done = snakemake(
             *("--executor", executor, "--cores", "4", "--jobs", "50", "--config", "given=1"),
             cwd=directory,
-            env={"CAPTURED": str(captured), "CAPTURING_SHELL": str(capturing)},
+            env={"CAPTURED": str(captured), "CAPTURING_SHELL": str(tmp_path / "bash")},
         )
         assert done.returncode == 0
         if executor == "kochi":
@@ -235,7 +236,8 @@ def test_plain_commands_are_the_commands_that_snakemake_would_execute(
         texts[executor] = {path.read_text() for path in captured.iterdir()}
     assert len(texts["local"]) == 25
     assert texts["kochi"] == texts["local"]
-    assert all(text.startswith("set -euo") == (shell_name == "bash") for text in texts["kochi"])
+    (bare,) = (text for text in texts["kochi"] if not text.startswith("set -euo"))
+    assert bare.startswith("by another shell")
 
 
 def test_a_plain_command_has_the_prefix_and_the_suffix_of_the_snakefile(
@@ -381,55 +383,55 @@ def test_a_command_that_snakemake_cannot_format_gets_its_message(
 ONE_RULE = """
     rule one:
         output: "a"
-        {directive}
-        shell: "touch {{output}} {text}"
+        shell: "touch {output}"
     """
-
-
-@pytest.mark.parametrize(
-    ("directive", "text", "options", "why"),
-    [
-        ('container: "docker://alpine"', "", [], ""),
-        ('container: "here.sif"', "", ["--sdm", "apptainer"], "container"),
-        ('envmodules: "gcc"', "", [], ""),
-        ('envmodules: "gcc"', "", ["--sdm", "env-modules"], "envmodules"),
-        ("resources: mem_mb=500", "{resources.mem_mb}", [], ""),
-        (
-            "resources: mem_mb=500",
-            "{resources.mem_mb}",
-            ["--resources", "mem_mb=100"],
-            "limited resource",
-        ),
-        ("resources: mem_mb=500", "", ["--resources", "mem_mb=100"], ""),
-        ("", "", ["--set-resources", "one:tmpdir='/var/tmp'"], "tmpdir"),
-        ("", "", ["--default-resources", "tmpdir='/var/tmp'"], "tmpdir"),
-        ("", "", ["--default-resources", "mem_mb=50"], ""),
-        ('benchmark: "b.tsv"', "", [], ""),
-        ('benchmark: "b.tsv"', "", ["--benchmark-extended"], "extended benchmark"),
-        ("cache: True", "", [], ""),
-        ("", "", ["--kochi-runner", "zygote"], "-"),
-        ("", "", ["--kochi-runner", "command"], "-"),
-    ],
+# A directive of a rule, what its command reads, and why Snakemake has to run its job with IN_USE.
+RULES = {
+    "contained": ('container: "here.sif"', "", "container"),
+    "with_modules": ('envmodules: "gcc"', "", "envmodules"),
+    "kept": ("cache: True", "", "cache"),
+    "limited": ("resources: mem_mb=500", "{resources.mem_mb}", "limited resource"),
+    "limit_not_read": ("resources: mem_mb=500", "", ""),
+    "placed": ("threads: 1", "", "tmpdir"),
+    "measured": ('benchmark: "b.tsv"', "", ""),
+}
+IN_USE = (
+    *("--sdm", "apptainer", "env-modules", "--cache", "--resources", "mem_mb=100"),
+    *("--default-resources", "mem_mb=50", "--set-resources", "placed:tmpdir='/var/tmp'"),
 )
-def test_deployment_methods_that_are_not_in_use_do_not_prevent_a_plain_command(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    directive: str,
-    text: str,
-    options: list[str],
-    why: str,
+
+
+@pytest.mark.parametrize("options", [(), IN_USE], ids=["not in use", "in use"])
+def test_features_that_are_not_in_use_do_not_prevent_a_plain_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     # Snakemake asks for its version before it uses it, by either name.
     for name in ("apptainer", "singularity"):
         program = write(tmp_path / "bin" / name, f"#!/bin/sh\necho {name} version 3.11.0")
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    snakefile = ONE_RULE.format(directive=directive, text=text)
-    runner, said, _ = choices(tmp_path, snakefile, *options)["one"]
-    if why == "-":
-        assert (runner, said) == (options[-1], "")
-    else:
-        assert (runner, said) == ("zygote" if why else "shell", why)
+    monkeypatch.setenv("SNAKEMAKE_OUTPUT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    snakefile = f"rule all:\n    input: {list(RULES)}\n"
+    for name, (directive, text, _) in RULES.items():
+        snakefile += f"rule {name}:\n    output: '{name}'\n    {directive}\n"
+        snakefile += f"    shell: 'touch {{output}} {text}'\n"
+    expected = {name: why if options else "" for name, (*_, why) in RULES.items()}
+    assert whys(tmp_path, snakefile, *options) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--default-resources", "tmpdir='/var/tmp'"), ("zygote", "tmpdir")),
+        (("--benchmark-extended",), ("zygote", "extended benchmark")),
+        (("--kochi-runner", "zygote"), ("zygote", "")),
+    ],
+)
+def test_an_option_prevents_every_plain_command(
+    tmp_path: Path, options: tuple[str, ...], expected: tuple[str, str]
+) -> None:
+    assert choices(tmp_path, ONE_RULE, *options)["one"] == (*expected, None)
 
 
 def test_only_the_runner_command_executes_a_precommand(tmp_path: Path) -> None:
@@ -440,25 +442,6 @@ def test_only_the_runner_command_executes_a_precommand(tmp_path: Path) -> None:
         None, InnerCommand(("x",), None), True
     )
     assert (choice.runner, choice.why) == ("command", "precommand")
-
-
-def test_a_rule_that_is_cached_is_left_to_snakemake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SNAKEMAKE_OUTPUT_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "cache").mkdir()
-    snakefile = """
-        rule all:
-            input: "a", "b"
-        rule kept:
-            output: "a"
-            cache: True
-            shell: "touch {output}"
-        rule other:
-            output: "b"
-            shell: "touch {output}"
-        """
-    assert whys(tmp_path, snakefile, "--cache") == {"kept": "cache", "other": ""}
 
 
 def test_a_shell_job_has_all_data_that_a_worker_needs(tmp_path: Path) -> None:
@@ -486,26 +469,17 @@ def test_a_shell_job_has_all_data_that_a_worker_needs(tmp_path: Path) -> None:
     assert (shell.threads, shell.latency_wait) == (2, 7)
     # The same work, whatever the runner: Snakemake itself gives the command of the second one.
     by_command = tickets(tmp_path, "--nolock", "--kochi-runner", "command")[0]["one"]
+    assert choice_of(by_command) == ("command", "", None)
     assert ticket.identity is not None
     assert by_command.identity == ticket.identity
 
 
-@pytest.mark.parametrize(
-    ("module", "holder", "name"),
-    [
-        ("snakemake.shell", ".shell", "_get_process_prefix"),
-        ("snakemake.shell", "", "MAX_ARG_LEN"),
-        ("snakemake.rules", ".Rule", "is_shell"),
-    ],
-)
-def test_without_a_private_part_of_snakemake_the_next_runner_serves(
-    tmp_path: Path, module: str, holder: str, name: str
-) -> None:
-    write(tmp_path / "Snakefile", ONE_RULE.format(directive="", text=""))
-    program = WITHOUT.format(module=module, holder=holder, name=name)
-    found, said = tickets(tmp_path, command=("-c", program))
+def test_without_private_parts_of_snakemake_the_next_runner_serves(tmp_path: Path) -> None:
+    write(tmp_path / "Snakefile", ONE_RULE)
+    found, said = tickets(tmp_path, command=("-c", WITHOUT))
     assert said.count("Each shell command is executed by a Snakemake of its own") == 1
-    assert f"{name}." in said
+    parts = ("shell.shell._get_process_prefix", "shell.MAX_ARG_LEN", "rules.Rule.is_shell")
+    assert f"has no {', '.join(f'snakemake.{part}' for part in parts)}." in said
     assert choice_of(found["one"]) == ("zygote", "another Snakemake", None)
 
 
@@ -585,30 +559,36 @@ def test_a_command_has_the_environment_that_the_inner_snakemake_gives_it(
 
 
 @pytest.mark.parametrize(
-    ("line", "why"),
+    ("lines", "why"),
     [
         ('workdir: "elsewhere"', "workdir"),
-        ('workdir: "."', ""),
+        ('workdir: "."; os.environ["NEW"] = "word"', ""),
         ('os.environ["GIVEN"] += ":more"', "GIVEN changed"),
         ('del os.environ["GIVEN"]', "GIVEN changed"),
-        ('os.environ["NEW"] = "word"', ""),
-        ("os.umask(0o077)", "umask changed"),
-        ("os.nice(1)", "niceness changed"),
-        ("resource.setrlimit(resource.RLIMIT_CORE, (0, 0))", "limits changed"),
+        # The first one in this order is told: each is noticed.
+        (
+            "seen = [changed_state()]; "
+            "resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); seen.append(changed_state()); "
+            "os.nice(1); seen.append(changed_state()); "
+            "os.umask(0o077); assert seen == ['', 'limits', 'niceness'], seen",
+            "umask changed",
+        ),
     ],
+    ids=["directory", "none", "changed", "deleted", "process"],
 )
 def test_a_plain_command_gets_the_variables_of_the_snakefile_or_another_runner_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, why: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, why: str
 ) -> None:
     monkeypatch.setenv("GIVEN", "one")
-    snakefile = f"""
-        import os, resource
-        {line}
-        rule one:
-            output: "out.txt"
-            shell: "touch {{output}}"
-        """
+    snakefile = "\n".join(
+        (
+            "import os, resource",
+            "from snakemake_kochi.executor.plugin import changed_state",
+            *lines.split("; "),
+            ONE_RULE.replace("\n    ", "\n"),
+        )
+    )
     (tmp_path / "elsewhere").mkdir()
     runner, said, shell = choices(tmp_path, snakefile)["one"]
     assert (runner, said) == ("zygote" if why else "shell", why)
-    assert shell is None or shell.environment.get("NEW") == ("word" if "NEW" in line else None)
+    assert shell is None or shell.environment["NEW"] == "word"

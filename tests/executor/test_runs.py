@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from run_helpers import background, nothing_is_left, our_processes, results
-from support import run, wait_until, write
+from support import wait_until, write
 
 THREE_JOBS = """
     rule all:
@@ -24,67 +24,47 @@ THREE_JOBS = """
 
 @pytest.mark.compatibility
 def test_a_directory_without_git_or_configuration_runs_and_nothing_is_left(
-    tmp_path: Path, snakemake: Any
-) -> None:
-    write(tmp_path / "Snakefile", THREE_JOBS)
-    done = snakemake("--executor", "kochi", "--jobs", "4", cwd=tmp_path)
-    assert done.returncode == 0
-    assert [result["reason"] for result in results()] == ["success"] * 3
-    assert {(tmp_path / f"{name}.txt").read_text() for name in "abc"} == {"worker 0\n"}
-    assert nothing_is_left()
-    again = snakemake("--executor", "kochi", "--jobs", "4", cwd=tmp_path)
-    assert "Nothing to be done" in again.stdout
-
-
-@pytest.mark.compatibility
-def test_a_run_does_not_wait_for_the_period_of_its_rate_limit(
-    tmp_path: Path, snakemake: Any
-) -> None:
-    write(tmp_path / "Snakefile", THREE_JOBS)
-    # With the timers that Snakemake has set by then it would stay for twenty minutes.
-    done = snakemake("--executor", "kochi", "-j4", "--max-jobs-per-timespan", "9/20m", cwd=tmp_path)
-    assert done.returncode == 0
-
-
-@pytest.mark.compatibility
-def test_the_log_of_each_job_is_named_and_has_its_output(tmp_path: Path, snakemake: Any) -> None:
-    write(tmp_path / "Snakefile", 'rule one:\n    shell: "echo said by the job; exit 0"')
-    done = snakemake("--executor", "kochi", "--jobs", "1", cwd=tmp_path)
-    (line,) = [line for line in done.stdout.splitlines() if "log: " in line]
-    name, *words = line.split("log: ")[1].split()
-    assert name == "kochi"
-    shown = run(sys.executable, "-m", "snakemake_kochi.cli", *words, cwd=tmp_path)
-    assert "said by the job" in shown.stdout
-
-
-@pytest.mark.compatibility
-def test_a_failed_job_shows_its_node_status_wildcards_and_log(
-    tmp_path: Path, snakemake: Any
+    tmp_path: Path, snakemake: Any, kochi: Any
 ) -> None:
     write(
         tmp_path / "Snakefile",
         """
         rule all:
-            input: "x_7.txt"
-        rule broken:
-            output: "x_{number}.txt"
-            shell: "echo before the end; exit 3"
+            input: "a.txt", "b.txt", "c.txt", "elsewhere.txt", "large.txt"
+        rule one:
+            output: "{name}.txt"
+            shell: "echo worker $KOCHI_WORKER_ID > {output}"
+        rule elsewhere:
+            output: "elsewhere.txt"
+            resources: kochi_queue="mine"
+            shell: "echo said by the job; echo $KOCHI_QUEUE > {output}"
+        rule large:
+            output: "large.txt"
+            threads: 500
+            shell: "echo $KOCHI_QUEUE > {output}"
+        ruleorder: elsewhere > large > one
         """,
     )
-    done = snakemake("--executor", "kochi", "--jobs", "1", cwd=tmp_path)
-    assert done.returncode != 0
-    after = done.stdout[done.stdout.index("Error in rule broken") :]
-    (result,) = results()
-    for part in (
-        "exit status 3",
-        f"node {result['node']['host']}",
-        "number=7",
-        result["log"],
-        "before the end",
-    ):
-        assert part in after, part
-    assert "Traceback" not in done.stdout
-    assert our_processes() == []
+    run = ("--executor", "kochi", "--jobs", "4", "--kochi-cores", "1")
+    # With the timers that Snakemake has set by then it would stay for twenty minutes.
+    done = snakemake(*run, "--max-jobs-per-timespan", "9/20m", cwd=tmp_path)
+    assert done.returncode == 0
+    assert [result["reason"] for result in results()] == ["success"] * 5
+    # A job that requests more cores than exist runs on all of them, and one worker has all queues.
+    assert {result["worker"] for result in results()} == {0}
+    assert {(tmp_path / f"{name}.txt").read_text() for name in "abc"} == {"worker 0\n"}
+    assert (tmp_path / "elsewhere.txt").read_text() == "mine\n"
+    assert (tmp_path / "large.txt").read_text().startswith("run-")
+    machine = Path(os.environ["KOCHI_ROOT"]) / "machines" / "local"
+    left = [path.name for path in (*machine.glob("controllers/*"), *machine.glob("queues/*"))]
+    assert (left, our_processes()) == (["mine"], [])
+    # The log of each job is named.
+    (line,) = [line for line in done.stdout.splitlines() if "in queue mine, log: " in line]
+    name, *words = line.split("log: ")[1].split()
+    assert name == "kochi"
+    assert "said by the job" in kochi(*words, cwd=tmp_path).stdout
+    again = snakemake(*run, cwd=tmp_path)
+    assert "Nothing to be done" in again.stdout
 
 
 def test_a_worker_of_the_users_outlives_runs_and_none_is_started(
@@ -166,36 +146,6 @@ def test_a_queue_name_that_leaves_its_directory_is_refused(tmp_path: Path, snake
     assert nothing_is_left()
 
 
-@pytest.mark.compatibility
-def test_a_queue_name_that_cannot_be_used_fails_the_job_and_is_named_before_any_begins(
-    tmp_path: Path, snakemake: Any
-) -> None:
-    write(
-        tmp_path / "Snakefile",
-        """
-        rule all:
-            input: "a.txt", "b.txt"
-        rule good:
-            output: "a.txt"
-            shell: "touch {output}"
-        rule bad:
-            input: "a.txt"
-            output: "b.txt"
-            resources: kochi_queue="../../x"
-            shell: "touch {output}"
-        """,
-    )
-    done = snakemake("--executor", "kochi", "--jobs", "4", cwd=tmp_path)
-    assert done.returncode != 0
-    said = "rule bad, resource kochi_queue: queue name '../../x' cannot be used"
-    before, between, _ = done.stdout.split(said)
-    assert "rule good:" not in before and "Error in rule bad:" in between
-    assert "Traceback" not in done.stdout and 'File "' not in done.stdout
-    assert len(results()) == 1
-    assert (tmp_path / "a.txt").exists()
-    assert nothing_is_left()
-
-
 STATE = """
     import os, resource
     os.umask(0o077)
@@ -231,12 +181,14 @@ def test_what_the_snakefile_sets_for_its_process_holds_in_a_worker_of_another_on
 
 
 @pytest.mark.compatibility
-def test_a_job_that_no_worker_can_run_fails_alone(tmp_path: Path, snakemake: Any) -> None:
+def test_jobs_that_fail_or_cannot_run_are_named_and_fail_alone(
+    tmp_path: Path, snakemake: Any
+) -> None:
     write(
         tmp_path / "Snakefile",
         """
         rule all:
-            input: "none.txt", "negative.txt", "late.txt", "other.txt"
+            input: "none.txt", "negative.txt", "late.txt", "bad.txt", "x_7.txt", "other.txt"
         rule none:
             output: "none.txt"
             resources: gpu=2
@@ -255,6 +207,14 @@ def test_a_job_that_no_worker_can_run_fails_alone(tmp_path: Path, snakemake: Any
             output: "late.txt"
             resources: gpu=3
             shell: "touch {output}"
+        rule bad:
+            input: "other.txt"
+            output: "bad.txt"
+            resources: kochi_queue="../../x"
+            shell: "touch {output}"
+        rule broken:
+            output: "x_{number}.txt"
+            shell: "echo before the end; exit 3"
         """,
     )
     options = ("--executor", "kochi", "--jobs", "4", "--keep-going")
@@ -264,12 +224,27 @@ def test_a_job_that_no_worker_can_run_fails_alone(tmp_path: Path, snakemake: Any
         assert f"Error in rule {rule}:" in done.stdout
         assert done.stdout.count(f"rule {rule}, {needed}") == 1
     # A job that is not ready is named before anything runs, too.
-    told, between, _ = done.stdout.split("rule late, resource gpu: 3 GPUs needed")
-    assert "These jobs will fail:" in told and "rule other:" not in told
-    assert "Error in rule late:" in between
-    assert len(results()) == 1
+    for rule, said in (
+        ("late", "resource gpu: 3 GPUs needed"),
+        ("bad", "resource kochi_queue: queue name '../../x' cannot be used"),
+    ):
+        told, between, _ = done.stdout.split(f"rule {rule}, {said}")
+        assert "These jobs will fail:" in told and "rule other:" not in told
+        assert f"Error in rule {rule}:" in between
+    assert sorted(result["reason"] for result in results()) == ["failed", "success"]
     assert (tmp_path / "other.txt").exists()
-    assert "Traceback" not in done.stdout
+    # A failed job shows its node, status, wildcards and log.
+    after = done.stdout[done.stdout.index("Error in rule broken") :]
+    (failed,) = [result for result in results() if result["reason"] == "failed"]
+    for part in (
+        "exit status 3",
+        f"node {failed['node']['host']}",
+        "number=7",
+        failed["log"],
+        "before the end",
+    ):
+        assert part in after, part
+    assert "Traceback" not in done.stdout and 'File "' not in done.stdout
     assert nothing_is_left()
 
 
@@ -293,28 +268,6 @@ def test_options_that_let_no_job_run_are_refused(
     assert "Traceback" not in done.stdout
     assert results() == []
     assert nothing_is_left()
-
-
-@pytest.mark.compatibility
-def test_the_jobs_of_a_rule_go_to_the_queue_that_it_names(tmp_path: Path, snakemake: Any) -> None:
-    write(
-        tmp_path / "Snakefile",
-        """
-        rule all:
-            input: "a.txt", "b.txt"
-        rule a:
-            output: "a.txt"
-            resources: kochi_queue="mine"
-            shell: "echo $KOCHI_QUEUE > {output}"
-        rule b:
-            output: "b.txt"
-            shell: "echo $KOCHI_QUEUE > {output}"
-        """,
-    )
-    assert snakemake("--executor", "kochi", "--jobs", "4", cwd=tmp_path).returncode == 0
-    assert (tmp_path / "a.txt").read_text() == "mine\n"
-    assert (tmp_path / "b.txt").read_text().startswith("run-")
-    assert {result["worker"] for result in results()} == {0}
 
 
 def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path, snakemake: Any) -> None:
@@ -431,16 +384,6 @@ def test_a_terminated_controller_lets_running_jobs_finish_and_starts_no_others(
     assert our_processes() == []
 
 
-def test_a_controller_that_is_killed_takes_its_workers_along(tmp_path: Path) -> None:
-    write(tmp_path / "Snakefile", 'rule one:\n    shell: "touch started; sleep 300"')
-    run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4")
-    with background(*run, cwd=tmp_path) as controller:
-        wait_until((tmp_path / "started").exists)
-        controller.kill()
-        controller.wait()
-        wait_until(lambda: our_processes() == [])
-
-
 def test_only_the_waiting_jobs_of_a_killed_controller_are_submitted_again(
     tmp_path: Path, snakemake: Any
 ) -> None:
@@ -478,48 +421,26 @@ def test_only_the_waiting_jobs_of_a_killed_controller_are_submitted_again(
 
 
 @pytest.mark.compatibility
-def test_jobs_run_in_parallel_as_far_as_the_cores_allow(tmp_path: Path, snakemake: Any) -> None:
-    write(
-        tmp_path / "Snakefile",
-        """
-        rule all:
-            input: "a.txt", "b.txt"
-        rule meet:
-            output: "{name}.txt"
-            shell:
-                "touch {wildcards.name}.here;"
-                "while ! [ -e a.here -a -e b.here ]; do sleep 0.1; done; touch {output}"
-        """,
-    )
-    done = snakemake("--executor", "kochi", "--jobs", "2", "--kochi-cores", "2", cwd=tmp_path)
-    assert done.returncode == 0
-
-
-def test_an_exclusive_job_runs_alone(tmp_path: Path, snakemake: Any) -> None:
-    write(
-        tmp_path / "Snakefile",
-        """
-        rule all:
-            input: expand("{name}.txt", name="abcd")
-        rule alone:
-            output: "{name}.txt"
-            resources: kochi_exclusive=1
-            shell: "mkdir claimed && sleep 0.2 && rmdir claimed && touch {output}"
-        """,
-    )
-    done = snakemake("--executor", "kochi", "--jobs", "4", "--kochi-cores", "4", cwd=tmp_path)
-    assert done.returncode == 0
-
-
-@pytest.mark.compatibility
-def test_a_job_that_requests_more_cores_than_exist_runs_on_all_of_them(
+def test_jobs_run_in_parallel_as_far_as_the_cores_allow_and_an_exclusive_job_alone(
     tmp_path: Path, snakemake: Any
 ) -> None:
     write(
         tmp_path / "Snakefile",
-        'rule one:\n    output: "a.txt"\n    threads: 500\n    shell: "echo {threads} > {output}"',
+        """
+        rule all:
+            input: "a.txt", "b.txt", expand("{name}.alone", name="abcd")
+        rule meet:
+            output: "{name}.txt"
+            shell:
+                "touch {wildcards.name}.here; test ! -e claimed;"
+                "while ! [ -e a.here -a -e b.here ]; do sleep 0.1; done; touch {output}"
+        rule alone:
+            output: "{name}.alone"
+            resources: kochi_exclusive=1
+            shell: "mkdir claimed && sleep 0.2 && rmdir claimed && touch {output}"
+        """,
     )
-    done = snakemake("--executor", "kochi", "--jobs", "4", "--kochi-cores", "1", cwd=tmp_path)
+    done = snakemake("--executor", "kochi", "--jobs", "6", "--kochi-cores", "4", cwd=tmp_path)
     assert done.returncode == 0
 
 
@@ -626,7 +547,9 @@ def test_two_controllers_share_a_queue_and_each_works_on_its_own_jobs(tmp_path: 
     assert our_processes() == []
 
 
-def test_the_next_run_removes_the_queue_of_a_killed_run(tmp_path: Path, snakemake: Any) -> None:
+def test_a_killed_controller_takes_its_workers_along_and_the_next_run_removes_its_queue(
+    tmp_path: Path, snakemake: Any
+) -> None:
     write(tmp_path / "Snakefile", 'rule one:\n    shell: "touch started; test -e go || sleep 300"')
     run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4")
     with background(*run, cwd=tmp_path) as controller:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from support import PYTHON_PATH, git, run, write
 
 from snakemake_kochi.artifacts.published import choose_name
@@ -73,9 +74,25 @@ class Projects:
 
 
 @pytest.fixture(scope="session")
-def projects(tmp_path_factory: pytest.TempPathFactory) -> Projects:
+def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A directory of all processes of the tests; one after the other makes what is not there."""
+    directory = tmp_path_factory.getbasetemp()
+    directory = (directory if worker_id == "master" else directory.parent) / "export"
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def projects(shared: Path) -> Projects:
     """Five runs, and one that fails, with an uncommitted file. Tests change nothing here."""
-    base = tmp_path_factory.mktemp("export")
+    base = shared / "projects"
+    with FileLock(shared / "lock"):
+        if not (base / "clone").exists():
+            make_projects(base)
+    return Projects(base / "proj", base / "clone")
+
+
+def make_projects(base: Path) -> None:
     project = base / "proj"
     write(base / "tool" / "tool.sh", "echo the tool\n")
     write(project / "kochi.yaml", KOCHI_YAML)
@@ -96,15 +113,15 @@ def projects(tmp_path_factory: pytest.TempPathFactory) -> Projects:
         environment.setenv("HOME", str(base))
         environment.setenv("KOCHI_ROOT", str(base / "root"))
         environment.setenv("PYTHONPATH", PYTHON_PATH)
-        snakemake = (sys.executable, "-m", "snakemake", "--executor", "local", "--cores", "2")
+        snakemake = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "2")
         words = ("--keep-going", "sum_first", "sum_second", "sum_failing")
         assert run(*snakemake, *words, cwd=project).returncode == 1
         kochi = (sys.executable, "-P", "-m", "snakemake_kochi.cli", "artifact")
         assert run(*kochi, "push", cwd=project).returncode == 0
         environment.setenv("KOCHI_ROOT", str(base / "elsewhere"))
-        git(base, "clone", "-q", "bare", "clone")
-        assert run(*kochi, "fetch", cwd=base / "clone").returncode == 0
-    return Projects(project, base / "clone")
+        git(base, "clone", "-q", "bare", "fetched")
+        assert run(*kochi, "fetch", cwd=base / "fetched").returncode == 0
+    (base / "fetched").rename(base / "clone")
 
 
 @dataclass
@@ -147,13 +164,15 @@ class Crate:
 
 
 @pytest.fixture(scope="session")
-def crate(projects: Projects, tmp_path_factory: pytest.TempPathFactory) -> Crate:
+def crate(projects: Projects, shared: Path) -> Crate:
     """The crate of everything, exported in the clone."""
-    directory = tmp_path_factory.mktemp("crate") / "crate"
+    directory = shared / "crate"
     command = (sys.executable, "-P", "-m", "snakemake_kochi.cli", "export")
-    environment = {"PYTHONPATH": PYTHON_PATH, "KOCHI_ROOT": str(directory.parent / "root")}
-    done = run(*command, "--ro-crate", str(directory), cwd=projects.clone, env=environment)
-    assert done.returncode == 0, done.stdout
+    environment = {"PYTHONPATH": PYTHON_PATH, "KOCHI_ROOT": str(shared / "root")}
+    with FileLock(shared / "lock"):
+        if not directory.exists():
+            done = run(*command, "--ro-crate", str(directory), cwd=projects.clone, env=environment)
+            assert done.returncode == 0, done.stdout
     return Crate(directory)
 
 

@@ -193,6 +193,7 @@ def test_a_job_of_an_own_rule_names_its_inputs_and_its_snakefile(
     assert "rule count" in outcome.out
     exported = tmp_path / "crate/results/local/counted/21 \\xff%20#.txt"
     assert exported.read_text() == "42\n"
+    # This profile includes those on which it builds.
     assert validate(tmp_path / "crate", "workflow-run-crate") == []
     entities = Crate(tmp_path / "crate").entities
     action = entities["#run/count.20260101T000000.abc"]

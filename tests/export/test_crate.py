@@ -16,11 +16,7 @@ from .conftest import Crate, Projects, Validate
 BRANCH = "origin/kochi_artifacts_local"
 
 
-def test_the_communitys_validator_accepts_a_crate(crate: Crate, validate: Validate) -> None:
-    # This profile includes those on which it builds.
-    assert validate(crate.directory, "workflow-run-crate") == []
-
-
+# That it accepts a crate of experiments and own rules is in test_bad_input.py.
 def test_the_validator_refuses_a_crate_whose_runs_name_no_workflow(
     crate: Crate, validate: Validate, tmp_path: Path
 ) -> None:

@@ -76,25 +76,37 @@ class Installed:
     directory: Path
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("wheel")
+    source = make_source(place)
+    # Left by an earlier build, of a module that is deleted since.
+    stale = source / "build" / "lib" / "snakemake_kochi"
+    stale.mkdir(parents=True)
+    (stale / "deleted.py").touch()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HOME", str(place))
+        pip(make_python(place), "wheel", "--wheel-dir", place / "made", ".", cwd=source)
+    (made,) = (place / "made").glob("*.whl")
+    return made
+
+
 @pytest.fixture(scope="module", params=["pip install .", "a wheel", "pip install --editable ."])
 def installed(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, wheel: Path
 ) -> Installed:
     place = tmp_path_factory.mktemp("installed")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HOME", str(place))
-        return install(request.param, make_source(place), make_python(place))
+        return install(request.param, make_source(place), make_python(place), wheel)
 
 
-def install(way: str, source: Path, python: Path) -> Installed:
+def install(way: str, source: Path, python: Path, wheel: Path) -> Installed:
     if way == "pip install --editable .":
         pip(python, "install", "--editable", ".", cwd=source)
         return Installed(python, source)
     if way == "a wheel":
-        wheels = source.parent / "wheels"
-        pip(python, "wheel", "--wheel-dir", wheels, ".", cwd=source)
-        (wheel,) = wheels.glob("*.whl")
-        pip(python, "install", wheel, cwd=wheels)
+        pip(python, "install", wheel, cwd=source.parent)
     else:
         pip(python, "install", ".", cwd=source)
     (site_packages,) = python.parents[1].glob("lib/python*/site-packages")
@@ -134,7 +146,7 @@ def test_the_command_kochi_is_installed(installed: Installed, tmp_path: Path) ->
 
 
 def test_the_wheel_for_another_host_has_the_same_files_however_it_was_installed(
-    installed: Installed, tmp_path: Path
+    installed: Installed, wheel: Path, tmp_path: Path
 ) -> None:
     """As `kochi machine setup` makes it, without the sources."""
     program = (
@@ -143,16 +155,6 @@ def test_the_wheel_for_another_host_has_the_same_files_however_it_was_installed(
         f"print(own_wheel().write(pathlib.Path({str(tmp_path)!r})))\n"
     )
     made = run(installed.python, "-P", "-c", program, cwd=tmp_path).strip()
-    built = make_source(tmp_path).parent
-    pip(
-        make_python(tmp_path),
-        "wheel",
-        "--wheel-dir",
-        built / "built",
-        ".",
-        cwd=built / "my checkout",
-    )
-    (wheel,) = (built / "built").glob("*.whl")
 
     def names(path: Path) -> set[str]:
         with zipfile.ZipFile(path) as archive:
@@ -162,17 +164,7 @@ def test_the_wheel_for_another_host_has_the_same_files_however_it_was_installed(
     assert names(Path(made)) == names(wheel)
 
 
-def test_a_wheel_has_all_modules_rules_schemas_and_profiles_and_nothing_else(
-    tmp_path: Path,
-) -> None:
-    source = make_source(tmp_path)
-    # Left by an earlier build, of a module that is deleted since.
-    stale = source / "build" / "lib" / "snakemake_kochi"
-    stale.mkdir(parents=True)
-    (stale / "deleted.py").touch()
-
-    pip(make_python(tmp_path), "wheel", "--wheel-dir", tmp_path, ".", cwd=source)
-    (wheel,) = tmp_path.glob("*.whl")
+def test_a_wheel_has_all_modules_rules_schemas_and_profiles_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
 
