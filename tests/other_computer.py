@@ -44,7 +44,11 @@ place, parcel, directory, *words = sys.argv[1:]
 receive(SentPaths(Path(place)), parcel, os.environ["KOCHI_SENT_USE"], os.getpid())
 os.makedirs(directory, exist_ok=True)
 os.chdir(directory)
-os.execvp(words[0], words)
+if words[:3] != [sys.executable, "-P", "-c"]:
+    os.execvp(words[0], words)
+# As every command of kochi, which is the process that has received.
+sys.argv = ["-c", *words[4:]]
+exec(words[3], {"__name__": "__main__"})
 """
 _FETCH = """
 import subprocess, sys

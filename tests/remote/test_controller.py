@@ -95,9 +95,20 @@ def test_a_batch_runs_there_and_its_status_and_results_come_home(laptop: Laptop)
     ]
 
 
-def test_results_there_are_run_again_compared_and_traced_from_here(laptop: Laptop) -> None:
+def test_a_run_has_the_files_of_its_launch_and_its_results_are_run_again_from_here(
+    laptop: Laptop,
+) -> None:
+    assert laptop.kochi("artifact", "init", "../collected").returncode == 0
     laptop.go.touch()
-    assert laptop.kochi("batch", "-m", "spica", "wait.yaml", "test").returncode == 0
+    assert laptop.kochi("batch", "-m", "spica", "--launch", "wait.yaml", "test").returncode == 0
+    # Whatever is sent after it.
+    changed = (laptop.top / "wait.yaml").read_text().replace("echo", "exit 3; echo")
+    (laptop.top / "wait.yaml").write_text(changed)
+    assert laptop.kochi("run", "-m", "spica", "--", "true").returncode == 0
+    assert laptop.kochi("launch", "-m", "spica", "--follow").returncode == 0
+    log = laptop.top.parent / "collected/spica/wait/1.log"
+    assert "time 1\n" in log.read_text()
+    git(laptop.top, "checkout", "-q", "wait.yaml")
     traced = laptop.kochi("trace", "-m", "spica")
     assert traced.returncode == 0, traced.stderr
     assert [each for each in json.loads(traced.stdout)["traceEvents"] if each["ph"] == "X"]
@@ -139,37 +150,6 @@ def test_the_run_goes_on_without_the_laptop_and_the_same_line_follows_it(laptop:
     assert joining.returncode == 0
     assert "5 of 5 steps (100%) done" in out
     assert "type: kochi artifact init DIR && kochi artifact sync -m spica" in err
-
-
-def test_a_run_has_the_files_of_its_launch_whatever_is_sent_after_it(laptop: Laptop) -> None:
-    assert laptop.kochi("artifact", "init", "../collected").returncode == 0
-    laptop.go.touch()
-    line = ("batch", "-m", "spica", "--launch", "wait.yaml", "test")
-    assert laptop.kochi(*line).returncode == 0
-    changed = (laptop.top / "wait.yaml").read_text().replace("echo", "exit 3; echo")
-    (laptop.top / "wait.yaml").write_text(changed)
-    assert laptop.kochi("run", "-m", "spica", "--", "true").returncode == 0
-    assert laptop.kochi("launch", "-m", "spica", "--follow").returncode == 0
-    log = laptop.top.parent / "collected/spica/wait/1.log"
-    assert "time 1\n" in log.read_text()
-
-
-def test_a_lost_connection_is_made_again_and_nothing_is_shown_twice(laptop: Laptop) -> None:
-    process = laptop.start("batch", "-m", "spica", "wait.yaml", "test")
-    wait_until(lambda: laptop.begun == {"spica.1", "spica.2"})
-    host = laptop.hosts["spica"]
-    host.stop()
-    host.forget_logins()
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "the connection to spica was lost. The run goes on on spica" in line:
-            break
-    laptop.go.touch()
-    host.start(host.port)
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 0
-    assert out.count("Building DAG of jobs") == 1
-    assert out.count("5 of 5 steps (100%) done") == 1
 
 
 def test_a_run_there_is_stopped_from_here(laptop: Laptop) -> None:

@@ -60,6 +60,12 @@ def files_of(directory: Path) -> dict[str, tuple[str, bytes]]:
     return found
 
 
+def visible(directory: Path) -> dict[str, tuple[str, bytes]]:
+    """Every file of a working tree."""
+    found = files_of(directory).items()
+    return {path: content for path, content in found if path.partition("/")[0] != ".git"}
+
+
 @dataclass(frozen=True)
 class State:
     """All of a repository that must be the same before and after."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from git_helpers import BAD_NAME, commit_to_new_repository, files_of, git, write
+from git_helpers import BAD_NAME, commit_to_new_repository, files_of, git, visible, write
 
 from snakemake_kochi.artifacts.code import unpublished
 from snakemake_kochi.errors import GitError
@@ -37,11 +37,6 @@ def frozen(repository: Path, store: Path) -> Snapshot:
 def checked_out(repository: Path, name: str, place: Path) -> dict[str, tuple[str, bytes]]:
     git(repository, "worktree", "add", "--detach", str(place), ref(name))
     return {path: found for path, found in files_of(place).items() if path != ".git"}
-
-
-def visible(directory: Path) -> dict[str, tuple[str, bytes]]:
-    found = files_of(directory).items()
-    return {path: content for path, content in found if path.partition("/")[0] != ".git"}
 
 
 def test_uncommitted_and_untracked_files_are_published_on_top_of_the_commit(
