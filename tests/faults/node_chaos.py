@@ -110,8 +110,10 @@ class Project:
         found = defaultdict(list)
         # In directories, or in packs: a packer begins at the end of a run.
         for view in list_jobs(Root(self.root).machine("local"), ended=True, limit=10 * self.jobs):
-            if view.result is not None and view.result.reason == "success":
-                assert view.ticket is not None
+            if view.result is None or view.result.reason != "success":
+                continue
+            assert view.ticket is not None
+            if view.ticket.outputs:  # `kochi doctor` has a job without any
                 said = f"{view.ticket.controller}: {view.result.started} to {view.result.ended}"
                 found[view.ticket.outputs[0]].append(said)
         return found

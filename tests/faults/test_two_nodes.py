@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,34 +15,51 @@ from gluster import GlusterVolume
 from hosts import Host
 from support import wait_until
 
+# Filesystems, and the kind of locks that is used there. On FUSE flock does not exclude both nodes.
+GLUSTERFS = ("GlusterFS", "flock")
+FUSE = ("FUSE", "lease")
+NO_LOCK = ("FUSE", "flock")
+
 
 @dataclass(frozen=True)
 class Shared:
-    """Where two nodes see one filesystem, and the kind of locks that exclude both."""
+    """Where two nodes see one directory, and the kind of their locks."""
 
     mounts: dict[str, Path]
     lock_kind: str
 
 
-@contextlib.contextmanager
-def glusterfs(tmp_path: Path) -> Iterator[Shared]:
-    with GlusterVolume() as volume:
-        yield Shared({name: volume.mount(name) for name in ("node1", "node2")}, "flock")
+@pytest.fixture(scope="module")
+def filesystem(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str], dict[str, Path]]]:
+    """The mounts of a filesystem, which all tests share."""
+    nodes = ("node1", "node2")
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def mounts(name: str) -> dict[str, Path]:
+            if name == "GlusterFS":
+                volume = stack.enter_context(GlusterVolume())
+                return {node: volume.mount(node) for node in nodes}
+            top = tmp_path_factory.mktemp("fuse")
+            made = (FaultyFilesystem(top / "backing", top / node) for node in nodes)
+            return {
+                node: stack.enter_context(each).path for node, each in zip(nodes, made, strict=True)
+            }
+
+        yield mounts
 
 
-@contextlib.contextmanager
-def fuse(tmp_path: Path, lock_kind: str = "lease") -> Iterator[Shared]:
-    with (
-        FaultyFilesystem(tmp_path / "backing", tmp_path / "node1") as first,
-        FaultyFilesystem(tmp_path / "backing", tmp_path / "node2") as second,
-    ):
-        yield Shared({"node1": first.path, "node2": second.path}, lock_kind)
-
-
-@pytest.fixture(params=[glusterfs, fuse], ids=["GlusterFS", "FUSE"])
-def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shared]:
-    with request.param(tmp_path) as found:
-        yield found
+@pytest.fixture
+def shared(
+    request: pytest.FixtureRequest, filesystem: Callable[[str], dict[str, Path]], tmp_path: Path
+) -> Shared:
+    """A new directory of the filesystem."""
+    name, lock_kind = request.param
+    places = {node: mount / tmp_path.name for node, mount in filesystem(name).items()}
+    places["node1"].mkdir()
+    return Shared(places, lock_kind)
 
 
 @contextlib.contextmanager
@@ -55,24 +73,51 @@ def two_nodes(shared: Shared, tmp_path: Path) -> Iterator[tuple[Node, Node]]:
         )
 
 
+@pytest.mark.parametrize(
+    ("shared", "jobs"),
+    [
+        pytest.param(GLUSTERFS, 60, id="GlusterFS"),
+        pytest.param(FUSE, 60, id="FUSE"),
+        pytest.param(NO_LOCK, 30, id="rename and link alone"),
+    ],
+    indirect=["shared"],
+)
 def test_jobs_on_two_nodes_of_which_one_dies_are_done_once_each(
-    shared: Shared, tmp_path: Path
+    shared: Shared, jobs: int, tmp_path: Path
 ) -> None:
-    outcome = run_node_chaos(shared.mounts, tmp_path, jobs=200, lock_kind=shared.lock_kind)
+    outcome = run_node_chaos(shared.mounts, tmp_path, jobs=jobs, lock_kind=shared.lock_kind)
     print(outcome)
     assert outcome.problems == ()
 
 
-def test_a_run_on_the_other_node_takes_over_what_a_lost_node_left(
+def doctor(shared: Shared, node: Node) -> tuple[int, str]:
+    """What `kochi doctor -q q` says on a node, with a worker on another one."""
+    subscribers = shared.mounts["node1"] / "root/machines/local/queues/q/subscribers"
+    wait_until(lambda: subscribers.is_dir() and any(subscribers.iterdir()), "the worker")
+    examined = node.start("snakemake_kochi.cli", "doctor", "-q", "q")
+    return examined.wait(300), examined.said
+
+
+@pytest.mark.parametrize("shared", [GLUSTERFS, FUSE], ids=["GlusterFS", "FUSE"], indirect=True)
+def test_doctor_finds_both_fit_and_a_run_on_the_other_node_takes_over_what_a_lost_node_left(
     shared: Shared, tmp_path: Path
 ) -> None:
     project = Project(
-        shared.mounts["node1"] / "project", jobs=24, seconds=1.0, lock_kind=shared.lock_kind
+        shared.mounts["node1"] / "project", jobs=12, seconds=2.0, lock_kind=shared.lock_kind
     )
     with two_nodes(shared, tmp_path) as (node1, node2):
         node2.start_worker()
+        status, said = doctor(shared, node1)
+        assert status == 0, said
+        assert f"{shared.lock_kind}: node2 and this node keep each other out" in said
+        assert "a hard link does not replace a file; also between directories" in said
+        assert "by node2: always there and whole" in said
+        assert "a file and the answer to it took" in said
+        (time,) = (line for line in said.splitlines() if "directory time between nodes" in line)
+        assert "changed by a new name, and seen after" in time
+
         before = node1.start_run()
-        wait_until(lambda: project.done() >= 4 or not before.is_running, seconds=120)
+        wait_until(lambda: project.done() >= 3 or not before.is_running, seconds=120)
         assert before.is_running, before.said
         node1.lose()
         run = node2.start_run("--rerun-incomplete", "--nolock")
@@ -85,38 +130,14 @@ def test_a_run_on_the_other_node_takes_over_what_a_lost_node_left(
     assert set(project.begun().values()) == {1}
 
 
-def doctor(shared: Shared, tmp_path: Path) -> tuple[int, str]:
-    """What `kochi doctor -q q` says on the first node, with a worker on the second."""
+@pytest.mark.parametrize("shared", [NO_LOCK], ids=["FUSE"], indirect=True)
+def test_doctor_finds_that_flock_does_not_reach_the_other_node(
+    shared: Shared, tmp_path: Path
+) -> None:
     Project(shared.mounts["node1"] / "project", jobs=1, lock_kind=shared.lock_kind)
-    subscribers = shared.mounts["node1"] / "root/machines/local/queues/q/subscribers"
     with two_nodes(shared, tmp_path) as (node1, node2):
         node2.start_worker()
-        wait_until(lambda: subscribers.is_dir() and any(subscribers.iterdir()), "the worker")
-        examined = node1.start("snakemake_kochi.cli", "doctor", "-q", "q")
-        return examined.wait(300), examined.said
-
-
-def test_doctor_finds_both_fit_for_queues_of_two_nodes(shared: Shared, tmp_path: Path) -> None:
-    status, said = doctor(shared, tmp_path)
-    assert status == 0, said
-    assert f"{shared.lock_kind}: node2 and this node keep each other out" in said
-    assert "a hard link does not replace a file; also between directories" in said
-    assert "by node2: always there and whole" in said
-    assert "a file and the answer to it took" in said
-    (time,) = (line for line in said.splitlines() if "directory time between nodes" in line)
-    assert "changed by a new name, and seen after" in time
-
-
-def test_where_no_lock_excludes_rename_and_link_still_keep_jobs_apart(tmp_path: Path) -> None:
-    with fuse(tmp_path, "flock") as shared:
-        outcome = run_node_chaos(shared.mounts, tmp_path, jobs=100, lock_kind=shared.lock_kind)
-    print(outcome)
-    assert outcome.problems == ()
-
-
-def test_doctor_finds_that_flock_does_not_reach_the_other_node(tmp_path: Path) -> None:
-    with fuse(tmp_path, "flock") as shared:
-        status, said = doctor(shared, tmp_path)
+        status, said = doctor(shared, node1)
     assert status == 1, said
     assert "flock: node2 got it while this node held it and this node got it" in said
     assert "lock_kind: lease" in said
