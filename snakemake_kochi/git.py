@@ -43,6 +43,12 @@ _QUIET_OPTIONS = (
     "advice.detachedHead=false",
     "-c",
     "core.filesRefLockTimeout=5000",
+    # The repository's gpg.program would be executed for each signed commit.
+    "-c",
+    "log.showSignature=false",
+    # A header in an output that we read.
+    "-c",
+    "status.showStash=false",
 )
 _QUIET_ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
@@ -58,6 +64,11 @@ _QUIET_ENVIRONMENT = {
 FETCHING_MISSING = {"GIT_NO_LAZY_FETCH": "0"}
 # The id of an object, in full.
 FULL_IDENTITY = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+# What the programs of a repository are replaced with: of a filter and of a merge driver.
+_HARMLESS = {
+    "filter": (("clean", ""), ("smudge", ""), ("process", ""), ("required", "false")),
+    "merge": (("driver", "git merge-file --marker-size=%L %A %O %B"),),  # as without any
+}
 # Set while git runs a hook or an alias (`git rebase --exec snakemake`): they would redirect our
 # commands.
 _FOREIGN_VARIABLES = (
@@ -158,25 +169,26 @@ def _allowed(transports: Collection[str]) -> str:
     return ":".join(t for t in transports if own is None or t in own.split(":")) or "none"
 
 
-def without_filters(directory: Path) -> dict[str, str]:
-    """An environment that disables the filters of a repository's own configuration.
+def without_programs(directory: Path) -> dict[str, str]:
+    """An environment that disables the filters and merge drivers of a repository's own
+    configuration. Every command that reads or writes a working tree needs it.
 
-    Each filter is a command. The user's own filters (git-lfs, for example) stay enabled; without
+    Each of them is a command. The user's own ones (git-lfs, for example) stay enabled; without
     them, the files that they have changed would look modified.
     """
     # Extensions of git-lfs are commands that its filter runs.
-    keys = r"^(filter|lfs\.extension)\."
+    keys = r"^(filter|merge|lfs\.extension)\."
     words = ("config", "-z", "--show-scope", "--name-only", "--get-regexp", keys)
     found = os.fsdecode(run_git(directory, *words, accept=(0, 1))).split("\0")
     names = {
-        "lfs" if key.startswith("lfs.") else key.split(".", 1)[1].rpartition(".")[0]
+        "filter.lfs" if key.startswith("lfs.") else key.rpartition(".")[0]
         for scope, key in zip(found[::2], found[1::2], strict=False)
-        if scope not in USERS_OWN
+        if scope not in USERS_OWN and key.count(".") > 1  # merge.log names no driver
     }
     settings = [
-        (f"filter.{name}.{key}", value)
+        (f"{name}.{key}", value)
         for name in sorted(names)
-        for key, value in (("clean", ""), ("smudge", ""), ("process", ""), ("required", "false"))
+        for key, value in _HARMLESS[name.partition(".")[0]]
     ]
     first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
     variables = {"GIT_CONFIG_COUNT": str(first + len(settings))}

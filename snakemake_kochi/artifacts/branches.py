@@ -245,7 +245,10 @@ def _refuse_private(repository: Path, directory: Path, root: Path | None) -> Non
 
 
 def _merge(directory: Path, name: str) -> None:
-    changed = run_git(directory, "status", "--porcelain", "-z", "--untracked-files=no")
+    quiet = checkout_environment(directory)
+    changed = run_git(
+        *(directory, "status", "--porcelain", "-z", "--untracked-files=no"), environment=quiet
+    )
     if changed:
         first = os.fsdecode(changed.split(b"\0")[0][3:])
         raise KochiError(
@@ -259,14 +262,15 @@ def _merge(directory: Path, name: str) -> None:
             *("--no-gpg-sign", "--no-verify-signatures", "--allow-unrelated-histories"),
             *("--no-autostash", "--strategy-option=no-renames", f"refs/heads/{name}"),
             *("-m", f"Merge branch {name}"),
-            environment={**FETCHING_MISSING, **checkout_environment(directory)},
+            environment={**FETCHING_MISSING, **quiet},
             transports=TRANSPORTS,
         )
         check_out_contents(directory)
     except GitError as error:
-        conflicts = run_git(directory, "diff", "--name-only", "--diff-filter=U", "-z")
+        words = ("diff", "--name-only", "--diff-filter=U", "-z")
+        conflicts = run_git(directory, *words, environment=quiet)
         if run_git(directory, "rev-parse", "--verify", "-q", "MERGE_HEAD", accept=(0, 1)):
-            run_git(directory, "merge", "--abort")
+            run_git(directory, "merge", "--abort", environment=quiet)
         place = shlex.quote(os.fspath(directory))
         listed = ", ".join(os.fsdecode(path) for path in conflicts.split(b"\0")[:10] if path)
         raise GitError(

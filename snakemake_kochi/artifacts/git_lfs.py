@@ -14,7 +14,7 @@ from pathlib import Path
 
 from snakemake_kochi.artifacts.large import Store
 from snakemake_kochi.errors import GitError
-from snakemake_kochi.git import FETCHING_MISSING, TRANSPORTS, USERS_OWN, run_git, without_filters
+from snakemake_kochi.git import FETCHING_MISSING, TRANSPORTS, USERS_OWN, run_git, without_programs
 
 _ATTRIBUTES = ":(glob)**/.gitattributes"
 # What git-lfs would execute. How it connects to a remote is as for git: see git.py.
@@ -68,7 +68,7 @@ def fetch_contents(
 
 def checkout_environment(repository: Path) -> Mapping[str, str]:
     """For git commands that write files of the artifact branches: see `check_out_contents`."""
-    return {**without_filters(repository), **_NO_DOWNLOAD}
+    return {**without_programs(repository), **_NO_DOWNLOAD}
 
 
 def check_out_contents(directory: Path, paths: Sequence[str] = ()) -> None:
@@ -78,7 +78,7 @@ def check_out_contents(directory: Path, paths: Sequence[str] = ()) -> None:
     changed ones. A repository's own settings do not count: they could name any program. `paths`:
     relative to the directory, by default all. Raises GitError.
     """
-    environment = without_filters(directory)
+    environment = without_programs(directory)
     words = ("config", "--get", "filter.lfs.clean")
     if not run_git(directory, *words, environment=environment, accept=(0, 1)).strip():
         return

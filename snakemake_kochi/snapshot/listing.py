@@ -16,7 +16,7 @@ from pathlib import Path
 import pathspec
 
 from snakemake_kochi.errors import ConfigError, GitError
-from snakemake_kochi.git import run_git, without_filters
+from snakemake_kochi.git import run_git, without_programs
 
 # A directory of files, unpacked from somewhere, may itself look like a bare repository.
 FILES_ONLY = ("-c", "safe.bareRepository=explicit")
@@ -78,7 +78,7 @@ def deleted_files(directory: Path, commit: str) -> tuple[str, ...]:
         *FILES_ONLY,
         *("diff-index", "-z", "--name-only", "--no-renames", "--diff-filter=D"),
         *("--ignore-submodules=dirty", commit, "--"),
-        environment=without_filters(directory),
+        environment=without_programs(directory),
     )
     return tuple(os.fsdecode(path) for path in found.split(b"\0") if path)
 
@@ -237,7 +237,7 @@ def _is_changed(repository: Path, top: Path, prefix: str, excluded: Callable[[st
             *FILES_ONLY,
             *("status", "--porcelain=v2", "-z", "--untracked-files=no", "--no-renames"),
             *("--ignore-submodules=dirty", "--", "."),
-            environment=without_filters(repository),
+            environment=without_programs(repository),
         )
     except GitError:
         # An unmerged .gitmodules, objects that are missing: no proof that it is clean.

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from git_helpers import git, write
 
+from snakemake_kochi.artifacts import branches
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal
 from snakemake_kochi.artifacts.published import choose_name
@@ -93,11 +94,11 @@ def by_hooks(repository: Path, command: str) -> None:
 
 
 def by_other_programs(repository: Path, command: str) -> None:
-    add(repository / ".gitattributes", "* diff=evil merge=evil\n")
+    add(repository / ".gitattributes", "* diff=evil\n")
     keys = (
-        *("diff.external", "diff.evil.command", "diff.evil.textconv", "merge.evil.driver"),
+        *("diff.external", "diff.evil.command", "diff.evil.textconv"),
         *("core.pager", "core.editor", "core.askPass", "core.gitProxy", "credential.helper"),
-        *("core.alternateRefsCommand", "uploadpack.packObjectsHook", "gpg.program"),
+        *("core.alternateRefsCommand", "uploadpack.packObjectsHook"),
         *("pager.status", "trailer.x.command", "browser.x.cmd", "interactive.diffFilter"),
     )
     configure(repository, dict.fromkeys(keys, command))
@@ -106,9 +107,27 @@ def by_other_programs(repository: Path, command: str) -> None:
     write(repository / ".git" / "objects" / "info" / "alternates", str(repository / "x") + "\n")
 
 
+def by_signature(repository: Path, command: str) -> None:
+    program = write(repository / ".git" / "gpg", f"#!/bin/sh\n{command}\n")
+    program.chmod(0o755)
+    configure(repository, {"log.showSignature": "true", "gpg.program": str(program)})
+    signature = "gpgsig -----BEGIN PGP SIGNATURE-----\n \n iQ==\n -----END PGP SIGNATURE-----\n"
+    for name in git(repository, "for-each-ref", "--format=%(refname)", "refs/heads").split():
+        with contextlib.suppress(subprocess.CalledProcessError):  # that commit is lost
+            head, rest = git(repository, "cat-file", "commit", name).split("\n\n", 1)
+            file = write(repository / ".git" / "signed", f"{head}\n{signature}\n{rest}")
+            words = ("hash-object", "-t", "commit", "-w", "--no-filters", str(file))
+            git(repository, "update-ref", name, git(repository, *words).strip())
+
+
+def by_merge_driver(repository: Path, command: str) -> None:
+    configure(repository, {"merge.default": "evil", "merge.evil.driver": command})
+
+
 TRAPS: tuple[Trap, ...] = (
+    by_signature,
     *(by_upload_pack, by_transport, by_ssh, by_filter, by_filter_process, by_watcher, by_hooks),
-    by_other_programs,
+    *(by_merge_driver, by_other_programs),
 )
 
 
@@ -283,6 +302,41 @@ def test_committing_executes_nothing_of_the_configuration(
     assert marks.executed() == []
 
 
+def test_bringing_results_together_executes_nothing_of_the_configuration(
+    repository: Path, tmp_path: Path, marks: Marks
+) -> None:
+    paths = Root(tmp_path / "root").project(repository)
+    for words in (("config", "user.name", "User"), ("config", "user.email", "user@example.org")):
+        git(repository, *words)
+    source = write(tmp_path / "result", "1\n")
+    journal(paths, "local", Result("one", {"a": source}, {}))
+    together = tmp_path / "together"
+    branches.initialise(repository, together, name="local")
+    assert branches.synchronise(repository, paths, "local").results == 1
+    (file,) = together.rglob("a")
+    write(file, "mine\n")
+    git(together, "commit", "--quiet", "--all", "--message=mine")
+    journal(paths, "local", Result("two", {"a": write(source, "2\n")}, {}))
+    assert commit_pending(repository, paths, "local") == 1
+    marks.set_all(repository)
+    write(repository / ".git" / "info" / "attributes", "a filter=a=b\n")
+    touched_later(together)
+    with pytest.raises(GitError, match="both changed local/a"):
+        branches.synchronise(repository, paths, "local")
+    assert file.read_text() == "mine\n"
+    branches.log(repository, "local")
+    assert marks.executed() == []
+    subprocess.run(["git", "merge", "kochi_artifacts_local"], cwd=together, check=False)
+    assert {"by_merge_driver", "by_filter"} <= set(marks.executed())
+
+
+def test_a_stash_that_git_tells_of_is_no_change(repository: Path, store: Path) -> None:
+    write(repository / "main.c", "other\n")
+    git(repository, "stash")
+    configure(repository, {"status.showStash": "true"})
+    assert not freeze(repository, store).dirty
+
+
 def test_a_partial_clone_of_ones_own_is_frozen_and_what_it_lacks_is_named(
     repository: Path, store: Path, tmp_path: Path
 ) -> None:
@@ -322,12 +376,18 @@ def test_what_a_filter_of_the_users_own_has_changed_is_clean(
 def test_the_traps_work(repository: Path, marks: Marks) -> None:
     """Otherwise the tests above would show nothing: git as it is falls into each of them, with all
     the others beside it."""
+    for name in ("theirs", "ours"):
+        git(repository, "checkout", "--quiet", "-b", name, "main")
+        write(repository / "src" / "a.c", f"{name}\n")
+        git(repository, "commit", "--quiet", "--all", "--message=other")
     marks.set_all(repository)
     touched_later(repository)
 
     def type_git(*words: str) -> None:
         subprocess.run(["git", *words], cwd=repository, capture_output=True, check=False)
 
+    type_git("log", "-1")
+    type_git("merge-tree", "--write-tree", "ours", "theirs")
     type_git("status")
     write(repository / "src" / "a.c", "changed\n")
     type_git("-c", "core.fsmonitor=false", "diff", "src")
