@@ -15,7 +15,12 @@ from typing import Any
 
 from snakemake_kochi.artifacts.attempts import earlier_attempts
 from snakemake_kochi.artifacts.record import RECORD_VERSION, new_identity
-from snakemake_kochi.confidential import is_secret_line, is_secret_path, is_secret_variable
+from snakemake_kochi.confidential import (
+    LEFT_OUT,
+    is_secret_path,
+    is_secret_variable,
+    without_secrets,
+)
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import answered, is_name, safe_name
 from snakemake_kochi.phases.freeze import Freeze
@@ -26,7 +31,6 @@ from snakemake_kochi.phases.products import digest_of
 # jobs.
 LARGEST_HASHED = 100 << 20
 _LONGEST = 4000  # characters of one of a rule's params in a record
-_LEFT_OUT = "[left out]"
 
 
 @dataclass(frozen=True)
@@ -85,20 +89,15 @@ class Ending:
 
 def shown_command(command: str) -> str:
     """A command without lines that suggest secrets."""
-    lines = command.strip().split("\n")
-    return "\n".join(_LEFT_OUT if is_secret_line(line) else line for line in lines)
+    return "\n".join(without_secrets(command.strip().split("\n")))
 
 
 def shown_params(params: Mapping[str, Any]) -> tuple[dict[str, str], str]:
     """The params of a job as texts, and their digest; those that suggest secrets are in neither."""
     texts = {name: str(value) for name, value in params.items()}
-    secret = {
-        name
-        for name, text in texts.items()
-        if is_secret_variable(name, text) or any(map(is_secret_line, text.split("\n")))
-    }
+    secret = {name for name, text in texts.items() if is_secret_variable(name, text)}
     digest = digest_of({name: text for name, text in texts.items() if name not in secret})
-    shown = {name: _LEFT_OUT if name in secret else _cut(text) for name, text in texts.items()}
+    shown = {name: LEFT_OUT if name in secret else _cut(text) for name, text in texts.items()}
     return shown, digest
 
 

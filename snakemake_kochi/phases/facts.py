@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snakemake_kochi.confidential import is_secret_line
+from snakemake_kochi.confidential import without_secrets
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths
@@ -149,7 +149,7 @@ def _shown(file: Path) -> str:
             text = stream.read(_MOST_OUTPUT).decode("utf-8", "replace").rstrip()
     except OSError:
         return ""
-    return "\n".join("[left out]" if is_secret_line(line) else line for line in text.splitlines())
+    return "\n".join(without_secrets(text.splitlines()))
 
 
 def _status(file: Path) -> int | None:

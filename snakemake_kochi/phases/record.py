@@ -17,7 +17,7 @@ from typing import Any
 
 from snakemake_kochi.artifacts.attempts import earlier_attempts
 from snakemake_kochi.artifacts.record import RECORD_VERSION, new_identity
-from snakemake_kochi.confidential import is_secret_line
+from snakemake_kochi.confidential import without_secrets
 from snakemake_kochi.errors import STOPPED, DamagedFileError
 from snakemake_kochi.files import blocks_of, random_word, read_json
 from snakemake_kochi.frozen import FrozenDict
@@ -192,11 +192,10 @@ def complete(record: Mapping[str, Any], measured: Measured) -> dict[str, Any]:
 def failed(record: Mapping[str, Any], reason: str, last_lines: Sequence[str]) -> dict[str, Any]:
     """The record of an attempt that has failed, with the last lines that its script printed."""
     kept = {key: value for key, value in record.items() if key != "output"}
-    shown = [each if not is_secret_line(each) else "[left out]" for each in last_lines]
     return kept | {
         "outcome": "failed",
         "reason": reason,
-        "last_lines": [each[:_LONGEST_LINE] for each in shown],
+        "last_lines": [each[:_LONGEST_LINE] for each in without_secrets(last_lines)],
         "artifacts": [],
     }
 

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from snakemake_kochi.confidential import is_secret_line, is_secret_variable
+from snakemake_kochi.confidential import is_secret_variable
 from snakemake_kochi.phases.script import Environment
 from snakemake_kochi.schedulers.environment import RECORDED_VARIABLES
 
@@ -79,9 +79,7 @@ def noted(more: Iterable[str], file: Path, given: Mapping[str, str]) -> dict[str
     wanted = {
         name: value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
         for name, value in sorted(seen.items())
-        if (name in whole or name.startswith(beginnings))
-        and not is_secret_variable(name, value)
-        and not any(map(is_secret_line, value.splitlines()))
+        if (name in whole or name.startswith(beginnings)) and not is_secret_variable(name, value)
     }
     return {name: value[:_LONGEST] for name, value in list(wanted.items())[:_MOST]}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from snakemake_kochi.confidential import is_secret_line, is_secret_path
+from snakemake_kochi.confidential import LEFT_OUT, is_secret_path, secret_lines
 from snakemake_kochi.snapshot.listing import not_checked_out
 from snakemake_kochi.snapshot.repository import run_in_store, with_objects_of
 from snakemake_kochi.snapshot.snapshot import Change, Snapshot, changes
@@ -87,17 +87,17 @@ def _of_limited_size(
 
 def _without_secrets(text: str) -> tuple[str, int]:
     """The diff with lines that look like secrets replaced, and the number of these lines."""
-    lines, hidden, in_hunk = [], 0, False
+    kept, shown, in_hunk = [], [], False
     for line in text.split("\n"):
         # A removed line "-- x" looks like the name of a file, but not before the next "diff".
         in_hunk = line.startswith("@@") or (in_hunk and not line.startswith("diff --git "))
-        if in_hunk and is_secret_line(line[1:]):
-            hidden += 1
-            # Of the head of a hunk, replace only the line that git quotes there.
-            kept = f"{line[: line.index('@@', 2) + 2]} " if line.startswith("@@") else line[0]
-            line = f"{kept}[left out]"
-        lines.append(line)
-    return "\n".join(lines), hidden
+        # Of the head of a hunk, only the line that git quotes there is of a file.
+        length = line.index("@@", 2) + 3 if line.startswith("@@") else 1
+        kept.append(line[:length] if in_hunk else line)
+        shown.append(line[length:] if in_hunk else "")
+    hidden = list(secret_lines(shown))
+    told = (LEFT_OUT if is_secret else line for line, is_secret in zip(shown, hidden, strict=True))
+    return "\n".join(map("".join, zip(kept, told, strict=True))), sum(hidden)
 
 
 def _told(text: bytes, left_out: Mapping[str, Sequence[str]]) -> str:

@@ -80,13 +80,30 @@ def test_secrets_in_directories_and_in_lines_are_not_told(tmp_path: Path) -> Non
         "export APIKEY=hunter2",
         'os.environ["AUTH"] = "hunter2"',
         "git: https://u:hunter2@example.org/x",
+        "git: https://hunter2@example.org/x",
+        "curl -H 'Authorization: Bearer hunter2'",
+        "Authorisation: hunter2",
+        "  password: |",
+        "    hunter2",
+        "    hunter2",
+        'TOKEN = """',
+        "hunter2",
+        "-----BEGIN RSA PRIVATE KEY-----",
+        "hunter2",
+        "-----END RSA PRIVATE KEY-----",
     ]
-    plain = ["author: somebody", "sort_by: key", "git: https://example.org/x", "if token == 2:"]
+    plain = [
+        "authors: somebody",
+        "git: ssh://git@example.org/x",
+        "sort_by: key",
+        "git: https://example.org/x",
+        "if token == 2:",
+    ]
     write(repository / "more.yaml", "\n".join([*secret, *plain, ""]))
     text = diff(repository, store)
     assert "hunter2" not in text
     assert "".join(f"+{line}\n" for line in ["[left out]"] * len(secret) + plain) in text
-    assert "[lines left out, as they suggest secrets: 5]\n" in text
+    assert "[lines left out, as they suggest secrets: 16]\n" in text
 
 
 def test_a_secret_is_not_told_at_the_head_of_a_hunk_either(tmp_path: Path) -> None:
