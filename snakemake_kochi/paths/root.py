@@ -12,7 +12,7 @@ from pathlib import Path
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import (
     NO_ROOM,
-    expand_user,
+    expand_path,
     make_directory,
     name_of,
     safe_name,
@@ -39,12 +39,15 @@ class Root:
         environment: Mapping[str, str] = os.environ,
         where: str = "the machine's kochi_root",
     ) -> Root:
-        """The machine's `kochi_root`, which is set at `where`, else $KOCHI_ROOT, else ~/.kochi."""
+        """The machine's `kochi_root`, which is set at `where`, else $KOCHI_ROOT, else ~/.kochi.
+
+        Raises KochiError for a relative path, and for a variable that is not set: each working
+        directory would have a root of its own.
+        """
         given = environment.get("KOCHI_ROOT")
-        what = "the machine's kochi_root" if configured else "KOCHI_ROOT"
-        chosen = expand_user(os.path.expandvars(configured or given or "~/.kochi"), what)
-        said_at = where if configured else _ROOT_VARIABLE if given else None
-        return cls(chosen.absolute(), said_at)
+        what = where if configured else "KOCHI_ROOT"
+        chosen = expand_path(configured or given or "~/.kochi", what, environment)
+        return cls(chosen, where if configured else _ROOT_VARIABLE if given else None)
 
     def secure(self, directory: Path) -> list[str]:
         """Make sure that this user wrote the content of a directory below KOCHI_ROOT.

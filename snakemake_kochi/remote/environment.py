@@ -64,7 +64,9 @@ kochi_umask=$(umask -p)
 }}
 """
 _LATER = """\
-. {file} 2> /dev/null && [ "$kochi_is_loaded" = 1 ] || {{
+# In {place} anybody may put something in its place once it was removed.
+[ ! -L {directory} ] && [ -O {directory} ] && [ -O {file} ] &&
+  . {file} 2> /dev/null && [ "$kochi_is_loaded" = 1 ] || {{
   echo 'kochi: {file} on the login host was removed meanwhile. Type the same line again' >&2
   exit {status}
 }}"""

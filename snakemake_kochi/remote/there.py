@@ -24,8 +24,8 @@ _PARTS = re.compile(r"(\A~[A-Za-z0-9_.-]*(?:/|\Z)|\$\{[A-Za-z_]\w*\}|\$[A-Za-z_]
 def prologue(machine: Machine) -> str:
     """Bash that sets and exports KOCHI_ROOT, after the machine's environment was loaded.
 
-    If a variable is not set there, the path is not absolute, or somebody else owns what is there,
-    the text says so and exits with NOT_SET_UP.
+    If a variable is not set there, the path is not absolute, or somebody else owns what is there or
+    everybody may write to it, the text says so and exits with NOT_SET_UP.
     """
     lines = []
     if not machine.kochi_root:
@@ -35,13 +35,15 @@ def prologue(machine: Machine) -> str:
         lines.append(f"KOCHI_ROOT={_expanded(machine.kochi_root)}")
     said = f"kochi: KOCHI_ROOT of machine '{machine.name}' is no absolute path on the login host:"
     lines.append(f"case $KOCHI_ROOT in /*) ;; *) {_complain(said, ' $KOCHI_ROOT')} ;; esac")
-    said = f"kochi: KOCHI_ROOT of machine '{machine.name}' belongs to another user:"
     # Programs below it are executed. `ownership.py` examines more, when one of them runs.
-    lines.append(
-        'for kochi_owner in $(stat -Lc %u -- "$KOCHI_ROOT" "$KOCHI_ROOT/remote" 2> /dev/null); do\n'
-        f'  case $kochi_owner in "$EUID" | 0) ;; *) {_complain(said, " $KOCHI_ROOT")} ;; esac\n'
-        "done"
-    )
+    places = '"$KOCHI_ROOT" "$KOCHI_ROOT/remote"'
+    lines.append(f"for kochi_found in $(stat -Lc %u:%a -- {places} 2> /dev/null); do")
+    said = f"kochi: KOCHI_ROOT of machine '{machine.name}' belongs to another user:"
+    others = _complain(said, " $KOCHI_ROOT")
+    lines.append(f'  case $kochi_found in "$EUID":* | 0:*) ;; *) {others} ;; esac')
+    said = f"kochi: everybody may write to KOCHI_ROOT of machine '{machine.name}':"
+    lines.append(f"  case $kochi_found in *[2367]) {_complain(said, ' $KOCHI_ROOT')} ;; esac")
+    lines.append("done")
     return "\n".join([*lines, "export KOCHI_ROOT"])
 
 

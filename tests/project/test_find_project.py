@@ -178,3 +178,23 @@ def test_the_home_of_a_user_who_does_not_exist_is_an_error(tmp_path: Path, varia
 def test_a_machines_root_in_the_home_of_nobody_is_an_error() -> None:
     with pytest.raises(KochiError, match="kochi_root: there is no user 'nosuch'"):
         Root.find("~nosuch/root", {})
+
+
+@pytest.mark.parametrize(
+    ("root", "said"),
+    [
+        ("$SCRATCH/kochi", "the variable SCRATCH in $SCRATCH/kochi is not set"),
+        ("kochi", "an absolute path was expected, not kochi"),
+    ],
+)
+def test_a_root_that_would_be_another_one_in_each_directory_is_an_error(
+    root: str, said: str
+) -> None:
+    where = "machines: vega: kochi_root in kochi.yaml"
+    for set_at, arguments in (
+        (where, (root, {}, where)),
+        ("KOCHI_ROOT", (None, {"KOCHI_ROOT": root})),
+    ):
+        with pytest.raises(KochiError) as caught:
+            Root.find(*arguments)  # type: ignore[arg-type]
+        assert caught.value.message == f"{set_at}: {said}"

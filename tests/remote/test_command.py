@@ -172,7 +172,9 @@ def test_outside_of_a_project_a_command_works_in_the_work_dir(
     assert kochi(*words, cwd=tmp_path).stdout == f"{host.home}/a place/work\n"
 
 
-def test_nothing_is_executed_in_a_kochi_root_of_another_user(host: SshHost, project: Path) -> None:
+def test_nothing_is_executed_in_a_kochi_root_that_others_own_or_may_write(
+    host: SshHost, project: Path
+) -> None:
     python = write(host.root / "remote" / f"python-{identity()}" / "bin" / "python", "#!/bin/sh\n")
     write(python.with_name("kochi"), "#!/bin/sh\ntouch ~/trap\n").chmod(0o755)
     python.chmod(0o755)
@@ -183,6 +185,12 @@ def test_nothing_is_executed_in_a_kochi_root_of_another_user(host: SshHost, proj
             assert (done.returncode, done.stdout) == (1, "")
             assert "KOCHI_ROOT of machine 'spica' belongs to another user" in done.stderr
         os.chown(trap, os.geteuid(), os.getegid())
+        mode = trap.stat().st_mode
+        trap.chmod(0o777)
+        done = kochi("run", "-m", "spica", "--", "true", cwd=project)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "everybody may write to KOCHI_ROOT of machine 'spica'" in done.stderr
+        trap.chmod(mode)
     assert not (host.home / "trap").exists()
 
 

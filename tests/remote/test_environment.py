@@ -16,6 +16,9 @@ import pytest
 from ssh_host import SshHost
 from support import git, run_apart, write
 
+from snakemake_kochi.remote.environment import Environment
+from snakemake_kochi.remote.version import NOT_SET_UP
+
 KOCHI = (sys.executable, "-m", "snakemake_kochi.cli")
 SECRET = "kept-secret"
 # Everything that runs there at this moment, with the words of sessions, which are in base64.
@@ -122,6 +125,22 @@ def test_what_the_script_makes_is_there_for_the_command(host: SshHost, project: 
     assert "\n".join(first) == f"a\n  b'c|{host.home}/a place|gone|tool of 1"
     assert (umask, soft) == ("0027", "300")
     assert hard != soft
+
+
+@pytest.mark.parametrize("of", ["directory", "environment"])
+def test_what_somebody_else_puts_in_the_place_of_its_file_is_not_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    monkeypatch.setattr("snakemake_kochi.remote.environment._PLACE", str(tmp_path))
+    later = Environment("", "export TOKEN=1").later()
+    (name,) = set(re.findall(r"kochi-loaded-\w+", later))
+    file = write(tmp_path / name / "environment", f"touch {tmp_path}/trap; kochi_is_loaded=1\n")
+    assert run_apart("bash", "-c", later).returncode == 0
+    (tmp_path / "trap").unlink()
+    os.chown(file.parent if of == "directory" else file, 4711, 4711)
+    done = run_apart("bash", "-c", later)
+    assert (done.returncode, "was removed meanwhile" in done.stderr) == (NOT_SET_UP, True)
+    assert not (tmp_path / "trap").exists()
 
 
 def test_what_a_killed_command_has_left_is_deleted_after_a_day(
