@@ -29,17 +29,17 @@ def seconds_of(text: str) -> float:
     return seconds
 
 
-def walltime_of(text: str) -> float:
+def walltime_of(text: str, most: float = _MOST_SECONDS) -> float:
     """A time that `seconds_of` understands or that Slurm writes, in seconds.
 
-    "90" and "1:30:00" are both ninety minutes. Raises ValueError.
+    "90" and "1:30:00" are both ninety minutes. Raises ValueError, also for more than `most`.
     """
     found = _SCHEDULERS_TIME.match(text.strip())
     try:
         seconds = _schedulers_seconds(found) if found else seconds_of(text)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{A_WALLTIME} was expected") from error
-    if not 0 < seconds <= _MOST_SECONDS:
+    if not 0 < seconds <= most:
         raise ValueError(f"{A_WALLTIME} was expected, at most a year")
     return seconds
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from snakemake_kochi.schedulers.interface import Allocation
 # After this number of failed starts a node is avoided. It is free again at once, so the scheduler
 # would choose it again.
 _MOST_ON_NODE = 2
+_REMEMBERED = 24 * 3600.0  # seconds
 # After this number of failed starts in a row, those on one node counted once, the cause is not the
 # nodes but, for example, a start script.
 _MOST_FAILED = 3
@@ -57,7 +57,8 @@ def was_written(log: Path) -> bool | None:
 class FailedStarts:
     """The allocations of one controller that ended before their worker started.
 
-    Nodes on which they ended are `excluded` if the scheduler `can_exclude` them.
+    Nodes on which several ended within a day are `excluded` as long if the scheduler `can_exclude`
+    them.
     """
 
     def __init__(
@@ -69,13 +70,12 @@ class FailedStarts:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`root_if_unsure`: KOCHI_ROOT, if the configuration does not say that all nodes see it."""
-        self.excluded: tuple[str, ...] = ()
         self._can_exclude = can_exclude
         self._logger = logger
         self._clock = clock
         self._root_if_unsure = root_if_unsure
         self._sleep = sleep
-        self._on_node: Counter[str] = Counter()
+        self._on_node: dict[str, list[float]] = {}  # when
         self._in_a_row: list[str] = []  # their nodes, or ids if the nodes are not known
         self._last = ""
         self._failures = Backoff(*_FAILED, clock)
@@ -125,9 +125,10 @@ class FailedStarts:
         self._logger.warning(f"Allocation ended before its worker started: {self._last}")
         self._in_a_row.append(node if node and self._can_exclude else id)
         if node and self._can_exclude:
-            self._on_node[node] += 1
-            if self._on_node[node] >= _MOST_ON_NODE and node not in self.excluded:
-                self._exclude(node)
+            was_excluded = node in self.excluded
+            self._on_node.setdefault(node, []).append(self._clock())
+            if not was_excluded and node in self.excluded:
+                self._tell_excluded(node)
         if self._are_many:
             self._failures.failed()
 
@@ -144,11 +145,20 @@ class FailedStarts:
                 raise root.unseen(node or "a node", why)
             self._sleep(_LOG_PAUSE)
 
-    def _exclude(self, node: str) -> None:
-        self.excluded = (*self.excluded, node)
-        many = pluralize(self._on_node[node], "allocation")
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """The nodes to avoid now."""
+        since = self._clock() - _REMEMBERED
+        return tuple(
+            node
+            for node, moments in self._on_node.items()
+            if sum(moment >= since for moment in moments) >= _MOST_ON_NODE
+        )
+
+    def _tell_excluded(self, node: str) -> None:
+        many = pluralize(_MOST_ON_NODE, "allocation")
         self._logger.warning(
-            f"This run avoids node {node} until its end: {many} ended there before a worker "
+            f"This run avoids node {node} for a day: {many} ended there before a worker "
             "started. Tell the administrators of the node."
         )
 

@@ -155,7 +155,7 @@ def paths_in(repository: Path, commit: str, paths: Sequence[str]) -> list[str]:
         return []
     questions = "".join(f"{commit}:{path}\n" for path in asked)
     answers = run_git(repository, "cat-file", "--batch-check", stdin=os.fsencode(questions))
-    lines = answers.splitlines()
+    lines = answers.split(b"\n")[:-1]  # a path may have a carriage return
     return [p for p, line in zip(asked, lines, strict=True) if not line.endswith(b" missing")]
 
 

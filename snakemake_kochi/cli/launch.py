@@ -97,6 +97,11 @@ def command(
     if limit is not None and not is_in_one:
         raise click.UsageError("-t requires --in-allocation")
     if not (arguments or says_where or not (asks or follow)):
+        if name:
+            raise click.UsageError(
+                "--name is of a run that is launched: type its arguments, too. The runs of this "
+                "directory: kochi show runs"
+            )
         return of_last(location, identity, position, stop=stop, status=status, as_json=as_json)
     if location.is_elsewhere:
         if follow:

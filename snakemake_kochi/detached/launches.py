@@ -337,7 +337,8 @@ def read_steps(lines: Iterable[str], present: float, goes_on: bool) -> Steps | N
     for raw in lines:
         line = raw.rstrip("\n")
         if match := _TIME.match(line):
-            moment = datetime.strptime(match[1], "%a %b %d %H:%M:%S %Y").timestamp()
+            with contextlib.suppress(ValueError):  # a program of a job wrote it in its language
+                moment = datetime.strptime(match[1], "%a %b %d %H:%M:%S %Y").timestamp()
         elif match := _DONE.match(line):
             done, total, counted = int(match[1]), int(match[2]), int(match[3] or 0)
             progress.note(done, total)

@@ -66,6 +66,19 @@ def test_a_node_is_excluded_although_workers_start_on_others_in_between(
     assert starts.excluded == ("a",)
 
 
+def test_failures_of_different_days_do_not_exclude_a_node_and_one_that_was_is_tried_again(
+    starts: FailedStarts, clock: Clock
+) -> None:
+    fail(starts, "a")
+    clock.now += 7 * 24 * 3600
+    fail(starts, "a")
+    assert starts.excluded == ()
+    fail(starts, "a")
+    assert starts.excluded == ("a",)
+    clock.now += 25 * 3600
+    assert starts.excluded == ()
+
+
 def test_failures_on_three_nodes_in_a_row_end_the_run_or_delay_requests_while_workers_exist(
     starts: FailedStarts, clock: Clock
 ) -> None:

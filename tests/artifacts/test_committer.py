@@ -138,6 +138,16 @@ def test_any_name_and_any_content_can_be_an_artifact(repository: Path, paths: Pr
     assert len(found["big"]) == 4 << 20
 
 
+def test_a_name_with_a_carriage_return_is_one_of_them(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    for identity, names in (("a", ["e"]), ("b", ["c\rd", "e"])):
+        put(paths, identity, dict.fromkeys(names, identity.encode()))
+        assert commit_pending(repository, paths, MACHINE) == 1
+    shown = git(repository, "show", f"{branch(MACHINE)}:{MACHINE}/c\rd")
+    assert shown == "b"
+
+
 @pytest.mark.parametrize(
     "dest",
     ["", "/etc/passwd", "../x", "a/../b", "a//b", "./a", "a/", ".kochi/x", "a/.GIT/x", "a\0b"],

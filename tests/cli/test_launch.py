@@ -163,6 +163,8 @@ def test_the_rest_of_a_run_takes_as_long_as_its_last_steps_tell() -> None:
     now = (began + timedelta(minutes=10)).timestamp()
     assert read_steps(lines, now, True) == Steps(10, 22, 1, 11 * 60)
     assert read_steps(lines, now, False) == Steps(10, 22, 1)
+    lines.insert(2, "[lun dic  1 10:10:10 2025]")  # a job's program printed it
+    assert read_steps(lines, now, False) == Steps(10, 22, 1)
     # What our logger prints has no times.
     assert read_steps(["5 of 10 steps (50%) done, 2 failed"], now, True) == Steps(5, 10, 2)
     assert read_steps(["Building DAG of jobs..."], now, True) is None
@@ -176,6 +178,8 @@ def test_a_run_that_fails_gives_its_exit_status_to_who_follows(kochi: Kochi, her
     assert f" {shlex.join(words)}\n" in kochi("launch", "--status").out
     assert "no_such_target" in done.out
     assert launched().status == 1
+    done = kochi("launch", "--follow", "--name", "other")
+    assert (done.status, "type its arguments" in done.err) == (2, True)
 
 
 def test_a_run_is_alone_in_its_directory_and_goes_on_until_it_is_stopped_and_picked_up(

@@ -78,6 +78,11 @@ def test_more_nodes_than_a_partition_has_are_refused_at_once():
     assert "machines: own: allocation: nodes, partition in kochi.yaml" in str(caught.value)
 
 
+def test_a_partition_with_a_limit_of_years_is_one_of_them():
+    (known,) = read_partitions("long*|1000-00:00:00|4|4000|(null)|big|2\n")
+    assert (known.name, known.seconds) == ("long", 1000 * 86400)
+
+
 def test_more_tasks_than_a_partition_has_cores_for_are_refused_at_once():
     known = read_partitions("main*|1:00|4|4000|(null)|big|2\nmain*|1:00|8|4000|(null)|new|3\n")
     assert limits_of(known, None, AllocationSettings(), OWN, cores_in_all=32)

@@ -35,7 +35,7 @@ def test_a_node_on_which_no_worker_starts_is_avoided_and_named_and_the_run_goes_
     project.start()
     project.end_well()
     assert set(project.lines("done")) == {"0", "1"}
-    assert f"This run avoids node {blind_node} until its end: 2 allocations ended" in project.said
+    assert f"This run avoids node {blind_node} for a day: 2 allocations ended" in project.said
     *first, last = submissions(project.cluster)[before:]
     assert [f"--exclude={blind_node}" in call for call in (*first, last)] == [False, False, True]
     # No missing log is named.

@@ -7,6 +7,7 @@ request for more is refused, or waits for ever, so scontrol is asked, too.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,7 +70,7 @@ def read_partitions(said: str) -> list[Partition]:
         try:
             total = sum(number for _, number in gpus)
             node = Capacity(int(cores.rstrip("+")), int(memory.rstrip("+")), total)
-            seconds = None if longest in ("infinite", "n/a") else walltime_of(longest)
+            seconds = None if longest in ("infinite", "n/a") else walltime_of(longest, math.inf)
             count = int(fields[6]) if len(fields) > 6 else None
         except ValueError:
             continue
