@@ -36,7 +36,8 @@ from snakemake_kochi.project.sent import VERSION
 from snakemake_kochi.snapshot import forget_others, keep_parcel, read_parcel, tidy, unpack
 
 _USE_VERSION = 1
-# Seconds after which a command has read the project's files, or was too slow for the others.
+# Seconds after which a command on another login node has read the project's files, or was too slow
+# for the others. Here it is known whether it goes on.
 _PATIENCE = 120.0
 # Seconds for which a command that has ended may have started another one that reads them.
 _HANDED_OVER = 10.0
@@ -169,10 +170,8 @@ def _is_awaited(file: Path, parcel: str) -> bool:
     except (DamagedFileError, KeyError, TypeError, ValueError):
         age, node, process = _PATIENCE, this_node(), ProcessIdentity(0, 0)
         note = {"parcel": ""}
-    is_over = age >= _PATIENCE or (
-        age >= _HANDED_OVER and this_node().can_see(node) and not process.is_alive()
-    )
-    if is_over:
+    is_here = this_node().can_see(node)
+    if age >= _HANDED_OVER and not process.is_alive() if is_here else age >= _PATIENCE:
         with suppress(OSError):
             file.unlink(missing_ok=True)
         return False

@@ -14,13 +14,17 @@ from git_helpers import commit_to_new_repository, files_of, git, state_of, visib
 from other_computer import MACHINE, OtherComputer
 from support import wait_until
 
+from snakemake_kochi.paths import SentPaths
 from snakemake_kochi.phases.freeze import take_freeze
+from snakemake_kochi.remote import receive
 from snakemake_kochi.remote.refusal import RemoteError
 
 FREEZE = """
 import json, sys
 from pathlib import Path
+from snakemake_kochi.paths import SentPaths
 from snakemake_kochi.phases.freeze import take_freeze
+from snakemake_kochi.remote import receive
 from snakemake_kochi.phases.sent import have_read
 frozen = take_freeze(Path.cwd(), "spica")
 have_read()
@@ -514,3 +518,15 @@ def test_a_command_has_read_the_files_when_it_has_its_freeze(
     said = there.receive(there.send(), ["sh", "-c", script]).decode().split()
     before_and_after = zip(words, said[::2], said[1::2], strict=True)
     assert list(before_and_after) == [(each, "1", "0") for each in words]
+
+
+def test_a_command_that_still_reads_is_waited_for_however_long_it_takes(tmp_path: Path) -> None:
+    place = SentPaths(tmp_path)
+    with subprocess.Popen(["sleep", "1000"]) as reader:
+        receive._note_use(place, "one", "token", reader.pid)
+        os.utime(place.use("token"), (1, 1))
+        assert receive._is_awaited(place.use("token"), "other")
+        assert not receive._is_awaited(place.use("token"), "one")
+        reader.kill()
+    assert not receive._is_awaited(place.use("token"), "other")
+    assert not place.use("token").exists()
