@@ -35,6 +35,8 @@ from snakemake_kochi.worker.settings import START_AND_END
 _log = logging.getLogger(__name__)
 
 TIME_IS_OVER = "its walltime is over"
+# Seconds. See --signal in sbatch(1): "the signal may be sent up to 60 seconds earlier".
+EARLIEST_WARNING = 60.0
 RELEASED = "released by kochi release"
 # A scheduler sends this signal to tell a worker that its time is nearly over.
 END_SIGNAL = signal.SIGUSR1
@@ -191,6 +193,15 @@ class Walltime:
     def is_over(self) -> bool:
         left = self.seconds_left()
         return left is not None and left <= 0
+
+    @property
+    def is_about_over(self) -> bool:
+        """Whether this clock tells the jobs to end in the time by which Slurm may be early.
+
+        If the time seems to be longer, somebody has shortened it in the scheduler.
+        """
+        left = self.seconds_left()
+        return left is not None and left <= EARLIEST_WARNING
 
     def was_used_by(self, seconds: float, worked: float) -> bool:
         """Whether a job used most of the time of a worker whose time is about over.

@@ -6,7 +6,7 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -40,11 +40,13 @@ def forward_stop(wake: Wake, number: int) -> None:
 class Signals:
     """While entered, signals only wake the loop; `stops` counts the requests to stop.
 
-    Schedulers can be told to send SIGUSR1 before the time is over. Requests come directly or are
-    forwarded through `wake`. Enter it in the main thread.
+    Schedulers can be told to send SIGUSR1 before the time is over. They may send it much too early:
+    it is no request if `ends_by_itself` says that the worker's own clock is better. Requests come
+    directly or are forwarded through `wake`. Enter it in the main thread.
     """
 
-    def __init__(self, wake: Wake) -> None:
+    def __init__(self, wake: Wake, ends_by_itself: Callable[[], bool]) -> None:
+        self._ends_by_itself = ends_by_itself
         self._direct = 0
         self._forwarded = 0
         self.first_stop: str | None = None  # the signal's name
@@ -79,8 +81,13 @@ class Signals:
         return max(self._direct, self._forwarded)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._direct += 1
+        self._direct += self._is_request(number)
+
+    def _is_request(self, number: int) -> bool:
+        if number == signal.SIGUSR1 and self._ends_by_itself():
+            return False
         self.first_stop = self.first_stop or signal.Signals(number).name
+        return True
 
     def _ignore(self, number: int, frame: FrameType | None) -> None:
         """Do nothing: SIGCHLD needs a handler.
@@ -95,21 +102,25 @@ class Signals:
         with contextlib.suppress(BlockingIOError):
             while read := os.read(self._wake.read, 4096):
                 for number in (byte - _FORWARDED for byte in read if byte >= _FORWARDED):
-                    self._forwarded += 1
-                    self.first_stop = self.first_stop or signal.Signals(number).name
+                    self._forwarded += self._is_request(number)
 
 
 class Events:
     """While entered, `wait` sleeps until an event.
 
     Events are a signal, a notification through the wake-up FIFO, the end of the process `parent`,
-    and an event of one of the `watched`.
+    and an event of one of the `watched`. `ends_by_itself`: see `Signals`.
     """
 
     def __init__(
-        self, wake: Wake, fifo: Path, parent: ProcessIdentity | None, watched: Sequence[Watched]
+        self,
+        wake: Wake,
+        fifo: Path,
+        parent: ProcessIdentity | None,
+        watched: Sequence[Watched],
+        ends_by_itself: Callable[[], bool],
     ) -> None:
-        self.signals = Signals(wake)
+        self.signals = Signals(wake, ends_by_itself)
         self._fifo = fifo
         self._parent = parent
         self._parent_end: int | None = None  # becomes readable when the parent ends

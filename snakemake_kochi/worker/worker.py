@@ -101,7 +101,9 @@ class Worker:
         self._awaits_runner = False
         fifo = machine.worker(state.worker).wakeup
         watched = (*runners.watched, turns, self._ends.background, self._search.background)
-        self._events = Events(wake, fifo, surroundings.parent, watched)
+        self._events = Events(
+            wake, fifo, surroundings.parent, watched, lambda: self._walltime.is_about_over
+        )
         self._notices = Notices(_log)
 
     def run(self) -> int:

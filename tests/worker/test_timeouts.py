@@ -237,6 +237,24 @@ def test_a_worker_says_which_signal_made_it_leave(site, number):
     assert not site.machine.job(1).ended(1).exists(), "it had not begun"
 
 
+@pytest.mark.parametrize(("walltime", "obeys"), [(50, False), (1000, True)])
+def test_a_worker_that_knows_the_end_of_its_time_uses_it_although_the_scheduler_warns_early(
+    site, walltime, obeys
+):
+    site.submit("echo $$ > pid; while [ ! -e go ]; do sleep 0.1; done")
+    worker = site.start(stay=True, walltime=walltime)
+    site.wait_for("pid")
+    worker.send_signal(signal.SIGUSR1)
+    site.submit("touch go")  # a worker that obeys does not begin it
+    if obeys:
+        assert worker.wait() == 0
+        assert find_worker(site.machine, 0).reason == "told by SIGUSR1"
+    else:
+        assert site.ended(0).result.ok
+        worker.terminate()
+        assert worker.wait() == 0
+
+
 def test_a_worker_that_drains_shows_why_while_its_jobs_end(site):
     site.submit("trap '' TERM; echo $$ > pid; while [ ! -e go ]; do sleep 0.1; done")
     worker = site.start(grace=1000)
