@@ -36,16 +36,31 @@ def _traits(record: Mapping[str, Any], published_as: str) -> Iterator[tuple[tupl
         code = str(record["parameters"].get("code", "")) if record.get("configuration") else ""
         if sources := (record.get("built") or {}).get("sources"):
             yield ("source files", code), sys.intern(str(sources))
-        recipes = [
-            (f"{each['dependency']}:{each['recipe']}", str(each["digest"]))
-            for each in record.get("recipes") or ()
-        ]
-        for name, digest in recipes:
-            yield (f"recipe {name}", *place), sys.intern(digest)
+        recipes = record.get("recipes") or ()
+        names = [f"{each['dependency']}:{each['recipe']}" for each in recipes]
+        for name, each in zip(names, recipes, strict=True):
+            yield (f"recipe {name}", *place), sys.intern(str(each["digest"]))
+        # Points that name their recipes may have others than the rest.
+        values = set(map(str, record["parameters"].values()))
+        is_own = [_is_of_point(str(each["recipe"]), values) for each in recipes]
+        variant = (*place, code, *(name for name, own in zip(names, is_own, strict=True) if own))
+        dependencies = [str(each["dependency"]) for each in recipes]
+        if "recipes" in record:
+            yield ("set of recipes", *variant), sys.intern(" ".join(dependencies))
+        for dependency, each, own in zip(dependencies, recipes, is_own, strict=True):
+            if not own:
+                yield (f"recipe of {dependency}", *variant), sys.intern(str(each["recipe"]))
         if build := record.get("build"):
-            seen = (f"{name}={value}" for name, value in record["build_parameters"].items())
-            named = (*place, code, *seen, *(name for name, _ in recipes))
+            parameters = record["build_parameters"]
+            yield ("build", "parameters", *variant), sys.intern(" ".join(parameters))
+            seen = (f"{name}={value}" for name, value in parameters.items())
+            named = (*place, code, *seen, *names)
             yield ("build", *map(sys.intern, named)), sys.intern(str(build))
+
+
+def _is_of_point(recipe: str, values: set[str]) -> bool:
+    """Whether the name of a recipe was probably made of a point's parameters."""
+    return any(value == recipe or (len(value) > 1 and value in recipe) for value in values)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ SCALE = """
     """
 
 RECIPE = {"dependency": "tool", "recipe": "plain", "digest": "a"}
+ADDED = {"dependency": "base", "recipe": "plain", "digest": "a"}
 
 
 @pytest.fixture
@@ -158,6 +159,9 @@ def test_a_table_has_the_results_of_one_code_and_says_how_to_see_the_others(
         ({"build_script": "cc -O3"}, "build script"),
         ({"built": {"sources": "other"}, "build": "other"}, "source files"),
         ({"recipes": [RECIPE | {"digest": "other"}], "build": "other"}, "recipe tool:plain"),
+        ({"recipes": [RECIPE | {"recipe": "fast"}], "build": "other"}, "recipe of tool"),
+        ({"recipes": [RECIPE, ADDED], "build": "other"}, "set of recipes"),
+        ({"build_parameters": {"debug": "1"}, "build": "other"}, "build"),
         ({"build": "other"}, "build"),
     ],
 )
@@ -171,8 +175,8 @@ def test_old_results_are_known_by_what_determines_them_and_variants_stay_togethe
         "build_parameters": {},
         "recipes": [RECIPE],
     }
-    # The first point has a recipe of its own, which did not change.
-    own = {"recipes": [RECIPE | {"recipe": "own"}], "build": "own"}
+    # The first point names a recipe of its own, which did not change.
+    own = {"recipes": [RECIPE | {"recipe": "2"}], "build": "own"}
     for point, made in (((1, 1), then), ((2, 1), then | changed), ((1, 2), then | changed | own)):
         if word not in ("build script", "source files") or made is not then:
             parameters = dict(zip(("n", "threads"), map(str, point), strict=True))
