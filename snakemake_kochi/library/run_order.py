@@ -46,6 +46,7 @@ class RunOrder:
         self._batches = batches
         self._lasts: dict[str, int] = {}  # the priority of the last run of each batch
         self._places: dict[str, dict[int, int]] = {}  # by id of the point
+        self._priorities: dict[Any, int] = {}
         self._rules: dict[Any, tuple[BatchRules, RunGroup] | None] = {}
         self._waiting: dict[Any, frozenset[str]] = {}  # the batches that use the output of a job
         self._begun: set[str] = set()
@@ -80,9 +81,12 @@ class RunOrder:
 
     def priority(self, job: Any) -> int:
         """A run's priority, from 1: those of earlier batches, and earlier runs, are higher."""
-        if (of := self._run_of(job)) is None:
-            return 0
-        batch, group = of
+        if job not in self._priorities:
+            of = self._run_of(job)
+            self._priorities[job] = 0 if of is None else self._priority(job, *of)
+        return self._priorities[job]
+
+    def _priority(self, job: Any, batch: BatchRules, group: RunGroup) -> int:
         if batch.name not in self._places:
             points = in_order(batch)
             self._places[batch.name] = {id(point): place for place, point in enumerate(points)}
@@ -96,30 +100,52 @@ class RunOrder:
         return self._lasts[batch.name] + len(places) - 1 - place
 
     def ready(self, dag: Any, jobs: Collection[Any]) -> Collection[Any]:
-        """The ready jobs without the runs of batches of which a build, an installation or a
-        preparation is ready or under way.
+        """The ready jobs, of the runs of batches only those whose turn it is.
 
-        A failed one holds up nothing: the runs with other builds begin.
+        It is not their turn while a build, an installation or a preparation of their batch is ready
+        or under way. A failed one holds up nothing: the runs with other builds begin.
         """
         if (scheduler := dag.workflow.scheduler) is None:
             return jobs  # no job starts yet
         runs: dict[str, list[Any]] = {}
         batches: dict[str, BatchRules] = {}
         for job in jobs:
-            of = self._run_of(job)
-            if of is not None and of[0].seed is not None and of[0].name not in self._begun:
+            if (of := self._run_of(job)) is not None:
                 batches[of[0].name] = of[0]
                 runs.setdefault(of[0].name, []).append(job)
         if not runs:
             return jobs
-        busy = (job for job in (*jobs, *dag._running) if job not in scheduler.failed)
-        awaited = frozenset().union(*(self._batches_after(dag, job) for job in busy))
-        held = {job for name, own in runs.items() if name in awaited for job in own}
-        for name, own in runs.items():
-            if name not in awaited:
+        waiting = {
+            name for name in runs if batches[name].seed is not None and name not in self._begun
+        }
+        if waiting:
+            busy = (job for job in (*jobs, *dag._running) if job not in scheduler.failed)
+            awaited = frozenset().union(*(self._batches_after(dag, job) for job in busy))
+            for name in waiting - awaited:
                 self._begun.add(name)
-                _say(batches[name], len(own))
-        return [job for job in jobs if job not in held] if held else jobs
+                _say(batches[name], len(runs[name]))
+            waiting &= awaited
+        ready = [job for name, own in runs.items() if name not in waiting for job in own]
+        return [*(job for job in jobs if self._run_of(job) is None), *self._next(scheduler, ready)]
+
+    def _next(self, scheduler: Any, runs: Sequence[Any]) -> list[Any]:
+        """The first of the runs, as many as there is room for.
+
+        Snakemake would prefer two later runs with one core to an earlier one with two.
+        """
+        left = {
+            name: amount
+            for name, amount in scheduler.resources.items()
+            if isinstance(amount, int) and name != "_job_count"  # set after this
+        }
+        found = []
+        for job in sorted(runs, key=self.priority, reverse=True):
+            found.append(job)
+            needed = job.scheduler_resources
+            left = {name: amount - needed.get(name, 0) for name, amount in left.items()}
+            if any(amount < 0 for amount in left.values()):
+                break
+        return found
 
     def _batches_after(self, dag: Any, job: Any) -> frozenset[str]:
         """The batches whose runs use what a job makes, or what is made of it; none for a run."""

@@ -25,6 +25,11 @@ EXPERIMENT = """
         params: {n: [1, 2], version: [1, 2]}
         artifacts:
           - {type: stdout, dest: 'order/${version}_${n}_${duplicate}.log'}
+      wide:
+        params: {n: [1, 2], version: [1]}
+        artifacts:
+          - {type: stdout, dest: 'wide/${n}_${duplicate}.log'}
+        run: {cores: "$n", exclusive: false}
       listed:
         order: listed
         params: {n: [1, 2, 3]}
@@ -68,6 +73,7 @@ TOOL = """
 POINTS = ["1 1", "1 2", "2 1", "2 2"]
 # Without the table, which takes longer than all runs.
 ROUNDS = [f"results/local/order/{p.replace(' ', '_')}_{d}.log" for p in POINTS for d in range(3)]
+WIDE = [f"results/local/wide/{n}_{duplicate}.log" for n in (1, 2) for duplicate in range(3)]
 LISTED = [f"results/local/listed/{n}_{duplicate}.log" for n in (1, 2, 3) for duplicate in range(3)]
 
 
@@ -150,6 +156,12 @@ def test_a_failed_build_holds_up_only_the_points_that_use_it(
     ran = starts(ordered)
     assert ran[:2] == ["build", "build"]
     assert [sorted(ran[at : at + 2]) for at in (2, 4)] == [["1 1", "1 2"]] * 2
+
+
+def test_a_run_with_more_cores_is_not_left_for_the_end(ordered: ExampleProject) -> None:
+    ordered.snakemake("--cores", "2", *WIDE, executor="local")
+    ran = starts(ordered)[1:]
+    assert [sorted(ran[at : at + 2]) for at in (0, 2, 4)] == [["1 1", "1 2"]] * 3
 
 
 def test_listed_runs_start_point_by_point(ordered: ExampleProject) -> None:
