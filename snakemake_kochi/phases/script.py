@@ -162,6 +162,7 @@ def run_script(
     preamble, body = environment.sourced(scratch), scratch / f"{name}.sh"
     if preamble is not None:
         before += _noting_start(preamble)
+        Path(f"{preamble}.end").unlink(missing_ok=True)  # of an earlier script in this directory
         write_file(preamble, environment.preamble().encode("utf-8", "surrogateescape"))
     write_file(body, f"{script}\n".encode("utf-8", "surrogateescape"))
     command = [*wrapper, *starting(preamble, body, strict, before)]
@@ -173,24 +174,31 @@ def run_script(
         ended = _run_followed(command, directory, variables, output, timeout, meanwhile, files)
     if preamble is None:
         return ended
-    return replace(ended, environment_seconds=_seconds_until_start(preamble, began))
+    seconds = _seconds_until_start(preamble, began, ended.status == 0)
+    return replace(ended, environment_seconds=seconds)
 
 
 def _noting_start(preamble: Path) -> str:
     """A line for bash that notes when the script itself begins."""
     file = shlex.quote(f"{preamble}.end")
-    # Bash 4 has no such variable.
-    return f'printf %s "${{EPOCHREALTIME:-$(date +%s.%N)}}" 2> /dev/null > {file} || :\n'
+    # Bash 4 has no such variable. The environment may define functions and set options; its trace
+    # would show this line.
+    note = f'builtin printf %s "${{EPOCHREALTIME:-$(command date +%s.%N)}}" >| {file} || :'
+    return f"{{ {note}; }} 2> /dev/null\n"
 
 
-def _seconds_until_start(preamble: Path, began: float) -> float:
-    """How long the environment was loaded: to the end if the script itself has not begun."""
+def _seconds_until_start(preamble: Path, began: float, has_ended_well: bool) -> float:
+    """How long the environment was loaded: to the end if the script itself has not begun; 0 if
+    that is not known, as on a full disk."""
     now = time.time()
-    with suppress(OSError, ValueError):
+    try:
         # The locale of the script says what its decimal point is.
-        noted = float(Path(f"{preamble}.end").read_text().replace(",", "."))
-        if noted >= began:  # else it is that of an earlier script in the same directory
-            now = min(now, noted)
+        now = min(now, float(Path(f"{preamble}.end").read_text().replace(",", ".")))
+    except FileNotFoundError:
+        if has_ended_well:
+            return 0.0
+    except (OSError, ValueError):
+        return 0.0
     return max(0.0, now - began)
 
 

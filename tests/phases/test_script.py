@@ -161,6 +161,9 @@ def test_the_loading_of_the_environment_is_timed_beside_the_script(tmp_path: Pat
     began = time.time()
     assert 0.3 <= seconds("sleep 0.3", "sleep 1") <= time.time() - began - 1
     assert seconds("sleep 0.3; exit 1", "true") >= 0.3
+    for loaded in ("printf() { :; }; date() { :; }", "set -o noclobber -x", "set -o noclobber -x"):
+        assert 0 < seconds(loaded, "sleep 1") < 1
+    assert "EPOCH" not in (said := (tmp_path / "output").read_text()) and "+ sleep 1" in said
     start = datetime(2026, 1, 1, tzinfo=UTC)
     watch = Stopwatch(started=start.timestamp(), seconds=5.0)
     found = complete({}, Measured(watch, Ended(0, None, environment_seconds=1.5), {}, {}))
