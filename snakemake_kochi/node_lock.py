@@ -68,7 +68,19 @@ def acquire(directory: Path, is_exclusive: bool, who: str, wait: bool = True) ->
     `who`: the job, for the people whose jobs wait. Without `wait` the result is None if another
     process is in the way. Raises OSError.
     """
+    # A logout, or what cleans /tmp, may delete the directory under workers that go on.
+    while (found := _acquire(directory, is_exclusive, who, wait)) is not None:
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(found), os.stat(directory / "jobs")):
+                break
+        release(found)
+    return found
+
+
+def _acquire(directory: Path, is_exclusive: bool, who: str, wait: bool) -> int | None:
     how = 0 if wait else fcntl.LOCK_NB
+    with suppress(FileExistsError):
+        os.mkdir(directory, 0o700)
     with _opened(directory / "turn") as turn:
         jobs = _open(directory / "jobs")
         try:

@@ -109,7 +109,10 @@ def why_edited(record: Path, files: Mapping[str, Path]) -> str:
         is_younger = found.st_mtime_ns > written.st_mtime_ns
         if not is_younger and found.st_ctime_ns <= written.st_ctime_ns:
             continue
-        expected = digest_written(read_json(record), dest)
+        try:
+            expected = digest_written(read_json(record), dest)
+        except (KeyError, TypeError) as error:
+            raise DamagedFileError(f"{record}: {error!r}") from error
         with file.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         if expected and digest != expected:

@@ -80,7 +80,7 @@ def write_tables(
             if not rows:
                 raise ValueError("no output of its runs is here")
             captured = [known[run] for run in rows] if metrics else []
-            frame, _, said = read_runs([records[run] for run in rows], captured, metrics)
+            frame, _, said, _ = read_runs([records[run] for run in rows], captured, metrics)
             remark = "; ".join(filter(None, (remark, *said)))
             varying = [each for each in rows[0].record["parameters"] if frame[each].nunique() > 1]
             summary = as_markdown(summarise(frame, varying, shown.quantities))

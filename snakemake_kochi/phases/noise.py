@@ -80,6 +80,8 @@ class Noise:
         jobs = self._count_jobs()
         known = None if jobs is None or self._jobs is None else max(jobs, self._jobs)
         seen["other_jobs"] = known
+        limit = {**DEFAULTS, **thresholds}["load"]
+        seen["load_limit"] = None if limit == ANY else limit
         return {"warnings": list(_warnings({**seen, **system}, thresholds)), **seen}
 
 

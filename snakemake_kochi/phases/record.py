@@ -74,13 +74,14 @@ class Task:
 @dataclass(frozen=True)
 class Measured:
     """What was seen of the run script. `environment`: variables, see `variables.py`. `binding`: see
-    `tasks.py`. `noise`: see `noise.py`."""
+    `tasks.py`. `noise`: see `noise.py`. `load`: that of the node when it began."""
 
     watch: Stopwatch
     ended: Ended
     environment: Mapping[str, str]
     binding: Mapping[str, Any]
     noise: Mapping[str, Any] | None = None
+    load: float | None = None
 
 
 def make_record(
@@ -181,6 +182,7 @@ def complete(record: Mapping[str, Any], measured: Measured) -> dict[str, Any]:
         "usage": None if measured.ended.usage is None else dict(vars(measured.ended.usage)),
         "binding": dict(measured.binding),
         "noise": measured.noise,
+        "system": {**record.get("system", {}), "load": measured.load},
         "started": started.isoformat(),
         "ended": (started + timedelta(seconds=whole - loading)).isoformat(),
         "seconds": round(whole - loading, 6),

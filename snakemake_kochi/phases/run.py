@@ -241,9 +241,8 @@ def _run_measured(
     is_noted = task.batch and (enclosure or not is_as_given(environment, recorded))
     who = f"{task.name} of {freeze.repository}, process {os.getpid()},"
     with held(freeze.run.exclusive, who), Stopwatch() as watch:
-        # Beside an exclusive run, the lock lets none begin.
-        count_jobs = (lambda: 0) if freeze.run.exclusive else count_others
-        noise = Noise(count_jobs=count_jobs) if task.batch else None
+        load = load_now()  # not that of a run for whose end this one waited
+        noise = Noise(count_jobs=count_others) if task.batch else None
         ended = run_script(
             freeze.run.script,
             f"run_{freeze.experiment}",
@@ -266,7 +265,7 @@ def _run_measured(
     if noise is not None:
         own = started.own_seconds(ended.usage)
         disturbed = noise.found(own, system, freeze.quiet)
-    return Measured(watch, ended, seen_by_script, started.binding(), disturbed)
+    return Measured(watch, ended, seen_by_script, started.binding(), disturbed, load)
 
 
 def _write_products(

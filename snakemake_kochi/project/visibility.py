@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 _PREFIX = "KOCHI_PARAM_"
 _COMMENT = re.compile(r"(^|\s)#.*")
 _SET_PLUS_U = re.compile(r"\bset\s+(\+\w*u|\+o\s+nounset)")
-# `$X`, `${X}` and `${X...}`, but no default and no test: ${X:-1}, ${X-1}, ${X:=1}, ${X:+1}.
-_BASH = re.compile(rf"(?<!\\)\$(?:({_PREFIX}\w+)|\{{[#!]?({_PREFIX}\w+)(?!\w|:?[-=+]))")
+# What bash does not expand, unless a comment or another quote has an apostrophe.
+_QUOTED = re.compile(
+    r"'[^'\n]*'|<<-?[ \t]*(?:'(\w+)'|\"(\w+)\"|\\(\w+)).*?^[ \t]*(?:\1|\2|\3)[ \t]*$",
+    re.DOTALL | re.MULTILINE,
+)
+# `$X`, `${X}` and `${X...}`, but no default and no test: ${X:-1}, ${X-1}, ${X:=1}, ${X:+1}; and no
+# list of names: ${!X*}.
+_BASH = re.compile(rf"(?<!\\)\$(?:({_PREFIX}\w+)|\{{[#!]?({_PREFIX}\w+)(?!\w|:?[-=+]|[*@]\}}))")
 _PYTHON = re.compile(rf"""environ\[\s*["']({_PREFIX}\w+)["']\s*\](?!\s*=[^=])""")
 _MENTIONED = re.compile(rf"(?<!\w){_PREFIX}\w+")
-_USED_ONLY = re.compile(rf"""(\$\{{?[#!]?|environ\[\s*["']){_PREFIX}\w+(?!\w|:?=)""")
 
 
 def variables_needed(script: str) -> list[str]:
@@ -37,9 +42,9 @@ def variables_needed(script: str) -> list[str]:
     text = "\n".join(_COMMENT.sub("", line) for line in script.splitlines())
     if _SET_PLUS_U.search(text):
         return []
-    needed = [first or second for first, second in _BASH.findall(text)]
+    needed = [first or second for first, second in _BASH.findall(_QUOTED.sub("", text))]
     needed += _PYTHON.findall(text)
-    own = set(variables_mentioned(_USED_ONLY.sub("", text)))
+    own = set(variables_mentioned(_PYTHON.sub("", _BASH.sub("", text))))
     return [name for name in dict.fromkeys(needed) if name not in own]
 
 

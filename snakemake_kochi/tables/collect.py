@@ -18,9 +18,7 @@ from snakemake_kochi.artifacts.record import why_edited
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.grid import Grid, Point
-from snakemake_kochi.project.quiet import DEFAULTS
 from snakemake_kochi.tables.measurements import (
-    NOISE,
     WARNINGS,
     Surroundings,
     Unmatched,
@@ -84,11 +82,11 @@ def collect(grid: Grid, file: str, runs: Sequence[Run], target: Target) -> None:
             f"{file}: batch {grid.batch}: {len(edited)} {are} not as the run wrote it: "
             f"{next(iter(edited.values())).reason}"
         )
-    frame, unmatched, lost = _read(grid, runs)
+    frame, unmatched, lost, beside = _read(grid, runs)
     if nowhere := [each for each in unmatched if each.is_all]:
         said = "\n".join(_told(each) for each in nowhere)
         raise PhaseError(f"{file}: batch {grid.batch}: {said}", _hint(file))
-    _write(grid, frame, target, list(_remarks(unmatched, lost)))
+    _write(grid, frame, target, [*_noise(frame, beside), *_remarks(unmatched, lost)])
     for said in (*map(_told, unmatched), *lost, *_without_numbers(grid, frame)):
         print(f"kochi: {file}: batch {grid.batch}: {said}", file=sys.stderr)
 
@@ -112,9 +110,10 @@ def collect_what_is_there(
     parts = list(_without_result(grid, missing, len(runs)))
     also: list[str] = []
     if there:
-        frame, unmatched, lost = _read(grid, there)
+        frame, unmatched, lost, beside = _read(grid, there)
         note = f"{_count(missing, len(runs))}." if missing else ""
-        _write(grid, frame, target, list(_remarks(unmatched, lost)), note, parts)
+        remarks = [*_noise(frame, beside), *_remarks(unmatched, lost)]
+        _write(grid, frame, target, remarks, note, parts)
         _date_back(target, there)
         what = f"table and plot of {'the other' if missing else 'all'} {len(there)}"
         made = f"{what}: {target.markdown}"
@@ -145,7 +144,9 @@ def _edited(runs: Sequence[Run], left_out: Mapping[str, LeftOut]) -> dict[str, L
     return found
 
 
-def _read(grid: Grid, runs: Sequence[Run]) -> tuple[Any, list[Unmatched], list[str]]:
+def _read(
+    grid: Grid, runs: Sequence[Run]
+) -> tuple[Any, list[Unmatched], list[str], list[Surroundings]]:
     captured = [run.captured for run in runs if run.captured is not None]
     return read_runs([run.record for run in runs], captured, grid.metrics)
 
@@ -162,7 +163,7 @@ def _write(
     target.table.parent.mkdir(parents=True, exist_ok=True)
     frame.to_csv(target.table, index=False)
     summary = summarise(frame, grid.varying, grid.quantities)
-    parts = [as_markdown(summary), *_skipped(grid), *_noise(frame), *remarks, *sections]
+    parts = [as_markdown(summary), *_skipped(grid), *remarks, *sections]
     target.markdown.write_bytes(_text(grid, parts))
     if not grid.plots:
         return
@@ -183,9 +184,8 @@ def _skipped(grid: Grid) -> Iterator[str]:
         yield f"Skipped for other reasons: {more} points"
 
 
-def _noise(frame: Any) -> Iterator[str]:
+def _noise(frame: Any, beside: Sequence[Surroundings]) -> Iterator[str]:
     """What disturbed runs: each kind with the number of its runs, and an example."""
-    beside: list[Surroundings] = frame.attrs[NOISE]
     unknown = [each for each in beside if not each.is_known]
     if WARNINGS in frame:
         kinds: dict[str, list[str]] = defaultdict(list)
@@ -207,8 +207,8 @@ def _noise(frame: Any) -> Iterator[str]:
 
 def _noise_in_sum(beside: Sequence[Surroundings], unknown: Sequence[Surroundings]) -> Iterator[str]:
     """What is known in sum of the runs of which it is not known one by one, if it is too much."""
-    limit = DEFAULTS["load"]
-    assert isinstance(limit, float)
+    if not unknown or (limit := unknown[-1].limit) is None:
+        return
     counted = [(each.cpu_seconds, each.seconds) for each in unknown if each.cpu_seconds is not None]
     seconds = sum(each for _, each in counted)
     said = []
@@ -216,9 +216,10 @@ def _noise_in_sum(beside: Sequence[Surroundings], unknown: Sequence[Surroundings
         used = sum(each for each, _ in counted) / seconds
         if used > limit:
             jobs = max((each.jobs or 0 for each in unknown), default=0)
-            kochi = f", up to {jobs} other jobs of Kochi among them" if jobs else ""
+            named = f"{jobs} other {'job' if jobs == 1 else 'jobs'} of Kochi"
+            kochi = f", up to {named} among them" if jobs else ""
             said.append(f"other processes used {used:.1f} CPUs in sum{kochi}")
-    if unknown and (beside[0].load or 0.0) > limit:
+    if (beside[0].load or 0.0) > limit:
         first, last = beside[0], beside[-1]
         cpus = "" if first.cpus is None else f" on {first.cpus} CPUs"
         after = "" if last.load is None else f", {last.load:g} when the last one did"

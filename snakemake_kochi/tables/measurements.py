@@ -29,7 +29,7 @@ _FIXED = {
 }
 _OTHERS = {DUPLICATE: None, **dict.fromkeys(_FIXED)}
 WARNINGS = "run_warnings"
-NOISE = "noise"  # among the attributes of the table: a Surroundings for each run
+_NOISE = "noise"
 _SHOWN = 3  # lines
 
 
@@ -39,7 +39,7 @@ class Surroundings:
 
     `seconds`: how long they were watched. `is_known`: whether there are warnings about them.
     `cpu_seconds`: their CPU time. `jobs`: those of Kochi among them. `load`: the load average when
-    the run began, `cpus`: of the node.
+    the run began, `cpus`: of the node. `limit`: the threshold `load` of the run, None for any.
     """
 
     seconds: float
@@ -48,10 +48,11 @@ class Surroundings:
     jobs: int | None
     load: float | None
     cpus: int | None
+    limit: float | None
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Surroundings:
-        noise, system, hardware = (record.get(key) or {} for key in (NOISE, "system", "hardware"))
+        noise, system, hardware = (record.get(key) or {} for key in (_NOISE, "system", "hardware"))
         return cls(
             record["seconds"] + (record.get("environment_seconds") or 0.0),
             noise.get("other_cpus") is not None,
@@ -59,6 +60,7 @@ class Surroundings:
             noise.get("other_jobs"),
             system.get("load"),
             hardware.get("threads"),
+            noise.get("load_limit"),
         )
 
 
@@ -83,8 +85,9 @@ class Unmatched:
 
 def read_runs(
     records: Sequence[Path], captured: Sequence[Path], metrics: Mapping[str, str]
-) -> tuple[pandas.DataFrame, list[Unmatched], list[str]]:
-    """One row per run, the metrics that some runs lack, and what else is to be remarked.
+) -> tuple[pandas.DataFrame, list[Unmatched], list[str], list[Surroundings]]:
+    """One row per run, the metrics that some runs lack, what else is to be remarked, and what was
+    beside each run, in the order of their starts.
 
     The columns are the parameters as texts, `duplicate`, `run_machine`, `run_node`, `run_started`,
     `run_seconds`, and the metrics; and `run_warnings`, if a node was not quiet.
@@ -124,7 +127,8 @@ def read_runs(
         for name, indices in without.items()
         if indices
     ]
-    return runs, unmatched, remarks
+    beside = sorted(rows, key=lambda row: row["run_started"])
+    return runs, unmatched, remarks, [row[_NOISE] for row in beside]
 
 
 def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,7 +136,7 @@ def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
     row = {column: record[key] for column, key in _FIXED.items()}
     warnings = (record.get("noise") or {}).get("warnings", ())
     row |= {DUPLICATE: record["duplicate"], WARNINGS: "; ".join(warnings)}
-    row[NOISE] = Surroundings.of(record)
+    row[_NOISE] = Surroundings.of(record)
     return {"parameters": record["parameters"], **row}
 
 
@@ -152,7 +156,6 @@ def table_of(
     runs = pandas.DataFrame(whole, columns=[*names, *_OTHERS, *metrics])
     if any(row[WARNINGS] for row in rows):
         runs[WARNINGS] = [row[WARNINGS] for row in rows]
-    runs.attrs[NOISE] = [row[NOISE] for row in sorted(rows, key=lambda row: row["run_started"])]
     # Of a sub-parameter that only some points have.
     runs[names] = runs[names].fillna("")
     remarks = []

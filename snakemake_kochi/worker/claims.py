@@ -255,9 +255,8 @@ class Claims:
         return bool(self._held) and time.monotonic() >= self._moved + self._pace.patience
 
     def hold_first(self, claims: Sequence[Claim]) -> None:
-        """Hold these claims before all others: their runners are being prepared."""
+        """Hold these claims before all others."""
         self._held.extendleft(reversed(claims))
-        self.await_runner(claims)
 
     def await_runner(self, claims: Iterable[Claim]) -> None:
         """Note that the turn of these held claims has come, but not their runners' readiness."""

@@ -261,7 +261,8 @@ class Slot:
         left = self._pipeline.look(left)
         if self._pipeline.failure:
             self.stop, self._why_timeout = "timeout", self._pipeline.failure
-        self._ended, self._ended_at = now(), time.monotonic()
+        if self._pipeline.is_waiting or self._pipeline.failure:
+            self._ended, self._ended_at = now(), time.monotonic()
         return left
 
     def _say(self, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Sequence
 from functools import partial
 from itertools import takewhile
 
@@ -300,8 +301,7 @@ class Worker:
                 without_time.append(self._claims.take_next())
                 continue
             if not self._may_begin(claim):
-                self._claims.await_runner([claim])
-                self._awaits_runner = True
+                self._await([claim])
                 break
             taken.append(claim.ticket.resources)
             claims.append(self._claims.take_next())
@@ -310,6 +310,18 @@ class Worker:
         if self._claims.is_overdue:
             _log.info("jobs %s do not start soon and are requeued", self._claims.held)
             self._claims.requeue_held()
+
+    def _await(self, claims: Sequence[Claim]) -> None:
+        """Keep held claims that are about to begin.
+
+        The first one waits for its runner, or for its turn on this computer. That takes time that
+        it may lack then.
+        """
+        self._awaits_runner = True
+        if self._runners.is_ready(claims[0].ticket):
+            self._claims.keep()
+        else:
+            self._claims.await_runner(claims)
 
     def _may_begin(self, claim: Claim) -> bool:
         return self._runners.is_ready(claim.ticket) and self._turns.has(claim)
@@ -320,7 +332,7 @@ class Worker:
         ready = list(takewhile(self._may_begin, claims))
         if len(ready) < len(claims):
             self._claims.hold_first(claims[len(ready) :])
-            self._awaits_runner = True
+            self._await(claims[len(ready) :])
         failed: list[tuple[Claim, OSError | KochiError]] = []
         for claim, error in zip(ready, self._slots.start(ready), strict=True):
             if isinstance(error, AlreadyBegunError):

@@ -148,6 +148,7 @@ def test_runs_too_short_for_noise_are_counted_aside_and_told_in_sum(tmp_path: Pa
             "other_cpus": 1.9 if is_long else None,
             "other_cpu_seconds": 3.8 if is_long else 0.6,
             "other_jobs": 0 if is_long else 2,
+            "load_limit": 0.5,
         }
         record = {
             "version": 3,
@@ -176,3 +177,9 @@ def test_runs_too_short_for_noise_are_counted_aside_and_told_in_sum(tmp_path: Pa
         "other jobs of Kochi among them; the load average was 4.6 on 2 CPUs when the first run "
         "began, 4.1 when the last one did."
     ) in markdown.read_text()
+    for run in runs:
+        run.record.write_text(
+            run.record.read_text().replace('"load_limit": 0.5', '"load_limit": null')
+        )
+    collect(grid, "sums.yaml", runs, Target(tmp_path / "grid.csv", markdown, ()))
+    assert "too short to tell" not in markdown.read_text()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from snakemake_kochi.own_pipeline import PATIENCE_VARIABLE
 from snakemake_kochi.processes import ProcessIdentity
 from snakemake_kochi.queue import cancel
 
@@ -70,6 +71,15 @@ def test_a_pipeline_that_never_ends_fails_its_job_with_its_names(site):
     result = site.ended(0).result
     assert (result.reason, result.ok) == ("timeout", False)
     assert result.detail.startswith("sleep (") and "still wrote" in result.detail
+
+
+def test_a_setting_says_how_long_a_job_without_a_limit_is_waited_for(
+    site, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(PATIENCE_VARIABLE, "1")
+    site.submit("echo x | tee >(sleep 600 > out) > /dev/null", outputs=("out",))
+    site.start(stay=True)
+    assert site.ended(0).result.reason == "timeout"
 
 
 def test_what_holds_only_the_log_is_ended_with_a_remark(site):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -97,7 +101,9 @@ def test_a_waiting_job_is_shown_with_the_job_that_runs(site: Site, other: Site) 
     wait_until(lambda: not find_worker(other.machine, 0).waits, "it does not wait any more")
 
 
-def test_a_cancelled_job_that_waited_keeps_nobody_waiting(site: Site, directory: Path) -> None:
+def test_a_worker_that_leaves_while_its_job_waits_keeps_nobody_waiting(
+    site: Site, directory: Path
+) -> None:
     mine = acquire(directory, True, "the test")
     assert mine is not None
     site.submit("true", exclusive=True)
@@ -137,6 +143,13 @@ def test_no_job_passes_an_exclusive_one_that_waits(directory: Path) -> None:
     release(taken[0])
     third = _passes(directory)
     assert third is not None
+
+
+def _is_taken(file: Path) -> bool:
+    with file.open() as lock, contextlib.suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    return True
 
 
 def _passes(directory: Path) -> int | None:
@@ -208,3 +221,39 @@ def test_a_directory_that_others_could_open_is_refused(directory: Path) -> None:
     with pytest.raises(NodeLockError, match="a directory of yours with mode 0700") as caught:
         lock_directory()
     assert f"export {node_lock.VARIABLE}=" in str(caught.value.hint)
+
+
+def test_a_directory_that_was_deleted_is_made_again_and_what_was_deleted_is_not_the_lock(
+    directory: Path,
+) -> None:
+    first = acquire(directory, True, "first")
+    assert first is not None
+    shutil.rmtree(directory)
+    second = acquire(directory, True, "second", wait=False)
+    assert second is not None
+    taken: list[int | None] = []
+    waiting = threading.Thread(target=lambda: taken.append(acquire(directory, True, "third")))
+    waiting.start()
+    wait_until(lambda: _is_taken(directory / "turn"), "the third waits")
+    shutil.rmtree(directory)
+    release(second)
+    waiting.join(60)
+    assert holder(directory) == "third runs alone on this computer"
+    assert taken[0] is not None
+    for descriptor in (first, taken[0]):
+        release(descriptor)
+
+
+def test_a_job_whose_time_was_spent_waiting_for_its_turn_does_not_begin(
+    site: Site, directory: Path
+) -> None:
+    mine = acquire(directory, True, "the test")
+    assert mine is not None
+    site.submit("echo > begun", exclusive=True, runtime_seconds=22)
+    site.start(walltime=40, grace=5, stay=True)  # 30 s for jobs
+    state, began = site.machine.worker(0), time.monotonic()
+    wait_until(lambda: state.state.exists() and find_worker(site.machine, 0).waits)
+    wait_until(lambda: time.monotonic() > began + 9)
+    release(mine)
+    wait_until(lambda: "job 0 is requeued" in state.log.read_text(), "it has no time for it")
+    assert not (site.directory / "begun").exists()
