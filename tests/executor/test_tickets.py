@@ -25,6 +25,7 @@ class Job:
     threads = 8
     rule = Rule()
     output = ("/home/me/here/a.txt", "b.txt", "/elsewhere/c.txt")
+    log = ("logs/one.log",)
 
     def __init__(self, **resources: Any) -> None:
         self.wildcards_dict: dict[str, str] = {}
@@ -47,6 +48,7 @@ def test_resources_are_converted_to_the_units_of_a_ticket() -> None:
     assert (needs.cores, needs.memory_mb, needs.gpus, needs.runtime_seconds) == (8, 1000, 1, 120)
     assert ticket.identity == "same"
     assert ticket.outputs == ("a.txt", "b.txt", "/elsewhere/c.txt")
+    assert ticket.logs == ("logs/one.log",)
 
 
 def test_a_value_that_is_not_known_yet_is_omitted() -> None:
