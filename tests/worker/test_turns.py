@@ -253,7 +253,7 @@ def test_a_job_whose_time_was_spent_waiting_for_its_turn_does_not_begin(
     site.start(walltime=50, grace=5, stay=True)  # 40 s for jobs
     state, began = site.machine.worker(0), time.monotonic()
     wait_until(lambda: state.state.exists() and find_worker(site.machine, 0).waits)
-    wait_until(lambda: time.monotonic() > began + 19)
+    wait_until(lambda: time.monotonic() > began + 27)
     release(mine)
     wait_until(lambda: "job 0 is requeued" in state.log.read_text(), "it has no time for it")
     assert not (site.directory / "begun").exists()
