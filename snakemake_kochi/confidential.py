@@ -27,11 +27,10 @@ _NAME = re.compile(_WORD, re.IGNORECASE)
 # With https a name alone may be a token.
 _ADDRESS = re.compile(r"(?:https?://|://[^/\s@'\"]+:)[^/\s@'\"]+@|\bbearer\s+\S", re.IGNORECASE)
 # bounded, for lines of many kilobytes without a space
-_ASSIGNMENT = re.compile(rf"{_WORD}[\w-]{{0,60}}[\"']?\]?\s*[:=](?!=)\s*\S", re.IGNORECASE)
+_NAMED = rf"{_WORD}[\w-]{{0,60}}[\"']?\]?\s*[:=]"
+_ASSIGNMENT = re.compile(rf"{_NAMED}(?!=)\s*\S", re.IGNORECASE)
 # The value begins on the next line.
-_OPENING = re.compile(
-    rf"{_WORD}[\w-]{{0,60}}[\"']?\]?\s*[:=]\s*(?:[|>][-+\d]*|\\|\"{{3}}|'{{3}})\s*$", re.IGNORECASE
-)
+_OPENING = re.compile(rf"{_NAMED}\s*(?:[|>][-+\d]*|\\|\"{{3}}|'{{3}})\s*$", re.IGNORECASE)
 _KEY = "PRIVATE KEY-----"
 
 

@@ -38,18 +38,18 @@ def _traits(record: Mapping[str, Any], published_as: str) -> Iterator[tuple[tupl
             yield ("source files", code), sys.intern(str(sources))
         recipes = record.get("recipes") or ()
         names = [f"{each['dependency']}:{each['recipe']}" for each in recipes]
-        for name, each in zip(names, recipes, strict=True):
-            yield (f"recipe {name}", *place), sys.intern(str(each["digest"]))
         # Points that name their recipes may have others than the rest.
         values = set(map(str, record["parameters"].values()))
-        is_own = [_is_of_point(str(each["recipe"]), values) for each in recipes]
-        variant = (*place, code, *(name for name, own in zip(names, is_own, strict=True) if own))
-        dependencies = [str(each["dependency"]) for each in recipes]
+        own = [name for name in names if _is_of_point(name.partition(":")[2], values)]
+        variant = (*place, code, *own)
         if "recipes" in record:
-            yield ("set of recipes", *variant), sys.intern(" ".join(dependencies))
-        for dependency, each, own in zip(dependencies, recipes, is_own, strict=True):
-            if not own:
-                yield (f"recipe of {dependency}", *variant), sys.intern(str(each["recipe"]))
+            dependencies = " ".join(str(each["dependency"]) for each in recipes)
+            yield ("set of recipes", *variant), sys.intern(dependencies)
+        for name, each in zip(names, recipes, strict=True):
+            yield (f"recipe {name}", *place), sys.intern(str(each["digest"]))
+            if name not in own:
+                dependency, _, recipe = name.partition(":")
+                yield (f"recipe of {dependency}", *variant), sys.intern(recipe)
         if build := record.get("build"):
             parameters = record["build_parameters"]
             yield ("build", "parameters", *variant), sys.intern(" ".join(parameters))

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 TIME_IS_OVER = "its walltime is over"
 # Seconds. See --signal in sbatch(1): "the signal may be sent up to 60 seconds earlier".
-EARLIEST_WARNING = 60.0
+_EARLIEST_WARNING = 60.0
 RELEASED = "released by kochi release"
 # A scheduler sends this signal to tell a worker that its time is nearly over.
 END_SIGNAL = signal.SIGUSR1
@@ -195,13 +195,13 @@ class Walltime:
         return left is not None and left <= 0
 
     @property
-    def is_about_over(self) -> bool:
+    def ends_jobs_soon(self) -> bool:
         """Whether this clock tells the jobs to end in the time by which Slurm may be early.
 
         If the time seems to be longer, somebody has shortened it in the scheduler.
         """
         left = self.seconds_left()
-        return left is not None and left <= EARLIEST_WARNING
+        return left is not None and left <= _EARLIEST_WARNING
 
     def was_used_by(self, seconds: float, worked: float) -> bool:
         """Whether a job used most of the time of a worker whose time is about over.

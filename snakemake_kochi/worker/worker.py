@@ -103,7 +103,7 @@ class Worker:
         fifo = machine.worker(state.worker).wakeup
         watched = (*runners.watched, turns, self._ends.background, self._search.background)
         self._events = Events(
-            wake, fifo, surroundings.parent, watched, lambda: self._walltime.is_about_over
+            wake, fifo, surroundings.parent, watched, lambda: self._walltime.ends_jobs_soon
         )
         self._notices = Notices(_log)
 

@@ -111,7 +111,7 @@ def test_a_worker_from_its_first_step_to_its_last(attack: Callable[..., int]) ->
             assert result.ok or (result.signal == 9 and result.attempt not in began), result
         stage.check({0: "a", 1: "b"})
 
-    assert attack(prepare, check, stride=17) > 8
+    assert attack(prepare, check, stride=11) > 10
 
 
 def test_a_worker_that_is_told_to_stop(attack: Callable[..., int]) -> None:
