@@ -9,6 +9,7 @@ A private directory gets two more files: `enter.sh`, which bash executes first i
 
 from __future__ import annotations
 
+import math
 import platform
 import re
 import shlex
@@ -22,7 +23,8 @@ from typing import Any
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import last_lines
-from snakemake_kochi.phases.ending import Ended
+from snakemake_kochi.own_pipeline import FORKED_ONLY, patience
+from snakemake_kochi.phases.ending import STATUS_OF_TIMEOUT, Ended
 from snakemake_kochi.phases.isolation_programs import (
     PROGRAMS,
     UnsuitableError,
@@ -50,11 +52,47 @@ _TASK = """\
 if [ "$(readlink /proc/self/ns/mnt) $HOSTNAME" = "$(< {entered})" ]; then exec "$@"; fi
 {enter}
 """
+# Before the script ends its namespace, and with it all processes: wait for those that read a pipe.
+# An image may lack every program, so this is bash alone; `read` from a pipe of its own sleeps.
+_WAIT_FOR_PIPELINE = """\
+_kochi_before=" $(echo /proc/[0-9]*) "
+_kochi_reads_pipe() {{
+    [[ -p $1/fd/0 ]] && ! [[ $1/fd/0 -ef /proc/$$/fd/0 ]] && return
+    local file flags  # a shell that was just forked for `>(...)` has its pipe elsewhere
+    read -r _ _ _ _ _ _ _ _ flags _ < "$1/stat" && [[ $flags == +([0-9]) ]] || return
+    (( flags & {forked_only} )) || return
+    for file in "$1"/fd/*; do [[ $file != */[012] && -p $file ]] && return; done
+    return 1
+}}
+_kochi_look() {{
+    _kochi_left=
+    local process name
+    for process in /proc/[0-9]*; do
+        [[ $_kochi_before != *" $process "* ]] && _kochi_reads_pipe "$process" || continue
+        read -r name < "$process/comm" && _kochi_left+=" $name (${{process#/proc/}})"
+    done 2> /dev/null
+    [[ $_kochi_left ]]
+}}
+_kochi_wait() {{
+    local pause
+    _kochi_look || return 0
+    exec {{pause}}<> <(:)
+    SECONDS=0
+    while _kochi_look; do
+        if (( SECONDS >= {seconds} )); then
+            echo "kochi: the script left processes that do not end:$_kochi_left" >&2
+            exit {status}
+        fi
+        read -r -t 0.05 -u "$pause"
+    done
+}}
+"""
 # Not the last command, so that bash stays: the first process of a namespace gets no signal that it
 # does not handle, and waits for orphans.
 _EXECUTE = """\
-"$@"
-exit $?
+"$@" || exit
+_kochi_wait
+exit 0
 """
 # Where signals reach that first process only, it forwards them to all others.
 _EXECUTE_FORWARDING = """\
@@ -62,8 +100,9 @@ trap 'kill -s TERM -- -1' TERM INT
 "$@" &
 _kochi_script=$!
 while kill -0 "$_kochi_script" 2> /dev/null; do wait "$_kochi_script"; done
-wait "$_kochi_script"
-exit $?
+wait "$_kochi_script" || exit
+_kochi_wait
+exit 0
 """
 # What `isolate: environment` keeps of the environment of a worker; a * ends the beginning of a
 # name. The middle ones say which GPUs a job has.
@@ -154,6 +193,13 @@ class Enclosure:
         if isolation.container is not None:
             environment = replace(environment, load_environment="")
         file = self._place.scratch / "enter.sh"
+        lines.append(
+            _WAIT_FOR_PIPELINE.format(
+                seconds=math.ceil(patience()),
+                status=STATUS_OF_TIMEOUT,
+                forked_only=FORKED_ONLY,
+            )
+        )
         lines.append(_EXECUTE if self.counts_usage else _EXECUTE_FORWARDING)
         file.write_text("\n".join(lines), "utf-8", "surrogateescape")
         file.chmod(0o600)

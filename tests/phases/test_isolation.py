@@ -136,6 +136,21 @@ def test_exit_status_signal_and_usage_are_those_of_the_script(isolated: Isolated
     assert ended.usage.peak_memory_mb >= 200 and ended.usage.user_seconds > 0.01
 
 
+def test_what_the_pipeline_of_a_script_still_writes_is_waited_for(
+    isolated: Isolated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "sleep 1000 & seq 3 | tee >(sleep 0.3; sort -rn > lines) | wc -l"
+    ended, _ = isolated.run(script, FILES)
+    assert ended.status == 0
+    assert (isolated.directory / "lines").read_text() == "3\n2\n1\n"
+    monkeypatch.setenv("KOCHI_PIPELINE_SECONDS", "1")
+    ended, output = isolated.run("true > >(sleep 1000)", FILES)
+    assert ended.status == 124
+    assert "the script left processes that do not end: sleep (" in output
+    ended, _ = isolated.run("sleep 1000 > >(cat) & exit 3", FILES)
+    assert ended.status == 3
+
+
 def test_a_terminated_script_may_clean_up(isolated: Isolated, tmp_path: Path) -> None:
     script = "trap 'sleep 0.1; echo cleaned; exit 3' TERM\necho ready\nwhile :; do sleep 0.1; done"
     process = started(isolated.command(script), tmp_path / "output")
