@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from snakemake_kochi.errors import ConfigError, KochiError, NameNotFoundError
 from snakemake_kochi.project.document import decode_text, read_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
-from snakemake_kochi.project.grid import Batch
+from snakemake_kochi.project.grid import Batch, Grid
 from snakemake_kochi.project.metrics import QUANTITIES, Quantity
 from snakemake_kochi.project.plots import DUPLICATE, MACHINE, Plot, default_plots
 from snakemake_kochi.tables.codes import Codes
@@ -284,6 +284,7 @@ def _in_grid(
             if index >= 0 and not _differ(run.parameters, grid.points[index].parameters):
                 found[index, run.published_as, labels[run.identity]] = run
         chosen += [run for _, run in sorted(found.items(), key=lambda each: each[0])]
+        remarks += _changed_scripts(found.values(), experiment.file, grid)
         there = len({index for index, *_ in found})
         if there < len(grid.points):
             lacking = len(grid.points) - there
@@ -304,6 +305,17 @@ def _in_grid(
             "For the points of a commit of the artifact branch, add: --at COMMIT",
         )
     return chosen, remarks
+
+
+def _changed_scripts(runs: Collection[RecordedRun], file: str, grid: Grid) -> Iterator[str]:
+    """A remark for a script of the batch that is another one than that of its results."""
+    for word, phase in (("run script", grid.run), ("build script", grid.build)):
+        if others := sum(run.code.get((word,), phase.script) != phase.script for run in runs):
+            words = shlex.join(["kochi", "show", "batch", file, grid.batch])
+            yield (
+                f"{others} of {len(runs)} results were made with another {word} than {file} has "
+                f"now; to see which, type: {words}"
+            )
 
 
 def _differ(one: Mapping[str, str], other: Mapping[str, str]) -> bool:

@@ -128,6 +128,11 @@ def test_a_table_has_the_results_of_one_code_and_says_how_to_see_the_others(
     left_out = "4 results of other code are left out of this table (another run script)"
     assert f"kochi: {left_out}; {how}" in said
     assert "2 of 4 runs have no result here" in said
+    # The file was changed again since.
+    changed = "2 of 2 results were made with another run script than scale.yaml has now"
+    assert f"kochi: {changed}; to see which, type: kochi show batch scale.yaml first\n" in said
+    write(project.top / "scale.yaml", SCALE.replace("script: ls", "script: sleep 0.9"))
+    assert "made with another" not in table(capsys, "scale.yaml", "first")[1]
 
     assert run(["table", "scale.yaml", "first", "--all-code", "--csv"]) == 0
     out = capsys.readouterr()
