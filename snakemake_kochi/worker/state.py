@@ -34,6 +34,9 @@ _BEATS_PER_WRITE = 4
 # apart its heartbeats are then. Its death would lose nothing.
 _REST_AFTER = 6
 _RESTING = 4
+# In heartbeats: a loop that has not come round for so long hangs. Then the signs of life end, the
+# supervisor ends the worker with its jobs, and other workers get them.
+_HANGS_AFTER = 60
 # A slow write is repeated less often: after so many times its duration.
 _WRITES_APART = 20.0
 _UNWRITTEN = "the worker's state cannot be written now"
@@ -133,7 +136,7 @@ class StateFile:
     def signs_of_life(self) -> Iterator[None]:
         """Also give signs of life while the worker waits for a lock.
 
-        How long others hold the lock says nothing about this worker.
+        That others hold the lock for a while says nothing about this worker.
         """
         interval = self.state.heartbeat_interval
         previous = signal.signal(signal.SIGALRM, self._give_sign)
@@ -145,7 +148,8 @@ class StateFile:
             signal.signal(signal.SIGALRM, previous)
 
     def _give_sign(self, *_: object) -> None:
-        if time.monotonic() > self.deadline + 0.5 * self.state.heartbeat_interval:
+        late = (time.monotonic() - self.deadline) / self.state.heartbeat_interval
+        if 0.5 < late < _HANGS_AFTER:
             self._set_time()
 
     def _beat(self) -> None:

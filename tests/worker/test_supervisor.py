@@ -167,6 +167,21 @@ def test_a_worker_that_waits_for_a_lock_gives_signs_of_life(site):
     assert [site.job(n).result.attempt for n in (0, 1)] == [1, 1]
 
 
+def test_a_worker_that_waits_for_a_lock_for_ever_is_ended_with_its_jobs(site):
+    site.submit(
+        "while [ ! -e go ]; do sleep 0.1; done", "[ -e main ] || { echo $$ > main; sleep 1000; }"
+    )
+    site.submit("true")
+    worker = site.start(cores=2, heartbeat=0.15, stderr=-3)
+    pid = site.wait_for("main").strip()
+    with queue_lock(site.machine, "q"):
+        (site.directory / "go").touch()
+        assert worker.wait() == -signal.SIGKILL
+        assert not is_running(pid)
+    assert site.start().wait() == 0
+    assert [site.job(n).result.attempt for n in (0, 1, 2)] == [1, 2, 1]
+
+
 def test_a_request_between_the_registration_and_the_first_turn_is_obeyed(site):
     # When the worker reads its CPUs again, it is registered and does not handle signals yet.
     change = f"""
