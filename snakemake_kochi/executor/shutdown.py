@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from snakemake_kochi.queue.result import has_result
 _PATIENCE = 15.0  # seconds
 _PATIENCE_ON_FULL_DISK = 1.0
 _PAUSE = 0.05
+_LEAST_BEFORE_BREAK = 5.0  # seconds from the second interrupt of a run to one that breaks it off
 
 
 class Shutdown:
@@ -168,11 +171,14 @@ class Shutdown:
 class FurtherInterrupts:
     """While entered, an interrupt (Ctrl-C) raises nothing and is only noted.
 
-    As an exception in the middle of the shutdown it would leave the rest of the jobs running.
+    As an exception in the middle of the shutdown it would leave the rest of the jobs running. But
+    one that comes when the shutdown has had its time ends the process: a thread may wait for a file
+    server for ever.
     """
 
     def __init__(self) -> None:
         self._noted = threading.Event()
+        self._first = 0.0
         self._previous: Any = None
 
     @property
@@ -190,7 +196,19 @@ class FurtherInterrupts:
             signal.signal(signal.SIGINT, self._previous)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._noted.set()
+        if not self.is_noted:
+            self._noted.set()
+            self._first = time.monotonic()
+        elif time.monotonic() >= self._first + _LEAST_BEFORE_BREAK:
+            # No buffered stream: the signal may have come while that was written to.
+            os.write(sys.stderr.fileno(), _BROKEN_OFF)
+            os._exit(128 + number)
+
+
+_BROKEN_OFF = b"""\
+kochi: broken off: a step of the shutdown does not end, perhaps because a filesystem does not answer.
+The workers of this run end with it; the next run in this directory adopts or cancels the other jobs.
+"""
 
 
 class Cancelling:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,6 +68,26 @@ def test_the_result_of_one_job_is_reported_while_the_hand_over_of_another_one_ha
         (tmp_path / "go").touch()
         wait_until(lambda: "Error in rule early:" in said.read_text())
         assert "kochi job 1 in queue" not in said.read_text()
+
+
+def test_a_run_whose_shutdown_hangs_is_broken_off_by_one_more_interrupt(
+    tmp_path: Path, filesystem: FaultyFilesystem
+) -> None:
+    write(tmp_path / "Snakefile", SNAKEFILE)
+    said = tmp_path / "said"
+    command = f"{sys.executable} -m snakemake --executor kochi -j4 --kochi-cores 2"
+    with background("sh", "-c", f"exec {command} > {said} 2>&1", cwd=tmp_path) as run:
+        wait_until((tmp_path / "began").exists)
+        with filesystem.fault("readdir", 0, "*/inbox*", hangs=True) as hanging:
+            wait_until(lambda: filesystem.count(hanging))
+
+            def is_broken_off() -> bool:
+                run.send_signal(signal.SIGINT)
+                return "kochi: broken off: a step of the shutdown does not" in said.read_text()
+
+            wait_until(is_broken_off)
+        # The kernel keeps a process until the call of its last thread has been answered.
+        assert run.wait(60) == 130
 
 
 def test_a_result_that_arrives_before_the_end_of_its_hand_over_is_reported(
