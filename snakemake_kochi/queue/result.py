@@ -33,10 +33,10 @@ Reason = Literal[
 ]
 # Keys of a result that earlier releases did not write.
 _LATER = frozenset({"outputs", "runner", "cpu_seconds", "peak_memory_mb"})
-# Seconds for which a filesystem may show a file without what its writer has added; the clock of the
-# file server may differ, so an older file counts as new. Seconds between two looks.
+# Seconds for which a filesystem may show a file without what its writer has added; the clocks of
+# the nodes and of the file server may differ by minutes. Seconds between two looks.
 SEEN_LATE = 10.0
-_NEW = 60.0
+_NEW = 3600.0
 _LOOK_AGAIN = 0.1
 # Ends of an attempt that cost the ticket nothing: the ticket goes back to its queue.
 UncountedReason = Literal["drained", "out of time", "node failed", "lost"]

@@ -246,6 +246,9 @@ def test_a_result_that_a_filesystem_shows_late_is_waited_for(
     for late in (before, complete[: len(before)]):
         result.write_bytes(late)
         monkeypatch.setattr(time, "sleep", lambda _: result.write_bytes(complete))
+        # As from a node whose clock is minutes behind.
+        ago = time.time() - 300
+        os.utime(result.parent, (ago, ago))
         assert read_result(result) == result_of(claim)
     result.write_bytes(before)
     with monkeypatch.context() as patch:
@@ -254,8 +257,8 @@ def test_a_result_that_a_filesystem_shows_late_is_waited_for(
             read_result(result)
     # One that was damaged by a power failure is not waited for each time.
     monkeypatch.setattr(time, "sleep", None)
-    minutes_ago = time.time() - 120
-    os.utime(result.parent, (minutes_ago, minutes_ago))
+    hours_ago = time.time() - 7200
+    os.utime(result.parent, (hours_ago, hours_ago))
     with pytest.raises(DamagedFileError):
         read_result(result)
     inbox.close()
