@@ -55,6 +55,11 @@ _LEFTOVERS_INTERVAL = 3600.0
 _JUST_NOW = 1.0
 
 
+# Errors of a rename that a file server may have made all the same, or makes late: whoever tries it
+# again then finds the tickets there.
+_PERHAPS_DONE = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTEMPTY, errno.EEXIST)
+
+
 class Queue:
     """One queue of a machine. Any number of processes may have it open.
 
@@ -113,15 +118,16 @@ class Queue:
             try:
                 self._hand_over(numbered, again)
             except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                if error.errno not in _PERHAPS_DONE:
                     raise
-                # Their directory is there, since each number is given once. A file server has made
-                # the rename of an earlier try late, which it had answered with an error.
                 self._hand_over(numbered, again=True)
         except OSError as error:
+            what = "no ticket was submitted"
+            if error.errno in _PERHAPS_DONE:
+                jobs = f"{numbered[0].job} to {numbered[-1].job}"
+                what = f"whether the jobs {jobs} were submitted is not known (see: kochi show jobs)"
             raise KochiError(
-                f"no ticket was submitted: cannot write below {self.paths.directory}: "
-                f"{error.strerror}"
+                f"{what}: cannot write below {self.paths.directory}: {error.strerror}"
             ) from error
         notify_subscribers(self.machine, self.paths)
 

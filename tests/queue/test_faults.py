@@ -173,6 +173,31 @@ def test_a_rename_whose_answer_was_lost_is_a_claim(
     assert queue.finish(claim, result_of(claim))
 
 
+@pytest.mark.parametrize("number", [1, 3])  # a file or a directory is renamed
+def test_a_submission_whose_answer_was_lost_is_made_once_though_the_client_shows_old_names(
+    machine: MachinePaths, ticket: Make, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    queue = Queue(machine, "q")
+    queue.submit([ticket("first")])
+    rename, stat = os.rename, os.stat
+    kept: dict[str, os.stat_result] = {}
+
+    def renamed(source: Path, target: Path) -> None:
+        if "/submissions/" in str(source) and not kept:
+            kept[str(source)] = stat(source)
+            rename(source, target)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(source, target)
+
+    # As a client with attribute caches: the name that it knows is there to the last.
+    monkeypatch.setattr(os, "rename", renamed)
+    monkeypatch.setattr(os, "stat", lambda path, **more: kept.get(str(path)) or stat(path, **more))
+    queue.submit([ticket(str(n)) for n in range(number)])
+    assert kept
+    monkeypatch.undo()
+    assert len(queue.claim(1, take, limit=10)) == 1 + number
+
+
 def test_a_delivery_that_cannot_be_read_is_a_failure(
     machine: MachinePaths, ticket: Make, queue: Queue
 ) -> None:
