@@ -206,8 +206,8 @@ class FurtherInterrupts:
 
 
 _BROKEN_OFF = b"""\
-kochi: broken off: a step of the shutdown does not end, perhaps because a filesystem does not answer.
-The workers of this run end with it; the next run in this directory adopts or cancels the other jobs.
+kochi: broken off: a step of the shutdown does not end; perhaps a filesystem does not answer.
+The workers of this run end with it; the next run in this directory adopts or cancels other jobs.
 """
 
 
