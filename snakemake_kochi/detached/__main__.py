@@ -75,7 +75,16 @@ def main(directory: Path) -> int:
         write_end(paths, _CANNOT_EXECUTE)
         return _CANNOT_EXECUTE
     file = processes_file(paths, process.pid)
-    file.write()
+    try:
+        file.write()
+    except OSError as error:
+        # Nobody would see this run, and another one could begin beside it.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        print(f"kochi: the run was ended: it cannot be recorded: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            write_end(paths, _GIVEN_UP)
+        return _GIVEN_UP
     file.start()
     if told:
         pass_on(told[0], None)

@@ -280,6 +280,18 @@ def test_one_that_was_killed_before_it_began_is_in_nobodys_way(kochi: Kochi, her
     assert kochi("launch", "--follow", "--", "all").status == 0
 
 
+def test_a_run_that_cannot_be_recorded_is_ended_at_once(here: Path) -> None:
+    command = ["bash", "-c", "sleep 1000"]
+    _, paths = make_launch(Root.find().machine("local"), "", command, is_job=False)
+    paths.process.mkdir()  # so it cannot be written, as on a full disk
+    words = [sys.executable, "-m", "snakemake_kochi.detached", str(paths.directory)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("kochi: the run was ended: it cannot be recorded: [Errno ")
+    paths.process.rmdir()
+    assert launched().is_over
+
+
 def test_each_order_from_another_host_interrupts_a_run_once(here: Path) -> None:
     trap = "trap 'echo >> told; [ -e done ] && exit 7; touch done' INT; touch ready"
     text = f"{trap}; while :; do sleep 0.1; done"
