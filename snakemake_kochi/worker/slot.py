@@ -215,7 +215,9 @@ class Slot:
         They must not outlive the result: they could write to outputs that are reported as complete.
         """
         is_success = self.stop is None and self._exit == Exit(0, None)
-        if is_success and self._pipeline is not None and moment < self._pipeline.due:
+        # If a signal is due and nothing is done, the loop turns again and again.
+        is_signal_due = self._next_signal is not None and moment >= self._next_signal
+        if is_success and self._pipeline and moment < self._pipeline.due and not is_signal_due:
             return True
         found = find_job_processes(self._child.process, self.claim.nonce)
         left: Sequence[ProcessIdentity] = sorted({*found, *certain}, key=lambda each: each.pid)

@@ -128,6 +128,27 @@ def test_a_ticket_is_not_requeued_while_a_process_of_it_lives_that_no_signal_end
     assert site.job(0).result.attempt == 2
 
 
+def test_a_success_whose_process_no_signal_ends_costs_a_few_turns_of_the_loop(site):
+    site.submit("sleep 1000 & echo $! > pid; exit 0")
+    worker = site.start_changed(
+        f"""
+        from pathlib import Path
+        from snakemake_kochi.worker import slot
+        slot.send_signal, slot._LEFTOVER_PATIENCE = lambda *_: None, 3.0
+        advance = slot.Slot.advance
+        def advance_and_count(*arguments):
+            with open({str(site.directory / "turns")!r}, "a") as stream:
+                stream.write(".")
+            return advance(*arguments)
+        slot.Slot.advance = advance_and_count
+        """
+    )
+    assert worker.wait() == 0
+    assert site.job(0).result.ok
+    assert (site.directory / "turns").stat().st_size < 200
+    assert not is_running(site.wait_for("pid").strip())
+
+
 def test_a_second_signal_does_not_wait_for_the_grace(site):
     site.submit("trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done")
     worker = site.start(grace=10_000)
