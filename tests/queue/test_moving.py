@@ -16,7 +16,6 @@ import pytest
 from faulty_filesystem import FaultyFilesystem
 from support import wait_until
 
-from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Inbox, Queue, Ticket, cancel_all
@@ -193,18 +192,17 @@ def test_what_was_handed_over_in_spite_of_an_error_is_not_handed_over_again(
         with (
             filesystem.fault("rename", errno.EIO, "*/submissions/*-00000001-*", done=True),
             monkeypatch.context() as patch,
-            pytest.raises(KochiError, match="Input/output error"),
         ):
-            # Nor does it tell what has become of it.
+            # Nor does it tell what has become of it, except in a listing.
             patch.setattr(os, "stat", failing_stat("/waiting/00000001-0000000256-0000000300"))
             queue.hand_over(numbered)
         there = [view.job for view in queue.jobs()]
-        assert len(there) > 1, "some are there, whatever was said"
+        assert sorted(there) == list(range(301))
         if has_ended:
             cancel_all(queue.machine, there)
         queue.hand_over(numbered, again=True)
         queue.hand_over(numbered, again=True)
-        left = set(range(301)).difference(there) if has_ended else range(301)
+        left = () if has_ended else range(301)
         assert Counter(view.job for view in queue.jobs()) == dict.fromkeys(left, 1)
 
 
