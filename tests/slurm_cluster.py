@@ -237,11 +237,6 @@ class SlurmCluster:
             raise
         return done.stdout.strip()
 
-    @property
-    def node_storage(self) -> Path:
-        """A directory that is another one on each host, where nodes are apart."""
-        return self.directory / "node-storage"
-
     def calls(self, client: str) -> list[str]:
         """The arguments of each call of one of Slurm's commands so far."""
         path = self._calls(client)
@@ -376,18 +371,14 @@ class SlurmCluster:
         # A slurmd looks for the address of its own name.
         hosts = self.directory / "hosts"
         hosts.write_text(f"127.0.0.1 localhost {' '.join(self.nodes)}\n")
-        # A directory that each host has of its own, as its storage.
-        storage = self.node_storage
-        storage.mkdir(exist_ok=True)
-        own = 'mount -t tmpfs -o mode=1777 own "$2"'
-        first = f'hostname "$0" && mount --bind "$1" /etc/hosts && {own} && echo ready'
+        first = 'hostname "$0" && mount --bind "$1" /etc/hosts && echo ready'
         bury = "while :; do sleep 1000 & wait; done"
         name = f"host of {node}"
         output = self.directory / f"{name}.output"
         output.unlink(missing_ok=True)  # where it was started before, it is ready only now
         self._start(
             *(name, "unshare", *apart, "bash", "-c", f"{first} && {bury}"),
-            *(node, str(hosts), str(storage)),
+            *(node, str(hosts)),
         )
         self._wait(lambda: output.read_text().endswith("ready\n"), f"{name} is there")
         (self._hosts[node],) = psutil.Process(self._processes[name].pid).children()

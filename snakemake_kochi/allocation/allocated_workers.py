@@ -21,14 +21,13 @@ from snakemake_kochi.allocation.submission import (
 )
 from snakemake_kochi.allocation.tracker import OrphanedAllocations, Tracker
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import has_room, is_there
+from snakemake_kochi.files import has_room
 from snakemake_kochi.location import is_found, with_file_to_edit
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Resources, Ticket, WorkerState, shared_workers
 from snakemake_kochi.queue.paused import PausedBatches
-from snakemake_kochi.queue.wakeup import order_release
 from snakemake_kochi.schedulers.commands import Questions
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
@@ -37,7 +36,6 @@ from snakemake_kochi.schedulers.interface import (
     RefusedError,
     Scheduler,
     UnreachableError,
-    not_ended,
 )
 
 # Seconds between two looks at waiting jobs; a look takes at most a twentieth of the time.
@@ -46,9 +44,6 @@ _LOOK_SHARE = 20
 # Seconds to wait for a submission that is in progress when the run ends.
 _LAST_PATIENCE = 30.0
 _PAUSE = 0.2
-# Seconds for the `finish_node` scripts of a node, with their end; and between two questions.
-_DATA_PATIENCE = 330.0
-_DATA_PAUSE = 1.0
 _FAULT = "The run cannot check its workers at the moment"
 
 
@@ -222,7 +217,6 @@ class AllocatedWorkers:
         # An allocation that is being submitted may come although its number is not known.
         if self._submitter.has_requested or self._thread.is_alive():
             patience = END_PATIENCE if self._has_room() else END_PATIENCE_WITHOUT_ROOM
-            self._release_those_with_data(is_urgent)
             end_allocations(self._scheduler, self._logger, is_urgent, patience)
         if self._submitter.has_requested and self._thread.is_alive():
             self._logger.warning(
@@ -230,26 +224,6 @@ class AllocatedWorkers:
                 f"To cancel it, type: {self._scheduler.how_to_cancel}"
             )
         self._tracker.cancel_orphaned()
-
-    def _release_those_with_data(self, is_urgent: Callable[[], bool]) -> None:
-        """Have the workers leave by themselves that have prepared nodes, and wait for that.
-
-        In a cancelled allocation no program starts on other nodes, and the scheduler soon kills
-        what goes on: `finish_node` could not run.
-        """
-        with contextlib.suppress(OSError, KochiError):
-            numbers = [each for each in self._seen if self._has_data(each)]
-            for number in numbers:
-                order_release(self._paths, number, "now")
-            allocations = {self._seen[number] for number in numbers}
-            deadline = time.monotonic() + _DATA_PATIENCE
-            while allocations & not_ended(self._scheduler.find() or {}).keys():
-                if time.monotonic() >= deadline or is_urgent():
-                    return
-                time.sleep(_DATA_PAUSE)
-
-    def _has_data(self, worker: int) -> bool:
-        return is_there(self._paths.worker(worker).node_storage)
 
     def _has_room(self) -> bool:
         """Whether KOCHI_ROOT has room for a write, as far as this is known."""

@@ -63,9 +63,8 @@ def _story(origin: Origin) -> Iterator[tuple[str, str]]:
     yield "Run", _run(record)
     if node := _node(record):
         yield "Node", node
-    for key, made in (record.get("preparation") or {}).items():
-        if made:
-            yield "Prepared", _prepared(key, made)
+    if made := (record.get("preparation") or {}).get("prepare"):
+        yield "Prepared", _prepared(made)
     if record.get("rerun_of"):
         yield "Rerun of", str(record["rerun_of"])
     yield from _code(origin)
@@ -97,8 +96,8 @@ def _run(record: Mapping[str, Any]) -> str:
     return text
 
 
-def _prepared(key: str, made: Mapping[str, Any]) -> str:
-    text = f"by {key}, {made['digest']}"
+def _prepared(made: Mapping[str, Any]) -> str:
+    text = f"by prepare, {made['digest']}"
     if made["started"] is None:
         return text
     took = clock_duration(made["seconds"], 3)

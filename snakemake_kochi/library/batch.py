@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from snakemake_kochi.artifacts.record import read_record
 from snakemake_kochi.errors import ConfigError, DamagedFileError, for_snakemake
@@ -21,7 +21,7 @@ from snakemake_kochi.library.requested import (
     verbatim,
 )
 from snakemake_kochi.library.run_group import RunGroup, files_of, run_groups
-from snakemake_kochi.library.variants import Variants, isolation_of
+from snakemake_kochi.library.variants import BuildRule, Variants, isolation_of
 from snakemake_kochi.phases.launcher import NO_PLACEMENT, Placement, placement_of
 from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.phases.run import run_identity
@@ -29,10 +29,6 @@ from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Grid, Point
 from snakemake_kochi.project.launchers import Launchers, chosen
 from snakemake_kochi.project.requests import TASKS_AND_CORES
-
-if TYPE_CHECKING:
-    from snakemake_kochi.library.preparation import PreparationRules
-
 
 # The shell command of the rule that runs points. Snakemake repeats all runs if it changes.
 RUN_COMMAND = (
@@ -119,7 +115,7 @@ class BatchRules:
     load_environment: str
     launchers: Launchers
     _determined_by: Mapping[str, Verbatim]
-    preparation: PreparationRules | None = None
+    prepare: BuildRule | None = None
     seed: int | None = None
 
     @classmethod
@@ -143,7 +139,7 @@ class BatchRules:
                 "artifacts": verbatim([artifact.type for artifact in grid.artifacts]),
                 "load_environment": verbatim(freeze.machine.load_env_on_machine),
             },
-            preparation=_preparation_rules(outputs, experiment, grid),
+            prepare=_prepare_rule(outputs, experiment, grid),
             seed=freeze.seed(experiment.batch(batch)),
         )
         if grid.run.launcher:
@@ -243,23 +239,13 @@ class BatchRules:
         return variables + self.prepared_by(point)
 
     def prepared_by(self, point: Point) -> list[str]:
-        """What determines a run besides its own script, see `Preparation.determining`."""
-        return self.preparation.determining(point) if self.preparation else []
-
-    @property
-    def prepares_nodes(self) -> bool:
-        return self.preparation is not None and bool(self.preparation.node_code)
-
-    @property
-    def after_runs(self) -> list[str]:
-        """What says that the `finish` script was run, if there is one."""
-        rule = self.preparation.finish if self.preparation else None
-        return [rule.output] if rule else []
+        """What determines a run besides its own script: the file that says what was prepared, whose
+        name contains what determines that."""
+        return [f"prepared={self.prepare.file(point)}"] if self.prepare else []
 
     def prepared_for(self, point: Point) -> str | None:
         """The file that says what was prepared for a run, if something was."""
-        rule = self.preparation.prepare if self.preparation else None
-        return rule.file(point) if rule else None
+        return self.prepare.file(point) if self.prepare else None
 
     def is_finished(self, kept: Kept, group: RunGroup, wildcards: Mapping[str, str]) -> bool:
         """Whether the results of a point exist and are those that would be made now."""
@@ -372,12 +358,10 @@ def _kind(point: Point) -> tuple[object, ...]:
     return id(point.request), point.queue
 
 
-def _preparation_rules(
-    outputs: Outputs, experiment: Experiment, grid: Grid
-) -> PreparationRules | None:
-    if grid.preparation is None:
+def _prepare_rule(outputs: Outputs, experiment: Experiment, grid: Grid) -> BuildRule | None:
+    if grid.prepare is None:
         return None
     # Imported here: most batches have none.
-    from snakemake_kochi.library.preparation import PreparationRules
+    from snakemake_kochi.library.preparation import prepare_rule
 
-    return PreparationRules.of(outputs, experiment, grid)
+    return prepare_rule(outputs, experiment, grid, grid.prepare)

@@ -21,8 +21,8 @@ _SHORT = 12  # digits of an id
 _OTHER_CODE = "source files or recipes changed (the code of that run is not here)"
 _OBJECT = re.compile(r"[0-9a-f]{40,64}")
 _UNNAMED = (
-    "load_env_script, strict, prepare_node, the text of a launcher or the details of isolation "
-    "changed, or something else that records do not have"
+    "load_env_script, strict, the text of a launcher or the details of isolation changed, or "
+    "something else that records do not have"
 )
 
 _Sources = dict[str, tuple[str, str]]  # path -> object, mode
@@ -78,7 +78,7 @@ class Changes:
             yield "launcher changed"
         if ((record.get("binding") or {}).get("asked") or "") != placement.bind:
             yield "binding changed"
-        step = grid.preparation.prepare if grid.preparation else None
+        step = grid.prepare
         made = (record.get("preparation") or {}).get("prepare") or {}
         if made.get("script") != (step.script if step else None):
             yield "prepare script changed"

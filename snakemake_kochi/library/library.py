@@ -140,11 +140,6 @@ class Library:
             for experiment in self.experiments
             for batch in experiment.batches
         )
-        if self._is_first and any(batch.prepares_nodes for batch in batches):
-            # Imported here: few runs have such batches.
-            from snakemake_kochi.phases.staging import remove_at_exit
-
-            remove_at_exit(self.freeze.machine)
         return batches
 
     @cached_property
@@ -163,16 +158,10 @@ class Library:
     def prepared(self) -> tuple[BuildRule, ...]:
         """The rules of `prepare` scripts, each once, though batches share them."""
         merged: dict[str, BuildRule] = {}
-        for rule in (each.preparation.prepare for each in self.batches if each.preparation):
-            if rule is not None:
-                known = merged.get(rule.name)
-                merged[rule.name] = known.serving(rule) if known else rule
+        for rule in (each.prepare for each in self.batches if each.prepare):
+            known = merged.get(rule.name)
+            merged[rule.name] = known.serving(rule) if known else rule
         return tuple(merged.values())
-
-    @property
-    def has_preparations(self) -> bool:
-        """Whether any batch has scripts before or after its runs."""
-        return any(each.preparation for each in self.batches)
 
     @property
     def rerun(self) -> list[str]:
@@ -187,7 +176,7 @@ class Library:
         files = batch.files
         if self.part is None:
             table = [files.markdown, files.table, *files.figures] if is_whole else [files.markdown]
-            return [*table, *files.artifacts, *batch.after_runs]
+            return [*table, *files.artifacts]
         part = self.part
         # Called for what somebody asks for only: another batch may not have such a parameter.
         return for_snakemake(lambda wildcards: part.files(batch))

@@ -83,10 +83,6 @@ class Directories:
     def prepared(self, rule: str, key: str) -> str:
         return f"{self._state}/prepared/{rule}/{key}"
 
-    def finished(self, experiment: str, batch: str) -> str:
-        """What says that the `finish` script of a batch was run."""
-        return f"{self._state}/finished/{experiment}/{encode_component(batch)}.json"
-
     def records(self, experiment: str, batch: str) -> str:
         return f"{self._paths.records}/{experiment}/{batch}"
 

@@ -71,9 +71,6 @@ def stages_on_node(freeze: Freeze, place: Place) -> Iterator[Stage]:
     isolated = _isolated(known.run, known.machine_isolation, installs, tree, variables, launcher)
     copy = ["cp", "-a", "--reflink=auto", "--", tree, str(_WORKSPACE)]
     yield Stage("workspace", NODE, f"{_shown(copy)}\ncd {_WORKSPACE}\n")
-    if known.preparation is not None and (step := known.preparation.prepare_node) is not None:
-        note = "Once on each node; the other runs there find its files in $KOCHI_SCRATCH."
-        yield Stage("prepare_node", NODE, _ended(step.script), note)
     yield _isolation(known, isolated, Environment(known.load_environment, installs, {}))
     yield Stage(
         "environment",
@@ -117,8 +114,8 @@ def _install(freeze: Freeze, recipe: Recipe) -> Stage:
 def _build(
     known: BatchFreeze, batch: BatchRules, place: Place, installs: Sequence[Install]
 ) -> Iterator[Stage]:
-    if known.preparation is not None and (step := known.preparation.prepare) is not None:
-        yield Stage("prepare", NODE, _ended(step.script), "Once per batch.")
+    if known.prepare is not None:
+        yield Stage("prepare", NODE, _ended(known.prepare.script), "Once per batch.")
     phase = known.build
     if not phase.script.strip():
         return
@@ -193,7 +190,6 @@ def _variables(known: BatchFreeze, place: Place) -> dict[str, str]:
         **source_variables(known.snapshot["base"], known.snapshot["dirty"]),
         **{f"KOCHI_{name}": _UNKNOWN for name in _OF_JOB},
         **({"KOCHI_PREPARED": "<what prepare made>"} if prepared else {}),
-        **({"KOCHI_SCRATCH": "<node's directory>"} if place.batch.prepares_nodes else {}),
         "KOCHI_NODELIST": "<nodes of the job>",
         "KOCHI_HOSTFILE": str(_PRIVATE / "hosts"),
         **point.environment(known.run),

@@ -240,14 +240,10 @@ class Restoration:
         from snakemake_kochi.phases.preparation import describe_preparation
 
         batch = place.batch
-        preparation = batch.grid.preparation
-        assert preparation is not None and preparation.prepare is not None
-        seen = preparation.prepare.environment(place.point.parameters)
-        return digest_of(
-            describe_preparation(
-                self._freeze, batch.experiment, preparation.prepare, seen, installs
-            )
-        )
+        step = batch.grid.prepare
+        assert step is not None
+        seen = step.environment(place.point.parameters)
+        return digest_of(describe_preparation(self._freeze, batch.experiment, step, seen, installs))
 
     def _difference(self, place: Place, record: Mapping[str, Any]) -> str:
         """In which part a record of the same point differs from the code here, for people."""

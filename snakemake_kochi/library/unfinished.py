@@ -196,9 +196,6 @@ def _collect(
             for record, why in left_out.items()
         },
     )
-    if batch.after_runs:
-        where = f"{batch.experiment.file}: batch {batch.grid.batch}"
-        print(f"kochi: {where}: the finish script was not run", file=sys.stderr)
 
 
 def _make_table(

@@ -288,19 +288,6 @@ class WorkerPaths:
         return self.directory / "hosts"
 
     @property
-    def node_storage(self) -> Path:
-        """Says where on its node jobs have left data for each other, which it removes at its end.
-
-        A job writes it.
-        """
-        return self.directory / "node-storage.json"
-
-    @property
-    def node_storage_log(self) -> Path:
-        """What the scripts `finish_node` printed, at the end of the worker."""
-        return self.directory / "node-storage.log"
-
-    @property
     def probe(self) -> Path:
         """Written and removed by the worker, to test whether it can write."""
         return self.directory / "probe"

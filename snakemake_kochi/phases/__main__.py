@@ -1,5 +1,5 @@
 """The program that rules run:
-`python -m snakemake_kochi.phases install | build | prepare | run | finish`.
+`python -m snakemake_kochi.phases install | build | prepare | run`.
 
 $KOCHI_FREEZE names the freeze of the run. People type `kochi` or `snakemake` instead.
 """
@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING
 from snakemake_kochi.errors import KochiError, PhaseError, told
 from snakemake_kochi.files import (
     is_there,
-    make_directory,
     note_use,
     to_json,
-    write_atomically,
     write_file,
 )
 from snakemake_kochi.paths import BuildPaths, InstallPaths, WorkingPaths
@@ -141,33 +139,17 @@ def _prepared(file: Path, options: Options) -> Build:
 
     freeze = load_freeze(file)
     experiment = freeze.experiment(options.experiment)
-    of_batch = experiment.batch(options.batch) if options.batch else experiment
-    assert of_batch.preparation is not None and of_batch.preparation.prepare is not None
-    step = of_batch.preparation.prepare
+    batch = experiment.batch(options.batch) if options.batch else None
+    step = (batch or experiment).prepare
+    assert step is not None
     variables = step.environment(_parameters(options.parameters))
     # In place of a run, it has the recipes of a point, of which some may be its own.
-    batch = experiment.batch(options.batch) if options.batch else None
     wanted = experiment.requirements_on(freeze.machine_name, batch.requirements if batch else ())
     shared = freeze.recipes(requirements_at(fixed(wanted), {}), experiment.file)
     names = set(map(str, shared))
     installs = _installs(options.installs)
     own = tuple(each for each in installs if f"{each.dependency}:{each.recipe}" in names)
     return prepare_batch(freeze, experiment, step, variables, own)
-
-
-def _finish(file: Path, options: Options) -> None:
-    from snakemake_kochi.phases.freeze import load_freeze
-    from snakemake_kochi.phases.preparation import finish_batch
-
-    freeze = load_freeze(file)
-    experiment = freeze.experiment(options.experiment)
-    preparation = experiment.batch(options.batch).preparation
-    assert preparation is not None and preparation.finish is not None
-    log = options.output.with_suffix(".log")
-    make_directory(log.parent)
-    installs = _installs(options.installs)
-    noted = finish_batch(freeze, experiment, options.batch, preparation.finish, installs, log)
-    write_atomically(options.output, to_json(noted))
 
 
 def _run(file: Path, options: Options) -> None:
@@ -184,11 +166,9 @@ def _run(file: Path, options: Options) -> None:
         options.launcher, options.bind, freeze.launchers, freeze.machine_name, resources
     )
     preparation = []
-    if freeze.preparation is not None:
-        prepared_file = options.prepared and str(options.prepared.with_name("prepared.json"))
-        preparation = freeze.preparation.determining(
-            point.parameters, prepared_file or "", freeze.node_code
-        )
+    if freeze.prepare is not None:
+        assert options.prepared is not None
+        preparation = [f"prepared={options.prepared.with_name('prepared.json')}"]
     identity = run_identity(
         *(freeze.run, freeze.load_environment, point, str(build_file), preparation),
         placement.determines,
@@ -273,9 +253,6 @@ def make_parser() -> argparse.ArgumentParser:
     prepare = phases.add_parser("prepare")
     prepare.set_defaults(phase=_prepare, output_of=lambda options: options.output)
     prepare.add_argument("--output", type=Path, required=True)
-    finish = phases.add_parser("finish")
-    finish.set_defaults(phase=_finish, output_of=lambda options: options.output)
-    finish.add_argument("--output", type=Path, required=True)
     run = phases.add_parser("run")
     run.set_defaults(phase=_run, output_of=_record_of)
     run.add_argument("--duplicate", type=int, required=True)
@@ -288,7 +265,7 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--prepared", type=Path, help="what its batch has prepared")
     run.add_argument("--record", type=Path, required=True)
     run.add_argument("--artifacts", type=Path, nargs="*", default=[])
-    for phase in (build, prepare, run, finish):
+    for phase in (build, prepare, run):
         phase.add_argument("experiment", help="path of the experiment's file in the project")
         phase.add_argument("--batch", default="")
         phase.add_argument("--parameters", nargs="*", default=[], metavar="NAME=VALUE")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
     from snakemake_kochi.project.experiment import Experiment
     from snakemake_kochi.project.isolation import MachineIsolation
-    from snakemake_kochi.project.preparation import Preparation
+    from snakemake_kochi.project.preparation import Step
     from snakemake_kochi.project.recipes import Recipe
 
 BATCH_FREEZE_VERSION = 9
@@ -41,8 +41,7 @@ class BatchFreeze:
     with the `diff` of the freeze. `recipes` has for each recipe, at least for those in use, what
     made its installation, by `dependency:recipe`: "script" and "envs". `facts` are commands by
     name, and `recorded_variables` names, see `project/recording.py`. `large_files`: see `Project`.
-    `preparation` are the scripts before and after the runs, if there are any, `node_code` is the
-    digest of the code of `prepare_node`, and `scratch_dir` that of the machine, as written.
+    `prepare` is the script before the runs, if there is one.
     `machine_isolation` and `launchers` are those of the machine, `quiet` are thresholds, see
     `project/quiet.py`. `seed`: see `Freeze.seed`.
 
@@ -68,9 +67,7 @@ class BatchFreeze:
     git_directory: str | None = None
     large_files: int | None = None
     machine_isolation: MachineIsolation | None = None
-    preparation: Preparation | None = None
-    node_code: str = ""
-    scratch_dir: str | None = None
+    prepare: Step | None = None
     launchers: Launchers = field(default_factory=Launchers)
     codes: Mapping[str, Mapping[str, Any]] = FrozenDict()
     configuration: Mapping[str, Any] | None = None
@@ -82,12 +79,6 @@ class BatchFreeze:
         """Raises NameNotFoundError for an unknown batch."""
         batch = experiment.batch(batch_name) if batch_name else None
         recording = freeze.project.recording.and_those_of(experiment.recording)
-        preparation = batch.preparation if batch else experiment.preparation
-        node_code = ""
-        if preparation is not None and preparation.prepare_node is not None:
-            from snakemake_kochi.phases.preparation import code_digest
-
-            node_code = code_digest(freeze, experiment, preparation.prepare_node)
         return cls(
             root=str(freeze.root.directory),
             directory=str(freeze.directory),
@@ -113,9 +104,7 @@ class BatchFreeze:
             git_directory=freeze.git_directory,
             large_files=freeze.project.large_files,
             machine_isolation=freeze.machine.isolation,
-            preparation=preparation,
-            node_code=node_code,
-            scratch_dir=freeze.machine.scratch_dir,
+            prepare=(batch or experiment).prepare,
             launchers=freeze.machine.launchers,
             quiet={**freeze.project.quiet, **freeze.machine.quiet},
             seed=freeze.seed(batch) if batch else None,
@@ -213,7 +202,7 @@ def _from_json(file: Path, data: dict[str, Any]) -> BatchFreeze:
             artifacts=tuple(Artifact(**artifact) for artifact in fields.pop("artifacts")),
             recorded_variables=tuple(fields.pop("recorded_variables")),
             machine_isolation=_machine_isolation(fields.pop("machine_isolation")),
-            preparation=_preparation(fields.pop("preparation")),
+            prepare=_step(fields.pop("prepare")),
             launchers=Launchers(**fields.pop("launchers")),
             **fields,
         )
@@ -230,13 +219,13 @@ def _machine_isolation(data: Mapping[str, Any] | None) -> MachineIsolation | Non
     return MachineIsolation.from_dict(data)
 
 
-def _preparation(data: Mapping[str, Any] | None) -> Preparation | None:
+def _step(data: Mapping[str, Any] | None) -> Step | None:
     if data is None:
         return None
     # Imported here: most batches have none.
-    from snakemake_kochi.project.preparation import Preparation
+    from snakemake_kochi.project.preparation import Step
 
-    return Preparation.from_json(data)
+    return Step.from_json(data)
 
 
 def _phase(data: Mapping[str, Any]) -> Phase:

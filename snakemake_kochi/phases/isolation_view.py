@@ -41,7 +41,6 @@ SYSTEM_FILES = tuple(
 )
 # Files and directories of which variables tell a script.
 _NAMED_BY_VARIABLES = {  # whether it may write
-    "KOCHI_SCRATCH": True,
     "KOCHI_PREPARED": False,
     "KOCHI_HOSTFILE": False,
 }

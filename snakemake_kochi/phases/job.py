@@ -190,7 +190,7 @@ def _run_experiment(
         experiment.build_request("", point.parameters).timeout,
     )
     prepared = None
-    if experiment.preparation is not None and (step := experiment.preparation.prepare) is not None:
+    if (step := experiment.prepare) is not None:
         # Imported here: few experiments have such a script.
         from snakemake_kochi.phases.preparation import prepare_batch
 

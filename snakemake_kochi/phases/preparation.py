@@ -1,7 +1,7 @@
-"""The scripts once per batch: `prepare` before its runs, `finish` after them.
+"""The `prepare` script, once per batch before its runs.
 
 What a `prepare` script leaves in $KOCHI_PREPARED is named by what determines it, as a build is, so
-that batches with the same preparation share it. Both scripts run in a private copy of the snapshot,
+that batches with the same preparation share it. The script runs in a private copy of the snapshot,
 which is deleted afterwards.
 """
 
@@ -13,7 +13,6 @@ from pathlib import Path
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import last_lines, make_directory
-from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.build import (
     describe_surroundings,
     make_once,
@@ -33,7 +32,6 @@ from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.preparation import Step
 from snakemake_kochi.snapshot import Entry, materialise, select_sources
 
-FINISH_VERSION = 1
 PREPARED_VARIABLE = "KOCHI_PREPARED"
 
 
@@ -95,61 +93,25 @@ def prepare_batch(
             installs,
             {**own_variables(freeze), **variables, PREPARED_VARIABLE: str(place.tree)},
         )
-        ran = _run(freeze, experiment, "prepare", step, environment, place.log)
-        return {"experiment": experiment.file, "script": step.script, **ran}
+        with workspace_of(freeze) as directory, Stopwatch() as watch:
+            ended = run_script(
+                step.script,
+                f"prepare_{experiment.name}",
+                directory,
+                environment,
+                step.strict,
+                directory.parent,
+                output=place.log,
+            )
+        if ended.has_failed:
+            raise PhaseError(
+                f"{experiment.file}: the prepare script {ended.how}\nIts output is in {place.log}",
+                reason=ended.reason("the prepare script"),
+                output=last_lines(place.log, LAST_LINES),
+            )
+        return {"experiment": experiment.file, "script": step.script, **watch.record}
 
     return make_once(freeze, place, description, make)
-
-
-def finish_batch(
-    freeze: Freeze,
-    experiment: Experiment,
-    batch: str,
-    step: Step,
-    installs: Sequence[Install],
-    log: Path,
-) -> dict[str, object]:
-    """Run the `finish` script of a batch; its output goes to `log`, too.
-
-    Return what is to be noted of it: "script", "node", "started", "seconds". Raises PhaseError when
-    the script fails.
-    """
-    results = WorkingPaths(Path.cwd(), freeze.machine_name).results
-    environment = Environment(
-        freeze.machine.load_env_on_machine,
-        installs,
-        {**own_variables(freeze), "KOCHI_BATCH": batch, "KOCHI_RESULTS": str(results)},
-    )
-    ran = _run(freeze, experiment, "finish", step, environment, log)
-    return {"version": FINISH_VERSION, "script": step.script, **ran}
-
-
-def _run(
-    freeze: Freeze,
-    experiment: Experiment,
-    key: str,
-    step: Step,
-    environment: Environment,
-    log: Path,
-) -> dict[str, str | float]:
-    """Run the script of a key; return "node", "started" and "seconds"."""
-    with workspace_of(freeze) as directory, Stopwatch() as watch:
-        ended = run_script(
-            step.script,
-            f"{key}_{experiment.name}",
-            directory,
-            environment,
-            step.strict,
-            directory.parent,
-            output=log,
-        )
-    if ended.has_failed:
-        raise PhaseError(
-            f"{experiment.file}: the {key} script {ended.how}\nIts output is in {log}",
-            reason=ended.reason(f"the {key} script"),
-            output=last_lines(log, LAST_LINES),
-        )
-    return watch.record
 
 
 @contextmanager

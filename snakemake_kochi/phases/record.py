@@ -157,7 +157,7 @@ def make_record(
             BUILD_VERSION,
             ("sources",),
         ),
-        **({"preparation": _preparation(prepared)} if prepared or freeze.node_code else {}),
+        **({"preparation": _preparation(prepared)} if prepared else {}),
         "run": task.identity,
         "started": started.isoformat(),
         "ended": started.isoformat(),
@@ -237,17 +237,15 @@ def _recipe(freeze: BatchFreeze, install: Install) -> dict[str, Any]:
     return asdict(install) | {"script": "", "envs": {}} | dict(frozen) | {"install": made}
 
 
-def _preparation(prepared: Build | None) -> dict[str, Any]:
-    """What was prepared for a run; what a node has is noted when it is known."""
-    if prepared is None:
-        return {"prepare": None, "prepare_node": None}
+def _preparation(prepared: Build) -> dict[str, Any]:
+    """What was prepared for a run."""
     place = BuildPaths(prepared.tree.parent)
     keys = ("digest", "script", "node", "started", "seconds")
     made = dict.fromkeys(keys) | {"digest": prepared.digest}
     with suppress(OSError, DamagedFileError, KeyError):
         found = read_json(place.manifest, BUILD_VERSION)
         made = {key: found[key] for key in keys}
-    return {"prepare": {**made, "directory": str(place.tree)}, "prepare_node": None}
+    return {"prepare": {**made, "directory": str(place.tree)}}
 
 
 def _made(file: Path, log: Path, version: int, more: Sequence[str] = ()) -> dict[str, Any] | None:

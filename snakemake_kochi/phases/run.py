@@ -83,7 +83,8 @@ def run_identity(
     """A digest of everything that determines a run and its artifacts.
 
     The name of the file that says which build to use contains what determines the build.
-    `preparation`: see `Preparation.determining`. `placement`: see `Placement.determines`.
+    `preparation`: what was prepared for it, see `BatchRules.prepared_by`. `placement`: see
+    `Placement.determines`.
     """
     isolated = {} if phase.isolation is None else {"isolation": asdict(phase.isolation)}
     return digest_of(
@@ -130,7 +131,6 @@ def run_task(
             task.placement, freeze.machine_name, freeze.run.exclusive, scratch / "launcher"
         )
         parts = (freeze, task, build, installs, variables, prepared)
-        around, known = _with_node_data(parts, around, started, scratch)
         enclosure = enclosure_of(
             freeze.run.isolation,
             freeze.machine_isolation,
@@ -140,7 +140,7 @@ def run_task(
         # The record of a job of its own is not kept.
         facts = Facts(freeze.facts if task.batch else {}, around, build.digest, enclosure)
         isolation = enclosure.record() if enclosure and task.batch else None
-        record = make_record(*parts, load_now(), isolation, started.described) | known
+        record = make_record(*parts, load_now(), isolation, started.described)
         if task.batch:
             begin(freeze.paths, record)
         measured = _run_measured(
@@ -178,35 +178,6 @@ def run_task(
             if output.type == "stats":
                 output.file.write_bytes(to_json(record))
     return record
-
-
-def _with_node_data(
-    parts: tuple[BatchFreeze, Task, Build, Sequence[Install], Mapping[str, str], Build | None],
-    around: Environment,
-    started: Started,
-    scratch: Path,
-) -> tuple[Environment, dict[str, Any]]:
-    """The environment with the data that `prepare_node` leaves on the nodes of the run, and what
-    its record says of them. Raises PhaseError."""
-    freeze, task, *_, prepared = parts
-    if not freeze.node_code:
-        return around, {}
-    # Imported here: most batches have no such script.
-    from snakemake_kochi.phases.staging import stage
-
-    record = make_record(*parts, load_now())
-    if task.batch:
-        begin(freeze.paths, record)
-    try:
-        nodes = started.variables["KOCHI_NODELIST"].split(",")
-        data = stage(freeze, task, around, prepared, scratch, nodes)
-    except PhaseError as error:
-        error.record = failed(record, _reason(freeze, record, error), error.output)
-        raise
-    variables = {**around.variables, "KOCHI_SCRATCH": str(data.directory)}
-    preparation = {**record["preparation"], "prepare_node": data.record}
-    known = {"identity": record["identity"], "preparation": preparation}
-    return replace(around, variables=variables), known
 
 
 def _reason(freeze: BatchFreeze, record: Mapping[str, Any], error: PhaseError) -> str:

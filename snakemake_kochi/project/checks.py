@@ -26,7 +26,7 @@ from snakemake_kochi.project.parameters import (
     machines_named,
     select,
 )
-from snakemake_kochi.project.preparation import Preparation, Step
+from snakemake_kochi.project.preparation import Step
 from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems
 from snakemake_kochi.project.recipes import Project, Requirement
 from snakemake_kochi.project.requests import request_texts
@@ -288,12 +288,10 @@ class _References:
             values = [condition.expression, parse_value(condition.reason)]
             self.values(values, known, condition.place)
 
-    def preparation(self, preparation: Preparation | None, known: Collection[str]) -> None:
-        steps = dict(preparation.steps()) if preparation else {}
-        for key, step in steps.items():
-            self.names(step.depend_params, known, self.place(key, "depend_params"))
-            seen = steps.get("prepare_node", step) if key == "finish_node" else step
-            self.script(step, seen.depend_params, known, key)
+    def prepare(self, step: Step | None, known: Collection[str]) -> None:
+        if step is not None:
+            self.names(step.depend_params, known, self.place("prepare", "depend_params"))
+            self.script(step, step.depend_params, known, "prepare")
 
     def script(
         self, script: Phase | Step, seen: Collection[str], known: Collection[str], key: str
@@ -310,15 +308,12 @@ class _References:
                 if not self.incomplete(("batches",)):
                     said = nearest(short, variables)
                     self.problems.add(path, f"${variable}: there is no such parameter, {said}")
-            elif key == "finish":
-                self.problems.add(path, f"${variable}: 'finish' sees no parameters")
             else:
-                where = "prepare_node" if key == "finish_node" else key
                 listed = ", ".join([*seen, variables[short]])
                 self.problems.add(
                     path,
                     f"${variable}: the script does not see this parameter; "
-                    f"write, in {where}: depend_params: [{listed}]",
+                    f"write, in {key}: depend_params: [{listed}]",
                 )
 
 
@@ -335,7 +330,7 @@ class _Defaults(_References):
         self.requirements(experiment.requirements, self.anywhere, ())
         self.phase(experiment.build, self.anywhere, "build")
         self.phase(experiment.run, self.anywhere, "run")
-        self.preparation(experiment.preparation, self.anywhere)
+        self.prepare(experiment.prepare, self.anywhere)
         if not experiment.batches:
             self.something_to_do(experiment.build, experiment.run, ("run",))
 
@@ -399,7 +394,7 @@ class _InBatch(_References):
         self.requirements(batch.requirements, values, self.path)
         for key, phase in (("build", batch.build), ("run", batch.run)):
             self.phase(phase, values, key)
-        self.preparation(batch.preparation, values)
+        self.prepare(batch.prepare, values)
         self.something_to_do(batch.build, batch.run, self.own("run", default=("run",)))
         for clash in values:
             if clash in batch.metrics:

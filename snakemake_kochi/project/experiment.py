@@ -32,7 +32,7 @@ from snakemake_kochi.project.parameters import (
 )
 from snakemake_kochi.project.plots import Plot, note_plot_problems
 from snakemake_kochi.project.points import make_points
-from snakemake_kochi.project.preparation import Preparation
+from snakemake_kochi.project.preparation import Step
 from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems, SourceMap
 from snakemake_kochi.project.recipes import Requirement, override
 from snakemake_kochi.project.recording import NOTHING_MORE, Recording
@@ -71,7 +71,7 @@ class Experiment:
     given: Given | None = field(default=None, repr=False)
     quantities: Mapping[str, Quantity] = FrozenDict()
     plots: tuple[Plot, ...] | None = None
-    preparation: Preparation | None = None
+    prepare: Step | None = None
 
     def parameters_of(self, batch: Batch) -> tuple[str, ...]:
         """The names of all parameters of a batch's points."""
@@ -120,7 +120,7 @@ class Experiment:
             plots=batch.plots,
             below=batch.below,
             skipped=skipped,
-            preparation=batch.preparation,
+            prepare=batch.prepare,
             has_code=batch.has_code,
         )
 
@@ -274,8 +274,8 @@ class Experiment:
             yield from phase.depend_params
             for requested in (*request_texts(phase).values(), phase.launcher, phase.bind):
                 yield from parse_value(requested).names
-        if preparation := (batch or self).preparation:
-            yield from (name for _, step in preparation.steps() for name in step.depend_params)
+        if step := (batch or self).prepare:
+            yield from step.depend_params
         for text in texts:
             yield from Template.parse(text or "").names
         for sweep in batch.sweeps if batch else ():

@@ -36,7 +36,7 @@ from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.project.metrics import batch_metrics, batch_quantities, read_metrics
 from snakemake_kochi.project.parameters import Given, entries_of, flattened
 from snakemake_kochi.project.plots import batch_plots, check_plots, read_plots
-from snakemake_kochi.project.preparation import read_preparation
+from snakemake_kochi.project.preparation import read_prepare
 from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems, check_name
 from snakemake_kochi.project.recipes import Project
 from snakemake_kochi.project.recording import read_recording
@@ -151,7 +151,7 @@ class _Reader:
             recording=read_recording(data, self.problems),
             quantities=batch_quantities(data, {}, (), self.problems),
             plots=read_plots(data.get("plots"), ("plots",), self.problems),
-            preparation=read_preparation(data, {}, (), self.problems),
+            prepare=read_prepare(data, {}, (), self.problems),
         )
 
     def _batch(self, name: str, data: dict[str, Any]) -> Batch:
@@ -180,7 +180,7 @@ class _Reader:
             plots=batch_plots(self.data, data, path, metrics, self.problems),
             sweeps=sweeps,
             sometimes=self._sweeps.sometimes(sweeps),
-            preparation=read_preparation(self.data, data, path, self.problems),
+            prepare=read_prepare(self.data, data, path, self.problems),
             has_code=CODE in data and not is_null(data[CODE]),
             machines=self._machines(data.get("machines"), (*path, "machines")),
             order=optional_text(data.get("order") or self.data.get("order")) or ROUNDS,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from snakemake_kochi.project.metrics import Quantity
     from snakemake_kochi.project.parameters import ParameterValues, Skipped, Sweep
     from snakemake_kochi.project.plots import Plot
-    from snakemake_kochi.project.preparation import Preparation
+    from snakemake_kochi.project.preparation import Step
     from snakemake_kochi.project.problems import KeyPath
     from snakemake_kochi.project.recipes import Requirement
 
@@ -134,7 +134,7 @@ class Batch:
     plots: tuple[Plot, ...] = ()
     recorded: tuple[Recorded, ...] | None = None
     below: str = ""
-    preparation: Preparation | None = None
+    prepare: Step | None = None
     has_code: bool = False
     machines: tuple[str, ...] = ()
     order: str = ROUNDS
@@ -164,7 +164,7 @@ class Grid:
     plots: tuple[Plot, ...] = ()
     below: str = ""
     skipped: tuple[Skipped, ...] = ()
-    preparation: Preparation | None = None
+    prepare: Step | None = None
     has_code: bool = False
 
     @property

@@ -66,7 +66,6 @@ def _machine(name: str, data: Mapping[str, Any], path: KeyPath, layers: Layers) 
         kochi_root=optional_text(data.get("kochi_root")),
         lock_dir=optional_text(data.get("lock_dir")),
         lock_kind=optional_text(data.get("lock_kind")),
-        scratch_dir=optional_text(data.get("scratch_dir")),
         alloc_interact_script=script(data.get("alloc_interact_script")),
         alloc_script=script(data.get("alloc_script")),
         scheduler=optional_text(data.get("scheduler")),
@@ -223,7 +222,7 @@ def _arguments(
 
 def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: Layers) -> None:
     settings = machine.allocation
-    for key in ("work_dir", "kochi_root", "lock_dir", "scratch_dir"):
+    for key in ("work_dir", "kochi_root", "lock_dir"):
         if wrong := path_problem(getattr(machine, key) or ""):
             problems.add((*path, key), wrong)
     host = machine.login_host or ""

@@ -62,7 +62,6 @@ class Machine:
     kochi_root: str | None = None
     lock_dir: str | None = None  # as written: variables are those of the host that uses it
     lock_kind: str | None = None
-    scratch_dir: str | None = None  # as written: variables are those of the node
     alloc_interact_script: str = ""
     alloc_script: str = ""
     scheduler: str | None = None
@@ -136,7 +135,7 @@ class Machine:
         mean nothing."""
         if not self.is_elsewhere(environment):
             return self
-        return replace(self, kochi_root=None, lock_dir=None, lock_kind=None, scratch_dir=None)
+        return replace(self, kochi_root=None, lock_dir=None, lock_kind=None)
 
     def installs_on_login_node(self, on_machine: bool) -> bool:
         """Whether a recipe is installed where the user types, because compute nodes often cannot

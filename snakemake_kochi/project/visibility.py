@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from snakemake_kochi.project.parameters import Parameters, ParameterValues, Sweep, flattened
-from snakemake_kochi.project.preparation import Preparation
 from snakemake_kochi.project.requests import request_texts
 from snakemake_kochi.project.requirements import names_in
 from snakemake_kochi.project.templates import Template, parse_value
@@ -73,7 +72,7 @@ def _told(experiment: Experiment, batch: Batch) -> Iterator[str]:
     """The parameters by which runs of a batch differ, as it says itself."""
     for phase in (batch.build, batch.run):
         yield from _told_phase(phase)
-    yield from _told_steps(batch.preparation)
+    yield from batch.prepare.depend_params if batch.prepare else ()
     yield from names_in((*experiment.requirements, *batch.requirements))
     for text in (batch.queue, *(artifact.src for artifact in batch.artifacts)):
         yield from Template.parse(text or "").names
@@ -85,11 +84,6 @@ def _told_phase(phase: Phase) -> Iterator[str]:
     yield from phase.depend_params
     for text in (*request_texts(phase).values(), phase.launcher, phase.bind):
         yield from parse_value(text).names
-
-
-def _told_steps(preparation: Preparation | None) -> Iterator[str]:
-    for _, step in preparation.steps() if preparation else ():
-        yield from step.depend_params
 
 
 def _limiting(sweep: Sweep) -> Iterator[str]:

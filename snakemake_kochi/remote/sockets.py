@@ -9,7 +9,6 @@ import socket
 import stat
 from pathlib import Path
 
-from snakemake_kochi.node_storage import own_directory
 from snakemake_kochi.remote.refusal import RemoteError
 
 # Characters that ssh's configuration does not interpret. A socket's path has 107 characters, and
@@ -34,7 +33,7 @@ def _directory() -> Path:
     given = os.environ.get(_RUNTIME, "")
     if _PLAIN.fullmatch(given) and os.path.isdir(given):
         return _private(Path(given) / "kochi")
-    return _private(own_directory(Path("/tmp")))
+    return _private(Path(f"/tmp/kochi-{os.geteuid()}"))
 
 
 def _private(directory: Path) -> Path:

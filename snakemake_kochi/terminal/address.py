@@ -7,21 +7,19 @@ user can enter, and answers no process of another user.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import socket
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import read_json, to_json, write_atomically
-from snakemake_kochi.node_storage import StorageError, default_directory, hold
 from snakemake_kochi.paths import JobPaths
-from snakemake_kochi.processes import Node, ProcessIdentity
+from snakemake_kochi.processes import Node
 
 _VERSION = 1
 _LONGEST = 107  # bytes of a socket's name, see unix(7)
@@ -126,29 +124,28 @@ def _reachable(path: Path) -> Iterator[str]:
 
 
 @contextmanager
-def socket_directory(
-    holder: ProcessIdentity, storages: Sequence[Path] | None = None
-) -> Iterator[Path]:
-    """A new directory that no other user may enter. It is deleted afterwards, and by the next
-    holder if this one was killed.
+def socket_directory(storages: Sequence[Path] | None = None) -> Iterator[Path]:
+    """A new directory that no other user may enter, deleted afterwards.
 
-    By default it is in $TMPDIR, or in /tmp. Raises OSError.
+    It is in the first of `storages` that works, by default $TMPDIR and /tmp. Raises OSError.
     """
-    directory = _make_directory(
-        holder, (default_directory(), _STORAGE) if storages is None else storages
-    )
+    *others, last = _storages() if storages is None else storages
+    for storage in others:
+        with suppress(OSError):
+            directory = _private(storage)
+            break
+    else:
+        directory = _private(last)
     try:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _make_directory(holder: ProcessIdentity, storages: Sequence[Path]) -> Path:
-    for storage in storages:
-        try:
-            return hold(storage, "terminal", secrets.token_hex(8), holder).directory
-        except (StorageError, OSError):
-            continue
-    # In a directory for everybody, somebody else may have taken the name of ours. A name that
-    # nobody can know is left; if this process is killed, so is the directory.
-    return Path(tempfile.mkdtemp(prefix=f"kochi-{os.geteuid()}-", dir=storages[-1]))
+def _storages() -> list[Path]:
+    given = os.environ.get("TMPDIR", "")
+    return [Path(given), _STORAGE] if given.startswith("/") else [_STORAGE]
+
+
+def _private(storage: Path) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f"kochi-{os.geteuid()}-", dir=storage))

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, told
 from snakemake_kochi.paths import Root
-from snakemake_kochi.processes import ProcessIdentity, is_dead, this_node, this_process
+from snakemake_kochi.processes import is_dead, this_node, this_process
 from snakemake_kochi.terminal.address import (
     Address,
     accept_own,
@@ -304,8 +304,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     number = os.environ["KOCHI_JOB_ID"]
     job = Root(options.root).machine(os.environ["KOCHI_MACHINE"]).job(int(number))
     attempt = int(os.environ["KOCHI_ATTEMPT"])
-    own = ProcessIdentity.of(os.getpid())
-    assert own is not None
     try:
         if read_address(job) is not None:
             # What ran there is lost, and nobody waits for the same again.
@@ -313,7 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         port = 0 if options.no_port else free_port()
         if port:
             os.environ[_PORT] = str(port)  # before the program begins
-        with socket_directory(own) as directory:
+        with socket_directory() as directory:
             path = directory / "socket"
             with listen_at(path) as listener:
                 size = Size.from_list(options.size)

@@ -6,16 +6,14 @@ import contextlib
 import logging
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from snakemake_kochi.errors import DamagedFileError, KochiError, WorkerError
+from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import (
     is_there,
     make_directory,
-    read_json,
     to_json,
     write_atomically,
     write_exclusively,
@@ -139,31 +137,12 @@ def run_worker(settings: WorkerSettings, runners: MakeRunners = make_runners) ->
     try:
         return run_supervised(machine, number, heartbeat, work)
     finally:
-        _remove_scratch_data(machine, number)
         parent = surroundings.parent
         if settings.owns_queues and parent is not None and not parent.is_alive():
             _remove_queues(machine, served)
         # Jobs of a run are packed at its end, and an allocation ends with its worker.
         if settings.controller is None and settings.allocation is None:
             pack_in_background(machine)
-
-
-def _remove_scratch_data(machine: MachinePaths, worker: int) -> None:
-    """Remove what jobs have left for each other on this node, unless another worker holds it.
-
-    A program of the phases does so, because scripts of the user come before.
-    """
-    paths = machine.worker(worker)
-    with contextlib.suppress(OSError, DamagedFileError, KeyError, TypeError):
-        noted = read_json(paths.node_storage)
-        process = ProcessIdentity.from_dict(noted["process"])
-        words = ("-P", "-m", "snakemake_kochi.phases.staging", str(noted["directory"]))
-        command = [sys.executable, *words, str(process.pid), str(process.start)]
-        with open(paths.node_storage_log, "wb") as log:
-            done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
-        if done.returncode != 0:
-            with log_to_file(machine, worker):
-                _log.warning("a finish_node script failed, see %s", paths.node_storage_log)
 
 
 def _remove_queues(machine: MachinePaths, names: Sequence[str]) -> None:

@@ -301,7 +301,7 @@ def _what_changed_is_said(project: Path, kochi: Kochi, monkeypatch: pytest.Monke
     assert stale() == {"recipe tool:plain: its script changed"}
     (project / "kochi.yaml").write_text(f"machines: {{local: {{load_env_script: 'A=1'}}}}\n{text}")
     (said,) = stale()
-    assert said.startswith("load_env_script, strict, prepare_node, ")
+    assert said.startswith("load_env_script, strict, ")
     for columns in ("70", "300"):
         monkeypatch.setenv("COLUMNS", columns)
         page = kochi("show", "batch", "sweep.yaml", "grid", "-s", "stale").out

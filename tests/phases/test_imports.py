@@ -12,7 +12,6 @@ NOT_FOR_RUNS = {
     *("argparse", "difflib", "git", "logging", "random", "secrets", "shutil", "tempfile", "yaml"),
     "snakemake_kochi.phases.isolation",
     "snakemake_kochi.phases.placement",
-    "snakemake_kochi.phases.staging",
     "snakemake_kochi.project.expansion",
     "snakemake_kochi.queue",
 }

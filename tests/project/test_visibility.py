@@ -35,9 +35,7 @@ def test_a_variable_of_a_parameter_that_the_script_does_not_see_is_an_error_with
       script: |
         ./a $KOCHI_PARAM_N
         ./a ${KOCHI_PARAM_N_WORKERS} $KOCHI_PARAM_N_WORKRS
-    prepare_node: {script: 'echo $KOCHI_PARAM_N', depend_params: [n]}
-    finish_node: {script: 'echo $KOCHI_PARAM_N $KOCHI_PARAM_DEBUG'}
-    finish: {script: 'echo $KOCHI_PARAM_N'}
+    prepare: {script: 'echo $KOCHI_PARAM_N $KOCHI_PARAM_DEBUG', depend_params: [n]}
     batches:
       shared: {params: {n: [1, 2]}}
       own: {params: {x: 1}, run: {depend_params: [], script: 'echo $KOCHI_PARAM_X'}}
@@ -49,10 +47,9 @@ def test_a_variable_of_a_parameter_that_the_script_does_not_see_is_an_error_with
         "[n, n-workers]",
         "e.yaml:6: run.script: $KOCHI_PARAM_N_WORKRS: there is no such parameter, did you mean "
         "'N_WORKERS'?",
-        f"e.yaml:10: finish_node.script: $KOCHI_PARAM_DEBUG: {not_seen} prepare_node: "
+        f"e.yaml:9: prepare.script: $KOCHI_PARAM_DEBUG: {not_seen} prepare: "
         "depend_params: [n, debug]",
-        "e.yaml:11: finish.script: $KOCHI_PARAM_N: 'finish' sees no parameters",
-        f"e.yaml:14: batches.own.run.script: $KOCHI_PARAM_X: {not_seen} run: depend_params: [x]",
+        f"e.yaml:12: batches.own.run.script: $KOCHI_PARAM_X: {not_seen} run: depend_params: [x]",
     ]
 
 

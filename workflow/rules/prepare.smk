@@ -1,5 +1,4 @@
-# The scripts before and after the runs of a batch. A `prepare` script has a rule like that of a build,
-# and its output is an input of the runs.
+# The `prepare` scripts. Each has a rule like that of a build, and its output is an input of the runs.
 for prepare in kochi.prepared:
 
     rule:
@@ -27,29 +26,3 @@ for prepare in kochi.prepared:
             " --batch={params.batch:q} --parameters {params.parameters:q}"
             " --installs {input:q} --output {output:q}"
 
-
-# After the table, so that the script can use it.
-for batch in kochi.batches:
-    if batch.after_runs:
-        finish = batch.preparation.finish
-
-        rule:
-            name:
-                finish.name
-            input:
-                table=batch.files.table,
-                installs=lambda wildcards, finish=finish: kochi.kept.input_files(
-                    finish.installs, lambda: kochi.kept.is_there(finish.output)
-                ),
-            output:
-                finish.output,
-            resources:
-                kochi_pinned=0,
-                kochi_joins=1,
-            params:
-                **finish.determined_by,
-                experiment=kochi.verbatim(batch.experiment.file),
-                batch=kochi.verbatim(batch.grid.batch),
-            shell:
-                '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases finish {params.experiment:q}'
-                " --batch={params.batch:q} --installs {input.installs:q} --output {output:q}"

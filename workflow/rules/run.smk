@@ -18,7 +18,7 @@ for batch in kochi.batches:
                             batch, group, wildcards
                         )
                     )
-                    if batch.preparation
+                    if batch.prepare
                     else []
                 ),
                 installs=kochi.installs_of_run(batch, group),
