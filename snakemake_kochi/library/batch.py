@@ -204,18 +204,18 @@ class BatchRules:
         words = _assignments(point, prepared)
         if not self._is_placed:
             return words
-        for name, value in zip(("launcher", "bind"), self._chosen(point), strict=True):
-            words += [f"--{name}={value}"] if value else []
+        if launcher := self._chosen(point):
+            words.append(f"--launcher={launcher}")
         if point.request.cores is not None and "cpus_per_task" not in point.request.of_rule:
             words.append(f"--resource=cpus_per_task={point.request.cores}")
         return words
 
     @property
     def _is_placed(self) -> bool:
-        """Whether the runs have a launcher or a binding."""
-        return bool(self.grid.run.launcher or self.grid.run.bind or self.launchers.default)
+        """Whether the runs have a launcher."""
+        return bool(self.grid.run.launcher or self.launchers.default)
 
-    def _chosen(self, point: Point) -> tuple[str, str]:
+    def _chosen(self, point: Point) -> str:
         facts = self.experiment.facts_of(self.grid.machine).values
         return chosen(self.grid.run, {**facts, **point.parameters})
 
@@ -225,7 +225,7 @@ class BatchRules:
             return NO_PLACEMENT
         try:
             return placement_of(
-                *self._chosen(point), self.launchers, self.grid.machine, point.request.of_rule
+                self._chosen(point), self.launchers, self.grid.machine, point.request.of_rule
             )
         except ConfigError as error:
             raise ConfigError(f"{self.experiment.file}: {error.message}", error.hint) from None

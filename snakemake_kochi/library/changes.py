@@ -76,8 +76,6 @@ class Changes:
         placement = self._batch.placement(point)
         if (record.get("launcher") or {}).get("name", "") != placement.launcher.name:
             yield "launcher changed"
-        if ((record.get("binding") or {}).get("asked") or "") != placement.bind:
-            yield "binding changed"
         step = grid.prepare
         made = (record.get("preparation") or {}).get("prepare") or {}
         if made.get("script") != (step.script if step else None):

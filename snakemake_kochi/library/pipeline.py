@@ -22,7 +22,7 @@ from snakemake_kochi.library.variants import Variant
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.enclosing import enclosure_of
 from snakemake_kochi.phases.freeze import Freeze
-from snakemake_kochi.phases.launcher import Files, line_of, shape_of
+from snakemake_kochi.phases.launcher import line_of, shape_of
 from snakemake_kochi.phases.products import Install, merge, read_build, read_manifest
 from snakemake_kochi.phases.script import Environment, mode_of, source_variables, starting
 from snakemake_kochi.project.grid import Phase, Point
@@ -33,7 +33,6 @@ CONTROLLER, NODE = "controller", "node"
 _PRIVATE = Path("<private>")
 _WORKSPACE = _PRIVATE / "workspace"
 # What each task of a launcher runs first: it binds the task, and notes where it is.
-_TASK = _PRIVATE / "launcher" / "task"
 _UNKNOWN = "<known when the job runs>"
 _PLACEHOLDER = re.compile(r"<[a-z :]+>[\w./-]*")
 # Variables that tell a run of its job.
@@ -79,9 +78,7 @@ def stages_on_node(freeze: Freeze, place: Place) -> Iterator[Stage]:
         + Environment(known.load_environment, installs, {}).preamble(),
         missing,
     )
-    note = "Bound on their nodes by the launcher." if isolated.launcher else "No launcher."
-    if isolated.launcher and batch.placement(point).resources.get("nodes", 1) == 1:
-        note = f"{_TASK} binds each task inside the CPUs of the job."
+    note = "" if isolated.launcher else "No launcher."
     yield Stage("launcher", NODE, f'export KOCHI_LAUNCH="{isolated.launcher}"\n', note)
     yield Stage("script", NODE, _ended(known.run.script))
 
@@ -200,7 +197,7 @@ def _launcher(batch: BatchRules, point: Point) -> str:
     """The line of the launcher, "" without one."""
     placement = batch.placement(point)
     shape, _ = shape_of(placement.resources, placement.resources.get("nodes", 1))
-    return line_of(placement.launcher, shape, placement.bind, Files(task=str(_TASK)))
+    return line_of(placement.launcher, shape)
 
 
 # ---- isolation

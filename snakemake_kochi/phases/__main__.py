@@ -162,9 +162,7 @@ def _run(file: Path, options: Options) -> None:
     ]
     build_file = options.build.with_name("build.json")
     resources = {n: int(text) for n, text in _parameters(options.resource).items()}
-    placement = placement_of(
-        options.launcher, options.bind, freeze.launchers, freeze.machine_name, resources
-    )
+    placement = placement_of(options.launcher, freeze.launchers, freeze.machine_name, resources)
     preparation = []
     if freeze.prepare is not None:
         assert options.prepared is not None
@@ -259,7 +257,6 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--rerun-of", default="", help="identity of the record to repeat")
     run.add_argument("--resource", action="append", default=[], metavar="NAME=NUMBER")
     run.add_argument("--launcher", default="", help="its name in the experiment")
-    run.add_argument("--bind", default="", help="what tasks are bound to")
     run.add_argument("--timeout", type=float, help="seconds for the script")
     run.add_argument("--build", type=Path, required=True)
     run.add_argument("--prepared", type=Path, help="what its batch has prepared")

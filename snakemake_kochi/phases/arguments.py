@@ -16,7 +16,6 @@ _SINGLE: Mapping[str, Callable[[str], Any]] = {
     "--duplicate": int,
     "--rerun-of": str,
     "--launcher": str,
-    "--bind": str,
     "--timeout": float,
     "--build": Path,
     "--prepared": Path,
@@ -81,7 +80,6 @@ def _defaults() -> dict[str, Any]:
     return {
         "rerun_of": "",
         "launcher": "",
-        "bind": "",
         "timeout": None,
         "prepared": None,
         "artifacts": [],

@@ -175,7 +175,7 @@ def _run_experiment(
         variables={**told, **point.environment(experiment.run)},
         timeout=None if interactive else point.request.timeout,
         placement=placement_of(
-            *chosen(experiment.run, {**facts.values, **point.parameters}),
+            chosen(experiment.run, {**facts.values, **point.parameters}),
             freeze.machine.launchers,
             freeze.machine_name,
             {"cpus_per_task": point.request.cores, **point.request.of_rule},

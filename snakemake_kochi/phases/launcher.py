@@ -1,7 +1,7 @@
-"""$KOCHI_LAUNCH of a run: the words that start its tasks on the nodes and CPUs of its job.
+"""$KOCHI_LAUNCH of a run: the words that start its tasks on the nodes of its job.
 
-On one node Kochi binds tasks itself, because no launcher knows which of the node's CPUs a job has.
-On several nodes the launcher binds them.
+On one node tasks stay on the CPUs of their job, because no launcher knows which these are. On
+several nodes they are bound to cores.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ from snakemake_kochi.schedulers.launchers import LAUNCHERS, Shape
 # Of resources of a point, those that say what a launcher starts.
 SHAPE = ("nodes", "tasks", "tasks_per_node", "cpus_per_task")
 _TASKS = SHAPE[:3]
-_MPIRUN_BINDINGS = {"cores": "core", "sockets": "socket", "numa": "numa", "none": "none"}
 
 
 @dataclass(frozen=True)
 class Placement:
-    """How a point starts its tasks: the launcher, the binding ("" if not given), and its resources
-    of SHAPE."""
+    """How a point starts its tasks: the launcher, and its resources of SHAPE."""
 
     launcher: Launcher = NO_LAUNCHER
-    bind: str = ""
     resources: Mapping[str, int] = FrozenDict()
 
     @property
@@ -35,23 +32,22 @@ class Placement:
         found = [f"launcher={self.launcher.text}"] if self.launcher.name else []
         if self.launcher.starts_tasks:
             found += [f"{n}={self.resources[n]}" for n in _TASKS if n in self.resources]
-        return [*found, *([f"bind={self.bind}"] if self.bind else [])]
+        return found
 
 
 NO_PLACEMENT = Placement()
 
 
 def placement_of(
-    launcher: str, bind: str, launchers: Launchers, machine: str, resources: Mapping[str, object]
+    launcher: str, launchers: Launchers, machine: str, resources: Mapping[str, object]
 ) -> Placement:
-    """The placement of a point with this launcher and binding (see `launchers.chosen`).
+    """The placement of a point with this launcher (see `launchers.chosen`).
 
     Raises ConfigError if the machine has no such launcher.
     """
     shape = ((name, resources.get(name)) for name in SHAPE)
     return Placement(
         launchers.of(launcher, machine),
-        bind,
         FrozenDict((name, value) for name, value in shape if isinstance(value, int)),
     )
 
@@ -59,54 +55,43 @@ def placement_of(
 @dataclass(frozen=True)
 class Files:
     """What a launcher's line names, all without blanks: the nodes, separated by commas, with the
-    number of tasks of each (`slots`), the host file, and the program that each task runs first."""
+    number of tasks of each (`slots`), and the host file."""
 
     nodes: str = "$KOCHI_NODELIST"
     slots: str = "$KOCHI_NODELIST"
     host_file: str = "$KOCHI_HOSTFILE"
-    task: str = ""
 
 
-def line_of(launcher: Launcher, shape: Shape, bind: str, files: Files | None = None) -> str:
-    """The text of $KOCHI_LAUNCH.
-
-    `bind`: one of BINDINGS, "" for that of a run that names none. Without `files`, variables are in
-    their place.
-    """
+def line_of(launcher: Launcher, shape: Shape, files: Files | None = None) -> str:
+    """The text of $KOCHI_LAUNCH. Without `files`, variables are in their place."""
     if not launcher.starts_tasks:
         return ""
-    bind, files = bind or "cores", files or Files()
+    files = files or Files()
     if launcher.is_template:
-        words = [
-            launcher.filled(
-                {
-                    "tasks": str(shape.tasks),
-                    "nodes": str(shape.nodes),
-                    "tasks_per_node": str(shape.tasks_per_node),
-                    "cpus_per_task": str(shape.cpus_per_task or 1),
-                    "bind": bind,
-                    "nodelist": files.nodes,
-                    "hostfile": files.host_file,
-                }
-            )
-        ]
-    elif launcher.text == MPIRUN:
-        words = _mpirun(shape, bind, files)
-    else:
-        words = LAUNCHERS[launcher.text][0](shape, bind)
-    return " ".join([*words, *([files.task] if files.task else [])])
+        return launcher.filled(
+            {
+                "tasks": str(shape.tasks),
+                "nodes": str(shape.nodes),
+                "tasks_per_node": str(shape.tasks_per_node),
+                "cpus_per_task": str(shape.cpus_per_task or 1),
+                "nodelist": files.nodes,
+                "hostfile": files.host_file,
+            }
+        )
+    if launcher.text == MPIRUN:
+        return " ".join(_mpirun(shape, files))
+    return " ".join(LAUNCHERS[launcher.text][0](shape))
 
 
-def _mpirun(shape: Shape, bind: str, files: Files) -> list[str]:
+def _mpirun(shape: Shape, files: Files) -> list[str]:
     """The words for Open MPI."""
     words = ["mpirun", "-n", str(shape.tasks)]
     by = f"ppr:{shape.tasks_per_node}:node"
     if shape.nodes == 1:
         return [*words, "--host", f"localhost:{shape.tasks}", "--map-by", by, "--bind-to", "none"]
-    if bind == "cores" and shape.cpus_per_task:
+    if shape.cpus_per_task:
         by += f":PE={shape.cpus_per_task}"
-    words += ["--host", files.slots, "--map-by", by, "--bind-to", _MPIRUN_BINDINGS[bind]]
-    return words
+    return [*words, "--host", files.slots, "--map-by", by, "--bind-to", "core"]
 
 
 def shape_of(

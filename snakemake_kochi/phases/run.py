@@ -127,9 +127,7 @@ def run_task(
             raise CopyError(f"{prepared.tree} was deleted just now")
         directory = _workspace(freeze, build, scratch)
         captured = scratch / "stdout"
-        started = start(
-            task.placement, freeze.machine_name, freeze.run.exclusive, scratch / "launcher"
-        )
+        started = start(task.placement, freeze.machine_name, freeze.run.exclusive, scratch)
         parts = (freeze, task, build, installs, variables, prepared)
         enclosure = enclosure_of(
             freeze.run.isolation,
@@ -203,10 +201,9 @@ def _run_measured(
     # A Snakemake in the script must not wait for the end of the script.
     holding = {HELD_VARIABLE: os.uname().nodename}
     variables = {**around.variables, **started.variables, **task.variables, **holding}
-    environment, wrapper = replace(around, variables=variables), started.wrapper
+    environment, wrapper = replace(around, variables=variables), tuple[str, ...]()
     if enclosure:
-        environment, inner = enclosure.around(environment)
-        wrapper = (*wrapper, *inner)
+        environment, wrapper = enclosure.around(environment)
     seen, recorded = captured.with_name("variables"), freeze.recorded_variables
     # What an isolated script finds is decided elsewhere.
     is_noted = task.batch and (enclosure or not is_as_given(environment, recorded))
@@ -236,7 +233,7 @@ def _run_measured(
     if noise is not None:
         own = started.own_seconds(ended.usage)
         disturbed = noise.found(own, system, freeze.quiet)
-    return Measured(watch, ended, seen_by_script, started.binding(), disturbed, load)
+    return Measured(watch, ended, seen_by_script, started.binding, disturbed, load)
 
 
 def _write_products(

@@ -277,8 +277,7 @@ class _References:
                 if key == "build" and name in known and name not in phase.depend_params:
                     said = f"the build does not depend on '{name}'; add it to its depend_params"
                     self.problems.add(path, said)
-        for name in ("launcher", "bind"):
-            self.names(parse_value(getattr(phase, name)).names, known, self.place(key, name))
+        self.names(parse_value(phase.launcher).names, known, self.place(key, "launcher"))
 
     def sweep(self, sweep: Sweep, known: Mapping[str, object]) -> None:
         for place, entry in sweep.exclude:

@@ -19,7 +19,6 @@ from snakemake_kochi.project.grid import (
     point_problems,
     varying_parameters,
 )
-from snakemake_kochi.project.launchers import note_point_problems
 from snakemake_kochi.project.machine_facts import Facts
 from snakemake_kochi.project.metrics import Quantity
 from snakemake_kochi.project.parameters import (
@@ -134,8 +133,6 @@ class Experiment:
             expansions = list(self._expansions(batch, machine, problems))
             points, skipped = make_points(batch, expansions, self.facts_of(machine), problems)
             note_plot_problems(batch.plots, points, problems)
-            if batch.run.launcher or batch.run.bind:
-                note_point_problems(batch, points, self.facts_of(machine).values, problems)
         else:
             names = self.parameters_of(batch)
             points = recorded_points(self.file, batch, names, self.facts_of(machine))
@@ -272,7 +269,7 @@ class Experiment:
             texts += [artifact.dest, artifact.src]
         for phase in phases:
             yield from phase.depend_params
-            for requested in (*request_texts(phase).values(), phase.launcher, phase.bind):
+            for requested in (*request_texts(phase).values(), phase.launcher):
                 yield from parse_value(requested).names
         if step := (batch or self).prepare:
             yield from step.depend_params

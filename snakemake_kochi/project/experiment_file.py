@@ -249,7 +249,6 @@ class _Reader:
             timeout=self._requested(optional_text(data.get("timeout")) or "", (*path, "timeout")),
             isolation=self._isolation(data, path),
             launcher=self._requested(str(data.get("launcher", "")), (*path, "launcher")),
-            bind=self._requested(str(data.get("bind", "")), (*path, "bind")),
             spread=optional_text(data.get("spread")) or "",
         )
 

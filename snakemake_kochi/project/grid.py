@@ -38,7 +38,7 @@ _NOTHING = Template(("",), ())
 
 @dataclass(frozen=True)
 class Phase:
-    """A script and the parameters that it sees. `cores`, `timeout`, `launcher`, `bind` and those of
+    """A script and the parameters that it sees. `cores`, `timeout`, `launcher` and those of
     `resources` are unresolved values, empty if not given; see `Request` and `launchers.py`.
     `spread`: one of SPREADS, or empty."""
 
@@ -51,7 +51,6 @@ class Phase:
     timeout: str = ""
     isolation: Isolation | None = None
     launcher: str = ""
-    bind: str = ""
     spread: str = ""
 
     @property

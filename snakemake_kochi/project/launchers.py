@@ -1,4 +1,4 @@
-"""Launchers of machines: what starts the tasks of a run, and how they are bound to CPUs.
+"""Launchers of machines: what starts the tasks of a run.
 
 A launcher is one that Kochi knows, by its name, or a template of a machine. Every run of a batch
 loads this module, so it imports little.
@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.templates import TemplateError, parse_value
+from snakemake_kochi.project.templates import parse_value
 
 if TYPE_CHECKING:
-    from snakemake_kochi.project.grid import Batch, Phase, Point
-    from snakemake_kochi.project.problems import Problems
+    from snakemake_kochi.project.grid import Phase
 
-BINDINGS = ("cores", "sockets", "numa", "none")
 SPREADS = ("nodes", "none")
 # Nothing is in front of the command: the script starts one task.
 NONE = "none"
@@ -28,7 +26,7 @@ MPIRUN = "mpirun"
 # The one of the machine's scheduler, else MPIRUN.
 AUTO = "auto"
 # What a template may contain.
-FIELDS = ("tasks", "nodes", "tasks_per_node", "cpus_per_task", "bind", "nodelist", "hostfile")
+FIELDS = ("tasks", "nodes", "tasks_per_node", "cpus_per_task", "nodelist", "hostfile")
 # Without one of these, a launcher could not know how many tasks it starts.
 _NUMBERS = ("tasks", "tasks_per_node", "hostfile")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
@@ -132,39 +130,12 @@ def launcher_problem(name: str, machines: Iterable[Launchers]) -> str | None:
     return f"there is no launcher '{name}', {said}"
 
 
-def binding_problem(bind: str) -> str | None:
-    """Why a text cannot be a binding, or None."""
-    return None if bind in BINDINGS else f"'{bind}' is no binding, {nearest(bind, BINDINGS)}"
-
-
-def chosen(phase: Phase, parameters: Mapping[str, str]) -> tuple[str, str]:
-    """The launcher and the binding of a point, by name; "" for one that is not given.
+def chosen(phase: Phase, parameters: Mapping[str, str]) -> str:
+    """The name of the launcher of a point, "" if none is given.
 
     Raises TemplateError, and KeyError for a parameter without a value.
     """
-    if not phase.launcher and not phase.bind:
-        return "", ""
-    launcher, bind = (parse_value(text).render(parameters) for text in (phase.launcher, phase.bind))
-    return launcher, bind
-
-
-def note_point_problems(
-    batch: Batch, points: Iterable[Point], facts: Mapping[str, str], problems: Problems
-) -> None:
-    """Note what is wrong with the launchers and bindings of points, once each."""
-    seen = set()
-    for point in points:
-        try:
-            bind = chosen(batch.run, {**facts, **point.parameters})[1]
-            wrong = binding_problem(bind) if bind else None
-        except KeyError:  # of a parameter without a value, which was noted
-            continue
-        except TemplateError as error:
-            wrong = str(error)
-        if wrong and wrong not in seen:
-            seen.add(wrong)
-            place = ("batches", batch.name, "run", "bind")
-            problems.add(problems.source_map.first(place, ("run", "bind"), ("run",)), wrong)
+    return parse_value(phase.launcher).render(parameters) if phase.launcher else ""
 
 
 def template_problem(text: str, names: Iterable[str] = ()) -> str | None:

@@ -82,7 +82,7 @@ def _told(experiment: Experiment, batch: Batch) -> Iterator[str]:
 
 def _told_phase(phase: Phase) -> Iterator[str]:
     yield from phase.depend_params
-    for text in (*request_texts(phase).values(), phase.launcher, phase.bind):
+    for text in (*request_texts(phase).values(), phase.launcher):
         yield from parse_value(text).names
 
 

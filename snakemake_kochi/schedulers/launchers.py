@@ -21,14 +21,12 @@ class Shape:
     cpus_per_task: int = 0
 
 
-# A shape and a binding (one of `project.launchers.BINDINGS`, None: the launcher's own) as words. On
-# one node the tasks bind themselves, so the launcher has to leave their CPUs alone.
-Words = Callable[[Shape, str | None], list[str]]
+# A shape as words. On one node the tasks stay on the CPUs of their job, which a launcher does not
+# know: it has to leave them alone.
+Words = Callable[[Shape], list[str]]
 
 # By the name of the launcher: the words, and the scheduler in whose allocations it works.
 LAUNCHERS: Mapping[str, tuple[Words, str]] = {"srun": (_slurm.words, "slurm")}
-# Of one task: variables with its number in all tasks, and with that on its node.
-NUMBER_VARIABLES = (_slurm.NUMBER_VARIABLE, _slurm.NUMBER_ON_NODE_VARIABLE)
 
 
 def launcher_of(scheduler: str | None) -> str | None:

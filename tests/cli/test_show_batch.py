@@ -278,7 +278,6 @@ def _what_changed_is_said(project: Path, kochi: Kochi, monkeypatch: pytest.Monke
         ("flags: -O2", "flags: -O3", "parameter flags is -O3, was -O2"),
         ("recipe: plain", "recipe: other", "recipe tool:other instead of tool:plain"),
         ("  exclusive: false", "  exclusive: false\n  isolate: environment", _ISOLATED),
-        ("  exclusive: false", "  exclusive: false\n  bind: cores", "binding changed"),
         ("run:\n", 'prepare: {script: "true"}\nrun:\n', "prepare script changed"),
         ('.log"}]', '.log"}, {type: stats, dest: "${n}${t}${duplicate}"}]', "artifacts changed"),
     ):

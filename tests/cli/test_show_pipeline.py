@@ -117,7 +117,7 @@ def test_the_texts_are_those_that_a_run_executes(project: Path, kochi: Kochi) ->
     lines = iter(printed.replace("'", "").splitlines())
     for line in (*started, *preamble, *now["script"].splitlines()):
         assert line.replace("'", "") in lines, line
-    line = "env TASKS=2 NODES=1 <private>/launcher/task"
+    line = "env TASKS=2 NODES=1"
     assert now["launcher"].strip() == f'export KOCHI_LAUNCH="{line}"'
     assert f"\nlaunch={line}\n" in printed
     environment = set(printed.splitlines())

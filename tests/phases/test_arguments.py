@@ -19,7 +19,7 @@ _READ = [
     ),
     (
         *("run", "sum.yaml", "--batch=", "--resource=nodes=2", "--resource=cpus_per_task=4"),
-        *("--launcher=mpi", "--bind=cores", "--timeout=90.5", "--rerun-of=a.b.c", "--code=v1"),
+        *("--launcher=mpi", "--timeout=90.5", "--rerun-of=a.b.c", "--code=v1"),
         *("--prepared=prepared.json", *_REQUIRED, "--resource", "tasks=8"),
     ),
 ]

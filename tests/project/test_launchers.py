@@ -1,4 +1,4 @@
-"""Launchers and bindings in kochi.yaml and in experiments."""
+"""Launchers in kochi.yaml and in experiments."""
 
 from __future__ import annotations
 
@@ -62,9 +62,6 @@ def test_a_launcher_of_another_machine_is_refused_with_what_to_add() -> None:
     [
         ("  launcher: mpiru\n", "bench.yaml:3: run.launcher: there is no launcher 'mpiru', did"),
         ("  launcher: 'run -n {tasks}'\n", "a template goes into kochi.yaml: machines: MACHINE"),
-        ("  bind: core\n", "bench.yaml:3: run.bind: 'core' is no binding, did you mean 'cores'?"),
-        ("  bind: ${b}x\n", "'coresx' is no binding, did you mean 'cores'?"),
-        ("  bind: $c\n", "bench.yaml:3: run.bind: there is no parameter 'c', known: b"),
     ],
 )
 def test_a_wrong_word_is_told_with_its_line_and_the_nearest_one(run: str, said: str) -> None:
@@ -90,8 +87,3 @@ def test_a_template_that_cannot_work_is_told_with_its_line(launchers: str, said:
         load_project(Path("/project"), f"machines:\n  local:\n    launchers: {launchers}\n")
     assert "kochi.yaml:3: machines.local.launchers." in str(refused.value)
     assert said in str(refused.value)
-
-
-def test_a_binding_may_be_a_parameter() -> None:
-    grid = experiment("  bind: $b\n").grid("all", "vega")
-    assert [point.parameters["b"] for point in grid.points] == ["cores", "numa"]

@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from snakemake_kochi.schedulers.launchers import Shape
 
-NUMBER_VARIABLE, NUMBER_ON_NODE_VARIABLE = "SLURM_PROCID", "SLURM_LOCALID"
-_BINDINGS = {"cores": "cores", "sockets": "sockets", "numa": "ldoms", "none": "none"}
 
-
-def words(shape: Shape, bind: str | None) -> list[str]:
+def words(shape: Shape) -> list[str]:
     """See `schedulers.launchers.Words`."""
     found = [
         "srun",
@@ -25,4 +22,4 @@ def words(shape: Shape, bind: str | None) -> list[str]:
         return [*found, "--cpu-bind=none"]
     if shape.cpus_per_task:
         found.append(f"--cpus-per-task={shape.cpus_per_task}")
-    return [*found, *([] if bind is None else [f"--cpu-bind={_BINDINGS[bind]}"])]
+    return [*found, "--cpu-bind=cores"]
