@@ -21,7 +21,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # These read or change what is here: the branches and worktrees of this repository.
 _AT_HOME = ("artifact",)
-# These need the project's files as they are now. The others ask for jobs, workers and the like.
+# These free something, which must work when nothing can be sent.
+_AS_SENT = ("cancel", "clean", "release")
+# These need the project's files as they are now. The others need kochi.yaml.
 _WITH_FILES = (
     "batch",
     "enqueue",
@@ -109,16 +111,19 @@ def run_elsewhere(
 ) -> int:
     """Run the present command, as it was typed, on the login host of a machine.
 
-    `with_files`: whether it needs the project's files there; by default, as is usual for it.
+    `with_files`: whether it needs the project's files there, or else those that were sent last; by
+    default, as is usual for it.
     `variables` are set for it.
     """
     from snakemake_kochi.remote.command import Needs, run_there
     from snakemake_kochi.remote.refusal import LostError
 
     command = click.get_current_context().command_path.partition(" ")[2]
-    if with_files is None:
-        with_files = command in _WITH_FILES
-    needs = Needs.FILES if with_files else Needs.PLACE
+    needs = Needs.CONFIGURATION
+    if with_files or (with_files is None and command in _WITH_FILES):
+        needs = Needs.FILES
+    elif with_files is False or command in _AS_SENT:
+        needs = Needs.PLACE
     if command in _WITH_RESULTS:
         needs = Needs.RESULTS
     try:

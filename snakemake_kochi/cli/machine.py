@@ -129,4 +129,4 @@ def _run_there(location: Location, words: Sequence[str]) -> int:
     """Run kochi there, with what kochi.yaml here says about the machine; return its exit status."""
     from snakemake_kochi.remote.command import Needs, run_there
 
-    return run_there(location, words, Needs.PLACE)
+    return run_there(location, words, Needs.CONFIGURATION)

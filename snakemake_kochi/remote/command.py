@@ -16,9 +16,9 @@ from pathlib import Path
 from snakemake_kochi.files import random_word
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.location import Location
-from snakemake_kochi.paths import Root, SentPaths
+from snakemake_kochi.paths import SentPaths
 from snakemake_kochi.project.configuration import configuration_file, repository
-from snakemake_kochi.project.machines import SENT_VARIABLE, common_files
+from snakemake_kochi.project.machines import SENT_VARIABLE
 from snakemake_kochi.remote.arrival import VARIABLE
 from snakemake_kochi.remote.connection import Connection
 from snakemake_kochi.remote.environment import Environment
@@ -26,9 +26,11 @@ from snakemake_kochi.remote.project import (
     NOT_SENT,
     Sent,
     below,
+    common_machines,
     entering,
     owner,
     send_project,
+    with_configuration,
 )
 from snakemake_kochi.remote.script import Script
 from snakemake_kochi.remote.session import write_all
@@ -40,10 +42,12 @@ FAILED = 1
 
 class Needs(enum.Enum):
     """What a command needs of the project there: its files as they are here now, also with the
-    results that are here; or any of them, because it asks for jobs, workers and the like."""
+    results that are here; or any of them with kochi.yaml as it is here now; or any of them, because
+    it must work when nothing can be sent."""
 
     FILES = enum.auto()
     RESULTS = enum.auto()
+    CONFIGURATION = enum.auto()
     PLACE = enum.auto()
 
 
@@ -67,8 +71,8 @@ def run_there(
             # Outside of any repository, a file for all projects makes a project of any directory.
             if location.project is None or repository(location.project.directory) is None:
                 return command.run_without_project(connection)
-            if needs is Needs.PLACE:
-                status = command.run_in_place(connection)
+            if needs in (Needs.PLACE, Needs.CONFIGURATION):
+                status = command.run_in_place(connection, needs is Needs.CONFIGURATION)
                 if status != NOT_SENT:
                     return FAILED if status == NOT_SET_UP else status
             return command.run_with_files(connection, needs is Needs.RESULTS)
@@ -109,10 +113,12 @@ class _Command:
         )
         return self._run(connection, sent.variables, sent.working_directory, sent)
 
-    def run_in_place(self, connection: Connection) -> int:
-        """In the project as it was sent last; NOT_SENT if it never was."""
+    def run_in_place(self, connection: Connection, is_configured: bool) -> int:
+        """In the project as it was sent last; NOT_SENT if it never was, or, if it has to be
+        configured as here, was with another kochi.yaml."""
         inside = below(self._location.require_project())
-        text = f"{entering(self._location)}\ncd ./{shlex.quote(inside)} 2> /dev/null"
+        check = with_configuration(self._location) if is_configured else ""
+        text = f"{entering(self._location)}\n{check}\ncd ./{shlex.quote(inside)} 2> /dev/null"
         if self.environment.is_loaded and (self._has_terminal or self._has_input):
             self._root_there(connection)
         return self._run(connection, {}, None, before=text)
@@ -121,8 +127,7 @@ class _Command:
         """In the machine's `work_dir`, else in a directory of its own, with the machines for all
         projects from here."""
         place = SentPaths.without_project(Path(self._root_there(connection)), owner())
-        found = Root.find().machine(self._location.machine.name).found
-        machines = [each.text for each in common_files() if each.file != str(found)]
+        machines = common_machines(self._location)
         variables = {SENT_VARIABLE: str(place.directory)}
         if self._location.project is not None:
             file = configuration_file(self._location.project.directory)

@@ -7,6 +7,7 @@ it, if it lacks it; and `receive.py` makes the working tree of it there, before 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
@@ -107,6 +108,33 @@ def entering(location: Location) -> str:
     if is_outside:
         lines += [f"[ -f {text} ] || exit {NOT_SENT}", f"export KOCHI_CONF={text}"]
     return "\n".join([*lines, f"export {SENT_VARIABLE}={inside}", f"cd {project} || exit"])
+
+
+def with_configuration(location: Location) -> str:
+    """Bash that exits with NOT_SENT, after `entering`, if kochi.yaml or the machines for all
+    projects are not there as they are here now."""
+    place = place_there(location, "/")
+    file, state = configuration_file(location.require_project().directory), place.state
+    texts = [file.read_bytes(), *map(_encoded, common_machines(location))]
+    if _configuration_elsewhere(location.require_project()) is not None:
+        texts[0] = _encoded(file.read_text(errors="surrogateescape"))
+        there = '"$KOCHI_CONF"'
+    else:
+        there = FILE_NAME
+    machines = f'"$KOCHI_ROOT"/{shlex.quote(str(state.relative_to(place.root)))}/machines-*.yaml'
+    digest = hashlib.sha256(b"".join(texts)).hexdigest()
+    found = f"$(cat {there} {machines} 2> /dev/null | sha256sum)"
+    return f'[ "{found}" = "{digest}  -" ] || exit {NOT_SENT}'
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def common_machines(location: Location) -> list[str]:
+    """The files with machines for all projects, but what a scheduler said."""
+    found = Root.find().machine(location.machine.name).found
+    return [each.text for each in common_files() if each.file != str(found)]
 
 
 def below(project: Project) -> str:
@@ -235,18 +263,13 @@ class _Packed:
                 "lock_dir": machine.lock_dir,
                 "lock_kind": machine.lock_kind,
             },
-            "machines": self._machines(),
+            "machines": common_machines(self.location),
             "configuration": self.configuration,
             "sources": dict(sorted(sources.items())),
             "published": {machine.name: published_name(project.directory, machine.name)},
             "from": {"host": this_node().host, "directory": str(project.directory)},
         }
         return pack(self.store, [own, *mirrors.values()], repositories.values(), about)
-
-    def _machines(self) -> list[str]:
-        """The files with machines for all projects, but what a scheduler said."""
-        found = Root.find().machine(self.location.machine.name).found
-        return [each.text for each in common_files() if each.file != str(found)]
 
     @property
     def _recipes(self) -> Iterator[Recipe]:

@@ -217,6 +217,35 @@ def test_a_configuration_elsewhere_is_known_to_every_command(
     assert "There is nothing new in kochi_artifacts_spica" in done.stdout
 
 
+def test_every_command_acts_by_the_kochi_yaml_of_here(host: SshHost, project: Path) -> None:
+    root, written = Path(os.environ["KOCHI_ROOT"]), host.machine()
+    sent = host.root / "remote" / "projects"
+
+    def alloc(text: str) -> str:
+        write(project / "kochi.yaml", f"{written}    alloc_script: 'echo {text} >&2; exit 3'\n")
+        return kochi("alloc", "-m", "spica", "-q", "mine", cwd=project).stderr
+
+    assert "first" in alloc("first")
+    write(project / "data.txt", "two\n")
+    assert "second" in alloc("second") and "first" not in alloc("third")
+    [data] = sent.glob("*/fib/data.txt")
+    assert data.read_text() == "two\n"
+    # The same kochi.yaml: nothing is sent.
+    write(project / "data.txt", "three\n")
+    assert kochi("show", "queues", "-m", "spica", cwd=project).returncode == 0
+    assert data.read_text() == "two\n"
+    # A new machine, in kochi.yaml and in the file for all projects. What frees something sends
+    # nothing.
+    login = f"{{login_host: {host.name}}}"
+    write(project / "kochi.yaml", f"{written}  vega: {login}\n")
+    assert kochi("clean", "-m", "spica", "-n", cwd=project).returncode == 0
+    assert data.read_text() == "two\n"
+    assert kochi("show", "queues", "-m", "vega", cwd=project).returncode == 0
+    root.mkdir(exist_ok=True, mode=0o700)
+    write(root / "conf.yaml", f"machines: {{deneb: {login}}}\n")
+    assert kochi("show", "queues", "-m", "deneb", cwd=project).returncode == 0
+
+
 def test_a_branch_that_only_the_command_names_is_there(
     host: SshHost, project: Path, tmp_path: Path
 ) -> None:
