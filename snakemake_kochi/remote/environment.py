@@ -122,8 +122,9 @@ class Environment:
 
     @property
     def _load_text(self) -> str:
-        # A shell's options that it sets would end, or change, what follows.
-        return f"{{ {self._load}\n:; }} >&2 < /dev/null\nset +aeuf +o pipefail\nIFS=$' \\t\\n'"
+        # A shell's options that it sets would end, or change, what follows, and a trap print.
+        after = "set +aeuf +o pipefail\ntrap - EXIT\nIFS=$' \\t\\n'"
+        return f"{{ {self._load}\n:; }} >&2 < /dev/null\n{after}"
 
     def _formatted(self, text: str) -> str:
         return text.format(

@@ -21,11 +21,12 @@ from snakemake_kochi.files import random_word
 # The kernel limits one argument, here that of `bash -c`, to 128 KiB; sshd adds the shell's words.
 _MOST_CHARACTERS = 120_000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# The login shell does not come back: its own EXIT trap would print behind the command's output.
 # sshd's bash would read ~/.bashrc a second time.
-_GIVEN = "bash --norc -c 'eval \"$(printf %s {} | base64 -d)\"'"
+_GIVEN = "exec bash --norc -c 'eval \"$(printf %s {} | base64 -d)\"'"
 # bash reads no more than the line, so that the rest is the script's input.
 _READ = (
-    "bash --norc -c 'IFS= read -r kochi_script && "
+    "exec bash --norc -c 'IFS= read -r kochi_script && "
     'eval "$(printf %s "$kochi_script" | base64 -d)"\''
 )
 
@@ -95,7 +96,9 @@ class Wrapped:
     @property
     def _coded(self) -> str:
         marks = "".join(f"printf '%s\\n' {self.word} >&{stream}\n" for stream in self.streams)
-        return base64.b64encode(os.fsencode(marks + self.script.text)).decode()
+        # A trap of a file that $BASH_ENV names.
+        text = f"trap - EXIT\n{marks}{self.script.text}"
+        return base64.b64encode(os.fsencode(text)).decode()
 
     def after_marker(self, output: bytes) -> bytes | None:
         """What the script itself has printed so far; None if it did not begin yet."""

@@ -310,8 +310,10 @@ def test_a_machine_with_another_version_or_none_says_what_to_type(
 
 
 def test_output_is_pure_whatever_is_printed_around_it(host: SshHost, project: Path) -> None:
-    host.banner("echo '*** welcome ***'")
-    load = '    load_env_script: {on_login_node: "echo loading modules; cat"}\n'
+    trap = "trap 'echo goodbye' EXIT"
+    bash = write(host.home / "every_bash", f"{trap}\n")
+    host.banner(f"echo '*** welcome ***'; export BASH_ENV={bash}")
+    load = f'    load_env_script: {{on_login_node: "echo loading modules; cat; {trap}"}}\n'
     write(project / "kochi.yaml", f"{host.machine()}{load}")
     done = kochi("enqueue", "-m", "spica", "-q", "q", "--json", "--", "true", cwd=project)
     assert json.loads(done.stdout)["queue"] == "q"
