@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import shlex
 import signal
@@ -23,7 +24,10 @@ from types import TracebackType
 from typing import IO
 from urllib.parse import quote
 
+import psutil
+
 from snakemake_kochi.parent_death import ending_with_this_process
+from snakemake_kochi.remote import session
 from snakemake_kochi.remote.refusal import LostError, RemoteError, advice_for_room, refusal
 from snakemake_kochi.remote.script import Script, Wrapped
 from snakemake_kochi.remote.session import SSH_FAILED, Attended, program, write_all
@@ -34,7 +38,6 @@ _LONG_IDLE = 30.0  # seconds: afterwards the network may have changed, or the la
 _PROBED = 10  # seconds that such a connection has for an answer
 _CONNECT_TIMEOUT = "30"
 _PATIENCE = 90.0  # seconds for a login without questions, jump hosts included
-_SAYS_AFTER = 5.0  # seconds until a person is told what is waited for
 _MOST_INTERRUPTS = 3  # that are passed on; the next one ends the waiting here
 # As a terminal does, an interrupt reaches the whole group: proc_pid_stat(5), field 5.
 _PRINT_GROUP = "read -r _ _ _ _ group _ < /proc/$$/stat; printf '%s\\n' \"$group\""
@@ -256,11 +259,14 @@ class Connection:
     def _probe(self) -> bool:
         """Whether a login that was not used for long still answers; if not, it is given up."""
         words = [*self._session(), Wrapped(Script("exit 0")).line]
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            if not subprocess.run(
-                words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBED
-            ).returncode:
+        nothing = subprocess.DEVNULL
+        process = subprocess.Popen(words, stdin=nothing, stdout=nothing, stderr=nothing)
+        try:
+            if self._await(process, _PROBED) == 0:
                 return True
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
         self._control("exit")
         return False
 
@@ -316,7 +322,9 @@ class Connection:
                 preexec_fn=ending_with_this_process(),
             )
             try:
-                status = self._await(process)
+                status = self._await(process, None if self._asks else _PATIENCE)
+            except subprocess.TimeoutExpired:
+                raise self._refusal(f"the login timed out after {_PATIENCE:.0f} s") from None
             finally:
                 if process.poll() is None:
                     process.kill()
@@ -325,17 +333,26 @@ class Connection:
             if status != 0:
                 raise self._refusal(said.read().decode(errors="replace"))
 
-    def _await(self, process: subprocess.Popen[bytes]) -> int:
-        began = time.monotonic()
+    def _await(self, process: subprocess.Popen[bytes], patience: float | None) -> int:
+        """Its exit status; a person is told when it takes long. Raises TimeoutExpired."""
+        first = min(session.SAYS_AFTER, patience or math.inf)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(_SAYS_AFTER)
-        if self._asks:
-            return process.wait()
-        print(f"kochi: logging in to {self.host} ...", file=sys.stderr, flush=True)
-        try:
-            return process.wait(_PATIENCE - (time.monotonic() - began))
-        except subprocess.TimeoutExpired:
-            raise self._refusal(f"the login timed out after {_PATIENCE:.0f} s") from None
+            return process.wait(first)
+        if not _is_asking(process.pid):
+            session.say_no_answer(self.host)
+        return process.wait(None if patience is None else patience - first)
+
+
+def _is_asking(pid: int) -> bool:
+    """Whether ssh asks a person something now, or the one for a jump host: at the terminal, or by a
+    program of its own."""
+    with contextlib.suppress(psutil.Error, OSError):
+        process = psutil.Process(pid)
+        for each in (process, *process.children(recursive=True)):
+            opened = {os.readlink(file) for file in Path(f"/proc/{each.pid}/fd").iterdir()}
+            if "/dev/tty" in opened or "askpass" in each.name():
+                return True
+    return False
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from snakemake_kochi.terminal.screen import RawTerminal
 
 SSH_FAILED = 255
+SAYS_AFTER = 5.0  # seconds until a person is told what is waited for
 _MOST_BYTES = 1 << 18
 
 
@@ -40,7 +41,7 @@ class Attended:
     ) -> None:
         """`stdin`: a file, None for the one of this process, or what it is to have, which a
         private script requires. Raises ValueError if the script is longer than a host accepts."""
-        self._wrapped = wrapped
+        self._wrapped, self._host = wrapped, words[-1]
         assert isinstance(stdin, bytes) or not wrapped.script.is_private
         with ExitStack() as stack:
             given: int | IO[bytes] | None = stdin if not isinstance(stdin, bytes) else None
@@ -111,11 +112,17 @@ class Attended:
         return status
 
     def _relay(self, write: Callable[[int, bytes], None]) -> int:
+        is_told = False
         with selectors.DefaultSelector() as selector:
             for stream, source in self._sources.items():
                 selector.register(source, selectors.EVENT_READ, stream)
             while selector.get_map():
-                for key, _ in selector.select():
+                is_awaited = not self.has_begun and not is_told
+                ready = selector.select(SAYS_AFTER if is_awaited else None)
+                if not ready:
+                    say_no_answer(self._host)
+                    is_told = True
+                for key, _ in ready:
                     if said := os.read(key.fd, _MOST_BYTES):
                         self._pass_on(key.data, said, write)
                     else:
@@ -135,6 +142,11 @@ class Attended:
         self._held[stream] = held + said if own is None else None
         if own:
             write(stream, own)
+
+
+def say_no_answer(host: str) -> None:
+    """Tell the person who waits for a host."""
+    print(f"kochi: {host} does not answer, still trying ...", file=sys.stderr, flush=True)
 
 
 def write_all(stream: int, content: bytes) -> None:

@@ -132,11 +132,25 @@ def test_a_host_that_is_not_there_is_said(host: SshHost) -> None:
     assert "no host of this name\n  ssh: Could not resolve hostname nowhere.invalid" in said
 
 
-def test_a_host_that_never_answers_is_said(host: SshHost) -> None:
+def test_a_host_that_does_not_answer_is_said(
+    host: SshHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("snakemake_kochi.remote.session.SAYS_AFTER", 0.5)
+    told = "kochi: spica does not answer, still trying ...\n"
+    with Connection("spica") as connection:
+        connection.run(Script("sleep 1"))
+        assert capsys.readouterr().err == ""
+        # The next session takes its time.
+        host.banner("sleep 1")
+        assert connection.run(Script("echo reached")).stdout == b"reached\n"
+        assert capsys.readouterr().err == told
+    host.forget_logins()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host.port = silent.getsockname()[1]
         host.configure("ConnectTimeout 1")
-        assert "it does not answer" in refusal_of("spica")
+        for asks in (False, True):
+            assert "it does not answer" in refusal_of("spica", asks)
+            assert capsys.readouterr().err == told
 
 
 def test_mistakes_in_the_configuration_of_ssh_are_said(host: SshHost) -> None:
@@ -236,7 +250,7 @@ def test_nobody_else_can_reach_the_socket(host: SshHost) -> None:
     assert f"chmod 700 {directory}" in refusal_of("spica")
 
 
-def refusal_of(host: str) -> str:
-    with pytest.raises(RemoteError) as caught, Connection(host) as connection:
+def refusal_of(host: str, asks: bool | None = None) -> str:
+    with pytest.raises(RemoteError) as caught, Connection(host, asks) as connection:
         connection.run(Script("true"))
     return f"{caught.value.message}\n{caught.value.hint}"
