@@ -262,6 +262,7 @@ class _Packed:
                 "name": machine.name,
                 "lock_dir": machine.lock_dir,
                 "lock_kind": machine.lock_kind,
+                "root_said_at": machine.root_said_at,
             },
             "machines": common_machines(self.location),
             "configuration": self.configuration,

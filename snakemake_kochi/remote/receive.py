@@ -65,7 +65,8 @@ def receive(place: SentPaths, parcel: str, token: str, pid: int) -> None:
 
 def _receive(place: SentPaths, parcel: str, token: str, pid: int) -> None:
     description = read_parcel(place.project, parcel)
-    about, root = description["machine"], Root(place.root)
+    about = description["machine"]
+    root = Root(place.root, about["root_said_at"])
     root.secure(place.state)
     with root.explaining():
         lock_dir = about["lock_dir"] and expand_path(about["lock_dir"], "lock_dir")

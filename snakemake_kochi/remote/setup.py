@@ -195,7 +195,7 @@ if [ {int(tries)} = 1 ]; then
     rm -f "$kochi_trial"
   else
     printf 'kochi: KOCHI_ROOT %s there cannot be used: %s\\n%s\\n' "$KOCHI_ROOT" \\
-      "${{kochi_said%%$'\\n'*}}" {shlex.quote(CORRECT_ROOT)} >&2
+      "${{kochi_said%%$'\\n'*}}" {CORRECT_ROOT} >&2
     exit {NOT_SET_UP}
   fi
 fi

@@ -14,37 +14,56 @@ from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.remote.refusal import RemoteError
 from snakemake_kochi.remote.version import NOT_SET_UP
 
-CORRECT_ROOT = (
-    "Choose a directory that you may write to and that all nodes see: kochi_root of the machine in "
-    "kochi.yaml"
-)
+# Bash that writes what to do about KOCHI_ROOT, after `prologue`.
+CORRECT_ROOT = '"$kochi_correct"'
+# Programs below it are executed, and what is sent there must not be refused by them afterwards. This
+# is what `ownership.py` examines, but for groups above.
+_EXAMINED = """\
+for kochi_place in "$KOCHI_ROOT" "$KOCHI_ROOT/remote"; do
+  kochi_found=$(stat -Lc %u:%G:%a -- "$kochi_place" 2> /dev/null) || continue
+  case $kochi_found in "$EUID":* | 0:*) ;; *) {others} ;; esac
+  case $kochi_found in *[2367]) {everybody} ;; *[0145]?) ;; *:"$(id -un)":*) ;; *)
+    # Not where the filesystem shows a private file with other modes, too.
+    kochi_trial=$(mktemp -p "$kochi_place" .trial.XXXXXXXX.tmp) &&
+      kochi_found=$(stat -c %a "$kochi_trial")
+    rm -f "$kochi_trial"
+    [ "$kochi_found" != 600 ] || {group} ;;
+  esac
+done
+kochi_place=$KOCHI_ROOT
+while kochi_place=${{kochi_place%/*}}; [ -n "$kochi_place" ]; do
+  case $(stat -Lc %a -- "$kochi_place" 2> /dev/null) in
+    [1357]???) ;;
+    *[2367]) {everybody} ;;
+  esac
+done
+export KOCHI_ROOT"""
 _PARTS = re.compile(r"(\A~[A-Za-z0-9_.-]*(?:/|\Z)|\$\{[A-Za-z_]\w*\}|\$[A-Za-z_]\w*)", re.ASCII)
 
 
 def prologue(machine: Machine) -> str:
     """Bash that sets and exports KOCHI_ROOT, after the machine's environment was loaded.
 
-    If a variable is not set there, the path is not absolute, or somebody else owns what is there or
-    everybody may write to it, the text says so and exits with NOT_SET_UP.
+    If a variable is not set there, the path is not absolute, or others could put something there
+    or in its place, the text says so and exits with NOT_SET_UP.
     """
-    lines = []
+    correct = (
+        "Choose a directory that only you may write to, below directories of only you or root, and "
+        f"that all nodes see: {machine.root_said_at}"
+    )
+    lines = [f"kochi_correct={shlex.quote(correct)}"]
     if not machine.kochi_root:
         lines.append('KOCHI_ROOT="${KOCHI_ROOT:-$HOME/.kochi}"')
-    lines += _require_variables(machine.kochi_root or "", machine.root_said_at)
+    lines += _require_variables(machine.kochi_root or "", machine.root_said_at, CORRECT_ROOT)
     if machine.kochi_root:
         lines.append(f"KOCHI_ROOT={_expanded(machine.kochi_root)}")
-    said = f"kochi: KOCHI_ROOT of machine '{machine.name}' is no absolute path on the login host:"
-    lines.append(f"case $KOCHI_ROOT in /*) ;; *) {_complain(said, ' $KOCHI_ROOT')} ;; esac")
-    # Programs below it are executed. `ownership.py` examines more, when one of them runs.
-    places = '"$KOCHI_ROOT" "$KOCHI_ROOT/remote"'
-    lines.append(f"for kochi_found in $(stat -Lc %u:%a -- {places} 2> /dev/null); do")
-    said = f"kochi: KOCHI_ROOT of machine '{machine.name}' belongs to another user:"
-    others = _complain(said, " $KOCHI_ROOT")
-    lines.append(f'  case $kochi_found in "$EUID":* | 0:*) ;; *) {others} ;; esac')
-    said = f"kochi: everybody may write to KOCHI_ROOT of machine '{machine.name}':"
-    lines.append(f"  case $kochi_found in *[2367]) {_complain(said, ' $KOCHI_ROOT')} ;; esac")
-    lines.append("done")
-    return "\n".join([*lines, "export KOCHI_ROOT"])
+    said = f"kochi: KOCHI_ROOT of machine '{machine.name}'"
+    relative = _complain(f"{said} is no absolute path on the login host:", '" $KOCHI_ROOT"')
+    lines.append(f"case $KOCHI_ROOT in /*) ;; *) {relative} ;; esac")
+    others = _complain(f"{said} belongs to another user:", '" $kochi_place"')
+    everybody = _complain(f"{said} cannot be used: everybody may write to", '" $kochi_place"')
+    group = _complain(f"{said} cannot be used: its group may write to", '" $kochi_place"')
+    return "\n".join([*lines, _EXAMINED.format(others=others, everybody=everybody, group=group)])
 
 
 def to_work_directory(machine: Machine) -> str:
@@ -81,8 +100,8 @@ def _expanded(text: str) -> str:
 
 
 def _complain(said: str, rest: str = "", hint: str = CORRECT_ROOT) -> str:
-    lines = f'{shlex.quote(said)}"{rest}" {shlex.quote(hint) if hint else ""}'
-    return f"{{ printf '%s\\n' {lines} >&2; exit {NOT_SET_UP}; }}"
+    """`rest` and `hint` are words of bash."""
+    return f"{{ printf '%s\\n' {shlex.quote(said)}{rest} {hint} >&2; exit {NOT_SET_UP}; }}"
 
 
 def unfit(answer: subprocess.CompletedProcess[bytes], otherwise: str) -> RemoteError:

@@ -45,7 +45,8 @@ else
     exit {NOT_SET_UP}
   fi
   if ! kochi=$(command -v kochi); then
-    printf '%s\\n' {shlex.quote(_none(machine))} {shlex.quote(to_type)} >&2
+    printf '%s\\n' {shlex.quote(_none(machine))}" $KOCHI_ROOT or on PATH" \\
+      {shlex.quote(to_type)} >&2
     exit {NOT_SET_UP}
   fi
   kochi_version=$("$kochi" --version 2>/dev/null </dev/null)
@@ -63,4 +64,4 @@ def _other(machine: str) -> str:
 
 
 def _none(machine: str) -> str:
-    return f"kochi: machine '{machine}' does not have this package in its KOCHI_ROOT, or on PATH"
+    return f"kochi: machine '{machine}' does not have this package in its KOCHI_ROOT"

@@ -189,8 +189,19 @@ def test_nothing_is_executed_in_a_kochi_root_that_others_own_or_may_write(
         trap.chmod(0o777)
         done = kochi("run", "-m", "spica", "--", "true", cwd=project)
         assert (done.returncode, done.stdout) == (1, "")
-        assert "everybody may write to KOCHI_ROOT of machine 'spica'" in done.stderr
+        assert f"of machine 'spica' cannot be used: everybody may write to {trap}" in done.stderr
         trap.chmod(mode)
+    # Nothing is sent to what would be refused afterwards; the message says where it is set.
+    os.chown(host.root, -1, 4711)
+    for trap, mode, who in ((host.root, 0o770, "its group"), (host.home, 0o777, "everybody")):
+        before = trap.stat().st_mode
+        trap.chmod(mode)
+        done = kochi("run", "-m", "spica", "--", "true", cwd=project)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"cannot be used: {who} may write to {trap}\n" in done.stderr
+        assert done.stderr.endswith(": machines: spica: kochi_root in kochi.yaml\n")
+        trap.chmod(before)
+    assert [each.name for each in host.root.iterdir()] == ["remote"]
     assert not (host.home / "trap").exists()
 
 
@@ -232,7 +243,9 @@ def test_every_command_acts_by_the_kochi_yaml_of_here(host: SshHost, project: Pa
     assert data.read_text() == "two\n"
     # The same kochi.yaml: nothing is sent.
     write(project / "data.txt", "three\n")
-    assert kochi("show", "queues", "-m", "spica", cwd=project).returncode == 0
+    shown = kochi("show", "workers", "-m", "spica", "-q", "mine", cwd=project)
+    # Not `kochi work`, which would be on the login node.
+    assert shown.stderr.endswith("To start one, type: kochi alloc -m spica -q mine\n")
     assert data.read_text() == "two\n"
     # A new machine, in kochi.yaml and in the file for all projects. What frees something sends
     # nothing.
@@ -305,7 +318,8 @@ def test_a_machine_with_another_version_or_none_says_what_to_type(
     for words in (("run", "-m", "spica", "--", "true"), ("show", "jobs", "-m", "spica")):
         done = kochi(*words, cwd=project)
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.startswith("kochi: machine 'spica' does not have this package")
+        there = f"does not have this package in its KOCHI_ROOT {host.root} or on PATH\n"
+        assert done.stderr.startswith(f"kochi: machine 'spica' {there}")
         assert "kochi machine setup spica" in done.stderr
 
 
