@@ -284,9 +284,7 @@ def without_worker(location: Location, queue: str) -> str:
     """How to get a worker if none serves the queue, "" if one does: a job may wait for ever."""
     if shared_workers(location.machine_paths, queue):
         return ""
-    # If compute nodes can be requested, a worker that is started here is on a login node.
-    command = "alloc" if location.machine.has_allocations else "work"
-    words = f"kochi {command} {_machine_option(location)}-q {queue}"
+    words = location.to_start_worker(queue, _machine_option(location)).removesuffix(" -b")
     return f"No worker serves that queue yet. To start one, type: {words}"
 
 

@@ -16,8 +16,8 @@ from snakemake_kochi.remote.version import NOT_SET_UP
 
 # Bash that writes what to do about KOCHI_ROOT, after `prologue`.
 CORRECT_ROOT = '"$kochi_correct"'
-# Programs below it are executed, and what is sent there must not be refused by them afterwards. This
-# is what `ownership.py` examines, but for groups above.
+# Programs below it are executed, and must not refuse afterwards what was sent there. `ownership.py`
+# examines the same, and groups above.
 _EXAMINED = """\
 for kochi_place in "$KOCHI_ROOT" "$KOCHI_ROOT/remote"; do
   kochi_found=$(stat -Lc %u:%G:%a -- "$kochi_place" 2> /dev/null) || continue

@@ -38,7 +38,8 @@ def workers_command(
     machine: str | None, all_workers: bool, queues: tuple[str, ...], as_json: bool
 ) -> None:
     """List workers and what they do; -a: also those that are gone."""
-    paths = find_location(machine).machine_paths
+    location = find_location(machine)
+    paths = location.machine_paths
     for queue in queues:
         # Refused if it is not a valid queue name: it is mistyped.
         paths.queue(queue)
@@ -57,7 +58,7 @@ def workers_command(
         (*headers, "Does" if not all_workers else "Does, or why it went"),
         [_row(paths, worker) for worker in workers],
         f"There are no workers{' of that queue' if queues else ''}. "
-        f"To start one, type: kochi work -q {queues[0] if queues else 'QUEUE'} -b",
+        f"To start one, type: {location.to_start_worker(queues[0] if queues else 'QUEUE')}",
     )
 
 
@@ -136,7 +137,8 @@ def _to_dict(worker: WorkerState) -> dict[str, object]:
 @json_option
 def queues_command(machine: str | None, as_json: bool) -> None:
     """List all queues: their waiting and running jobs, and the workers that serve them."""
-    views = list_queues(find_location(machine).machine_paths)
+    location = find_location(machine)
+    views = list_queues(location.machine_paths)
     if as_json:
         print_json(
             [
@@ -153,5 +155,5 @@ def queues_command(machine: str | None, as_json: bool) -> None:
     print_table(
         ("Queue", "Waiting", "Running", "Workers"),
         [(view.name, view.waiting, view.running, view.workers) for view in views],
-        "There are no queues. To make one, type: kochi work -q NAME -b",
+        f"There are no queues. To make one, type: {location.to_start_worker('NAME')}",
     )
