@@ -81,6 +81,7 @@ def install_command(
     if queue is not None and is_elsewhere and (said := without_worker(location, queue)):
         remark(said)
     forced = _forced(location, recipes, targets if again else [])
+    words += ["--logger", "kochi"]
     if forced:
         words += ["--forcerun", *forced]
     if snakefile_options(project.directory):

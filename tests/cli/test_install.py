@@ -44,7 +44,11 @@ def test_a_recipe_is_installed_with_what_it_depends_on(
 ) -> None:
     outcome = shell("install", "-d", "user:plain")
     assert outcome.status == 0, outcome.err
-    assert "snakemake install_user_plain --snakefile" in outcome.err
+    line, *said = outcome.err.splitlines()
+    assert "snakemake install_user_plain --snakefile" in line
+    # No more than what was to be done, what was done, and where more is said.
+    assert len([each for each in said if each]) <= 12
+    assert "2 of 2 steps (100%) done" in said
     assert state(kochi, "user:plain") == state(kochi, "tool:release") == "installed"
     assert git(project, "status", "--porcelain") == ""
 
