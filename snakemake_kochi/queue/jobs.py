@@ -44,8 +44,9 @@ _ALL = JobFilter()
 class JobView:
     """One job at one moment.
 
-    `ticket` is None when its file is damaged, `started` is None while the job waits, and `result`
-    is None until it has ended. `cancelling` is true while its processes are being ended.
+    `ticket` is None when its file is damaged, `started` and `node` are None while the job waits,
+    and `result` is None until it has ended. `cancelling` is true while its processes are being
+    ended.
     """
 
     job: int
@@ -57,6 +58,7 @@ class JobView:
     result: Result | None
     log: Path
     cancelling: bool = False
+    node: str | None = None
 
 
 def _read_ticket_or_none(path: Path, packs: Packs | None = None) -> Ticket | None:
@@ -74,20 +76,21 @@ def view_entry(machine: MachinePaths, entry: Entry) -> JobView | None:
         ticket = _read_ticket_or_none(entry.path)
     except FileNotFoundError:
         return None
-    started = None
+    attempt = None
     if entry.worker is not None:
         with contextlib.suppress(FileNotFoundError, DamagedFileError):
-            started = read_attempt(paths.attempt(entry.attempt)).started
+            attempt = read_attempt(paths.attempt(entry.attempt))
     return JobView(
         job=entry.job,
         state="waiting" if entry.worker is None else "running",
         ticket=None if ticket is None else ticket.with_attempt(entry.attempt),
         attempt=entry.attempt,
         worker=entry.worker,
-        started=started,
+        started=attempt.started if attempt else None,
         result=None,
         log=paths.log,
         cancelling=is_there(paths.cancel),
+        node=attempt.node.host if attempt else None,
     )
 
 
@@ -114,6 +117,7 @@ def view_ended(machine: MachinePaths, job: int, packs: Packs | None = None) -> J
         started=result.started,
         result=result,
         log=paths.log,
+        node=result.node,
     )
 
 

@@ -250,6 +250,8 @@ def test_a_worker_tells_what_it_has_what_it_does_and_why_it_went(
         "Does",
     ]
     assert "job 0 (long) for " in row
+    waiting, running = kochi("show", "jobs", "--json").data
+    assert (running["node"], waiting["node"]) == (data["node"], None)
     process.send_signal(signal.SIGTERM)
     process.wait()
     (gone,) = kochi("show", "workers", "-a", "--json").data

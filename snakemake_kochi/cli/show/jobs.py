@@ -241,7 +241,7 @@ def to_dict(view: JobView) -> dict[str, object]:
         "state": state_name(view),
         "attempt": view.attempt,
         "worker": view.worker,
-        "node": result.node if result else None,
+        "node": view.node,
         "submitted": ticket.submitted if ticket else None,
         "started": view.started,
         "ended": result.ended if result else None,
