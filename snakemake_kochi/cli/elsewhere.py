@@ -60,6 +60,11 @@ def runs_elsewhere(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def call(*arguments: Any, **given: Any) -> Any:
+        if given.pop("with_secrets", False):
+            from snakemake_kochi.remote.project import SECRETS_VARIABLE
+
+            # Also for the commands that this one starts.
+            os.environ[SECRETS_VARIABLE] = "1"
         machine = given.get("machine") or os.environ.get("KOCHI_DEFAULT_MACHINE")
         if machine and (status := _run_elsewhere(machine, given)) is not None:
             return status

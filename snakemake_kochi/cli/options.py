@@ -48,14 +48,21 @@ WORKER = Number(
 
 def machine_option(function: _Function) -> _Function:
     """The machine of a command, which runs where the machine is: see `runs_elsewhere`."""
-    return click.option(
+    with_secrets = click.option(
+        "--with-secrets",
+        is_flag=True,
+        help="What is sent to a login host includes untracked files whose names suggest secrets, "
+        "such as .env and private keys.",
+    )
+    named = click.option(
         *("-m", "--machine"),
         metavar="MACHINE",
         multiple=True,  # to see the second one, of which click would say nothing
         callback=_one_machine,
         help="The machine to use. By default $KOCHI_DEFAULT_MACHINE, else the machine of "
         "kochi.yaml that this host belongs to, else 'local', which is this computer.",
-    )(runs_elsewhere(function))
+    )
+    return named(with_secrets(runs_elsewhere(function)))
 
 
 def _one_machine(

@@ -18,7 +18,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from humanfriendly import format_size
+from humanfriendly.text import concatenate
+
 from snakemake_kochi.artifacts.published import published_name
+from snakemake_kochi.confidential import is_secret_path
 from snakemake_kochi.errors import GitError
 from snakemake_kochi.files import random_word
 from snakemake_kochi.location import Location
@@ -37,6 +41,7 @@ from snakemake_kochi.remote.refusal import RemoteError, advice_for_room
 from snakemake_kochi.remote.script import Script
 from snakemake_kochi.snapshot import (
     Bare,
+    Listing,
     Parcel,
     Tree,
     is_ignored,
@@ -47,6 +52,9 @@ from snakemake_kochi.snapshot import (
 
 # In an experiment that takes other code than the checked-out one, or other recipes.
 _BRANCHES = re.compile(r"\b(code|branch|commit_hash)[\"']?\s*:|@")
+# If it is set, untracked files are sent, too, whose names suggest secrets.
+SECRETS_VARIABLE = "KOCHI_WITH_SECRETS"
+_LARGE = 50_000_000  # bytes of an untracked file of which a person may not know that it travels
 # The exit status where a project was not sent yet; no status of kochi.
 NOT_SENT = 79
 _log = logging.getLogger(__name__)
@@ -270,7 +278,30 @@ class _Packed:
             "published": {machine.name: published_name(project.directory, machine.name)},
             "from": {"host": this_node().host, "directory": str(project.directory)},
         }
-        return pack(self.store, [own, *mirrors.values()], repositories.values(), about)
+        trees = [own, *mirrors.values()]
+        return pack(self.store, trees, repositories.values(), about, self._admitted)
+
+    def _admitted(self, directory: Path, listing: Listing) -> Listing:
+        """What of a directory travels. A person is told what does not, and what is large."""
+        if os.environ.get(SECRETS_VARIABLE):
+            secret = []
+        else:
+            secret = [path for path in listing.untracked if is_secret_path(path)]
+        if secret:
+            names = concatenate([*secret[:3], f"{len(secret) - 3} more"][: len(secret)])
+            _log.warning(
+                "not sent, because the names of these untracked files suggest secrets: %s. To send "
+                "them, too, add: --with-secrets",
+                names,
+            )
+        for path in listing.untracked:
+            if path not in secret and (size := (directory / path).lstat().st_size) > _LARGE:
+                _log.warning(
+                    "%s (%s) is untracked, and is sent. To keep it here, type: echo %s >> %s",
+                    *(path, format_size(size), shlex.quote(f"/{path}")),
+                    shlex.quote(os.path.relpath(directory / ".gitignore")),
+                )
+        return replace(listing, paths=tuple(each for each in listing.paths if each not in secret))
 
     @property
     def _recipes(self) -> Iterator[Recipe]:

@@ -4,6 +4,7 @@ from snakemake_kochi.snapshot.arrival import forget_others, keep_parcel, read_pa
 from snakemake_kochi.snapshot.commits import find_commit, freeze_commit
 from snakemake_kochi.snapshot.difference import difference
 from snakemake_kochi.snapshot.listing import (
+    Listing,
     deleted_files,
     ignored_files,
     is_ignored,
@@ -37,6 +38,7 @@ from snakemake_kochi.snapshot.source import fetch_source, has_commit, has_tree, 
 __all__ = [
     "Bare",
     "Entry",
+    "Listing",
     "Parcel",
     "Snapshot",
     "Tree",

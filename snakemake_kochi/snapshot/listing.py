@@ -27,13 +27,15 @@ class Listing:
     """Paths relative to the directory.
 
     `base` is the commit checked out (None without one); `dirty`: the files are not exactly those of
-    the commit. `inside`: the repositories inside, submodules or not.
+    the commit. `inside`: the repositories inside, submodules or not. `untracked`: those of the
+    paths that their repository does not track.
     """
 
     paths: tuple[str, ...]
     base: str | None
     dirty: bool
     inside: tuple[str, ...] = ()
+    untracked: tuple[str, ...] = ()
 
 
 def list_files(directory: Path, excluded: Callable[[str], bool]) -> Listing:
@@ -47,12 +49,13 @@ def list_files(directory: Path, excluded: Callable[[str], bool]) -> Listing:
     if prefix is None:
         kept = [path for path in _walk_plain(directory) if not excluded(path)]
         return Listing(tuple(kept), None, True)
-    paths, untracked = [], False
+    paths, untracked = [], []
     nested: list[Path] = []
     for path, tracked in _walk_repository(directory, nested):
         if not excluded(path):
             paths.append(path)
-            untracked = untracked or not tracked
+            if not tracked:
+                untracked.append(path)
     head = run_git(
         directory, *FILES_ONLY, "rev-parse", "--verify", "--quiet", "HEAD^{commit}", accept=(0, 1)
     )
@@ -60,12 +63,12 @@ def list_files(directory: Path, excluded: Callable[[str], bool]) -> Listing:
     # Not by one `git status` alone: it would run one in each repository inside, with its filters.
     dirty = (
         base is None
-        or untracked
+        or bool(untracked)
         or _is_changed(directory, directory, prefix, excluded)
         or any(_is_changed(inside, directory, "", excluded) for inside in nested)
     )
     found = tuple(os.path.relpath(each, directory) for each in nested)
-    return Listing(tuple(dict.fromkeys(paths)), base, dirty, found)
+    return Listing(tuple(dict.fromkeys(paths)), base, dirty, found, tuple(untracked))
 
 
 def deleted_files(directory: Path, commit: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.git import FULL_IDENTITY, TRANSPORTS, run_git
 from snakemake_kochi.snapshot.listing import (
     FILES_ONLY,
+    Listing,
     list_files,
     matcher,
     not_checked_out,
@@ -41,7 +42,7 @@ from snakemake_kochi.snapshot.repository import (
     run_in_store,
     settings_of,
 )
-from snakemake_kochi.snapshot.snapshot import freeze
+from snakemake_kochi.snapshot.snapshot import freeze_listed
 
 VERSION = 1
 DESCRIPTION = "parcel.json"
@@ -110,15 +111,24 @@ class _Packing:
 
 
 def pack(
-    store: Path, trees: Iterable[Tree], repositories: Iterable[Bare], about: Mapping[str, Any]
+    store: Path,
+    trees: Iterable[Tree],
+    repositories: Iterable[Bare],
+    about: Mapping[str, Any],
+    admit: Callable[[Path, Listing], Listing] = lambda directory, listing: listing,
 ) -> Parcel:
-    """Make a parcel. `about`: what else `parcel.json` has. Raises GitError."""
+    """Make a parcel. `about`: what else `parcel.json` has; `admit` says which files of a directory
+    travel. Raises GitError."""
     packing = _Packing(store)
     places = []
     for tree in trees:
-        snapshot = freeze(tree.directory, store, tree.excluded)
+        listing = list_files(tree.directory, matcher(tree.excluded))
+        snapshot = freeze_listed(tree.directory, store, admit(tree.directory, listing))
         packing.trees[snapshot.tree] = None
-        found = [_repository(packing, tree, path) for path in _repositories(tree)]
+        inside = ["", *sorted(listing.inside)]
+        if not os.path.lexists(tree.directory / ".git"):
+            inside = []
+        found = [_repository(packing, tree, path) for path in inside]
         places.append({"at": tree.at, **asdict(snapshot), "repositories": found})
     bare = [_bare(packing, each) for each in repositories]
     content = to_json({"version": VERSION, "trees": places, "bare": bare, **about})
@@ -166,14 +176,6 @@ def sent_ref(commit: str) -> str:
 def sent_tag(tag: str) -> str:
     """The ref that keeps an annotated tag, which is no part of a commit."""
     return f"refs/kochi/sent-tags/{tag}"
-
-
-def _repositories(tree: Tree) -> list[str]:
-    """The paths of the repositories in a working tree, the outer ones first."""
-    if not os.path.lexists(tree.directory / ".git"):
-        return []
-    inside = list_files(tree.directory, matcher(tree.excluded)).inside
-    return ["", *sorted(inside)]
 
 
 def _repository(packing: _Packing, tree: Tree, path: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.files import make_directory, move, random_word
 from snakemake_kochi.git import run_git
-from snakemake_kochi.snapshot.listing import list_files, matcher
+from snakemake_kochi.snapshot.listing import Listing, list_files, matcher
 from snakemake_kochi.snapshot.pruning import is_pruned_lately, is_whole
 from snakemake_kochi.snapshot.repository import create_store, keep_tree, run_in_store, write_tree
 
@@ -88,8 +88,12 @@ def freeze(directory: Path, store: Path, exclude: Sequence[str] = ()) -> Snapsho
     """
     if not directory.is_dir():
         raise KochiError(f"{directory}: no such directory, so there is nothing to freeze")
+    return freeze_listed(directory, store, list_files(directory.absolute(), matcher(exclude)))
+
+
+def freeze_listed(directory: Path, store: Path, listing: Listing) -> Snapshot:
+    """Freeze these files of a directory."""
     top = directory.absolute()
-    listing = list_files(top, matcher(exclude))
     create_store(store)
 
     def write(anew: bool) -> str:

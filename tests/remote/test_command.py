@@ -259,6 +259,39 @@ def test_every_command_acts_by_the_kochi_yaml_of_here(host: SshHost, project: Pa
     assert kochi("show", "queues", "-m", "deneb", cwd=project).returncode == 0
 
 
+def test_untracked_files_that_may_be_secrets_stay_here_and_large_ones_are_told(
+    host: SshHost, project: Path
+) -> None:
+    for name in (".env", "keys/id_rsa", "sub/my.pem", "tracked.key"):
+        write(project / name, "kept-secret\n")
+    git(project, "add", "tracked.key")
+    with write(project / "a b.bin", "").open("ab") as file:
+        file.truncate(50_000_001)
+    show = ("show", "installs", "-m", "spica")
+    said = kochi(*show, cwd=project).stderr
+    [there] = (host.root / "remote" / "projects").glob("*/fib")
+
+    def sent() -> set[str]:
+        listed = git(there, "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
+        return {path for path in listed if (there / path).exists()}
+
+    whole = {"data.txt", "kochi.yaml", "tracked.key"}
+    assert sent() == {*whole, "a b.bin"}
+    assert (
+        "not sent, because the names of these untracked files suggest secrets: .env, keys/id_rsa "
+        "and sub/my.pem. To send them, too, add: --with-secrets\n"
+    ) in said
+    line = re.search(r"a b.bin \(50 MB\) is untracked, and is sent.* type: (.*)\n", said)
+    assert line is not None
+    subprocess.run(["sh", "-c", line[1]], cwd=project, check=True)
+    assert "secret" not in kochi(*show, "--with-secrets", cwd=project).stderr
+    whole.add(".gitignore")
+    assert sent() == {*whole, ".env", "keys/id_rsa", "sub/my.pem"}
+    # Without it, the next command has them there no more.
+    kochi(*show, cwd=project)
+    assert sent() == whole
+
+
 def test_a_branch_that_only_the_command_names_is_there(
     host: SshHost, project: Path, tmp_path: Path
 ) -> None:
