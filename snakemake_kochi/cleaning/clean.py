@@ -7,7 +7,7 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from snakemake_kochi.cleaning.code import clean_code, repository_of
+from snakemake_kochi.cleaning.code import clean_code, clean_sent, repository_of
 from snakemake_kochi.cleaning.jobs import clean_jobs
 from snakemake_kochi.cleaning.packs import clean_packs
 from snakemake_kochi.cleaning.processes import clean_processes
@@ -66,6 +66,7 @@ def clean(
         for project in projects:
             clean_project(machine, project, repository_of(project), rules, removal)
             clean_code(project, rules, removal)
+        clean_sent(root, rules, removal)
         with removal.tolerating("versions of this package"):
             clean_versions(root, rules, removal)
         is_complete = True

@@ -25,9 +25,16 @@ from snakemake_kochi.cleaning.removal import Freed, Removal, delete
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there, list_names, modified, read_json
 from snakemake_kochi.locks import read_lock_settings
-from snakemake_kochi.paths import SUBMODULES, BuildPaths, ProjectPaths, WorkingPaths
+from snakemake_kochi.paths import (
+    SUBMODULES,
+    BuildPaths,
+    ProjectPaths,
+    Root,
+    SentPaths,
+    WorkingPaths,
+)
 from snakemake_kochi.project.clean_rules import Rules
-from snakemake_kochi.snapshot.pruning import prune, size_of_snapshots, snapshot_refs
+from snakemake_kochi.snapshot.pruning import prune, size_of_snapshots, size_of_unused, snapshot_refs
 from snakemake_kochi.snapshot.repository import SNAPSHOTS
 
 # Seconds that a run may need from its freeze to its promise.
@@ -218,26 +225,43 @@ def _clean_snapshots(
         and removal.age_of(file) >= age
         and not rules.keeps("snapshots", (tree,))
     }
-    old -= _awaiting_publication(project, repository, old)
+    if project.freezes():  # else no run began here, and what is here was sent somewhere
+        old -= _awaiting_publication(project, repository, old)
     for file in store.glob("indexes/*"):
         # The stat caches of directories in which no run was for long.
         if removal.is_older(file, age):
             removal.remove("leftovers", file)
-    if removal.is_dry:
-        if old:
-            objects, size = size_of_snapshots(store, old)
-            removal.count("snapshots", Freed(len(old), objects + len(old), size))
-        return
-    for tree in old:
+    if removal.is_dry and old:
+        objects, size = size_of_snapshots(store, old)
+        removal.count("snapshots", Freed(len(old), objects + len(old), size))
+    for tree in () if removal.is_dry else old:
         removal.remove("snapshots", refs[tree], lambda aside: removal.age_of(aside) < LEAST_AGE)
     _clean_store(store, age, removal)
 
 
 def _clean_store(store: Path, age: float, removal: Removal) -> None:
     """Delete the objects that no snapshot needs any more."""
+    removal.check_time()
+    if removal.is_dry:
+        objects, size = size_of_unused(store, removal.now - age)
+        if objects:
+            removal.count("snapshots", Freed(0, objects, size))
+        return
     for aside in prune(store, removal.now - age):
         freed = delete(aside)
         removal.count("snapshots", Freed(0, freed.inodes, freed.bytes))
+
+
+def clean_sent(root: Root, rules: Rules, removal: Removal) -> None:
+    """Delete what other computers have sent and nothing needs any more, in repositories whose
+    copies no job and no run has now."""
+    for place in SentPaths.all_below(root.directory):
+        project, store = root.project(place.project), place.project / ".git"
+        with removal.tolerating(f"what was sent to {place.directory}"):
+            names = project.machines_of_root()
+            needed = (Needed(project.machine(name), project, None) for name in names)
+            if is_there(store / "HEAD") and not any(each.is_running for each in needed):
+                _clean_store(store, max(rules.snapshots, LEAST_AGE), removal)
 
 
 def _trees_of_builds(project: ProjectPaths, removal: Removal) -> Iterator[str]:

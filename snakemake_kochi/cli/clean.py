@@ -105,7 +105,8 @@ def _clean(
     paths = location.machine_paths
     rules = (location.machine.clean or Rules()).changed_by(written)
     installed = InstalledPaths(PurePosixPath(location.root.directory))
-    if not is_there(paths.directory) and not is_there(Path(installed.directory)):
+    root = location.root
+    if not (is_there(paths.directory) or is_there(Path(installed.directory)) or root.projects()):
         say(f"There is nothing of machine {paths.name} in {location.root.directory}.")
         return 0
     with location.root.explaining():

@@ -115,7 +115,11 @@ def forget_others(receiver: Path, commit: str) -> None:
         receiver, "for-each-ref", "--format=%(refname)", "refs/kochi/sent", "refs/kochi/sent-tags"
     )
     gone = [ref for ref in os.fsdecode(listed).splitlines() if ref not in kept]
-    _update(receiver, [f"delete {ref}\n" for ref in gone])
+    # The commit that keeps it alone; the one that has come names the earlier parcels, too.
+    ref = sent_ref(commit)
+    keeper = run_git(receiver, "rev-parse", "--verify", f"{ref}^1").decode().strip()
+    alone = [f"update {ref} {keeper}\n"] if keeper != commit else []
+    _update(receiver, [*alone, *(f"delete {ref}\n" for ref in gone)])
 
 
 def tidy(receiver: Path) -> None:

@@ -6,8 +6,9 @@ Its tree has
     parcel.json     what is where (see `arrival.py`, which unpacks it)
     tree-<number>   the files of a working tree, an index, or a commit without its history
 
-On its way it is the parent of a commit that keeps it, beside the commits whose history travels, and
-those of earlier parcels: git then sees which files are there already.
+A commit keeps it, whose parents are it and the commits whose history travels. On its way, that
+commit is the first parent of another one, beside earlier parcels: git then sees which files are
+there already. After the arrival they are forgotten.
 
 It is made in the store, and reads the user's repositories. Nothing is written to them.
 """
@@ -153,8 +154,9 @@ def send_parcel(
     asked = "".join(f"{each}\n" for each in earlier).encode()
     answers = run_in_store(store, "cat-file", "--batch-check=%(objectname)", stdin=asked)
     known = [each for each in answers.decode().splitlines() if FULL_IDENTITY.fullmatch(each)]
-    parents = dict.fromkeys([parcel.commit, *parcel.history, *known])
-    kept = make_commit(store, f"{parcel.commit}^{{tree}}", parents, parcel.objects)
+    tree, needed = f"{parcel.commit}^{{tree}}", dict.fromkeys([parcel.commit, *parcel.history])
+    keeper = make_commit(store, tree, needed, parcel.objects)
+    kept = make_commit(store, tree, [keeper, *known], parcel.objects)
     refspecs = [f"{kept}:{sent_ref(parcel.commit)}"]
     refspecs += [f"{tag}:{sent_tag(tag)}" for tag in parcel.tags]
     run_in_store(

@@ -11,13 +11,14 @@ an older snapshot and that nothing has named since. So nothing is deleted at onc
   there, the process checks that the store has all objects of the snapshot, and writes those that
   are missing (`is_whole`).
 
-Of each ref, `prune` or the process that writes it sees the other. Objects in packs stay, and so do
-the commits of remote sources (`refs/sources/`), which would have to be fetched again.
+Of each ref, `prune` or the process that writes it sees the other. Objects in packs are unpacked for
+it. The commits of remote sources (`refs/sources/`) stay: they would have to be fetched again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import time
@@ -38,6 +39,7 @@ from snakemake_kochi.snapshot.repository import SNAPSHOTS, run_in_store
 
 _ASIDE = "unused-"
 _PRUNED = "pruned"
+_ROOTS = ("--all", "--indexed-objects")
 _OBJECT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # Seconds for which freezing checks its snapshot after objects were deleted. It takes less.
 _CHECKED_FOR = 24 * 3600.0
@@ -80,6 +82,10 @@ def prune(store: Path, before: float) -> list[Path]:
             _put_back(store, store / name, list_names(store / name))
             with contextlib.suppress(OSError):
                 os.rmdir(store / name)
+    packed = [each for each in _unused(store, before) if not is_there(_loose(store, each))]
+    if packed:
+        with contextlib.suppress(GitError):  # no room: later then
+            run_in_store(store, "repack", "-A", "-d", "-q")  # these become loose, with their times
     listed = run_in_store(store, "prune", "-n", f"--expire=@{int(before)} +0000")
     unused = [line.split()[0].decode() for line in listed.splitlines() if line.split()]
     if not unused:
@@ -95,6 +101,32 @@ def prune(store: Path, before: float) -> list[Path]:
         _put_back(store, aside, unused)
         raise
     return [aside]
+
+
+def size_of_unused(store: Path, before: float) -> tuple[int, int]:
+    """How many objects `prune` would delete, and their bytes. Raises GitError and OSError."""
+    sizes = _unused(store, before).values()
+    return len(sizes), sum(sizes)
+
+
+def _unused(store: Path, before: float) -> dict[str, int]:
+    """The bytes of each object that no ref and no index needs, and that is older."""
+    listed = run_in_store(store, "rev-list", "--objects", "--no-object-names", *_ROOTS)
+    used = set(listed.decode().split())
+    form = "--batch-check=%(objectname) %(objectsize:disk)"
+    rows = run_in_store(store, "cat-file", "--batch-all-objects", "--unordered", form).splitlines()
+    sizes = {name.decode(): int(size) for name, size in map(bytes.split, rows)}
+    packs = [each.stat().st_mtime for each in (store / "objects" / "pack").glob("*.pack")]
+    packed = min(packs, default=math.inf)
+    unused = {}
+    for name in sizes.keys() - used:
+        try:
+            written = _loose(store, name).stat().st_mtime
+        except FileNotFoundError:
+            written = packed
+        if written < before:
+            unused[name] = sizes[name]
+    return unused
 
 
 def _missing(store: Path) -> list[str]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cleaning.stage import make_old
 from full_disk import mounted
 from git_helpers import commit_to_new_repository, files_of, git, state_of, visible, write
 from other_computer import MACHINE, OtherComputer
-from support import wait_until
+from support import run_apart, wait_until
 
 from snakemake_kochi.paths import SentPaths
 from snakemake_kochi.phases.freeze import take_freeze
@@ -127,6 +129,26 @@ def test_only_what_is_missing_travels(
     git(repository, "commit", "--quiet", "--all", "--message=second")
     there.receive(there.send())
     assert 0 < there.taken() < 8000
+    # It came with many others, so in a pack, and a run there had it, too. Once git ignores it here,
+    # a clean-up frees it here and there.
+    frozen_there(there)
+    write(repository / ".gitignore", "untracked.bin\n")
+    there.receive(there.send())
+    home = Path(os.environ["KOCHI_ROOT"])
+    for root in (home, there.root):
+        make_old(root)
+    frozen_there(there)
+    words = (sys.executable, "-m", "snakemake_kochi.cli", "clean", "-m")
+    for root, environment, least in ((home, {}, 1), (there.root, there.environment, 2)):
+        line = (*words, "local" if root == home else "spica", "--json")
+        for option in ("-n", "-y"):
+            done = run_apart(*line, option, cwd=repository, env=environment)
+            said = json.loads(done.stdout)
+            assert said["freed"]["snapshots"]["bytes"] > least << 20, said
+        files = [each for each in root.rglob("*") if each.is_file()]
+        assert not [each for each in files if each.stat().st_size > 1 << 20]
+    there.receive(there.send())
+    assert frozen_there(there)["tree"] == frozen_here(repository)["tree"]
 
 
 def test_local_sources_of_recipes_are_found_there(
