@@ -25,4 +25,3 @@ for prepare in kochi.prepared:
             '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases prepare {params.experiment:q}'
             " --batch={params.batch:q} --parameters {params.parameters:q}"
             " --installs {input:q} --output {output:q}"
-
