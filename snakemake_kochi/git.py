@@ -62,6 +62,8 @@ _QUIET_ENVIRONMENT = {
 }
 # For a command in which git may fetch the missing objects of the user's partial clone.
 FETCHING_MISSING = {"GIT_NO_LAZY_FETCH": "0"}
+# "Writing objects:  50% (1/2), 1.00 MiB", and what `remote/session.py` says.
+_PROGRESS = re.compile(rb"(remote: )?[A-Z][a-z]+( [a-z]+)*: +\d|Total \d|Delta compression|kochi: ")
 # The id of an object, in full.
 FULL_IDENTITY = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 # What the programs of a repository are replaced with: of a filter and of a merge driver.
@@ -203,14 +205,17 @@ def stream_git(
     chunks: Iterable[bytes],
     *arguments: str,
     environment: Mapping[str, str] | None = None,
+    transports: Collection[str] = (),
+    hear: Callable[[str], None] | None = None,
 ) -> bytes:
     """Run one git command that reads `chunks`, with no more than one chunk in memory.
 
     Use this only for commands with little output, because nothing is read before everything is
-    written. When `chunks` raises an exception, git is killed and the exception propagates. Raises
-    GitError as `run_git` does.
+    written. `hear` is called with each line about progress, and of ours, as it comes. When `chunks`
+    raises an exception, git is killed and the exception propagates. Raises GitError as `run_git`
+    does.
     """
-    environment = {**(environment or {}), "GIT_ALLOW_PROTOCOL": _allowed(())}
+    environment = {**(environment or {}), "GIT_ALLOW_PROTOCOL": _allowed(transports)}
     command, variables = _command(directory, arguments, environment)
     # GitPython ends the process as soon as no reference to its return value is left.
     held = gitpython.Git(str(directory)).execute(
@@ -224,14 +229,34 @@ def stream_git(
                 stdin.write(chunk)
         except BrokenPipeError:
             pass  # git has ended early; its message, read below, says why
+        heard = b""
+        if hear is not None:
+            stdin.close()
+            process.stdin = None
+            heard = _hear(cast("IO[bytes]", process.stderr), hear)
         output, said = process.communicate()
     except BaseException:
         process.kill()
         process.communicate()
         raise
     if process.returncode != 0:
+        said = heard + said
         raise _refusal(directory, arguments, process.returncode, said.decode(errors="replace"))
     return output
+
+
+def _hear(stream: IO[bytes], hear: Callable[[str], None]) -> bytes:
+    """Read a stream to its end, and return what is not heard."""
+    line, rest = bytearray(), bytearray()
+    while byte := stream.read(1):
+        line += byte
+        if byte in b"\r\n":
+            if _PROGRESS.match(line):
+                hear(line.decode(errors="replace").strip())
+            else:
+                rest += line
+            line.clear()
+    return bytes(rest + line)
 
 
 @contextmanager

@@ -13,6 +13,8 @@ import os
 import re
 import shlex
 import socket
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -54,6 +56,7 @@ from snakemake_kochi.snapshot import (
 _BRANCHES = re.compile(r"\b(code|branch|commit_hash)[\"']?\s*:|@")
 # If it is set, untracked files are sent, too, whose names suggest secrets.
 SECRETS_VARIABLE = "KOCHI_WITH_SECRETS"
+_TELLS_AFTER = 5.0  # seconds
 _LARGE = 50_000_000  # bytes of an untracked file of which a person may not know that it travels
 # The exit status where a project was not sent yet; no status of kochi.
 NOT_SENT = 79
@@ -212,8 +215,18 @@ def _push(
 ) -> None:
     serve = f"{before}\ngit receive-pack" if before else "git receive-pack"
     address, environment = connection.url(directory), connection.git_environment()
+    told = time.monotonic()
+
+    def hear(line: str) -> None:
+        nonlocal told
+        if line.startswith("kochi: "):
+            print(line, file=sys.stderr)
+        elif "%" in line and time.monotonic() - told > _TELLS_AFTER:
+            told = time.monotonic()
+            print(f"kochi: sending the project: {line}", file=sys.stderr, flush=True)
+
     try:
-        send_parcel(packed.store, packed.parcel, earlier, address, environment, serve)
+        send_parcel(packed.store, packed.parcel, earlier, address, environment, serve, hear)
     except GitError as error:
         raise RemoteError(
             f"the project was not sent: {error.message}",

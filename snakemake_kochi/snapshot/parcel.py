@@ -26,7 +26,7 @@ from typing import Any
 from snakemake_kochi.errors import GitError
 from snakemake_kochi.files import to_json
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.git import FULL_IDENTITY, TRANSPORTS, run_git
+from snakemake_kochi.git import FULL_IDENTITY, TRANSPORTS, run_git, stream_git
 from snakemake_kochi.snapshot.listing import (
     FILES_ONLY,
     Listing,
@@ -145,11 +145,12 @@ def send_parcel(
     address: str,
     environment: Mapping[str, str],
     serve: str = "git receive-pack",
+    hear: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Push a parcel from the store to a repository; only what is missing there is transferred.
 
     `earlier`: the parcels that are there. `environment`: of git, for its connection. `serve`: the
-    words of a shell that receive it there. Raises GitError.
+    words of a shell that receive it there. `hear`: see `stream_git`. Raises GitError.
     """
     asked = "".join(f"{each}\n" for each in earlier).encode()
     answers = run_in_store(store, "cat-file", "--batch-check=%(objectname)", stdin=asked)
@@ -159,14 +160,15 @@ def send_parcel(
     kept = make_commit(store, tree, [keeper, *known], parcel.objects)
     refspecs = [f"{kept}:{sent_ref(parcel.commit)}"]
     refspecs += [f"{tag}:{sent_tag(tag)}" for tag in parcel.tags]
-    run_in_store(
+    stream_git(
         store,
+        ["".join(f"{each}\n" for each in refspecs).encode()],
         # Or git would look for files that are there only below the same paths.
         *("-c", "pack.useSparse=false"),
-        *("send-pack", "--quiet", "--thin", "--stdin", f"--receive-pack={serve}", address),
-        environment={**parcel.objects, **environment},
-        stdin="".join(f"{each}\n" for each in refspecs).encode(),
+        *("send-pack", "--progress", "--thin", "--stdin", f"--receive-pack={serve}", address),
+        environment={**in_store(store), **parcel.objects, **environment},
         transports=TRANSPORTS,
+        hear=hear,
     )
 
 

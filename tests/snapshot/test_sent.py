@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -108,7 +109,10 @@ def test_everything_is_there_as_it_is_here_and_git_answers_alike(
 
 
 def test_only_what_is_missing_travels(
-    repository: Path, there: OtherComputer, monkeypatch: pytest.MonkeyPatch
+    repository: Path,
+    there: OtherComputer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     write(repository / "kochi.yaml", MACHINE)
     for number in range(300):
@@ -117,7 +121,10 @@ def test_only_what_is_missing_travels(
     git(repository, "commit", "--quiet", "--message=many files")
     write(repository / "untracked.bin", os.urandom(1 << 20))
     monkeypatch.chdir(repository)
-    there.receive(there.send())
+    with monkeypatch.context() as slow:
+        slow.setattr("snakemake_kochi.remote.project._TELLS_AFTER", 0.0)
+        there.receive(there.send())
+    assert re.search(r"^kochi: sending .*: +\d+% \(\d+/\d+\)", capsys.readouterr().err, re.M)
     assert there.taken() > 1 << 20
     there.receive(there.send())
     assert there.taken() == 0  # nothing is pushed
