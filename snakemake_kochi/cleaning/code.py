@@ -9,6 +9,7 @@ published in the user's repository (`artifacts/code.py`).
 from __future__ import annotations
 
 import contextlib
+import math
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -255,6 +256,8 @@ def _clean_store(store: Path, age: float, removal: Removal) -> None:
 def clean_sent(root: Root, rules: Rules, removal: Removal) -> None:
     """Delete what other computers have sent and nothing needs any more, in repositories whose
     copies no job and no run has now."""
+    if math.isinf(rules.snapshots):
+        return
     for place in SentPaths.all_below(root.directory):
         project, store = root.project(place.project), place.project / ".git"
         with removal.tolerating(f"what was sent to {place.directory}"):

@@ -135,12 +135,14 @@ def test_a_host_that_is_not_there_is_said(host: SshHost) -> None:
 def test_a_host_that_does_not_answer_is_said(
     host: SshHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("snakemake_kochi.remote.session.SAYS_AFTER", 0.5)
     told = "kochi: spica does not answer, still trying ...\n"
     with Connection("spica") as connection:
-        connection.run(Script("sleep 1"))
+        # A command that takes long has begun, and so the host has answered.
+        monkeypatch.setattr("snakemake_kochi.remote.session.SAYS_AFTER", 3.0)
+        connection.run(Script("sleep 4"))
         assert capsys.readouterr().err == ""
         # The next session takes its time.
+        monkeypatch.setattr("snakemake_kochi.remote.session.SAYS_AFTER", 0.5)
         host.banner("sleep 1")
         assert connection.run(Script("echo reached")).stdout == b"reached\n"
         assert capsys.readouterr().err == told
