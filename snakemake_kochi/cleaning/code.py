@@ -9,8 +9,8 @@ published in the user's repository (`artifacts/code.py`).
 from __future__ import annotations
 
 import contextlib
-import math
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
