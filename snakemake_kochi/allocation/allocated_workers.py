@@ -117,7 +117,7 @@ class AllocatedWorkers:
 
     @property
     def takes_requests(self) -> bool:
-        return self._scheduler.takes_requests
+        return True
 
     @property
     def usual_nodes(self) -> int:
@@ -125,7 +125,7 @@ class AllocatedWorkers:
 
     @property
     def have_one_size(self) -> bool:
-        return not self._scheduler.takes_requests
+        return self._machine.scheduler is None
 
     def serve(self, queues: Sequence[str], request: AllocationRequest = NO_REQUEST) -> None:
         with self._lock:
@@ -161,6 +161,7 @@ class AllocatedWorkers:
     ) -> Resources:
         machine = self._machine.name
         try:
+            self._scheduler.check(request, wanted.gpus or request.gpus)
             limits = self._submitter.limits(request)
         except RefusedError as error:
             raise KochiError(f"rule {rule}: {error.message}", error.hint) from error

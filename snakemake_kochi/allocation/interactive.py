@@ -15,7 +15,7 @@ from snakemake_kochi.location import Location, how_to_describe, with_file_to_edi
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import allocate_ids, assign_queues
 from snakemake_kochi.schedulers.native import BatchSystem, system
-from snakemake_kochi.schedulers.script import LAUNCH_VARIABLE, AllocScript, reads
+from snakemake_kochi.schedulers.script import LAUNCH_VARIABLE, AllocScript, mentions
 from snakemake_kochi.worker.settings import WorkerSettings
 
 _SHELL = 'exec "${SHELL:-/bin/bash}"'
@@ -143,9 +143,9 @@ def _by_script(location: Location, name: str, queue: str | None, limit: str | No
     if queue is not None:
         cores = None if settings.cores is None else str(settings.cores)
         own = _worker_file(location, name, queue, name, cores)
-    variables = allocator.variables(settings.time, own)
+    variables = allocator.variables(wanted_by_hand(allocator, settings), name, own)
     words = ("bash", "-eo", "pipefail", "-c", script)
-    is_typed = own is not None and not reads(script, LAUNCH_VARIABLE)
+    is_typed = own is not None and not mentions(script, LAUNCH_VARIABLE)
     # The words of every shell, also of csh and fish. The blank keeps it out of bash's history.
     typed = f" {variables[LAUNCH_VARIABLE]} &" if is_typed else ""
     return Shell(words, variables, typed)

@@ -177,6 +177,7 @@ def text_for_one_job(
     `wanted`: its resources on a worker. Nothing is written or submitted. Asks the scheduler for its
     limits; raises KochiError if it does not answer, or if no allocation can run the job.
     """
+    scheduler.check(request, wanted.gpus or request.gpus)
     limits = scheduler.limits(nodes_of(request))
     if why := obstacle(wanted, limits):
         raise KochiError(f"no allocation on machine {location.machine.name} can run it: {why}")

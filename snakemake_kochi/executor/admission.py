@@ -83,7 +83,10 @@ class Admission:
         self._private = private
         self._forced = forced
         self._has_workers = has_workers
-        self._queues = JobQueues(private, workers.takes_requests, logger, workers.usual_nodes)
+        self._queues = JobQueues(
+            *(private, workers.takes_requests, logger),
+            *(workers.usual_nodes, workers.have_one_size),
+        )
 
     def request_of(self, queue: str) -> AllocationRequest:
         """The allocation request that all jobs of a queue share."""

@@ -34,13 +34,15 @@ class JobQueues:
         are_granted: bool,
         logger: LoggerExecutorInterface,
         usual_nodes: int = 1,
+        have_one_size: bool = False,
     ) -> None:
         """Begin with no queue.
 
         `private`: the run's queue for jobs that name and request nothing. `are_granted`: whether
         the run's workers are in allocations to which requests apply, of `usual_nodes` each if
-        nothing is requested.
+        nothing is requested. `have_one_size`: each has all of its nodes in any case.
         """
+        self._have_one_size = have_one_size
         self._private = private
         self._are_granted = are_granted
         self._logger = logger
@@ -73,7 +75,11 @@ class JobQueues:
             return Assignment(queue, wanted)
         if request.nodes is None and self._usual_nodes > 1 and _has_one_node(job):
             request = replace(request, nodes=1)
-        if is_alone and (request != NO_REQUEST or queue == self._private):
+        if (
+            is_alone
+            and not self._have_one_size
+            and (request != NO_REQUEST or queue == self._private)
+        ):
             # A worker without jobs may have only a part of a node, and share it with other users'
             # jobs.
             request = replace(request, whole_nodes=True)

@@ -270,12 +270,10 @@ class WorkerScript(Protocol):
 class Scheduler(Protocol):
     """The allocations of one controller.
 
-    If it `takes_requests`, it heeds a job's request for its allocation. If it `can_exclude`, it
-    accepts nodes to avoid. If it `lacks` something that only a person can say, no allocation can be
-    requested.
+    If it `can_exclude`, it accepts nodes to avoid. If it `lacks` something that only a person can
+    say, no allocation can be requested.
     """
 
-    takes_requests: bool
     can_exclude: bool
 
     @property
@@ -284,6 +282,9 @@ class Scheduler(Protocol):
 
     def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
         """The limits for a job's request. Raises RefusedError, or UnreachableError."""
+
+    def check(self, request: AllocationRequest, gpus: int) -> None:
+        """Raise RefusedError if a job's request, with that many GPUs, would have no effect."""
 
     def submit(self, wanted: Wanted, worker: WorkerScript, known: Collection[str]) -> list[str]:
         """Request allocations with a worker each; returns their ids.

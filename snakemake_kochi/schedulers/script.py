@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shlex
@@ -12,6 +13,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+
+from humanfriendly.text import concatenate, pluralize
 
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.files import last_lines, make_directory, write_atomically
@@ -95,7 +98,6 @@ class AllocScript:
         self._numbers = count(1)
         self._scripts: dict[str, _Script] = {}
 
-    takes_requests = False
     can_exclude = False
     cancels_waiting = ()
 
@@ -124,12 +126,38 @@ class AllocScript:
         """The limits in the machine's settings alone.
 
         The resources that a worker finds on its node count. Without `gpus` in the settings there
-        are none: a job that needs one would wait for ever.
+        are none: a job that needs one would wait for ever. A script that reads the number of cores,
+        where the settings do not say how many a node has, gets that of the jobs.
         """
         settings = self._settings
         cores, memory = settings.cores or UNKNOWN, settings.memory_mb or UNKNOWN
-        node = Capacity(cores, memory, settings.gpus or 0, settings.nodes)
-        return Limits(settings.max_workers, node, settings.time, takes_nodes=True)
+        node = Capacity(cores, memory, settings.gpus or 0, request.nodes or settings.nodes)
+        takes_nodes = settings.cores is not None or not mentions(self._script, "KOCHI_ALLOC_CORES")
+        return Limits(settings.max_workers, node, settings.time, takes_nodes)
+
+    def check(self, request: AllocationRequest, gpus: int) -> None:
+        """See `Scheduler.check`: the script must pass on what the settings do not give."""
+        needed = {name: f"{name} {text}" for name, text in _texts(request).items()}
+        if (nodes := request.nodes or 1) > self._settings.nodes:
+            needed["nodes"] = pluralize(nodes, "node")
+        tasks = request.tasks or nodes * (request.tasks_per_node or 1)
+        if tasks > nodes and not mentions(self._script, "KOCHI_ALLOC_CORES"):
+            needed["tasks"] = pluralize(tasks, "task")
+        if gpus and "gpu" not in self._script.lower():
+            needed["gpus"] = pluralize(gpus, "GPU")
+        unread = {
+            variable: what
+            for name, what in needed.items()
+            if not mentions(self._script, variable := f"KOCHI_ALLOC_{name.upper()}")
+        }
+        if unread:
+            variables = [f"${each}" for each in unread]
+            raise RefusedError(
+                f"it needs {concatenate(unread.values())}, but {self._script_at} never reads "
+                f"{concatenate(variables)}",
+                "Have the script pass it on to the scheduler, or do not request it. If the script "
+                f"requests it in any case, add this line to it: : {' '.join(variables)}",
+            )
 
     def submit(self, wanted: Wanted, worker: WorkerScript, known: Collection[str]) -> list[str]:
         """Run the script for each allocation.
@@ -152,7 +180,7 @@ class AllocScript:
         make_directory(log.parent)
         # A file, so that the script can put any text around the command without quoting.
         own = log.with_suffix(".sh")
-        write_atomically(own, self._command(name, number, log, worker).encode())
+        write_atomically(own, self._command(name, number, log, worker, wanted).encode())
         # Not in the same file as the node's output: two nodes that append to one file lose lines on
         # NFS.
         output = log.with_suffix(".out")
@@ -162,7 +190,7 @@ class AllocScript:
                     # Not -u: without -n and -t the variables for node spec and time limit are not
                     # set.
                     ["bash", "-eo", "pipefail", "-c", self._script],
-                    env={**os.environ, **self.variables(self._seconds(wanted), own)},
+                    env={**os.environ, **self.variables(wanted, name, own)},
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=stream,
@@ -179,30 +207,37 @@ class AllocScript:
         name = f"{self._name}-1"
         log = worker.log(name)
         own = log.with_suffix(".sh")
-        variables = self.variables(self._seconds(wanted), own)
+        variables = self.variables(wanted, name, own)
         exports = (f"export {name}={shlex.quote(value)}" for name, value in variables.items())
         lines = ["set -eo pipefail", *exports, self._script]
-        return (
-            f"cat > {shlex.quote(str(own))} << 'END'\n{self._command(name, 1, log, worker)}END\n"
-            + "\n".join(lines)
-            + "\n"
-        )
+        command = self._command(name, 1, log, worker, wanted)
+        return f"cat > {shlex.quote(str(own))} << 'END'\n{command}END\n" + "\n".join(lines) + "\n"
 
-    def _command(self, name: str, number: int, log: Path, worker: WorkerScript) -> str:
+    def _command(
+        self, name: str, number: int, log: Path, worker: WorkerScript, wanted: Wanted
+    ) -> str:
         """The script that starts a worker."""
-        cores = None if self._settings.cores is None else str(self._settings.cores)
+        cores = str(wanted.cores) if wanted.cores < UNKNOWN else None
         return worker.script(name, cores, log, str(number - 1))
 
-    def _seconds(self, wanted: Wanted) -> float | None:
-        # The total time of the jobs is known only if the number that run at a time is known.
-        return wanted.seconds if self._settings.cores else self._settings.time
-
-    def variables(self, seconds: float | None, own: Path | None) -> dict[str, str]:
-        """The variables that the script reads, for an allocation of so many `seconds`.
+    def variables(self, wanted: Wanted, name: str, own: Path | None) -> dict[str, str]:
+        """The variables that the script reads, for an allocation of a name.
 
         `own`: the script that starts the worker, if there is to be one.
         """
-        variables = {}
+        request = wanted.request
+        nodes = request.nodes or self._settings.nodes
+        tasks = request.tasks or nodes * (request.tasks_per_node or 0)
+        cores, memory, gpus = wanted.cores, wanted.memory_mb, request.gpus or wanted.gpus
+        if request.has_shape:
+            cores = (request.cpus_per_task or 1) * max(1, math.ceil(tasks / nodes))
+            memory = request.memory_mb or (request.memory_mb_of_core or 0) * cores
+        amounts = {"nodes": nodes, "tasks": tasks, "cores": cores, "memory_mb": memory}
+        known = {key: str(n) for key, n in (amounts | {"gpus": gpus}).items() if 0 < n < UNKNOWN}
+        values = {"name": name} | known | _texts(request)
+        variables = {f"KOCHI_ALLOC_{key.upper()}": value for key, value in values.items()}
+        # The total time of the jobs is known only if the number that run at a time is known.
+        seconds = wanted.seconds if wanted.cores < UNKNOWN else self._settings.time
         if own is not None:
             variables[LAUNCH_VARIABLE] = f"bash {shlex.quote(str(own))}"
         if self._settings.node_spec is not None:
@@ -267,9 +302,15 @@ class AllocScript:
         return "the command of your scheduler for it"
 
 
-def reads(script: str, variable: str) -> bool:
-    """Whether a script reads a variable at all, as far as its text shows."""
-    return re.search(rf"\$\{{?{variable}\b", _COMMENT.sub("", script)) is not None
+def mentions(script: str, variable: str) -> bool:
+    """Whether a script reads or exports a variable at all, as far as its text shows."""
+    return re.search(rf"\b{variable}\b", _COMMENT.sub("", script)) is not None
+
+
+def _texts(request: AllocationRequest) -> dict[str, str]:
+    """What a request selects by name, for variables: `partition`, `account`, `gpu_model`, ..."""
+    others = {"gpu_model": request.gpu_model, "arguments": shlex.join(request.arguments)}
+    return {name: text for name, text in {**request.constraints, **others}.items() if text}
 
 
 def _needs(script: str, variable: str) -> bool:

@@ -348,7 +348,7 @@ def test_all_settings_are_described_and_no_others() -> None:
 def test_each_variable_is_one_of_ours() -> None:
     code = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
     ours = set(re.findall(VARIABLE, code))
-    made = ("KOCHI_PARAM_", "KOCHI_INSTALL_PREFIX_", "KOCHI_RECIPE_")
+    made = ("KOCHI_PARAM_", "KOCHI_INSTALL_PREFIX_", "KOCHI_RECIPE_", "KOCHI_ALLOC_")
     named = on_all_pages(lambda page: re.findall(VARIABLE, page.read_text()))
     assert [
         (name(page), variable)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,10 +44,16 @@ def machine(isolated_environment: Path) -> MachinePaths:
 def run(tmp_path: Path, machine: MachinePaths, snakemake) -> Iterator[Callable]:
     """Run a workflow on a machine with an alloc_script; no test leaves a worker."""
 
-    def call(script: str, more: str = "", snakefile: str = SNAKEFILE, **variables: str):
+    def call(
+        script: str,
+        more: str = "",
+        snakefile: str = SNAKEFILE,
+        cores: str = "cores: 2, ",
+        **variables: str,
+    ):
         git(tmp_path, "init", "--quiet")
         lines = ["machines:", " own:", "  alloc_script: |", f"   {script}"]
-        lines.append(f"  allocation: {{cores: 2, time: 10, max_workers: 1{more}}}")
+        lines.append(f"  allocation: {{{cores}time: 10, max_workers: 1{more}}}")
         (tmp_path / "kochi.yaml").write_text("\n".join([*lines, ""]))
         write(tmp_path / "Snakefile", snakefile)
         environment = {"KOCHI_DEFAULT_MACHINE": "own", **variables}
@@ -77,9 +84,90 @@ def test_a_script_that_stays_is_ended_with_the_run(
     assert [worker.state for worker in list_workers(machine)] == ["left"]
     (output,) = machine.allocations.glob("*.out")
     assert sorted(output.read_text().split()) == [
+        "KOCHI_ALLOC_CORES=2",
+        f"KOCHI_ALLOC_NAME={output.stem[output.stem.index('kochi-') :]}",
+        "KOCHI_ALLOC_NODES=1",
         "KOCHI_ALLOC_NODE_SPEC=big",
         "KOCHI_ALLOC_TIME_LIMIT=0:10:00",
     ]
+
+
+# What the schedulers' programs do as far as the templates need it: note the arguments, and execute
+# the last ones on a "node".
+FAKE = """#!/bin/bash
+printf '%s\\n' "$@" > "$0.called"
+while [ $# -gt 0 ] && [ "$1" != -- ] && [[ "$1" != bash\\ * ]]; do shift; done
+[ "$1" = -- ] && shift
+nohup bash -c "$*" </dev/null >/dev/null 2>&1 &
+"""
+REQUESTS = """
+    rule all:
+        output: "out/all"
+        threads: 4
+        resources: %s
+        shell: "echo > {output}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (
+            "qsub",
+            "-l select=2:ncpus=8:mpiprocs=2:mem=3584mb:ngpus=2 -l walltime=0:10:00 -q long -A me",
+        ),
+        (
+            "bsub",
+            "-n 16 -R span[ptile=8] -R rusage[mem=3584MB] -W 11 -gpu num=2 -q long -P me",
+        ),
+    ],
+)
+def test_the_templates_pass_on_all_that_a_job_requests(
+    run: Callable, tmp_path: Path, program: str, expected: str
+) -> None:
+    page = (REPOSITORY / "docs" / "pbs-lsf.md").read_text()
+    (template,) = (each for each in page.split("```") if f"{program} -" in each)
+    text = template.removeprefix("yaml\n").partition("alloc_script: |\n")[2]
+    script = text.partition("    allocation:")[0].strip().replace("\n      ", "\n   ")
+    fake = tmp_path / "bin" / program
+    fake.parent.mkdir()
+    fake.write_text(FAKE)
+    fake.chmod(0o755)
+    wanted = (
+        'mem_mb=3072, runtime=10, gpu=2, nodes=2, tasks=4, mpi="mpirun", '
+        'slurm_partition="long", slurm_account="me"'
+    )
+    path = f"{fake.parent}:{os.environ['PATH']}"
+    run(script, ", gpus: 2", REQUESTS % wanted, "cores: 8, ", PATH=path)
+    called = fake.with_suffix(".called").read_text().split("\n")
+    assert expected in " ".join(called)
+    assert any(each.startswith("kochi-") for each in called)
+
+
+def test_what_a_script_does_not_pass_on_is_refused_before_anything_is_submitted(
+    run: Callable, machine: MachinePaths
+) -> None:
+    wanted = 'nodes=2, tasks=4, mpi="mpirun", gpu=1, slurm_partition="long"'
+    done = run(IN_BACKGROUND, ", gpus: 1", REQUESTS % wanted)
+    assert done.returncode == 1
+    assert (
+        "rule all: it needs partition long, 2 nodes, 4 tasks and 1 GPU, but machines: own: "
+        "alloc_script in kochi.yaml never reads $KOCHI_ALLOC_PARTITION, $KOCHI_ALLOC_NODES, "
+        "$KOCHI_ALLOC_TASKS and $KOCHI_ALLOC_GPUS"
+    ) in done.stdout
+    assert "Traceback" not in done.stdout
+    assert not machine.allocations.exists()
+
+
+def test_a_script_that_reads_the_cores_gets_those_of_the_jobs_where_no_node_is_described(
+    run: Callable, machine: MachinePaths
+) -> None:
+    snakefile = REQUESTS % "mem_mb=100"
+    script = f": $KOCHI_ALLOC_CORES; {STAYING}"
+    done = run(script, snakefile=snakefile, cores="")
+    assert done.returncode == 0, done.stdout
+    (output,) = machine.allocations.glob("*.out")
+    assert {"KOCHI_ALLOC_CORES=4", "KOCHI_ALLOC_MEMORY_MB=612"} < set(output.read_text().split())
 
 
 def test_a_script_that_submits_to_a_scheduler_serves_a_run(

@@ -177,9 +177,10 @@ def _submission(location: Location, place: Place) -> str:
     scheduler = make_scheduler(location.machine, f"kochi-{_CONTROLLER}", pace=ONCE)
     queues = JobQueues(
         _CONTROLLER,
-        scheduler.takes_requests,
+        True,
         logging.getLogger(__name__),
         location.machine.allocation.nodes,
+        location.machine.scheduler is None,
     )
     assigned = queues.assign(job, point.queue or _CONTROLLER, resources_of(job), True)
     return text_for_one_job(

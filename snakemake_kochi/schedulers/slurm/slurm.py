@@ -72,7 +72,6 @@ _ALL = ""
 class Slurm:
     """The allocations with the job name `name`; see `interface.Scheduler`."""
 
-    takes_requests = True
     can_exclude = True
     lacks = None
 
@@ -224,6 +223,9 @@ class Slurm:
             return self._run("scontrol", "--all", "--oneliner", "show", what)
         except KochiError:
             return ""
+
+    def check(self, request: AllocationRequest, gpus: int) -> None:
+        """Nothing: Slurm gets all of it."""
 
     def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
         """The limits from the machine's settings and, for the rest, from the partition.
