@@ -32,6 +32,10 @@ _PATIENCE = 15.0  # seconds
 _PATIENCE_ON_FULL_DISK = 1.0
 _PAUSE = 0.05
 _LEAST_BEFORE_BREAK = 5.0  # seconds from the second interrupt of a run to one that breaks it off
+_BROKEN_OFF = b"""\
+kochi: broken off: a step of the shutdown does not end; perhaps a filesystem does not answer.
+The workers of this run end with it; the next run in this directory adopts or cancels other jobs.
+"""
 
 
 class Shutdown:
@@ -203,12 +207,6 @@ class FurtherInterrupts:
             # No buffered stream: the signal may have come while that was written to.
             os.write(sys.stderr.fileno(), _BROKEN_OFF)
             os._exit(128 + number)
-
-
-_BROKEN_OFF = b"""\
-kochi: broken off: a step of the shutdown does not end; perhaps a filesystem does not answer.
-The workers of this run end with it; the next run in this directory adopts or cancels other jobs.
-"""
 
 
 class Cancelling:

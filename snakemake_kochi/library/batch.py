@@ -236,15 +236,13 @@ class BatchRules:
         variables.append(self.build_file(point))
         variables += self.placement(point).determines
         variables += [artifact.src for artifact in point.artifacts if artifact.src]
-        return variables + self.prepared_by(point)
-
-    def prepared_by(self, point: Point) -> list[str]:
-        """What determines a run besides its own script: the file that says what was prepared, whose
-        name contains what determines that."""
-        return [f"prepared={self.prepare.file(point)}"] if self.prepare else []
+        if prepared := self.prepared_for(point):
+            variables.append(f"prepared={prepared}")
+        return variables
 
     def prepared_for(self, point: Point) -> str | None:
-        """The file that says what was prepared for a run, if something was."""
+        """The file that says what was prepared for a run, if something was. Its name contains what
+        determines that."""
         return self.prepare.file(point) if self.prepare else None
 
     def is_finished(self, kept: Kept, group: RunGroup, wildcards: Mapping[str, str]) -> bool:
@@ -265,7 +263,7 @@ class BatchRules:
         """A digest of what determines the run of a point, as its record has it."""
         return run_identity(
             *(self.grid.run, self.load_environment, point, self.build_file(point)),
-            *(self.prepared_by(point), self.placement(point).determines),
+            *(self.prepared_for(point), self.placement(point).determines),
         )
 
     def agrees(self, record: Mapping[str, Any], kept: Kept, point: Point) -> bool:

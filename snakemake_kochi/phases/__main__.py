@@ -163,12 +163,9 @@ def _run(file: Path, options: Options) -> None:
     build_file = options.build.with_name("build.json")
     resources = {n: int(text) for n, text in _parameters(options.resource).items()}
     placement = placement_of(options.launcher, freeze.launchers, freeze.machine_name, resources)
-    preparation = []
-    if freeze.prepare is not None:
-        assert options.prepared is not None
-        preparation = [f"prepared={options.prepared.with_name('prepared.json')}"]
+    prepared = options.prepared and str(options.prepared.with_name("prepared.json"))
     identity = run_identity(
-        *(freeze.run, freeze.load_environment, point, str(build_file), preparation),
+        *(freeze.run, freeze.load_environment, point, str(build_file), prepared),
         placement.determines,
     )
     task = Task(

@@ -7,9 +7,7 @@ which is deleted afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import last_lines, make_directory
@@ -93,14 +91,17 @@ def prepare_batch(
             installs,
             {**own_variables(freeze), **variables, PREPARED_VARIABLE: str(place.tree)},
         )
-        with workspace_of(freeze) as directory, Stopwatch() as watch:
+        with scratch_directory(freeze.workspaces) as scratch, Stopwatch() as watch:
+            directory = scratch / "workspace"
+            materialise(freeze.paths.store, freeze.snapshot.tree, directory)
+            give_repository(freeze.git_directory, directory)
             ended = run_script(
                 step.script,
                 f"prepare_{experiment.name}",
                 directory,
                 environment,
                 step.strict,
-                directory.parent,
+                scratch,
                 output=place.log,
             )
         if ended.has_failed:
@@ -112,13 +113,3 @@ def prepare_batch(
         return {"experiment": experiment.file, "script": step.script, **watch.record}
 
     return make_once(freeze, place, description, make)
-
-
-@contextmanager
-def workspace_of(freeze: Freeze) -> Iterator[Path]:
-    """A private copy of the snapshot, in a private directory."""
-    with scratch_directory(freeze.workspaces) as scratch:
-        directory = scratch / "workspace"
-        materialise(freeze.paths.store, freeze.snapshot.tree, directory)
-        give_repository(freeze.git_directory, directory)
-        yield directory

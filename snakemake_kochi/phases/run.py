@@ -77,14 +77,13 @@ def run_identity(
     load_environment: str,
     point: Point,
     build_file: str,
-    preparation: Sequence[str] = (),
+    prepared: str | None = None,
     placement: Sequence[str] = (),
 ) -> str:
     """A digest of everything that determines a run and its artifacts.
 
-    The name of the file that says which build to use contains what determines the build.
-    `preparation`: what was prepared for it, see `BatchRules.prepared_by`. `placement`: see
-    `Placement.determines`.
+    The name of the file that says which build to use contains what determines the build, and that
+    of the file that says what was `prepared` does so, too. `placement`: see `Placement.determines`.
     """
     isolated = {} if phase.isolation is None else {"isolation": asdict(phase.isolation)}
     return digest_of(
@@ -97,7 +96,7 @@ def run_identity(
             "duplicate": point.duplicate,
             "build": build_file,
             "artifacts": [[each.type, each.dest, each.src] for each in point.artifacts],
-            **({"preparation": list(preparation)} if preparation else {}),
+            **({"preparation": [f"prepared={prepared}"]} if prepared else {}),
             **({"placement": list(placement)} if placement else {}),
         }
     )

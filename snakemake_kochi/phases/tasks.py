@@ -40,8 +40,8 @@ def _own() -> dict[str, Any]:
 class Started:
     """How a run's script is started. `before`: lines for bash. `variables`: for its environment.
     `described`: the launcher for the record, if any. `binding`: for the record, what the kernel
-    allows the script. `missing`: what to say without the launcher's program, and the file that
-    says so."""
+    allows the script. `missing`: what to say without the launcher's program, and
+    `missing_file` is there then."""
 
     variables: Mapping[str, str]
     before: str = ""
@@ -49,12 +49,12 @@ class Started:
     # A script has what its parent has. Reading it there costs the run no time.
     binding: Mapping[str, Any] = field(default_factory=_own)
     missing: str = field(default="", repr=False)
-    is_missing: Path = Path()
+    missing_file: Path = Path()
     counts_tasks: bool = False
 
     def check(self, status: int) -> None:
         """Raise PhaseError if a script that ended with this status could not begin."""
-        if status == _NOT_FOUND and self.is_missing.exists():
+        if status == _NOT_FOUND and self.missing_file.exists():
             message, _, hint = self.missing.partition("\n")
             raise PhaseError(message, hint)
 
@@ -128,7 +128,7 @@ def start(placement: Placement, machine: str, exclusive: bool, directory: Path) 
         missing=f"the launcher {launcher.name} needs a program {program}, and there is none on "
         f"{platform.node()}\nHave load_env_script of machine {machine} load it, or give it another "
         f"launcher in kochi.yaml: machines: {machine}: launchers: {{{launcher.name}: ...}}",
-        is_missing=missing,
+        missing_file=missing,
         counts_tasks=launcher.text == MPIRUN,
     )
 

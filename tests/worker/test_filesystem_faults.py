@@ -146,13 +146,13 @@ COPY = ShellJob(script="cp in out", executable="/bin/bash")
 
 @pytest.mark.parametrize(
     ("call", "path", "shell"),
-    [("getattr", "/work", None), ("getattr", "/work", COPY), ("unlink", "/work/out", COPY)],
+    [("getattr", "/jobs", None), ("getattr", "/jobs", COPY), ("unlink", "/jobs/out", COPY)],
 )
 def test_a_job_begins_though_its_files_are_stale_for_a_moment(
     site: Site, call: str, path: str, shell: ShellJob | None
 ) -> None:
     with FaultyFilesystem(site.directory / "there", site.directory / "files") as files:
-        work = files.path / "work"
+        work = files.path / "jobs"
         work.mkdir()
         (work / "in").write_text("content")
         (work / "out").write_text("old")
