@@ -6,10 +6,11 @@ By itself it would leave its lock, which keeps the next Snakemake from this dire
 
 from __future__ import annotations
 
-import runpy
 import signal
+
+from snakemake_kochi.cli.turns import run_snakemake
 
 if __name__ == "__main__":
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # not below nohup
         signal.signal(signal.SIGHUP, signal.default_int_handler)
-    runpy.run_module("snakemake", run_name="__main__", alter_sys=True)
+    run_snakemake()

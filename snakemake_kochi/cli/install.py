@@ -89,7 +89,7 @@ def install_command(
         # machine, does not concern a recipe.
         words += ["--config", "kochi_experiments=[]"]
     # Jobs elsewhere would go on, and the next run waits for them.
-    module = "snakemake" if is_elsewhere else "snakemake_kochi.cli.hanging_up"
+    module = None if is_elsewhere else "snakemake_kochi.cli.hanging_up"
     call_snakemake(location, list(dict.fromkeys(targets)), words, variables, module)
 
 

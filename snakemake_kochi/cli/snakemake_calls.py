@@ -21,6 +21,7 @@ from snakemake_kochi.resources import workflow_directory
 
 _USES_OUR_RULES = re.compile(r"^\s*use\s+rule\s+\*\s+from\s+\w+\s*(#.*)?$", re.MULTILINE)
 
+_TURNS = "snakemake_kochi.cli.turns"
 _DRY_RUN = frozenset({"-n", "--dry-run", "--dryrun"})
 _ELSEWHERE = frozenset({"-d", "--directory"})  # Snakemake writes somewhere else
 _STATE = ("incomplete", "iocache", "locks", "log", "metadata")  # directories in .snakemake
@@ -31,17 +32,18 @@ def call_snakemake(
     targets: Sequence[str],
     options: Sequence[str],
     variables: Mapping[str, str] | None = None,
-    module: str = "snakemake",
+    module: str | None = None,
 ) -> NoReturn:
     """Print the command line and become Snakemake, which then handles signals and the exit status.
 
     The project's Snakefile is used if it has all rules of the library under their own names, else
-    the library's. `module` runs it.
+    the library's. `module` runs it, if not `_TURNS`.
     """
     command = snakemake_command(location, targets, options)
     _, environment = _command(location, [], variables or {})
     os.chdir(location.require_project().directory)
-    command[command.index("snakemake")] = module
+    if module:
+        command[command.index(_TURNS)] = module
     os.execve(sys.executable, command, environment)
 
 
@@ -120,7 +122,7 @@ def _command(
     sys.stdout.flush()
     sys.stderr.flush()
     # -P: as for the command `snakemake`, the project's own modules do not hide ours.
-    command = [sys.executable, "-P", "-m", "snakemake", *words]
+    command = [sys.executable, "-P", "-m", _TURNS, *words]
     return command, {**os.environ, **location.variables, **variables}
 
 

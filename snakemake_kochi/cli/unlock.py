@@ -40,14 +40,9 @@ def unlock_dead_run(
     terminal. Raises KochiError if it is none, when the answer is no, and when the run that holds
     the lock goes on or is still ending, and makes the same file.
     """
-    holders = [
-        state
-        for state in list_controllers(machine)
-        if any(lock.is_there for lock in state.locks)
-        and state.directory is not None
-        and is_same_directory(state.directory, str(directory))
+    dead = [
+        holder for holder in holders(machine, directory) if _is_dead(machine, holder, wanted, sleep)
     ]
-    dead = [holder for holder in holders if _is_dead(machine, holder, wanted, sleep)]
     if not dead:
         return
     who = ", ".join(
@@ -66,6 +61,17 @@ def unlock_dead_run(
         if lock.is_there:
             with contextlib.suppress(FileNotFoundError):
                 Path(lock.path).unlink()
+
+
+def holders(machine: MachinePaths, directory: Path) -> list[ControllerState]:
+    """The runs of Kochi, alive or dead, that have locked a directory."""
+    return [
+        state
+        for state in list_controllers(machine)
+        if any(lock.is_there for lock in state.locks)
+        and state.directory is not None
+        and is_same_directory(state.directory, str(directory))
+    ]
 
 
 def _is_dead(

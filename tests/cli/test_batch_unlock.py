@@ -28,12 +28,13 @@ ELSEWHERE = Node("elsewhere", "some-id", "some-boot", "pid:[1]")
 
 
 @contextmanager
-def running_batch(project: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A batch of which a run goes on until there is a file `go` beside the project."""
+def running_batch(project: Path, line: str = "    sh program") -> Iterator[subprocess.Popen[bytes]]:
+    """A batch that goes on before a line of its scripts until there is a file `go` beside the
+    project."""
     text = (project / "fib.yaml").read_text()
     script = f"    touch {project.parent}/begun\n"
     script += f"    until [ -e {project.parent}/go ]; do sleep 0.1; done\n"
-    (project / "fib.yaml").write_text(text.replace("    sh program", f"{script}    sh program"))
+    (project / "fib.yaml").write_text(text.replace(line, f"{script}{line}"))
     command = [*COMMAND, "batch", "fib.yaml", "test"]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -86,6 +87,27 @@ def test_a_batch_that_was_killed_is_unlocked_when_a_person_says_so(
     assert status == 0, said
     assert "Unlock the directory, and continue the run? [y/N]" in said
     assert (project / "results/local/fib/2_0.log").exists()
+
+
+def test_a_batch_waits_for_another_one_with_the_same_build(project: Path) -> None:
+    text = (project / "fib.yaml").read_text()
+    more = """\
+  more:
+    params: {n: 3}
+    artifacts: [{type: stdout, dest: "fib/more_${n}.log"}]
+build:
+"""
+    (project / "fib.yaml").write_text(text.replace("build:\n", more))
+    said = project.parent / "said"
+    with running_batch(project, "    cat code") as first, said.open("wb") as stream:
+        command = [*COMMAND, "batch", "fib.yaml", "more"]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stream) as second:
+            waiting = "Waiting for the end of a run that makes some of these files (process "
+            wait_until(lambda: f"{waiting}{first.pid} on " in said.read_text())
+            (project.parent / "go").touch()
+            assert (first.wait(), second.wait()) == (0, 0), said.read_text()
+    assert "locked" not in said.read_text()
+    assert (project / "results/local/fib/more_3.log").exists()
 
 
 def test_what_another_program_locked_is_left_to_snakemake(project: Path, shell: Kochi) -> None:
