@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from snakemake_kochi.cli.options import (
+    default_batch,
     git_remote_option,
     machine_option,
-    missing_batch,
     where_option,
 )
 from snakemake_kochi.cli.output import say
@@ -95,7 +95,7 @@ def command(machine: str | None, file: str, name: str | None, **given: Any) -> i
         return run_on_machines(location, experiment, name, wanted, asked.runs)
     if location.is_elsewhere:
         return _elsewhere(location, asked)
-    name = name or missing_batch("NAME", load(project, path))
+    name = name or default_batch("NAME", load(project, path))
     if asked.pause or asked.resume:
         from snakemake_kochi.cli.part import order_pause, order_resume
 

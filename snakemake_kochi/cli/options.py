@@ -8,7 +8,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -95,8 +95,13 @@ def where_option(function: _Function) -> _Function:
     )(function)
 
 
-def missing_batch(argument: str, experiment: Experiment) -> NoReturn:
-    """Raises click.UsageError: the name of a batch was not given."""
+def default_batch(argument: str, experiment: Experiment) -> str:
+    """The name of the batch to use where none was given. Raises click.UsageError if none has the
+    name `default`."""
+    from snakemake_kochi.project.short_forms import DEFAULT_BATCH
+
+    if DEFAULT_BATCH in experiment.batches:
+        return DEFAULT_BATCH
     names = ", ".join(experiment.batches)
     raise click.UsageError(
         f"Missing argument '{argument}', the name of a batch. {experiment.file} has these: {names}"

@@ -14,6 +14,7 @@ import click
 from snakemake_kochi.cli.options import json_option
 from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+from snakemake_kochi.project.short_forms import DEFAULT_BATCH
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.plots import Plot
@@ -56,7 +57,7 @@ _all_code = click.option(
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, a row for each run.")
 @json_option
 @click.argument("file", metavar="FILE.yaml")
-@click.argument("batch")
+@click.argument("batch", default=DEFAULT_BATCH)
 def table_command(
     machine: str | None,
     commit: str | None,
@@ -145,7 +146,7 @@ def _as_markdown(found: PublishedBatch) -> str:
     help="Whether a linear vertical axis begins at zero.",
 )
 @click.argument("file", metavar="FILE.yaml")
-@click.argument("batch")
+@click.argument("batch", default=DEFAULT_BATCH)
 def plot_command(
     machine: str | None,
     commit: str | None,

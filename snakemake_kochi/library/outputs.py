@@ -19,6 +19,7 @@ from snakemake_kochi.phases.products import digest_of, read_build, read_manifest
 from snakemake_kochi.phases.sources import determining
 from snakemake_kochi.project.plots import Plot, stems
 from snakemake_kochi.project.recipes import Recipe
+from snakemake_kochi.project.short_forms import DEFAULT_BATCH
 from snakemake_kochi.project.values import encode_component
 
 _MANIFEST = "manifest.json"
@@ -32,8 +33,9 @@ def identifier(text: str) -> str:
 
 
 def batch_rule(experiment: str, batch: str) -> str:
-    """The name of the rule that is the target of a batch."""
-    return f"{identifier(experiment)}_{identifier(batch)}"
+    """The name of the rule that is the target of a batch: of `default`, the experiment's."""
+    name = identifier(experiment)
+    return name if batch == DEFAULT_BATCH else f"{name}_{identifier(batch)}"
 
 
 def run_rule(batch: str, index: int) -> str:

@@ -18,7 +18,7 @@ from snakemake_kochi.errors import NameNotFoundError, for_snakemake, nearest
 from snakemake_kochi.library.requested import Verbatim, inspected, verbatim
 from snakemake_kochi.project.grid import Grid, Point
 from snakemake_kochi.project.templates import Template as ParameterTemplate
-from snakemake_kochi.project.values import encode_component
+from snakemake_kochi.project.values import ABSENT, encode_component
 
 # Attributes of Snakemake's list of wildcards, which have a meaning already.
 _TAKEN_NAMES = frozenset({*dir(list), "get", "items", "keys", "update"})
@@ -27,8 +27,6 @@ _ENDLESS = re.compile(r"(.+?)\1{18,}$", re.DOTALL)
 # Above this many values an alternation makes every match slow; a general pattern is checked
 # against all points instead (see `_tells_apart`).
 _ALTERNATION_LIMIT = 64
-# In place of the value of a sub-parameter that a point does not have; no encoded value is equal.
-ABSENT = "%absent"
 # characters of a value in a file name, before its digest replaces the rest
 _LONGEST = 64
 
@@ -93,11 +91,9 @@ def run_groups(grid: Grid, artifact_directory: str, record_directory: str) -> tu
     whole.append((f"{record_directory}/", *record_end, "/record.json"))
     encode = encode_component if templates else short_component
     points = [_values(grid, point, encode) for point in grid.points]
-    if not templates:
-        for values in points:
-            for part in record_end:
-                if isinstance(part, Reference):
-                    values.setdefault(part.name, ABSENT)
+    for values in points:
+        for name in frozenset.union(*map(_references, whole)):
+            values.setdefault(name, ABSENT)
     named = [_references(template) - {"batch_name"} for template in whole]
     common = frozenset.intersection(*named)
     endless = {value for values in points for value in values.values() if _looks_endless(value)}

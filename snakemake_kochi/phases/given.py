@@ -16,6 +16,7 @@ from snakemake_kochi.project.document import decode_text, read_yaml, section
 from snakemake_kochi.project.machine_facts import STANDARD_FACTS
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.parameters import CSV, Given
+from snakemake_kochi.project.short_forms import write_out
 from snakemake_kochi.project.values import CODE
 from snakemake_kochi.snapshot import read_file
 
@@ -132,9 +133,11 @@ def _csv_files(file: str, text: str) -> Iterator[str]:
     if not _MAY_USE_CSV.search(text):
         return
     try:
-        data = read_yaml(file, text).data
+        document = read_yaml(file, text)
     except ConfigError:
         return  # told when it is read as an experiment
+    write_out(document)
+    data = document.data
     for batch in section(data, "batches").values() if isinstance(data, dict) else ():
         grids = batch.get("grids") if isinstance(batch, dict) else None
         for grid in [batch, *(grids if isinstance(grids, list) else ())]:

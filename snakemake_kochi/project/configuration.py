@@ -32,6 +32,7 @@ from snakemake_kochi.project.recording import DEFAULT_FACTS, Recording, read_rec
 from snakemake_kochi.project.request_keys import plain_request_of
 from snakemake_kochi.project.requirements import check_recipes, requirements
 from snakemake_kochi.project.shape import check_shape
+from snakemake_kochi.project.short_forms import write_out_recipes
 from snakemake_kochi.project.values import environment_name, path_problem, value_problem
 from snakemake_kochi.quantities import memory_of
 
@@ -149,6 +150,7 @@ def load_project(
         inside = file.is_relative_to(directory)
         shown = file.relative_to(directory).as_posix() if inside else str(file)
     document = read_yaml(shown, text)
+    write_out_recipes(document)
     if not check_shape(document, _SCHEMA):
         document.problems.raise_all()
     below = tuple(_read_common(each) for each in common or () if each.file != str(file))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from snakemake_kochi.project.grid import (
 from snakemake_kochi.project.launchers import launcher_problem
 from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.project.metrics import batch_metrics, batch_quantities, read_metrics
-from snakemake_kochi.project.parameters import Given, entries_of, flattened
+from snakemake_kochi.project.parameters import Given, Sweep, entries_of, flattened
 from snakemake_kochi.project.plots import batch_plots, check_plots, read_plots
 from snakemake_kochi.project.preparation import read_prepare
 from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems, check_name
@@ -44,9 +44,11 @@ from snakemake_kochi.project.remarks import note_remarks
 from snakemake_kochi.project.request_keys import check_request_keys, merged
 from snakemake_kochi.project.requirements import check_recipes, requirements
 from snakemake_kochi.project.shape import check_shape
+from snakemake_kochi.project.short_forms import write_out
 from snakemake_kochi.project.sweep_file import SweepReader
 from snakemake_kochi.project.templates import Template, TemplateError, parse_value
 from snakemake_kochi.project.values import CODE
+from snakemake_kochi.project.visibility import depend_params
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.isolation import Isolation
@@ -64,6 +66,7 @@ def load_experiment(
     can be made that uses facts or other files. Raises ConfigError with a line per problem.
     """
     document = read_yaml(file, text)
+    write_out(document)
     if not check_shape(document, "experiment.schema.yaml"):
         document.problems.raise_all()
     experiment = replace(_Reader(document, file).experiment(), given=given)
@@ -131,6 +134,13 @@ class _Reader:
         data = self.data
         sources = data.get("sources")
         self._check_rule_names(section(data, "batches"))
+        batches = {
+            name: self._batch(name, value if isinstance(value, dict) else {})
+            for name, value in section(data, "batches").items()
+        }
+        anywhere = dict.fromkeys(section(data, "default_params"))
+        for batch in batches.values():
+            anywhere |= dict.fromkeys(batch.parameters)
         return Experiment(
             name=experiment_name(self.file),
             file=self.file,
@@ -138,12 +148,9 @@ class _Reader:
             default_name=self._default_name,
             default_queue=self._default_queue,
             default_duplicates=self._duplicates(data.get("default_duplicates"), 1),
-            build=self._phase(self._merged({}, "build", ()), ("build",)),
-            run=self._phase(self._merged({}, "run", ()), ("run",)),
-            batches=FrozenDict(
-                (name, self._batch(name, value if isinstance(value, dict) else {}))
-                for name, value in section(data, "batches").items()
-            ),
+            build=self._phase(self._merged({}, "build", ()), ("build",), anywhere),
+            run=self._phase(self._merged({}, "run", ()), ("run",), anywhere),
+            batches=FrozenDict(batches),
             sources=None if sources is None else self._sources(sources),
             metrics=FrozenDict(read_metrics(section(data, "metrics"), ("metrics",), self.problems)),
             requirements=requirements(data, (), self.problems),
@@ -151,7 +158,7 @@ class _Reader:
             recording=read_recording(data, self.problems),
             quantities=batch_quantities(data, {}, (), self.problems),
             plots=read_plots(data.get("plots"), ("plots",), self.problems),
-            prepare=read_prepare(data, {}, (), self.problems),
+            prepare=read_prepare(data, {}, (), anywhere, self.problems),
         )
 
     def _batch(self, name: str, data: dict[str, Any]) -> Batch:
@@ -161,7 +168,12 @@ class _Reader:
         seeds: list[Scalar | None] = [data.get("seed"), self.data.get("seed")]
         sweeps = self._sweeps.sweeps(name, data)
         own = [flattened(sweep.parameters) for sweep in sweeps]
+        entries = entries_of(own)
+        known = (*section(self.data, "default_params"), *entries)
+        run = self._phase(self._merged(data, "run", path), (*path, "run"), known)
         artifacts = self._artifacts(data.get("artifacts"), (*path, "artifacts"))
+        if "artifacts" not in data and run.script.strip():
+            artifacts = (Artifact("stdout", self._default_dest(name, sweeps), None),)
         types = {artifact.type for artifact in artifacts}
         has_output = "stdout" in types or (None if _UNKNOWN_TYPE in types else False)
         metrics = batch_metrics(self.data, data, path, has_output, self.problems)
@@ -170,22 +182,32 @@ class _Reader:
             job_name=self._job_name(data.get("name"), (*path, "name")) or self._default_name,
             queue=self._queue(data.get("queue"), (*path, "queue")) or self._default_queue,
             duplicates=self._duplicates(data.get("duplicates"), default_duplicates),
-            parameters=FrozenDict(entries_of(own)),
+            parameters=FrozenDict(entries),
             artifacts=artifacts,
             requirements=requirements(data, path, self.problems),
-            build=self._phase(self._merged(data, "build", path), (*path, "build")),
-            run=self._phase(self._merged(data, "run", path), (*path, "run")),
+            build=self._phase(self._merged(data, "build", path), (*path, "build"), known),
+            run=run,
             metrics=metrics,
             quantities=batch_quantities(self.data, data, path, self.problems),
             plots=batch_plots(self.data, data, path, metrics, self.problems),
             sweeps=sweeps,
             sometimes=self._sweeps.sometimes(sweeps),
-            prepare=read_prepare(self.data, data, path, self.problems),
+            prepare=read_prepare(self.data, data, path, known, self.problems),
             has_code=CODE in data and not is_null(data[CODE]),
             machines=self._machines(data.get("machines"), (*path, "machines")),
             order=optional_text(data.get("order") or self.data.get("order")) or ROUNDS,
             seed=next((each.whole_number for each in seeds if each is not None), None),
         )
+
+    def _default_dest(self, batch: str, sweeps: Iterable[Sweep]) -> str:
+        """A destination for the output of each point: by the parameters with several values."""
+        names = dict.fromkeys(name for sweep in sweeps for name in sweep.varying)
+        parts = [f"{name}=${{{name}}}" for name in names]
+        # Two in each component of the path, which has 255 bytes.
+        parts = ["_".join(parts[index : index + 2]) for index in range(0, len(parts), 2)]
+        last = f"{parts.pop()}_" if parts else ""
+        above = "/".join([experiment_name(self.file), "${batch_name}", *parts])
+        return f"{above}/{last}${{duplicate}}.log"
 
     def _machines(self, value: Any, path: KeyPath) -> tuple[str, ...]:
         found = names(value) or ()
@@ -233,11 +255,10 @@ class _Reader:
     def _duplicates(self, value: Scalar | None, default: int) -> int:
         return default if value is None else value.whole_number
 
-    def _phase(self, data: Mapping[str, Any], path: KeyPath) -> Phase:
-        depend = data.get("depend_params")
-        named = depend if isinstance(depend, list) else []
+    def _phase(self, data: Mapping[str, Any], path: KeyPath, known: Collection[str]) -> Phase:
+        """`known`: the parameters that there are."""
         return Phase(
-            depend_params=tuple(dict.fromkeys(str(name) for name in named if name is not None)),
+            depend_params=depend_params(data, known),
             script=script(data.get("script")),
             strict="strict" not in data or data["strict"].is_true,
             exclusive="exclusive" not in data or data["exclusive"].is_true,

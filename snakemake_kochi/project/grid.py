@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from snakemake_kochi.files import is_name
@@ -15,6 +16,7 @@ from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.requests import NO_REQUEST, Request
 from snakemake_kochi.project.templates import Template
 from snakemake_kochi.project.values import (
+    ABSENT,
     SUBSTITUTED,
     has_control_character,
     parameter_variables,
@@ -194,18 +196,29 @@ class PointTexts:
             ),
         )
 
-    def knowing(self, parameters: Collection[str]) -> PointTexts:
-        """With only the templates that need no other parameters; the others are left empty."""
+    @cached_property
+    def _of_destinations(self) -> frozenset[str]:
+        return frozenset(name for _, dest, _ in self.artifacts for name in dest.names)
 
-        def known(template: Template | None) -> bool:
+    def knowing(self, parameters: Collection[str], sometimes: Collection[str]) -> PointTexts:
+        """With only the templates that need no other parameters; the others are left empty. A
+        destination has a word for a parameter that only other points have, one of `sometimes`."""
+
+        def known(template: Template | None, others: Collection[str] = ()) -> bool:
             names = template.names if template else ()
-            return all(name in parameters or name in SUBSTITUTED for name in names)
+            return all(
+                name in parameters or name in SUBSTITUTED or name in others for name in names
+            )
 
         return PointTexts(
             self.name if known(self.name) else _NOTHING,
             self.queue if known(self.queue) else None,
             tuple(
-                (type_, dest if known(dest) else _NOTHING, src if known(src) else None)
+                (
+                    type_,
+                    dest if known(dest, sometimes) else _NOTHING,
+                    src if known(src) else None,
+                )
                 for type_, dest, src in self.artifacts
             ),
         )
@@ -214,8 +227,7 @@ class PointTexts:
         """The names that are not among the parameters, and the keys of a batch with them."""
         keys: list[tuple[KeyPath, Template | None]] = [(("name",), self.name)]
         keys.append((("queue",), self.queue))
-        for index, (_, dest, src) in enumerate(self.artifacts):
-            keys.append((("artifacts", index, "dest"), dest))
+        for index, (_, _, src) in enumerate(self.artifacts):
             keys.append((("artifacts", index, "src"), src))
         for key, template in keys:
             for name in template.names if template else ():
@@ -234,6 +246,8 @@ class PointTexts:
         number = {"duplicate": str(duplicate)}
         raw = {**parameters, "batch_name": batch, **number}
         safe = encoded | number
+        for name in self._of_destinations:
+            safe.setdefault(name, ABSENT)
         return Point(
             parameters=parameters,
             duplicate=duplicate,

@@ -44,6 +44,11 @@ class ParameterValues:
     def on(self, machine: str) -> bool:
         return self.machines is None or machine in self.machines
 
+    @property
+    def has_several(self) -> bool:
+        """Whether there may be several values."""
+        return bool(self.series) or len(self.values) > 1
+
     def parsed(self) -> tuple[Value, ...]:
         """The values, or the arguments of a series that may refer to something."""
         if self.series == CSV:
@@ -153,6 +158,13 @@ class Sweep:
         for name, choices in self.parameters.items():
             found |= dict(_places_below(choices, self.places[name]))
         return found
+
+    @property
+    def varying(self) -> Iterator[str]:
+        """The parameters that are written with several values."""
+        for name, choices in flattened(self.parameters).items():
+            if any(choice.has_several for choice in choices):
+                yield name
 
     def place_of(self, name: str) -> KeyPath:
         """The key of a parameter in the file."""

@@ -60,7 +60,7 @@ def make_points(
         encoded["batch_name"] = encodings[batch.name]
         names = tuple(parameters)
         if names not in known:
-            known[names] = all_texts.knowing(names)
+            known[names] = all_texts.knowing(names, batch.sometimes)
             for at_key, missing in all_texts.missing(names):
                 if missing in batch.sometimes:
                     said = without_parameter(missing, parameters, batch.parameters)

@@ -5,7 +5,7 @@ Every run of a batch that has one loads this module, so it imports neither YAML 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,14 +45,20 @@ class Step:
 
 
 def read_prepare(
-    top: Mapping[str, Any], batch: Mapping[str, Any], path: KeyPath, problems: Problems
+    top: Mapping[str, Any],
+    batch: Mapping[str, Any],
+    path: KeyPath,
+    known: Collection[str],
+    problems: Problems,
 ) -> Step | None:
     """The `prepare` script of a batch at `path`, or that of the file (`batch`, `path` are empty).
+    `known`: the parameters that there are.
 
     Keys of the batch replace those of the file, one by one. A script without text is none.
     """
     # Imported here: a run reads no YAML.
     from snakemake_kochi.project.document import script, section
+    from snakemake_kochi.project.visibility import depend_params
 
     data = section(top, "prepare") | section(batch, "prepare")
     own, shared = (*path, "prepare"), ("prepare",)
@@ -65,7 +71,7 @@ def read_prepare(
             problems.add_once(place, "the key 'script' is missing", shared)
         return None
     step = Step(
-        depend_params=_names(data.get("depend_params")) or (),
+        depend_params=depend_params(data, known),
         script=script(data["script"]),
         strict="strict" not in data or data["strict"].is_true,
         sources=_names(data.get("sources")),

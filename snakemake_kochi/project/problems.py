@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +21,7 @@ class SourceMap:
     """The line of each key of a file, counted from 1."""
 
     file: str
-    lines: Mapping[KeyPath, int]
+    lines: dict[KeyPath, int]
 
     def line(self, path: KeyPath) -> int | None:
         """The line of a key, or of the nearest key around it."""
@@ -38,6 +38,8 @@ class SourceMap:
         """The beginning of such a line: `fib.yaml:12: batches.small.artifacts[0].dest`."""
         line = self.line(path)
         position = self.file if line is None else f"{self.file}:{line}"
+        if path[:2] == ("batches", "default") and ("batches",) not in self.lines:
+            path = path[2:]  # the only batch of a file is written at its top level
         key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
         return f"{position}: {_shortened(key.removeprefix('.'), 300)}" if key else position
 

@@ -79,11 +79,12 @@ def _validator(name: str) -> Any:
 
 def is_experiment(text: str) -> bool:
     """Whether a text is an experiment: a YAML mapping with a mapping under the key `run`, or, if
-    it is only to be built, under both `build` and `batches`.
+    it is only to be built, under both `build` and `batches`; or with parameters at its top level
+    and a script.
 
     A text that is not valid YAML but has a line `run:` counts, too: reading it reports the error.
     """
-    if "run" not in text and "batches" not in text:
+    if not re.search("run|build", text):
         return False
     try:
         node = compose("", text)
@@ -97,7 +98,10 @@ def is_experiment(text: str) -> bool:
         if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.MappingNode)
     }
     # Files of other programs have a `build`, too.
-    return "run" in mappings or {"build", "batches"} <= mappings
+    if "run" in mappings or {"build", "batches"} <= mappings:
+        return True
+    scripts = {key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
+    return bool(mappings & {"params", "batches"}) and bool(scripts & {"run", "build"})
 
 
 def check_shape(document: Document, schema: str) -> bool:
@@ -240,6 +244,8 @@ def _in_words(error: Any) -> str:
             if isinstance(instance, dict) and "script" in str(error.absolute_path):
                 said += "; quote a line that contains ': '"
             return said
+        case "pattern":
+            return f"NAME:RECIPE was expected, not {_found(instance)}"
         case "enum":
             said = nearest(str(instance), list(filter(None, error.validator_value)))
             otherwise = error.schema.get("x-otherwise")  # our own word

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import re
 import urllib.parse
@@ -24,6 +25,10 @@ TABLE_COLUMNS = ("run_seconds", "run_node", "run_started", "run_machine", "run_w
 # The parameter that a batch has by its key `code`, and its value for the code as it is here.
 CODE = "code"
 WORKING_TREE = "working-tree"
+_LONGEST = 90  # characters of a value in a path
+# In a path, in place of the value of a parameter that a point does not have. No encoded value is
+# equal.
+ABSENT = "%absent"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _NOT_IN_VARIABLES = re.compile(r"[^A-Z0-9_]")
 _SAFE = "._+=,@:-~"
@@ -167,13 +172,18 @@ def looks_like_list(text: str) -> bool:
 def encode_component(text: str) -> str:
     """A value as part of one component of a path; two values never become the same text.
 
-    Percent-encoding (RFC 3986), and %empty for the empty value.
+    Percent-encoding (RFC 3986), and %empty for the empty value. A digest replaces the rest of one
+    that leaves no room for others in a component.
     """
     if not text:
         return "%empty"
     if text in (".", ".."):
         return text.replace(".", "%2E")
-    return urllib.parse.quote(text, safe=_SAFE)
+    encoded = urllib.parse.quote(text, safe=_SAFE)
+    if len(encoded) <= _LONGEST:
+        return encoded
+    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{encoded[:16]}%{digest[:32]}"
 
 
 def parse_assignment(text: str) -> tuple[str, str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from snakemake_kochi.project.document import script
 from snakemake_kochi.project.parameters import Parameters, ParameterValues, Sweep, flattened
 from snakemake_kochi.project.requests import request_texts
 from snakemake_kochi.project.requirements import names_in
 from snakemake_kochi.project.templates import Template, parse_value
-from snakemake_kochi.project.values import CODE
+from snakemake_kochi.project.values import CODE, environment_name
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment
@@ -50,6 +51,18 @@ def variables_needed(script: str) -> list[str]:
 def variables_mentioned(text: str) -> Iterator[str]:
     """The variables KOCHI_PARAM_... in a text, which may set them."""
     return (found[0] for found in _MENTIONED.finditer(text))
+
+
+def depend_params(data: Mapping[str, Any], known: Collection[str]) -> tuple[str, ...]:
+    """The parameters that a script sees: those that its section lists, by default those of the
+    `known` ones that its text mentions."""
+    listed = data.get("depend_params")
+    if isinstance(listed, list):
+        return tuple(dict.fromkeys(str(name) for name in listed if name is not None))
+    mentioned = set(variables_mentioned(script(data.get("script"))))
+    return tuple(
+        name for name in dict.fromkeys(known) if f"{_PREFIX}{environment_name(name)}" in mentioned
+    )
 
 
 def unseen_parameters(experiment: Experiment, batch: Batch) -> dict[str, Sweep]:
@@ -119,7 +132,7 @@ def _factors(sweep: Sweep) -> Iterator[set[str]]:
 
 def _factors_of(parameters: Parameters) -> Iterator[set[str]]:
     for name, choices in parameters.items():
-        if any(choice.series or len(choice.values) > 1 for choice in choices):
+        if any(choice.has_several for choice in choices):
             yield {name, *flattened({name: choices})}
         for choice in choices:
             for below in choice.below:

@@ -107,7 +107,7 @@ def test_a_dest_that_is_the_directory_of_another_batch_s_is_an_error() -> None:
     ],
 )
 def test_a_dest_that_is_a_batch_s_own_table_is_an_error(dest: str, expected: str) -> None:
-    (line,) = said(f"  a:\n  b: {{{artifacts(dest)}}}")
+    (line,) = said(f"  a: {{artifacts: []}}\n  b: {{{artifacts(dest)}}}")
     assert line.startswith("e.yaml:4: batches.b.artifacts[0].dest: ")
     assert expected in line
 

@@ -32,7 +32,7 @@ batches:
     artifacts: [{type: stdout, dest: 'fib/${duplicate}.log'}]
     build: {depend_params: [n_input]}
     run: {script: ./other, exclusive: false}
-  plain:
+  plain: {artifacts: []}
 build: {depend_params: [debug], script: [make, make check]}
 run: {depend_params: [n_workers, n_input], script: ./fib, strict: false}
 """
@@ -267,7 +267,12 @@ def test_the_environment_holds_only_what_the_phase_depends_on() -> None:
             "run: {script: x}\ndefault_params: {a: [{value: $b}], b: $a}",
             "parameters refer to each other in a circle: a -> b -> a",
         ),
-        ("run: x", "run: a mapping (key: value) was expected, not the text 'x'"),
+        (
+            "run: ",
+            "run: a single value or a list or a mapping (key: value) was expected, not nothing",
+        ),
+        ("run: x\nbatches: {b: }\nparams: {a: 1}", "unknown key beside 'batches'; write default_p"),
+        ("run: x\ndepends: [v]", "depends[0]: NAME:RECIPE was expected, not the text 'v'"),
         ("run: {script: x, exclusiv: no}", "run.exclusiv: unknown key, did you mean 'exclusive'?"),
         ("run: {script: x}\nbuild: {exclusive: no}", "build.exclusive: unknown key"),
         ("run: {script: x, depend_params: [a]}", "run.depend_params: there is no parameter 'a'"),
@@ -334,7 +339,7 @@ def test_a_mistake_in_the_file_is_reported_with_its_key(text: str, expected: str
             "batches.b.metrics.a: this is also a parameter",
         ),
         (
-            "{metrics: {t: (x)}}",
+            "{metrics: {t: (x)}, artifacts: []}",
             "batches.b.metrics: metrics are read from a run's standard output; add an artifact of "
             "type stdout",
         ),
@@ -353,7 +358,7 @@ def test_a_mistake_in_the_file_is_reported_with_its_key(text: str, expected: str
             "batches.b.name: 'a\\nb': a job's name cannot contain control characters",
         ),
         ("x", "batches.b: a mapping (key: value) was expected, not the text 'x'"),
-        ("{run: x}", "batches.b.run: a mapping (key: value) was expected"),
+        ("{run: [{a: b}]}", "batches.b.run.script[0]: a single value was expected, not a mapping"),
         ("{params: [a]}", "batches.b.params: a mapping (key: value) was expected"),
         ("{run: {depend_params: [[a]]}}", "batches.b.run.depend_params[0]: a text was expected"),
         ("{run: {script: [{a: b}]}}", "quote a line that contains ': '"),
@@ -462,6 +467,8 @@ def test_without_a_project_requirements_are_not_checked() -> None:
         ("{run: {script: x}}", True),
         ("run: {}", True),
         ("run: x", False),
+        ("{run: x, params: {n: 1}}", True),
+        ("{run: x, batches: {b: {}}}", True),
         ("a: {run: {script: x}}", False),
         ("- run", False),
         ("", False),
@@ -470,7 +477,8 @@ def test_without_a_project_requirements_are_not_checked() -> None:
         ("a: [run", False),
         ("{build: {script: x}, batches: {b: {}}}", True),
         ("build: {script: x}", False),  # as in .gitlab-ci.yml
-        ("{batches: {}, build: x}", False),
+        ("{batches: {}, build: x}", True),
+        ("{params: {}, branches: {}}", False),
     ],
 )
 def test_an_experiment_is_recognised_by_its_keys(text: str, result: bool) -> None:

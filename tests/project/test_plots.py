@@ -27,7 +27,7 @@ batches:
     plots:
       - {metric: own, lines: threads, panels: [n, flags], scale: log, where: {threads: [1, 2]}}
       - {name: near, metric: own, y_from_zero: no, x_scale: linear}
-  silent:
+  silent: {artifacts: []}
 run: {depend_params: [threads, n, flags], script: x}
 """
 

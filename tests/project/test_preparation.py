@@ -55,7 +55,7 @@ def test_an_experiment_without_the_key_has_none() -> None:
         ("batches: {b: {prepare: {strict: true}}}\n", "b.prepare: the key 'script' is missing"),
         ("prepare: {script: x, depend_params: [m]}\n", "there is no parameter 'm'"),
         ("prepare: {script: x, sources: [../a]}\n", "without '..', was expected"),
-        ("prepare: make\n", "prepare: "),
+        ("prepare: {make: x}\n", "prepare"),
         *(
             (
                 f"prepare: {{script: x, {other}}}\n",

@@ -200,10 +200,6 @@ def test_the_parameters_that_only_some_points_have_vary() -> None:
     ("batch", "where"),
     [
         ("params: {s: {a: {x: 1}, b: {}}, d: '`2 * $x`'}", "params.d"),
-        (
-            'params: {s: {a: {x: 1}, b: {}}}\nartifacts: [{type: stats, dest: "${s}_${x}"}]',
-            "artifacts[0].dest",
-        ),
         ("params: {s: {a: {x: 1}, b: {}}}\nname: run_${x}", "name"),
         ("params: {s: {a: {x: 1}, b: {}}}\nrun: {cores: $x}", "run.cores"),
     ],

@@ -29,7 +29,7 @@ def test_a_variable_of_a_parameter_that_the_script_does_not_see_is_an_error_with
     text = """\
     default_params: {n: 1, n-workers: 2, debug: 0}
     build:
-      script: cc -D$KOCHI_PARAM_DEBUG
+      {depend_params: [], script: cc -D$KOCHI_PARAM_DEBUG}
     run:
       depend_params: [n]
       script: |
@@ -90,12 +90,32 @@ def test_a_variable_that_a_script_may_set_or_test_itself_is_not_needed(
 
 
 def test_a_variable_that_kochi_yaml_may_set_and_a_script_that_is_not_strict_are_no_errors() -> None:
-    text = "default_params: {n: 1}\nrun: {script: 'echo $KOCHI_PARAM_N', strict: STRICT}\n"
+    text = "default_params: {n: 1}\nrun: {script: 'echo $KOCHI_PARAM_N', depend_params: [], S}\n"
+    text = text.replace("S}", "strict: STRICT}")
     load_experiment("e.yaml", text.replace("STRICT", "false"), None)
     text = text.replace("STRICT", "true")
     assert len(refused(text)) == 1
     load = "machines: {local: {load_env_script: export KOCHI_PARAM_N=1}}"
     load_experiment("e.yaml", text, load_project(Path("/nowhere"), load))
+
+
+def test_without_a_list_a_script_sees_the_parameters_that_it_mentions() -> None:
+    text = """\
+    default_params: {n: 1, n-workers: 2, debug: 0, unused: 1}
+    build: cc -D${KOCHI_PARAM_DEBUG:-x}
+    run: ./a $KOCHI_PARAM_N_WORKERS $KOCHI_PARAM_N
+    prepare: [echo, echo $KOCHI_PARAM_X]
+    batches:
+      shared: {params: {n: [1, 2], x: 1}}
+      own: {params: {x: 1}, run: 'echo $KOCHI_PARAM_X'}
+    """
+    found = load_experiment("e.yaml", text, None)
+    shared, own = found.batches["shared"], found.batches["own"]
+    assert shared.prepare is not None
+    assert shared.build.depend_params == ("debug",)
+    assert shared.run.depend_params == ("n", "n-workers")
+    assert shared.prepare.depend_params == ("x",)
+    assert own.run.depend_params == ("x",)
 
 
 def test_a_parameter_that_varies_and_that_no_script_sees_is_remarked_upon_with_the_line() -> None:

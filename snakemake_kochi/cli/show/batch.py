@@ -19,9 +19,9 @@ from tabulate import tabulate
 
 from snakemake_kochi.cli.options import (
     COUNT,
+    default_batch,
     json_option,
     machine_option,
-    missing_batch,
     where_option,
 )
 from snakemake_kochi.cli.output import (
@@ -102,7 +102,7 @@ def batch_command(
     location = find_location(machine)
     project = location.require_project()
     path = path_in_project(project, file)
-    batch = batch or missing_batch("BATCH", load(project, path))
+    batch = batch or default_batch("BATCH", load(project, path))
     points = Points(location, path, batch, conditions)
     page = _Page(points, path, wanted, limit, is_all)
     if not follow:

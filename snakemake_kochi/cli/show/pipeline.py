@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from snakemake_kochi.cli.options import json_option, machine_option, missing_batch, where_option
+from snakemake_kochi.cli.options import default_batch, json_option, machine_option, where_option
 from snakemake_kochi.cli.output import print_json, remark, say, shown
 from snakemake_kochi.errors import KochiError
 
@@ -52,7 +52,7 @@ def pipeline_command(
     location = find_location(machine)
     project = location.require_project()
     path = path_in_project(project, file)
-    batch = batch or missing_batch("BATCH", load(project, path))
+    batch = batch or default_batch("BATCH", load(project, path))
     os.chdir(project.directory)
     globs = globs_with(project, path) or EXPERIMENT_GLOBS
     freeze = take_freeze(Path.cwd(), location.machine.name, globs, named=path)
