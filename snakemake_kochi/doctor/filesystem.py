@@ -119,7 +119,9 @@ def examine_space(
         least = max(_LEAST_INODES, _LEAST_SHARE * found.f_files)
         is_short = is_short or found.f_favail < min(least, found.f_files)
     if is_short:
-        return Finding("warning", said, "Free some space: results that cannot be written are lost.")
+        # Workers keep what they cannot write, until their allocation ends.
+        why = "on a full disk no job starts, and results wait in their workers."
+        return Finding("warning", said, f"Free some space: {why}")
     return Finding("ok", f"{said} (a quota may leave less)")
 
 
