@@ -47,12 +47,18 @@ _PAUSE = 0.2
 _FAULT = "The run cannot check its workers at the moment"
 
 
-def _how_to_fit(machine: Machine, keys: Sequence[str]) -> str:
-    """What to do about a job that needs more than these keys of `allocation` allow."""
+def _how_to_fit(machine: Machine, keys: Sequence[str], seconds: float | None) -> str:
+    """What to do about a job that needs more than these keys of `allocation` allow.
+
+    `seconds`: the time limit; it is the partition's if the machine has another one or none.
+    """
     is_set = [key for key in keys if key in machine.allocation_files]
     if machine.scheduler is None:  # an alloc_script, which has no partitions
         return f"Request less, or change {machine.allocation_at(is_set or keys)}."
-    limit = machine.allocation_at(is_set) if is_set else "that of the partition's largest node"
+    if "time" in keys and machine.allocation.time != seconds:
+        limit = "that of the partition"
+    else:
+        limit = machine.allocation_at(is_set) if is_set else "that of the partition's largest node"
     return f"The limit is {limit}. Request less, or choose another partition."
 
 
@@ -168,7 +174,7 @@ class AllocatedWorkers:
         if why := obstacle(wanted, limits):
             raise KochiError(
                 f"rule {rule}: no allocation on machine {machine} can run it: {why}",
-                _how_to_fit(self._machine, exceeded(wanted, limits)),
+                _how_to_fit(self._machine, exceeded(wanted, limits), limits.seconds),
             )
         return wanted
 
