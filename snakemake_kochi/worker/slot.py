@@ -288,7 +288,9 @@ class Slot:
             reason = "timeout"
             detail = self._why_timeout
         elif self._out_of_memory is not None:
-            reason, detail = "out of memory", self._out_of_memory
+            asked = ticket.resources.memory_mb
+            own = f"requested {asked} MiB" if asked else "requested no memory (mem_mb)"
+            reason, detail = "out of memory", f"{self._out_of_memory}; the job {own}"
         elif self._exit.signal is not None:
             reason = "signal"
         elif self._exit.status != 0:

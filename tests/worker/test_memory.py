@@ -92,17 +92,19 @@ def test_a_job_over_its_memory_limit_is_out_of_memory_and_its_worker_and_neighbo
     worker = start_in_cage(stay=True, cores=2)
     site.wait_for("ready")
     assert find_worker(site.machine, 0).capacity.memory_mb == LIMIT_MB
-    site.submit(f"exec {EATER}")
+    site.submit(f"exec {EATER}", memory_mb=100)
     result = site.ended(1).result
     assert (result.reason, result.signal) == ("out of memory", signal.SIGKILL)
     said = result.describe()
     assert said.startswith("out of memory: the kernel killed a process in the memory group of 256")
     assert f"oom_kill in {cage.directory}" in said
+    assert said.endswith("; the job requested 100 MiB")
     assert worker.poll() is None
     # The kernel kills a child of the job, and the job fails as a consequence.
     site.submit(f"{EATER}; exit 3")
     result = site.ended(2).result
     assert (result.reason, result.exit_status) == ("out of memory", 3)
+    assert result.detail.endswith("; the job requested no memory (mem_mb)")
     # Earlier kills do not concern this job.
     site.submit("exit 4", "kill -KILL $$")
     assert site.ended(3).result.describe() == "exit status 4"
