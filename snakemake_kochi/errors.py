@@ -136,11 +136,12 @@ class ScriptError(PhaseError):
         self,
         message: str,
         status: int,
+        hint: str | None = None,
         *,
         reason: str | None = None,
         output: Sequence[str] = (),
     ) -> None:
-        super().__init__(message, reason=reason, output=output)
+        super().__init__(message, hint, reason=reason, output=output)
         self.status = status
         self.was_stopped = status in STOPPED
 

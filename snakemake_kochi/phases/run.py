@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.artifacts.attempts import is_cancelled, stop_if_given_up
 from snakemake_kochi.artifacts.begun import begin
-from snakemake_kochi.errors import PhaseError, ScriptError
+from snakemake_kochi.errors import STOPPED, PhaseError, ScriptError
 from snakemake_kochi.files import (
     copy_file,
     copy_small_tree,
@@ -52,6 +52,7 @@ from snakemake_kochi.phases.script import (
 from snakemake_kochi.phases.tasks import Started, start
 from snakemake_kochi.phases.variables import is_as_given, noted, noting
 from snakemake_kochi.project.grid import Phase, Point
+from snakemake_kochi.schedulers.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
     from snakemake_kochi.phases.isolation import Enclosure
@@ -272,9 +273,14 @@ def _check_end(
         enclosure.finish(ended, captured)
     if not ended.has_failed:
         return
+    status = ended.status if ended.timeout is None else STATUS_OF_TIMEOUT
+    hint, launcher = None, LAUNCHERS.get(task.placement.launcher.text)
+    if launcher is not None and status not in STOPPED:  # who stops a run waits only some seconds
+        hint = launcher[2](f"{freeze.load_environment}\n{freeze.run.script}")
     raise ScriptError(
         f"{freeze.file}: the run script of {task.name} {ended.how}",
-        ended.status if ended.timeout is None else STATUS_OF_TIMEOUT,
+        status,
+        hint,
         reason=ended.reason("the run script"),
         output=last_lines(captured, LAST_LINES),
     )

@@ -157,8 +157,6 @@ def _facts(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> Froze
 
 
 def _launchers(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> Launchers:
-    if "launcher" not in machine and "launchers" not in machine:
-        return Launchers()
     own = {name: optional_text(text) or "" for name, text in section(machine, "launchers").items()}
     for name, text in own.items():
         if not is_launcher_name(name):

@@ -25,10 +25,16 @@ class Shape:
 # know: it has to leave them alone.
 Words = Callable[[Shape], list[str]]
 
-# By the name of the launcher: the words, and the scheduler in whose allocations it works.
-LAUNCHERS: Mapping[str, tuple[Words, str]] = {"srun": (_slurm.words, "slurm")}
+# What to do about a run that has failed if the launcher may be the cause, from the text that bash
+# has executed for it; None if nothing is known.
+Advice = Callable[[str], str | None]
+
+# By the name of the launcher: the words, the scheduler in whose allocations it works, and advice.
+LAUNCHERS: Mapping[str, tuple[Words, str, Advice]] = {
+    "srun": (_slurm.words, "slurm", _slurm.advice)
+}
 
 
 def launcher_of(scheduler: str | None) -> str | None:
     """The launcher for allocations of a scheduler, if it has one."""
-    return next((name for name, (_, own) in LAUNCHERS.items() if own == scheduler), None)
+    return next((name for name, (_, own, _) in LAUNCHERS.items() if own == scheduler), None)

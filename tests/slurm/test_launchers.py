@@ -92,3 +92,37 @@ def test_one_script_runs_on_one_and_two_nodes_with_each_launcher(
         said = (project / "results" / "own" / "isolated" / f"{launcher}.txt").read_text()
         assert len(set(hosts_in(said))) == 2, said
         assert said.count("cannot access '/opt'") == said.count("cannot access") / 2 == 4, said
+
+
+def test_a_run_that_fails_without_mpi_in_slurm_says_what_to_set(
+    tmp_path: Path, cluster: SlurmCluster, snakemake
+) -> None:
+    write(tmp_path / "kochi.yaml", "machines: {own: {scheduler: slurm}}")
+    write(
+        tmp_path / "mpi.yaml",
+        """
+        run:
+          launcher: auto
+          script: $KOCHI_LAUNCH sh -c 'exit 3'
+        batches:
+          bare: {}
+          typed: {run: {script: SLURM_MPI_TYPE=none $KOCHI_LAUNCH sh -c 'exit 3'}}
+        """,
+    )
+    git(tmp_path, "init", "--quiet")
+    variables = {**cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
+    workflow = str(REPOSITORY / "workflow" / "Snakefile")
+    done = snakemake(
+        *("mpi_bare", "mpi_typed", "--profile", str(PROFILE), "--snakefile", workflow),
+        cwd=tmp_path,
+        env=variables,
+    )
+    assert done.returncode == 1
+    told = {
+        batch: done.stdout.partition(f"Failed: run_mpi_{batch}")[2].partition("see: kochi")[0]
+        for batch in ("bare", "typed")
+    }
+    assert "export SLURM_MPI_TYPE" not in told["typed"]
+    assert "srun: error: node" in told["bare"]
+    assert "this Slurm has MpiDefault=none" in told["bare"]
+    assert "'export SLURM_MPI_TYPE=pmix'" in told["bare"]
