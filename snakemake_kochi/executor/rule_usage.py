@@ -71,9 +71,10 @@ class Sample(Range):
 
 @dataclass
 class RuleUsage:
-    """What the jobs of a rule requested, and what the successful ones used.
+    """What the jobs of a rule requested, and what the successful ones and the failed ones used.
 
-    Memory is in MiB, times are in seconds. A missing request is 0.
+    Memory is in MiB, times are in seconds. A missing request is 0. Suggestions need what successful
+    jobs used: a failed one may have stopped half-way.
     """
 
     jobs: int = 0
@@ -85,6 +86,9 @@ class RuleUsage:
     cores: Sample = field(default_factory=Sample)
     memory: Sample = field(default_factory=Sample)
     seconds: Sample = field(default_factory=Sample)
+    failed: int = 0
+    failed_cpu_seconds: Range = field(default_factory=Range)
+    failed_memory: Range = field(default_factory=Range)
 
     def add(self, requested: Resources, result: Result, seconds: float) -> None:
         """Add a job; `seconds`: how long it ran."""
@@ -100,11 +104,17 @@ class RuleUsage:
                 self.memory.add(result.peak_memory_mb)
             if result.cpu_seconds is not None and seconds > 0:
                 self.cores.add(result.cpu_seconds / seconds)
+        elif result.state == "failed":
+            self.failed += 1
+            if result.cpu_seconds is not None and result.peak_memory_mb is not None:
+                self.failed_cpu_seconds.add(result.cpu_seconds)
+                self.failed_memory.add(result.peak_memory_mb)
 
     def describe(self) -> str:
         """A text on requests and usage, with the median and the maximum that a job used.
 
-        For example "100 jobs; 3.8, 3.9 of 4 cores; 2000, 2100 of 16000 MiB; 3:10, 5:00 of 2:00:00".
+        For example "100 jobs; 3.8, 3.9 of 4 cores; 2000, 2100 of 16000 MiB; 3:10, 5:00 of 2:00:00;
+        2 failed with at most 4:50 CPU, 16100 MiB".
         """
         cores = " core" if self.requested_cores.most == 1 else " cores"
         parts = (
@@ -112,7 +122,13 @@ class RuleUsage:
             _used(self.memory, self.requested_memory, "{:.0f}".format, "{:.0f}".format, " MiB"),
             _used(self.seconds, self.requested_seconds, clock, clock, ""),
         )
-        return "; ".join([pluralize(self.jobs, "job"), *filter(None, parts)])
+        return "; ".join([pluralize(self.jobs, "job"), *filter(None, (*parts, self._of_failed()))])
+
+    def _of_failed(self) -> str:
+        if self.failed_memory.most < 0:
+            return f"{self.failed} failed" if self.failed else ""
+        time = clock(self.failed_cpu_seconds.most)
+        return f"{self.failed} failed with at most {time} CPU, {self.failed_memory.most:.0f} MiB"
 
     def suggestions(self, in_allocations: bool) -> Iterator[str]:
         """Suggestions if all jobs requested the same, and much more than any of them used.

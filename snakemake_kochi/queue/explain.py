@@ -54,7 +54,8 @@ class AttemptView:
     attempt that cost the ticket nothing, and for a result that came too late. `seconds` is how long
     it took, or has taken so far; None when that is unknown. `runner` is the runner that executed
     it; "" when that is unknown. `skipped_runners` is the reason why a faster runner that was chosen
-    for the job was not used.
+    for the job was not used. `cpu_seconds` and `peak_memory_mb` are those of its `Result`, None
+    without one.
     """
 
     attempt: int
@@ -68,6 +69,8 @@ class AttemptView:
     runner: str = ""
     skipped_runners: str = ""
     counts: bool = True
+    cpu_seconds: float | None = None
+    peak_memory_mb: int | None = None
 
 
 def explain(machine: MachinePaths, job: int) -> str:
@@ -386,4 +389,6 @@ def _view_of_result(
         runner=result.runner,
         skipped_runners=skipped_runners,
         counts=counts,
+        cpu_seconds=result.cpu_seconds,
+        peak_memory_mb=result.peak_memory_mb,
     )

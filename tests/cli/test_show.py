@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -160,6 +161,17 @@ def test_a_job_says_how_it_ended(kochi: Kochi, work: Work) -> None:
     work()
     assert "State: failed: killed by SIGKILL\n" in kochi("show", "job", "0").out
     assert kochi("show", "job", "0", "--json").data["signal"] == signal.SIGKILL
+
+
+def test_a_failed_job_says_what_it_used(kochi: Kochi, work: Work) -> None:
+    submit(kochi, sys.executable, "-c", "x = bytearray(200 << 20); sum(range(10**6)); exit(3)")
+    work()
+    job = kochi("show", "job", "0", "--json").data
+    for used in (job, job["attempts"][0]):
+        assert 200 <= used["peak_memory_mb"] < 600
+        assert used["cpu_seconds"] > 0.01
+    said = f"Used: {job['cpu_seconds']} s of CPU time, {job['peak_memory_mb']} MiB at most\n"
+    assert said in kochi("show", "job", "0").out
 
 
 def test_a_job_says_why_it_waits_and_who_runs_it(kochi: Kochi, worker: Worker) -> None:

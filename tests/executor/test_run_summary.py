@@ -162,12 +162,18 @@ def test_the_summary_compares_usage_and_requests_of_each_rule(machine: MachinePa
         used = {"cpu_seconds": 0.5 * seconds, "peak_memory_mb": memory}
         ticket = a_ticket(job, cores=4, memory_mb=16000, runtime_seconds=7200)
         run_summary.add(ticket, a_result(job, worker, 0, seconds, **used))
+    # Failed ones are not what a request should fit, but what they used is said.
+    for memory, reason in ((16100, "out of memory"), (20, "failed"), (40000, "cancelled")):
+        ticket = a_ticket(2, cores=4, memory_mb=16000, runtime_seconds=7200)
+        used = {"cpu_seconds": memory / 100, "peak_memory_mb": memory, "reason": reason}
+        run_summary.add(ticket, a_result(2, worker, 0, 10, **used))
     for job in range(3, 10):
         run_summary.add(a_ticket(job, f"other{job}"), a_result(job, worker, 0, 1))
     lines = run_summary.lines(0)
     assert len(lines) <= 12
     assert lines[3] == (
-        "    align: 3 jobs; 0.5, 0.5 of 4 cores; 2000, 2100 of 16000 MiB; 3:10, 5:00 of 2:00:00"
+        "    align: 6 jobs; 0.5, 0.5 of 4 cores; 2000, 2100 of 16000 MiB; 3:10, 5:00 of 2:00:00; "
+        "2 failed with at most 2:41 CPU, 16100 MiB"
     )
     assert "    and 4 other rules" in lines
     assert lines[-3:] == [

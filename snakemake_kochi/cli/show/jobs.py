@@ -176,6 +176,9 @@ def _pairs(machine: MachinePaths, view: JobView) -> dict[str, object]:
     if ticket is not None:
         pairs |= {readable(name): value for name, value in ticket.labels.items()}
         pairs["Takes"] = what_it_takes(ticket.resources)
+    if result is not None and result.peak_memory_mb is not None:
+        pairs["Used"] = f"{result.cpu_seconds} s of CPU time, {result.peak_memory_mb} MiB at most"
+    if ticket is not None:
         pairs["Directory"] = ticket.directory
         pairs["Executed"] = shlex.join(ticket.command)
     pairs["Log"] = view.log if packed is None else packed.place
@@ -250,6 +253,8 @@ def to_dict(view: JobView) -> dict[str, object]:
         "exit_status": result.exit_status if result else None,
         "signal": result.signal if result else None,
         "detail": result.detail if result else None,
+        "cpu_seconds": result.cpu_seconds if result else None,
+        "peak_memory_mb": result.peak_memory_mb if result else None,
         "command": list(ticket.command) if ticket else None,
         "directory": ticket.directory if ticket else None,
         "resources": asdict(ticket.resources) if ticket else None,
@@ -261,7 +266,8 @@ def to_dict(view: JobView) -> dict[str, object]:
 def attempt_to_dict(attempt: AttemptView) -> dict[str, object]:
     """An attempt for programs.
 
-    `counts` is false for an attempt that cost the job nothing, or came too late.
+    `counts` is false for an attempt that cost the job nothing, or came too late. `peak_memory_mb`
+    is that of its largest process, in MiB.
     """
     return {
         "attempt": attempt.attempt,
@@ -273,6 +279,8 @@ def attempt_to_dict(attempt: AttemptView) -> dict[str, object]:
         "ending": attempt.ending,
         "runner": attempt.runner,
         "skipped_runners": attempt.skipped_runners,
+        "cpu_seconds": attempt.cpu_seconds,
+        "peak_memory_mb": attempt.peak_memory_mb,
         "counts": attempt.counts,
     }
 
