@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from snakemake_kochi.allocation.packing import Supply
 from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.errors import DamagedFileError, WorkerError
-from snakemake_kochi.files import is_there, show_new_files
+from snakemake_kochi.files import is_there, last_lines, show_new_files
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Observer, Resources, WorkerState
 from snakemake_kochi.queue.heartbeat import SUPERVISOR_PATIENCE, presume_dead
@@ -77,6 +78,7 @@ class FailedStarts:
         self._sleep = sleep
         self._on_node: dict[str, list[float]] = {}  # when
         self._in_a_row: list[str] = []  # their nodes, or ids if the nodes are not known
+        self._causes: dict[str, str] = {}  # of those in a row, by what they have in common
         self._last = ""
         self._failures = Backoff(*_FAILED, clock)
         self._cancellations = Backoff(*_CANCELLED, clock)
@@ -89,6 +91,7 @@ class FailedStarts:
     def worker_came(self) -> None:
         self._root_if_unsure = None  # its node sees KOCHI_ROOT
         self._in_a_row.clear()
+        self._causes.clear()
         self._failures.worked()
         self._cancellations.worked()
 
@@ -122,6 +125,9 @@ class FailedStarts:
             else "it wrote no log",
         )
         self._last = f"{id}{on}{why}; {where}"
+        cause = _cause(written, why)
+        # The numbers of nodes, allocations and processes differ.
+        self._causes[re.sub(r"\d+", "", cause)] = cause
         self._logger.warning(f"Allocation ended before its worker started: {self._last}")
         self._in_a_row.append(node if node and self._can_exclude else id)
         if node and self._can_exclude:
@@ -159,7 +165,7 @@ class FailedStarts:
         many = pluralize(_MOST_ON_NODE, "allocation")
         self._logger.warning(
             f"This run avoids node {node} for a day: {many} ended there before a worker "
-            "started. Tell the administrators of the node."
+            "started. If workers start on others, tell the administrators of this node."
         )
 
     @property
@@ -182,12 +188,32 @@ class FailedStarts:
         many = pluralize(len(self._in_a_row), "allocation")
         avoided = f" Avoided: {concatenate(self.excluded)}." if self.excluded else ""
         refused = f" {refusal}" if refusal else ""
+        cause = next(iter(self._causes.values())) if len(self._causes) == 1 else ""
+        first = f"{cause}, each time. " if cause else ""
         return WorkerError(
-            f"no worker exists, and none starts: {many} in a row ended before their worker "
+            f"no worker exists, and none starts: {first}{many} in a row ended before their worker "
             f"started. The last one is {self._last}.{avoided}{refused}",
-            "Read that log. If there is none, check whether the node has the filesystem of "
-            "KOCHI_ROOT and the programs that load_env_script uses.",
+            "Read that log. If there is none, check whether the nodes see KOCHI_ROOT, can write "
+            "there (by default it is in HOME, which may be read-only on them), and have the "
+            "programs that load_env_script uses.",
         )
+
+
+def _cause(written: Mapping[Path, bool | None], why: str) -> str:
+    """Why an allocation ended before its worker started, as far as its logs tell; "" if unknown.
+
+    `written`: which of them are there. `why`: the scheduler's reason.
+    """
+    if not any(written.values()):
+        place = next(iter(written)).parent
+        return "" if None in written.values() else f"no log was written to {place}{why}"
+    lines = (
+        line
+        for path in written
+        for line in last_lines(path, 1)
+        if not line.endswith(node_of(path) or "\n")
+    )
+    return next((f"the log ends with: {line.strip()}" for line in lines), "")
 
 
 class UnfitWorkers:

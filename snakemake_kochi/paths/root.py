@@ -101,7 +101,8 @@ class Root:
 
         `why` says how that is known.
         """
-        message = f"KOCHI_ROOT {self.directory} cannot be used: {node} does not see it: {why}"
+        said = f"{node} does not see it, or cannot write there: {why}"
+        message = f"KOCHI_ROOT {self.directory} cannot be used: {said}"
         return KochiError(message, self._advice(_FOR_ALL_NODES))
 
     def _advice(self, wanted: str) -> str:

@@ -97,6 +97,25 @@ def test_failures_on_three_nodes_in_a_row_end_the_run_or_delay_requests_while_wo
     starts.check()
 
 
+def test_a_cause_that_all_failures_in_a_row_have_in_common_is_said_first(
+    starts: FailedStarts, tmp_path: Path
+) -> None:
+    def fail_with(words: str, *nodes: str) -> str:
+        for node in nodes:
+            log = tmp_path / f"{node}.log"
+            log.write_text(f"on node {node}\njob{node}: {words}\n")
+            starts.failed(node, Allocation(node, "ended", "NonZeroExitCode", node), log)
+        with pytest.raises(WorkerError, match="in a row ended") as raised:
+            starts.check()
+        return raised.value.message
+
+    alike = "none starts: the log ends with: job1: no python, each time. 3 allocations"
+    assert alike in fail_with("no python", "3", "2", "1")
+    assert "none starts: 4 allocations" in fail_with("no bash", "4")
+    starts.worker_came()
+    assert "job7: no bash, each time. 3 " in fail_with("no bash", "5", "6", "7")
+
+
 def test_a_node_known_from_the_log_alone_is_named_and_each_failure_counts_without_exclusion(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -140,7 +159,7 @@ def test_a_first_node_that_writes_its_log_elsewhere_does_not_see_the_root(
     tmp_path: Path, clock: Clock, log: Path, reason: str
 ) -> None:
     starts = unsure(tmp_path, clock, log, float("inf"))
-    with pytest.raises(KochiError, match=f"a does not see it: .*{re.escape(reason)}.*log is not"):
+    with pytest.raises(KochiError, match=f"a does not see it.*{re.escape(reason)}.*log is not"):
         starts.failed("1", listed("FAILED", reason), log)
 
 

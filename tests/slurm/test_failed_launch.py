@@ -33,3 +33,25 @@ def test_an_allocation_that_its_node_cannot_begin_is_cancelled_and_another_reque
         assert "launch failed requeued held" in project.said.replace("_", " ")
         assert (project.directory / "out" / "0").read_text().split() == ["2", "node2"]
         assert cluster.jobs() == {}
+
+
+def test_a_root_that_no_node_can_write_is_said_to_be_the_cause_and_no_node_is_blamed(
+    tmp_path: Path, isolated_environment: Path
+) -> None:
+    with (
+        SlurmCluster(nodes=3, cpus=1, apart=True) as cluster,
+        ClusterProject(tmp_path / "project", isolated_environment, cluster) as project,
+    ):
+        isolated_environment.mkdir(exist_ok=True)
+        root = str(isolated_environment)
+        for node in ("node1", "node2", "node3"):
+            cluster.run_on(node, "mount", "--bind", root, root)
+            cluster.run_on(node, "mount", "-o", "remount,ro,bind", root)
+        project.write_jobs(0, SNAKEFILE)
+        project.start()
+        assert project.runs[-1].wait(120) == 1, project.said
+        allocations = project.machine.allocations
+        (cause,) = (line for line in project.said.splitlines() if "no worker exists" in line)
+        assert f"none starts: no log was written to {allocations} (JobLaunchFailure), each" in cause
+        assert "in HOME, which may be read-only on them" in project.said
+        assert "Tell the administrators" not in project.said
