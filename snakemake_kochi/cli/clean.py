@@ -88,9 +88,11 @@ def command(machine: str | None, dry_run: bool, yes: bool, as_json: bool, **writ
     """Delete what nothing needs any more below KOCHI_ROOT.
 
     Ended jobs with their logs, builds, installations, snapshots, and what dead processes have left,
-    of all projects. It shows first what it would delete, and asks. An AGE is a time like 12h or
-    30d, 0, or 'never'. Runs and workers may go on meanwhile. Projects that other computers sent
-    stay, because their results may not be at home.
+    of all projects. They grow there, by default in ~/.kochi, until this is typed, or until a
+    section 'clean' of the machine in kochi.yaml lets each run delete them at its end. It shows
+    first what it would delete, and asks. An AGE is a time like 12h or 30d, 0, or 'never'. Runs and
+    workers may go on meanwhile. Projects that other computers sent stay, because their results may
+    not be at home.
     """
     location = find_location(machine)
     status = _clean(location, dry_run, yes, as_json, written)
