@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import re
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
@@ -104,10 +105,17 @@ class LogHandler(LogHandlerBase):
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._shows_all:
-            self._text.emit(_without_long_lists(record))
+            self._write(_without_long_lists(record))
             return
         for shown in self._shown(record):
-            self._text.emit(shown)
+            self._write(shown)
+
+    def _write(self, record: logging.LogRecord) -> None:
+        try:
+            self._text.emit(record)
+        except BrokenPipeError:
+            # As of `kochi batch -n | head`: the run goes on, and nothing more can be shown.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._text.stream.fileno())
 
     def close(self) -> None:
         if self._timer is not None:
@@ -179,7 +187,7 @@ class LogHandler(LogHandlerBase):
         with self.lock or threading.Lock():
             self._timer = None
             for shown in self._show_pending():
-                self._text.emit(shown)
+                self._write(shown)
 
     def _show_pending(self, is_over: bool = False) -> Iterator[logging.LogRecord]:
         """The progress that was not shown yet, if any."""
@@ -263,13 +271,15 @@ class _Shortened(logging.Formatter):
         return text if isinstance(text, str) else self._handler.format(record)
 
 
-def _text_handler(settings: Any) -> logging.Handler:
+def _text_handler(settings: Any) -> logging.StreamHandler[TextIO]:
     """A handler that writes as Snakemake does, with its colours if possible."""
     stream = sys.stdout if settings.stdout else sys.stderr
     try:
         from snakemake.logging import ColorizingTextHandler
 
-        handler: logging.Handler = ColorizingTextHandler(nocolor=settings.nocolor, stream=stream)
+        handler: logging.StreamHandler[TextIO] = ColorizingTextHandler(
+            nocolor=settings.nocolor, stream=stream
+        )
     except (ImportError, TypeError):
         handler = logging.StreamHandler(stream)
     return handler

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -88,3 +89,23 @@ def test_a_target_of_many_files_does_not_list_them_all(tmp_path: Path) -> None:
     assert f"7.txt, and {POINTS - 8} more\n" in done.stdout
     assert max(map(len, done.stdout.splitlines())) < 600
     assert done.stdout.count("rule point:") == POINTS
+
+
+@pytest.mark.parametrize("options", [("--dry-run",), ("--executor", "local", "--cores", "2")])
+def test_a_reader_that_has_left_ends_no_run_and_nothing_is_said(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    write(tmp_path / "Snakefile", SNAKEFILE.replace("exit 3", "true"))
+    reader, writer = os.pipe()
+    os.close(reader)
+    # A dry run is shown in standard output, a run in standard error.
+    is_dry = "--dry-run" in options
+    apart = {"stdout": writer} if is_dry else {"stdout": subprocess.PIPE, "stderr": writer}
+    with os.fdopen(writer):
+        done = subprocess.run(
+            [sys.executable, "-m", "snakemake", "--logger", "kochi", *options],
+            cwd=tmp_path,
+            **{"stderr": subprocess.PIPE, **apart},
+        )
+    assert (done.returncode, done.stderr or b"") == (0, b"")
+    assert len(list(tmp_path.glob("*.txt"))) == (0 if is_dry else POINTS)
