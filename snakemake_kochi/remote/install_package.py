@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import filecmp
 import hashlib
 import json
 import os
@@ -145,6 +146,25 @@ def make_movable(directory: Path) -> None:
             path.write_bytes(changed)
 
 
+def share(environment: Path, others: Path) -> None:
+    """Make the files that the newest of the other environments has, too, hard links to its own."""
+    there = [path for path in others.iterdir() if not path.name.startswith(".")]
+    if not there:
+        return
+    newest = max(there, key=lambda path: path.stat().st_mtime)
+    link = environment / "link"
+    for path in list(environment.rglob("*")):
+        same = newest / path.relative_to(environment)
+        if path.is_symlink() or not path.is_file() or not same.is_file():
+            continue
+        try:
+            if filecmp.cmp(same, path, shallow=False):
+                os.link(same, link)
+                link.replace(path)
+        except OSError:
+            return  # a filesystem without them, or `kochi clean` deletes the other one
+
+
 def try_out(environment: Path, trial: str) -> None:
     python = environment / "bin" / "python"
     run([python, "-I", "-c", trial], "the first use of what was installed")
@@ -201,6 +221,8 @@ def install(directory: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX)
             pip = None if plan["pip"] is None else wheels / plan["pip"]
             make(aside, [wheels / name for name in plan["files"]], pip)
+            # Before the first use, whose bytecode has the times of the sources.
+            share(aside, environments)
             try_out(aside, plan["trial"])
             (aside / "used").touch()
             (aside / "lock").unlink()

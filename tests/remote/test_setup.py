@@ -135,6 +135,24 @@ def test_a_failed_installation_leaves_the_good_one(
     assert os.readlink(link) != good
 
 
+def test_a_version_shares_the_files_that_are_as_in_the_one_before_and_stays_without_it(
+    host: SshHost, small: InstalledWheel
+) -> None:
+    set_up(host)
+    link = host.root / "remote" / f"python-{identity()}"
+    before = link.resolve()
+    [damaged] = before.glob("lib/python*/site-packages/kochi_small.py")
+    damaged.write_text("")
+    set_up(host, again=True)
+    after = link.resolve()
+    pip = damaged.parent.relative_to(before) / "pip" / "__init__.py"
+    for shared in (Path("bin/kochi"), pip):
+        assert (before / shared).samefile(after / shared)
+    assert not damaged.samefile(after / damaged.relative_to(before))
+    shutil.rmtree(before)
+    assert there(host, f'{find_kochi("spica")}\n"$kochi"').stdout == "kochi, version 0.1.0\n"
+
+
 def test_what_a_killed_installation_has_made_is_deleted_by_the_next(
     host: SshHost, small: InstalledWheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
