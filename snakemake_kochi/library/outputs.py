@@ -136,12 +136,13 @@ class Outputs:
         return self.directories.install(recipe.dependency, recipe.name, self.key(recipe))
 
     def key(self, recipe: Recipe) -> str:
-        """A digest of what determines an installation."""
+        """A digest of what determines an installation, and of what its dependants see of it."""
         name = str(recipe)
         if name not in self._keys:
             source = determining(self.freeze.sources.get(name, {}))
             self._keys[name] = digest_of(
                 {
+                    "name": name,
                     "recipe": recipe_description(self.freeze.machine, recipe),
                     "activate_script": recipe.activate_script,
                     "source": source,

@@ -47,9 +47,9 @@ class Install:
         return cls(**{field.name: record[field.name] for field in fields(cls)})
 
     @property
-    def identity(self) -> tuple[str, str]:
-        """What dependants were built against."""
-        return self.digest, self.activate_script
+    def identity(self) -> tuple[str, str, str, str]:
+        """What dependants were built against: their variables have the names."""
+        return self.dependency, self.recipe, self.digest, self.activate_script
 
 
 def merge(sets: Iterable[Sequence[Install]]) -> tuple[Install, ...]:
