@@ -33,7 +33,8 @@ def in_order(batch: BatchRules) -> list[Point]:
     rounds: dict[int, list[Point]] = {}
     for point in batch.grid.points:
         rounds.setdefault(point.duplicate, []).append(point)
-    generator = random.Random(batch.seed)
+    # Batches of one seed and one grid must not have the same unbalanced order.
+    generator = random.Random(f"{batch.seed} {batch.grid.batch}")
     for own in rounds.values():
         generator.shuffle(own)
     return [point for number in sorted(rounds) for point in rounds[number]]

@@ -170,14 +170,15 @@ def test_listed_runs_start_point_by_point(ordered: ExampleProject) -> None:
     assert starts(ordered) == ["build", *["0 1"] * 3, *["0 2"] * 3, *["0 3"] * 3]
 
 
-def test_a_seed_determines_the_order_and_another_one_gives_another_order() -> None:
+def test_a_seed_and_the_name_of_the_batch_determine_the_order() -> None:
     points = tuple(SimpleNamespace(n=n, duplicate=d) for n in range(6) for d in range(4))
 
-    def order(seed: int | None) -> list[tuple[int, int]]:
-        batch: Any = SimpleNamespace(seed=seed, grid=SimpleNamespace(points=points))
+    def order(seed: int | None, name: str = "small") -> list[tuple[int, int]]:
+        batch: Any = SimpleNamespace(seed=seed, grid=SimpleNamespace(points=points, batch=name))
         return [(point.duplicate, point.n) for point in in_order(batch)]  # type: ignore[attr-defined]
 
     assert order(7) == order(7) != order(8)
+    assert order(7) != order(7, "large")
     assert [duplicate for duplicate, _ in order(7)] == sorted(list(range(4)) * 6)
     rounds = [order(7)[at : at + 6] for at in range(0, 24, 6)]
     assert len({tuple(n for _, n in each) for each in rounds}) > 1
