@@ -383,6 +383,28 @@ def test_a_view_loads_no_workflow_and_takes_no_lock(sweep: Path, kochi: Kochi) -
     assert "locked" not in done.stderr
 
 
+def test_a_run_that_was_killed_is_given_no_time_of_its_end(
+    sweep: Path, tmp_path: Path, kochi: Kochi, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    text = (sweep / "sweep.yaml").read_text()
+    text = text.replace("while [ -e", "while [ $KOCHI_PARAM_N != 1 ] && [ -e")
+    (sweep / "sweep.yaml").write_text(text)
+    (tmp_path / "hold").touch()
+    run = start("batch", "sweep.yaml", "grid", "-w", "t=1", "--", "--executor", "local")
+    await_running(kochi, 4)
+    assert seen(kochi)["eta"] is not None
+    run.kill()
+    run.wait()
+    (tmp_path / "hold").unlink()
+    await_running(kochi, 0)
+    left = seen(kochi)
+    assert left["counts"]["done"] >= 2
+    assert left["counts"]["waiting"] >= 6
+    assert left["locked"]
+    assert left["eta"] is left["seconds_left"] is None
+    assert "ETA" not in kochi("show", "batch", "sweep.yaml", "grid").out
+
+
 def test_following_a_batch_that_nobody_runs_ends(
     sweep: Path, kochi: Kochi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -303,7 +303,7 @@ def _told_eta(seen: Seen) -> str:
     from snakemake_kochi.cli.show.points import seconds_left
 
     left = seconds_left(seen)
-    if left is None or not seen.is_going_on:
+    if left is None:
         return ""
     return f"{_moment_in(left):%Y-%m-%d %H:%M:%S}, in about {rough_duration(left)}"
 

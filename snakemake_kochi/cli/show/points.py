@@ -164,12 +164,15 @@ def seconds_of(moment: str) -> float | None:
 
 
 def seconds_left(seen: Seen) -> float | None:
-    """The expected time until the points that wait or run have ended; None if it is not known.
+    """The expected time until the points that wait or run have ended; None if it is not known, or
+    if nobody makes them: the lock alone may be that of a killed run.
 
     A point is expected to take as long as its other duplicates, or as the mean of all results; as
     many of them at a time as since the run began.
     """
     if seen.since is None or seen.paused is not None:
+        return None
+    if not seen.runs and all(each.state != "running" for each in seen.states):
         return None
     known: dict[object, list[float]] = defaultdict(list)
     for each in seen.states:
