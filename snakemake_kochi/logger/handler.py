@@ -43,7 +43,7 @@ _HIDDEN = frozenset(
 _CHATTER = re.compile(
     r"host: |Using shell: |Waiting for more resources\.|Select jobs to execute\.\.\.|"
     r"Execute \d+ jobs\.\.\.|Touching output file|Write-protecting output file|"
-    r"Removing temporary output|Removing output files of failed job"
+    r"Removing temporary output|Removing output files of failed job|Job rate limit reached"
 )
 _RESTARTED = re.compile(r"Trying to restart job (\S+)\.")
 # The form of subprocess.CalledProcessError.

@@ -80,6 +80,17 @@ def test_snakemakes_own_executor_is_as_quiet_and_p_shows_each_job(tmp_path: Path
     assert shown.count("echo trying") >= FAILING
 
 
+def test_a_run_that_waits_for_snakemakes_rate_limit_does_not_say_so_each_time(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "Snakefile", SNAKEFILE)
+    limit = ("--max-jobs-per-timespan", "20/1s")
+    lines = snakemake(tmp_path, *limit, "--executor", "local", "--cores", "2")
+    said = "Job rate limit reached"
+    assert said in logged(tmp_path)
+    assert said not in "\n".join(lines)
+
+
 def test_a_target_of_many_files_does_not_list_them_all(tmp_path: Path) -> None:
     write(tmp_path / "Snakefile", SNAKEFILE)
     profile = os.fspath(REPOSITORY / "profiles" / "cluster")
