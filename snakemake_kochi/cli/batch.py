@@ -229,6 +229,7 @@ def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -
         return 0
     config = {
         "kochi_experiments": globs_with(project, asked.path),
+        "kochi_experiment": asked.path,
         "kochi_git_remote": asked.git_remote,
         **part.config,
     }

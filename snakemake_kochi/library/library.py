@@ -93,9 +93,12 @@ class Library:
         is_first: bool = False,
         workflow: Any = None,
         part: Part | None = None,
+        asked: str | None = None,
     ) -> None:
+        """`asked`: the file of the experiment without which there is nothing to run."""
         self.freeze = freeze
         self.part = part
+        self._asked = asked
         self._is_checked = is_checked
         self._is_first = is_first
         self.kept = Kept(workflow, forgets=is_first and RESTORING_VARIABLE not in os.environ)
@@ -105,7 +108,11 @@ class Library:
     @cached_property
     @for_snakemake
     def experiments(self) -> tuple[Experiment, ...]:
-        loaded = tuple(self.freeze.experiment(file) for file in self.freeze.files_to_run)
+        loaded = tuple(
+            experiment
+            for file in self.freeze.files_to_run
+            if (experiment := self._loaded(file)) is not None
+        )
         by_name: dict[str, Experiment] = {}
         for experiment in loaded:
             other = by_name.setdefault(experiment.name, experiment)
@@ -115,6 +122,22 @@ class Library:
                     "Rename one of the files: an experiment has the name of its file.",
                 )
         return loaded
+
+    def _loaded(self, file: str) -> Experiment | None:
+        """None for a wrong one that is not asked for. Raises ConfigError."""
+        try:
+            experiment = self.freeze.experiment(file)
+            if self._asked not in (None, file):
+                check_experiments([experiment], self.freeze.machine_name, self.freeze.project)
+        except ConfigError as error:
+            if self._asked in (None, file):
+                raise
+            if self._is_first:
+                _log.warning(
+                    "Left out, which is not asked for: %s", error.message.partition("\n")[0]
+                )
+            return None
+        return experiment
 
     @cached_property
     @for_snakemake
@@ -133,7 +156,7 @@ class Library:
         if not self._is_checked:
             check_experiments(self.experiments, self.freeze.machine_name, self.freeze.project)
         for experiment in self.experiments if self._is_first else ():
-            for remark in experiment.remarks:
+            for remark in experiment.remarks if self._asked in (None, experiment.file) else ():
                 _log.warning("%s", remark)
         batches = tuple(
             BatchRules.of(self._outputs, experiment, batch)

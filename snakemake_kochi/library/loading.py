@@ -36,10 +36,12 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
 
     Snakemake's main process freezes the project; the processes of its jobs, and a second call while
     the same workflow is parsed, use the existing freeze. `config["kochi_experiments"]` is a list of
-    globs, relative to the project, of experiment files; `config["kochi_git_remote"]` is a
-    repository from which the checked-out commit is fetched.
+    globs, relative to the project, of experiment files; `config["kochi_experiment"]` is the file
+    that is asked for: a mistake in another one is told in a line, and only its own remarks are.
+    `config["kochi_git_remote"]` is a repository from which the checked-out commit is fetched.
     """
     owner = f"{os.getpid()}-{id(workflow):x}"
+    asked = (config or {}).get("kochi_experiment")
     file = os.environ.get(FREEZE_VARIABLE)
     inherited = file is not None and not workflow.is_main_process
     again = file is not None and os.environ.get(_OWNER_VARIABLE) == owner
@@ -47,7 +49,7 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
         freeze = load_freeze(Path(file))
     else:
         freeze = _freeze_of_rerun() or take_freeze(
-            Path.cwd(), chosen_machine(), *_globs(config or {})
+            Path.cwd(), chosen_machine(), *_globs(config or {}), named=asked
         )
         if (remote := _git_remote(config or {})) is not None:
             freeze = with_source_from(freeze, remote)
@@ -78,7 +80,7 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     is_first = not (inherited or again)
     # The process of a job makes one file, whichever part wants it.
     part = Part.of(config or {}) if workflow.is_main_process and freeze.rerun is None else None
-    library = Library(freeze, inherited, is_first, workflow, part)
+    library = Library(freeze, inherited, is_first, workflow, part, asked)
     if workflow.is_main_process:
         RunOrder(lambda: library.batches).begin(workflow)
     if is_first and freeze.rerun is None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import (
+    ConfigError,
     DamagedFileError,
     GitError,
     KochiError,
@@ -222,7 +223,7 @@ def take_freeze(
     named: str | None = None,
 ) -> Freeze:
     """Freeze the project of a directory for one machine. The `named` file is an experiment whatever
-    its content.
+    its content; with one, other files that cannot be read are none.
 
     Raises GitError outside of a repository, KochiError without a kochi.yaml, ConfigError when a
     file is wrong.
@@ -245,7 +246,12 @@ def take_freeze(
     experiments = {}
     for path in _experiment_files(directory, experiment_globs):
         name = path.relative_to(directory).as_posix()
-        text = read_text(path, name)
+        try:
+            text = read_text(path, name)
+        except ConfigError:
+            if named in (None, name):
+                raise
+            continue
         if path != config_file and (name == named or is_experiment(text)):
             experiments[name] = text
     restored = restored_sources(WorkingPaths(start, machine))

@@ -41,6 +41,27 @@ def test_its_exit_status_is_snakemake_s(project: Path, shell: Kochi) -> None:
     assert not (project / "results/local/fib/13_0.log").exists()
 
 
+def test_mistakes_in_other_experiments_stop_no_batch_and_are_told_in_a_line_each(
+    project: Path, shell: Kochi
+) -> None:
+    text = (project / "fib.yaml").read_text()
+    (project / "broken.yaml").write_text("run:\n  script: [\n")
+    (project / "unknown.yaml").write_text(text.replace("recipe: release", "recipe: relase"))
+    (project / "unread.yaml").write_bytes(b"run: {script: caf\xe9}\n")
+    (project / "warned.yaml").write_text("default_params: {nobody: 1}\nrun: {script: echo}\n")
+    outcome = shell("batch", "fib.yaml", "test", "--", "--dry-run")
+    assert outcome.status == 0, outcome.err
+    said = outcome.out + outcome.err
+    lines = [line for line in said.splitlines() if line.startswith("Left out, which is not asked")]
+    assert [re.search(r": (\w+)\.yaml:\d+: ", line)[1] for line in lines] == ["broken", "unknown"]  # type: ignore[index]
+    assert "nobody" not in said
+    assert "run_fib_test" in said
+    # Snakemake does not say for which experiment it reads them.
+    outcome = shell("batch", "unread.yaml", "test")
+    assert outcome.status == 1
+    assert "unread.yaml:1: UTF-8 was expected" in outcome.err
+
+
 def test_a_dry_run_is_a_page_and_runs_nothing(project: Path, shell: Kochi) -> None:
     text = (project / "fib.yaml").read_text()
     (project / "fib.yaml").write_text(text.replace("n: [1, 2]", "n: {range: [1, 41]}"))
