@@ -151,6 +151,17 @@ class Published:
                 yield path, content
 
 
+MAKE_RESULTS = "To make results, type: kochi batch FILE.yaml BATCH"
+
+
+def to_get_results(repository: Path) -> str:
+    """What a person types where there are no results. Only where there is a remote, they can come
+    from it."""
+    if not run_git(repository, "remote"):
+        return MAKE_RESULTS
+    return f"{MAKE_RESULTS}\nTo get those that were pushed, type: kochi artifact fetch"
+
+
 def published(repository: Path, commit: str | None = None) -> Published:
     """What the artifact branches of a repository have now, or what one of their commits has.
 
@@ -169,7 +180,7 @@ def published(repository: Path, commit: str | None = None) -> Published:
     if not refs:
         raise GitError(
             f"{repository} has no artifact branch",
-            "Run a batch first. If its results were pushed, type: kochi artifact fetch",
+            to_get_results(repository),
         )
     own: dict[str, set[str]] = defaultdict(set)
     merged: dict[str, set[str]] = defaultdict(set)

@@ -12,7 +12,7 @@ from snakemake_kochi.artifacts.content import blobs_at, pointers_among
 from snakemake_kochi.artifacts.git_lfs import fetch_contents, push_contents
 from snakemake_kochi.artifacts.large import Store, digest_of, opened
 from snakemake_kochi.artifacts.published import MERGED
-from snakemake_kochi.artifacts.reading import records_here
+from snakemake_kochi.artifacts.reading import MAKE_RESULTS, records_here
 from snakemake_kochi.errors import (
     DamagedFileError,
     GitError,
@@ -80,7 +80,7 @@ def push(repository: Path, paths: ProjectPaths, remote: str | None = None) -> Ex
     if not branches:
         raise GitError(
             f"{repository} has no artifact branch to push",
-            "Run a batch first, or type: kochi artifact fetch",
+            MAKE_RESULTS,
         )
     refspecs = [f"{ref}:{ref}" for ref in branches]
     refspecs += [f"{CODE}/*:{CODE}/*"] if code else []
@@ -138,7 +138,7 @@ def fetch(repository: Path, remote: str | None = None, with_large: bool = False)
     if not after:
         raise GitError(
             f"{remote} has no artifact branch",
-            "Where the results are, type: kochi artifact push",
+            f"{MAKE_RESULTS}\nIf another clone has some, type there: kochi artifact push",
         )
     changed = (ref for ref, commit in after.items() if before.get(ref) != commit)
     names = tuple(ref.removeprefix("refs/remotes/") for ref in changed)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.artifacts.reading import published
+from snakemake_kochi.artifacts.reading import MAKE_RESULTS, published
 from snakemake_kochi.artifacts.restore import Publication, published_records
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 from snakemake_kochi.library.batch import BatchRules
@@ -123,7 +123,7 @@ class Recorded:
         message = f"no artifact branch has results of {what or 'this project'}"
         message += f" on machine '{self.machine}'"
         if not there:
-            hint = "To get the newest results, type: kochi artifact fetch"
+            hint = f"{MAKE_RESULTS}\nTo get those of others, type: kochi artifact fetch"
             if self.others:
                 hint += "\nThere are results of " + told_machines(self.others)
             return KochiError(message, hint)

@@ -199,10 +199,14 @@ def test_what_is_missing_is_said(repository: Path, paths: ProjectPaths, tmp_path
     git(repository, "remote", "add", "origin", str(tmp_path / "bare"))
     with pytest.raises(NameNotFoundError, match="did you mean 'origin'"):
         fetch(repository, "orign")
-    with pytest.raises(GitError, match="no artifact branch to push"):
+    with pytest.raises(GitError, match="no artifact branch to push") as refused:
         push(repository, paths)
-    with pytest.raises(GitError, match="origin has no artifact branch"):
+    # Neither sends a person to the other one for ever.
+    assert refused.value.hint == "To make results, type: kochi batch FILE.yaml BATCH"
+    with pytest.raises(GitError, match="origin has no artifact branch") as absent:
         fetch(repository)
+    assert absent.value.hint is not None
+    assert absent.value.hint.startswith(refused.value.hint)
     git(repository, "remote", "set-url", "origin", str(tmp_path / "gone"))
     with pytest.raises(GitError, match="gone"):
         fetch(repository)

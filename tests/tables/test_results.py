@@ -438,7 +438,10 @@ def test_a_wrong_place_is_told(project: Project, tmp_path: Path) -> None:
         snakemake_kochi.results(tmp_path / "plain")
     with pytest.raises(GitError, match="has no artifact branch") as caught:
         project.results()
-    assert "kochi artifact fetch" in str(caught.value)
+    assert str(caught.value).endswith("\nTo make results, type: kochi batch FILE.yaml BATCH")
+    git(project.top, "remote", "add", "origin", str(tmp_path / "bare"))
+    with pytest.raises(GitError, match="no artifact branch(.*\n)+.*type: kochi artifact fetch$"):
+        project.results()
 
 
 def test_a_branch_without_records_is_an_empty_table_with_its_columns(project: Project) -> None:
