@@ -440,7 +440,7 @@ def test_a_wrong_place_is_told(project: Project, tmp_path: Path) -> None:
         project.results()
     assert str(caught.value).endswith("\nTo make results, type: kochi batch FILE.yaml BATCH")
     git(project.top, "remote", "add", "origin", str(tmp_path / "bare"))
-    with pytest.raises(GitError, match="no artifact branch(.*\n)+.*type: kochi artifact fetch$"):
+    with pytest.raises(GitError, match=r"no artifact branch(.*\n)+.*type: kochi artifact fetch$"):
         project.results()
 
 
