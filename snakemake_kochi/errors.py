@@ -19,8 +19,34 @@ Returned = TypeVar("Returned")
 # The exit statuses of a shell whose command was told to end.
 STOPPED = frozenset(128 + each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 _MOST_KNOWN = 10  # names in one message
+_MOST_OF_LINE = 2000  # characters: the text of a stranger may be a line of megabytes
 # The advice for a full disk or an exhausted quota.
 ROOM = "Free some space there, and type the same line again."
+
+
+def printable(text: str, most: int | None = None) -> str:
+    """A text in one line: control characters, which would move the cursor of a terminal, are
+    escapes. If it has more than `most` characters, its middle is left out: names often differ at
+    the end. Bytes of names that are not UTF-8 stay."""
+    if most is not None:
+        text = shortened(text, most)
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or "\udc80" <= c <= "\udcff" else ascii(c)[1:-1] for c in text
+    )
+
+
+def shortened(text: str, most: int) -> str:
+    """A text without its middle, if it has more than `most` characters."""
+    if len(text) <= most:
+        return text
+    kept = most - len("...")
+    return f"{text[: kept - kept // 2]}...{text[-(kept // 2) :]}"
+
+
+def _printable_lines(text: str, most: int | None = None) -> str:
+    return "\n".join(printable(line.expandtabs(4), most) for line in text.split("\n"))
 
 
 class KochiError(WorkflowError):
@@ -32,9 +58,10 @@ class KochiError(WorkflowError):
     exit_status = 1
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        self.message = message
-        self.hint = hint
-        super().__init__(message if hint is None else f"{message}\n{hint}")
+        # Not shorter: a hint has what is typed.
+        self.hint = None if hint is None else _printable_lines(hint)
+        self.message = _printable_lines(message, _MOST_OF_LINE)
+        super().__init__(self.message if hint is None else f"{self.message}\n{self.hint}")
 
     @property
     def sentences(self) -> str:
@@ -122,7 +149,7 @@ class PhaseError(KochiError):
         output: Sequence[str] = (),
     ) -> None:
         super().__init__(message, hint)
-        self.reason = reason or message
+        self.reason = reason or self.message
         self.output = tuple(output)
 
 
@@ -156,7 +183,7 @@ def told(error: OSError) -> str:
     A full disk or a directory without permission is for the user to repair, and no bug.
     """
     where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}"
+    return printable(f"{where}{error.strerror or error}", _MOST_OF_LINE)
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -203,8 +203,8 @@ def _reasons(said: str) -> str:
     """What a remote and git said about a refused push, each line indented below a message."""
     lines = [line for line in said.splitlines() if line.startswith(("remote:", "error:", "fatal:"))]
     own = "error: failed to push some refs"
-    told = ["".join(filter(str.isprintable, line)) for line in lines if not line.startswith(own)]
-    return "".join(f"\n    {line.rstrip()}" for line in told[:_MOST_LINES])
+    told = [line.rstrip() for line in lines if not line.startswith(own)]
+    return "".join(f"\n    {line}" for line in told[:_MOST_LINES])
 
 
 def _how_to_push(remote: str, refused: Sequence[str]) -> str:

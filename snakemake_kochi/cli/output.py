@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from snakemake_kochi.backoff import Backoff
-from snakemake_kochi.errors import KochiError
+from snakemake_kochi.errors import KochiError, printable
 from snakemake_kochi.hints import typed
 
 _COLOURS = {
@@ -93,11 +93,7 @@ def shown(value: object) -> str:
         return value
     if isinstance(value, list | tuple):
         return ", ".join(map(shown, value))
-    text = str(value)
-    # The name or label of a job must not move the cursor of another user's terminal.
-    return "".join(
-        c if c.isprintable() or "\udc80" <= c <= "\udcff" else ascii(c)[1:-1] for c in text
-    )
+    return printable(str(value))
 
 
 def coloured(state: str) -> str:
@@ -136,14 +132,6 @@ def clock_duration(seconds: float | None, digits: int = 0) -> str:
         return ""
     whole, fraction = divmod(round(max(0.0, seconds) * 10**digits), 10**digits)
     return str(timedelta(seconds=whole)) + (f".{fraction:0{digits}}" if digits else "")
-
-
-def shortened(text: str, width: int) -> str:
-    """A text without its middle, if it is longer than `width`: names often differ at the end."""
-    if len(text) <= width:
-        return text
-    kept = width - len("...")
-    return f"{text[: kept - kept // 2]}...{text[-(kept // 2) :]}"
 
 
 def agreed(question: str, yes: bool, how: str = "To agree in advance, add: -y") -> bool:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.errors import DamagedFileError, KochiError, printable
 from snakemake_kochi.files.calls import (
     answered,
     lacks_room,
@@ -36,6 +36,7 @@ LARGE_BLOCK = 1 << 20
 LINK_REFUSED = frozenset({errno.EPERM, errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK})
 # A file with deeper nesting than this was not written by this program.
 _DEEPEST = 100
+_MOST_OF_LINE = 500  # characters of the line of a log in a message
 # `indent` is not set: it would select the encoder written in Python, ten times slower.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -361,7 +362,8 @@ def _is_deep(data: Any) -> bool:
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """The last lines of a log; none if it cannot be read.
+    """The last lines of a log for a message, printable and at most 500 characters long each; none
+    if it cannot be read.
 
     The log is read from its end, because it may be large.
     """
@@ -372,4 +374,4 @@ def last_lines(path: Path, count: int) -> list[str]:
             text = stream.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return text.splitlines()[-count:]
+    return [printable(line.expandtabs(), _MOST_OF_LINE) for line in text.splitlines()[-count:]]

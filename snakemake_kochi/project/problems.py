@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.errors import ConfigError, printable
 from snakemake_kochi.files import is_name
 
 KeyPath = tuple[str | int, ...]
@@ -32,7 +32,7 @@ class SourceMap:
 
     def describe(self, path: KeyPath, message: str) -> str:
         """One line for a person: `fib.yaml:12: batches.small.artifacts[0].dest: message`."""
-        return f"{self.position(path)}: {_shortened(message, 900)}"
+        return f"{self.position(path)}: {printable(message, 900)}"
 
     def position(self, path: KeyPath) -> str:
         """The beginning of such a line: `fib.yaml:12: batches.small.artifacts[0].dest`."""
@@ -41,7 +41,7 @@ class SourceMap:
         if path[:2] == ("batches", "default") and ("batches",) not in self.lines:
             path = path[2:]  # the only batch of a file is written at its top level
         key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-        return f"{position}: {_shortened(key.removeprefix('.'), 300)}" if key else position
+        return f"{position}: {printable(key.removeprefix('.'), 300)}" if key else position
 
     def first(self, *paths: KeyPath) -> KeyPath:
         """The first of the key paths that is in the file, else the last."""
@@ -49,15 +49,6 @@ class SourceMap:
 
     def error(self, path: KeyPath, message: str) -> ConfigError:
         return ConfigError(self.describe(path, message))
-
-
-def _shortened(text: str, most: int) -> str:
-    """A text in one line, without its middle if it is long: megabytes would bury the message."""
-    if len(text) > most:
-        text = f"{text[: most // 2]} ... {text[-most // 2 :]}"
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class Problems:

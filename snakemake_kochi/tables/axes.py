@@ -17,13 +17,14 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
+from snakemake_kochi.errors import shortened
 from snakemake_kochi.project.plots import Plot
 from snakemake_kochi.tables.arrangement import Arrangement, numbers, values_of
 from snakemake_kochi.tables.ticks import Numbers, exact_labels, is_geometric, spans_decades, thinned
 
 CHARACTER = 0.6  # width of an average character, in units of its size
 # Characters of a name or value in the figure, and of a value below an axis.
-_LONGEST, _LONGEST_BELOW = 32, 22
+LONGEST, _LONGEST_BELOW = 32, 22
 _STEPS = (1, 2, 2.5, 5, 10)  # between the ticks of a linear axis
 _MOST_DECADES = 300.0  # of a float, less a margin
 _MOST_TICKS = 12  # values of a parameter with a tick for each
@@ -138,9 +139,3 @@ def _limits(low: float, high: float, is_log: bool, margin: float) -> tuple[float
 def in_words(value: Any) -> str:
     """The value of a parameter in a figure; None is that of a parameter that a point lacks."""
     return "none" if value is None else str(value) or "''"
-
-
-def shortened(text: str, most: int = _LONGEST) -> str:
-    """A text without its middle if it has more characters."""
-    half = (most - 3) // 2
-    return text if len(text) <= most else f"{text[:half]}...{text[-half:]}"

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.transforms import ScaledTranslation
 
+from snakemake_kochi.errors import shortened
 from snakemake_kochi.project.metrics import Quantity
 from snakemake_kochi.project.plots import Plot
 from snakemake_kochi.tables.arrangement import (
@@ -31,10 +32,10 @@ from snakemake_kochi.tables.arrangement import (
 )
 from snakemake_kochi.tables.axes import (
     CHARACTER,
+    LONGEST,
     horizontal_axis,
     in_words,
     scale_vertical,
-    shortened,
 )
 
 # M. Okabe and K. Ito, Color Universal Design, without yellow, which is invisible on white paper.
@@ -131,7 +132,7 @@ class _Drawing:
             if index + columns >= count:
                 # Nothing is below it, though the grid may have a row there.
                 axes.tick_params(labelbottom=True)
-                axes.set_xlabel(shortened(self.arranged.x or ""))
+                axes.set_xlabel(shortened(self.arranged.x or "", LONGEST))
             if index % columns == 0:
                 axes.set_ylabel(self._y_label(rows))
         scaled = scale_vertical(flat[0], self.measured, self.plot)
@@ -263,13 +264,13 @@ class _Drawing:
                 **self._look(number),
                 markersize=5.5,
                 linewidth=1.2,
-                label=shortened(in_words(value)),
+                label=shortened(in_words(value), LONGEST),
             )
             for number, value in enumerate(self.line_values)
         ]
         figure.legend(
             handles=handles,
-            title=shortened(self.arranged.lines),
+            title=shortened(self.arranged.lines, LONGEST),
             loc="outside right upper",
             frameon=False,
             handlelength=3,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from snakemake_kochi.files import last_lines
 from snakemake_kochi.locks.settings import find_lock_settings
 from snakemake_kochi.paths import Root
 
@@ -152,3 +153,21 @@ def test_a_ticket_that_is_nested_too_deeply_is_set_aside_by_a_worker(
     done = kochi("show", "job", "1", "--json")
     assert json.loads(done.out)["reason"] == "failed"
     assert "nested too deeply" in json.loads(done.out)["detail"]
+
+
+def test_a_message_moves_no_cursor_and_has_no_line_that_buries_it(
+    project: Path, tmp_path: Path, kochi: Any
+) -> None:
+    outcome = kochi("batch", "a\x1b[2J.yaml", "test")
+    assert outcome.status == 1
+    assert "there is no file a\\x1b[2J.yaml" in outcome.err
+    outcome = kochi("batch", f"{'a' * 9000}/b.yaml", "test")
+    assert outcome.status == 1
+    assert max(map(len, outcome.err.splitlines())) < 3000
+    # The last lines of a script that failed.
+    log = tmp_path / "log"
+    log.write_text(f"one\n\x1b[2J\ttwo\n{'x' * 16384}y\n")
+    lines = last_lines(log, 2)
+    assert lines[0] == r"\x1b[2J    two"
+    assert len(lines[1]) == 500
+    assert lines[1].endswith("xy")

@@ -31,9 +31,9 @@ from snakemake_kochi.cli.output import (
     print_json,
     remark,
     say,
-    shortened,
     shown,
 )
+from snakemake_kochi.errors import shortened
 from snakemake_kochi.project.grid import ROUNDS
 from snakemake_kochi.quantities import rough_duration
 

@@ -21,9 +21,9 @@ from snakemake_kochi.cli.output import (
     print_table,
     readable,
     remark,
-    shortened,
     shown,
 )
+from snakemake_kochi.errors import shortened
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.packs import JobFilter
 from snakemake_kochi.paths import MachinePaths
