@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.errors import ConfigError, printable
 from snakemake_kochi.project.problems import KeyPath, Problems, SourceMap
 from snakemake_kochi.project.values import implied_tag, unusable_character
 
@@ -207,8 +207,10 @@ def compose(file: str, text: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = " ".join(part for part in (error.context, error.problem) if part)
+        if (mistake := _mistake(said, error, text.splitlines())) is not None:
+            raise _not_yaml(file, mistake[1], mistake[0] + 1) from error
         if "flow mapping" in said:
-            said += "; quote texts that contain { or }"
+            said += "; quote texts that contain { or }, or ': '"
         raise _not_yaml(file, said, None if mark is None else mark.line + 1) from error
     if node is not None and (size := _expanded_size(node)) > MAXIMUM_NODES:
         about = str(size) if size < 10**9 else "more than a billion"
@@ -217,6 +219,58 @@ def compose(file: str, text: str) -> yaml.Node | None:
             f"at most {MAXIMUM_NODES} are possible"
         )
     return node
+
+
+def _mistake(
+    said: str, error: yaml.MarkedYAMLError, lines: Sequence[str]
+) -> tuple[int, str] | None:
+    """A common mistake behind what the parser said: its line, counted from 0, and what to type."""
+    mark, around = error.problem_mark, error.context_mark
+    if mark is None:
+        return None
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    if r"'\t' that cannot start" in said:
+        return mark.line, "a tab is no indentation in YAML; use spaces"
+    if "mapping values are not allowed" in said:
+        key, _, value = line.partition(": ")
+        if ": " in value and value.strip()[:1] not in ("'", '"'):
+            quoted = "'" + value.strip().replace("'", "''") + "'"
+            return (
+                mark.line,
+                f"a text that contains ': ' must be quoted; write {key.strip()}: {quoted}",
+            )
+        return mark.line, (
+            "a second ': ' belongs to one key; quote a text that contains ': ', and write a blank "
+            "after the ':' of the key above"
+        )
+    if "expected ':'" in said and around is not None:
+        what = lines[around.line].strip()
+        return around.line, (
+            f"KEY: VALUE was expected, not '{printable(what, 100)}'; indent the lines of a script "
+            "deeper than its key, and end a key with ':'"
+        )
+    if "block mapping" in said and "start>'" in said:
+        return mark.line, f"wrong indentation; {_indentations(lines, mark.line)}"
+    return None
+
+
+def _indentations(lines: Sequence[str], number: int) -> str:
+    """By how many spaces a line may be indented: as the nearest of those around it."""
+    own = _spaces(lines[number])
+    around: dict[int, str] = {}
+    for index in range(number - 1, -1, -1):
+        text, spaces = lines[index].strip(), _spaces(lines[index])
+        if text and not text.startswith("#") and spaces < min(around, default=spaces + 1):
+            key = printable(text.partition(":")[0], 40)
+            around[spaces] = f"by {spaces} as '{key}' in line {index + 1}"
+    less, more = ([n for n in around if (n > own) == is_more] for is_more in (False, True))
+    nearest = [*([min(more)] if more else []), *([max(less)] if less else [])]
+    of = "space" if own == 1 else "spaces"
+    return f"indent it {', or '.join(around[n] for n in nearest)}, not by {own} {of}"
+
+
+def _spaces(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
 
 
 def _expanded_size(top: yaml.Node) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -22,6 +23,8 @@ _NO_VALUE = Scalar("", "null")
 _SCRIPT = Scalar(":")
 _TEXT = Scalar("x")
 _ABSENT = object()
+# Keys of a batch whose values no parameter has.
+_NO_PARAMETERS = frozenset({"artifacts", "build", "depends", "metrics", "plots", "run"})
 _UNCLEAR = re.compile(r"^[-+]?0[0-9_]|:")
 # the largest count; schedulers use 32 bits
 MAXIMUM_NUMBER = 2**31 - 1
@@ -113,6 +116,8 @@ def check_shape(document: Document, schema: str) -> bool:
     """
     validator = _validator(schema)
     for error in list(validator.iter_errors(document.data)):
+        _move_out_of_parameters(document, tuple(error.absolute_path))
+    for error in list(validator.iter_errors(document.data)):
         if error.validator == "additionalProperties":
             _repair_unknown_keys(document, error)
     wrong: list[KeyPath] = []
@@ -129,6 +134,18 @@ def check_shape(document: Document, schema: str) -> bool:
     for path in sorted(wrong, key=len):  # the content of a wrong value is gone with it
         _replace(document, path)
     return True
+
+
+def _move_out_of_parameters(document: Document, path: KeyPath) -> None:
+    """Repair a key of a batch or an experiment that is indented into the parameters before it."""
+    for index, (section, key) in enumerate(pairwise(path)):
+        if section in ("params", "default_params") and key in _NO_PARAMETERS:
+            inner, outer = (_follow(document.data, path[:end]) for end in (index + 1, index))
+            if isinstance(inner, dict) and isinstance(outer, dict) and key in inner:
+                said = f"'{key}' is no parameter; indent it as far as '{section}'"
+                document.problems.add(path[: index + 2], said)
+                outer.setdefault(key, inner.pop(key))
+            return
 
 
 def _replace(document: Document, path: KeyPath) -> None:

@@ -144,6 +144,7 @@ def is_fact(name: str) -> bool:
 
 _LISTS = (ast.Tuple, ast.List)
 _SINGLE_EQUALS = re.compile(r"[^=<>!]=[^=]")
+_OF_C = (("&&", "and"), ("||", "or"), ("!(", "not ("), ("!$", "not $"))
 _MAXIMUM_SOURCE = 2_000  # characters; also bounds the depth of the recursion
 
 
@@ -178,6 +179,7 @@ class Expression:
                 tree = ast.parse(code.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             hint = "; to compare, write ==" if _SINGLE_EQUALS.search(source) else ""
+            hint += "".join(f"; for {word}, write {own}" for word, own in _OF_C if word in source)
             raise TemplateError(f"`{source}` is not an expression{hint}") from error
         known = {f"{prefix}{index}_" for index in range(len(names))}
         try:

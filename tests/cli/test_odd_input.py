@@ -166,7 +166,7 @@ def test_a_message_moves_no_cursor_and_has_no_line_that_buries_it(
     assert max(map(len, outcome.err.splitlines())) < 3000
     # The last lines of a script that failed.
     log = tmp_path / "log"
-    log.write_text(f"one\n\x1b[2J\ttwo\n{'x' * 16384}y\n")
+    log.write_text(f"one\n\x1b[2J\ttwo\n{'x' * 9000}y\n")
     lines = last_lines(log, 2)
     assert lines[0] == r"\x1b[2J    two"
     assert len(lines[1]) == 500

@@ -471,6 +471,9 @@ def test_a_condition_about_a_parameter_of_a_value_counts_for_its_points_only() -
     [
         ("when: $n >", "b.when: `${n} >` is not an expression"),
         ("when: $n = 1", "b.when: `${n} = 1` is not an expression; to compare, write =="),
+        ("when: $n > 1 && $n < 3", "&& ${n} < 3` is not an expression; for &&, write and"),
+        ("when: $n > 1 || $n < 0", "|| ${n} < 0` is not an expression; for ||, write or"),
+        ("when: '!($n > 1)'", "`!(${n} > 1)` is not an expression; for !(, write not ("),
         ("when: $m > 1", "b.when: there is no parameter 'm', known: n"),
         ("when: $n % 2", "b.when: `${n} % 2` with n='1': true or false was expected, not 1"),
         ("skip_if: log2($n - 1) > 3", "b.skip_if: `log2(${n} - 1) > 3` with n='1': log2(0) does"),

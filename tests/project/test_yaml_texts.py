@@ -95,6 +95,52 @@ def test_an_unquoted_brace_in_a_flow_mapping_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "    params:",
+            "\tparams:",
+            "e.yaml:4: not valid YAML: a tab is no indentation in YAML; use spaces",
+        ),
+        ("'a: (b)'", "a: (it's)", "e.yaml:1: .* must be quoted; write m: 'a: \\(it''s\\)'$"),
+        (
+            "depend_params: ",
+            "depend_params:",
+            "e.yaml:10: .*a blank after the ':' of the key above",
+        ),
+        (
+            "    artifacts",
+            "   artifacts",
+            "6: .*indent it by 4 as 'params' in line 4, or by 2 as 'test' in line 3, not "
+            "by 3 spaces$",
+        ),
+        (
+            "    artifacts",
+            "     artifacts",
+            "6: .*indent it by 6 as 'n' in line 5, or by 4 as 'params' in line 4, not by 5 spaces$",
+        ),
+        ("    echo", "  echo", "e.yaml:11: .*not 'echo'; indent the lines of a script deeper"),
+        (
+            "    artifacts:\n      - ",
+            "      artifacts:\n        - ",
+            "^e.yaml:6: batches.test.params.artifacts: 'artifacts' is no parameter; indent it as "
+            "far as 'params'$",
+        ),
+    ],
+)
+def test_a_common_mistake_gets_what_to_type(old: str, new: str, said: str) -> None:
+    text = (
+        "metrics: {m: 'a: (b)'}\nbatches:\n  test:\n    params:\n      n: [1]\n    artifacts:\n"
+        "      - {type: stdout, dest: $n}\nrun:\n  depend_params: [n]\n  script: |\n    echo\n"
+    )
+    load_experiment("e.yaml", text, None)
+    text = text.replace(old, new).replace("{m: a: (it's)}", "\n  m: a: (it's)")
+    with pytest.raises(ConfigError, match=said.replace("yaml:1:", "yaml:2:")) as caught:
+        load_experiment("e.yaml", text, None)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("run: &r {script: x, strict: *r}", "the alias refers to a value that contains it"),
