@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _SHORT = 12  # digits of a commit
+_SOURCES = "source files"
 
 # What determines a result: of what it is (a word for people, then what tells it from others of the
 # kind) -> its text or digest.
@@ -35,7 +36,7 @@ def _traits(record: Mapping[str, Any], published_as: str) -> Iterator[tuple[tupl
         # Of another commit, the points with this parameter are meant to have other code.
         code = str(record["parameters"].get("code", "")) if record.get("configuration") else ""
         if sources := (record.get("built") or {}).get("sources"):
-            yield ("source files", code), sys.intern(str(sources))
+            yield (_SOURCES, code), sys.intern(str(sources))
         recipes = record.get("recipes") or ()
         names = [f"{each['dependency']}:{each['recipe']}" for each in recipes]
         # Points that name their recipes may have others than the rest.
@@ -89,7 +90,8 @@ class Codes:
                     codes.append({})
                 codes[known[key]] |= traits
             numbers[index] = known[key]
-        found = (each for code in codes[1:] for each in _differences(code, codes[0]))
+        words = (each for code in codes[1:] for each in _differences(code, codes[0]))
+        found = (f"{'other' if each == _SOURCES else 'another'} {each}" for each in words)
         return cls(numbers, list(dict.fromkeys(found)))
 
     def labels(self, runs: Sequence[tuple[str, str, bool, str]]) -> list[str]:

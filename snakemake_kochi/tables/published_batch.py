@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,7 +154,7 @@ def _of_code(
         are = "1 result of other code is" if others == 1 else f"{others} results of other code are"
         file, batch = shlex.quote(runs[0].file), shlex.quote(runs[0].batch)
         remarks.append(
-            f"{are} {LEFT_OUT} (another {', '.join(codes.differences[:_MOST_REASONS])}); to see "
+            f"{are} {LEFT_OUT} ({', '.join(codes.differences[:_MOST_REASONS])}); to see "
             f"them, type: kochi table {file} {batch} --all-code"
         )
     return chosen, {run.identity: label for run, label in zip(runs, labels, strict=True)}
@@ -284,7 +284,7 @@ def _in_grid(
             if index >= 0 and not _differ(run.parameters, grid.points[index].parameters):
                 found[index, run.published_as, labels[run.identity]] = run
         chosen += [run for _, run in sorted(found.items(), key=lambda each: each[0])]
-        remarks += _changed_scripts(found.values(), experiment.file, grid)
+        remarks += _changed_scripts(found, experiment.file, grid)
         there = len({index for index, *_ in found})
         if there < len(grid.points):
             lacking = len(grid.points) - there
@@ -307,8 +307,17 @@ def _in_grid(
     return chosen, remarks
 
 
-def _changed_scripts(runs: Collection[RecordedRun], file: str, grid: Grid) -> Iterator[str]:
-    """A remark for a script of the batch that is another one than that of its results."""
+def _changed_scripts(
+    found: Mapping[tuple[int, str, str], RecordedRun], file: str, grid: Grid
+) -> Iterator[str]:
+    """A remark for a script of the batch that is another one than that of its results.
+
+    `found`: by point, name and code. Of several codes, a newer result has replaced the others.
+    """
+    newest: dict[tuple[int, str], RecordedRun] = {}
+    for (index, name, _), run in sorted(found.items(), key=lambda e: str(e[1].values[_STARTED])):
+        newest[index, name] = run
+    runs = newest.values()
     for word, phase in (("run script", grid.run), ("build script", grid.build)):
         if others := sum(run.code.get((word,), phase.script) != phase.script for run in runs):
             words = shlex.join(["kochi", "show", "batch", file, grid.batch])
