@@ -21,7 +21,7 @@ HOLD = 2.0  # seconds for a process that only holds the log
 _TOLD_AFTER = 2.0  # seconds of waiting
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.25
-FORKED_ONLY = 0x40  # PF_FORKNOEXEC of linux/sched.h
+_FORKED_ONLY = 0x40  # PF_FORKNOEXEC of linux/sched.h
 
 
 def patience() -> float:
@@ -191,7 +191,7 @@ class _Files:
                         read.add(target)
                     if mode & stat.S_IWUSR:
                         written.add(target)
-        return cls(parent, bool(flags & FORKED_ONLY), read, written)
+        return cls(parent, bool(flags & _FORKED_ONLY), read, written)
 
     def writes_below(self, outputs: Collection[str]) -> bool:
         return any(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from support import wait_until, write
 
-from snakemake_kochi.phases.isolation import Enclosure
-from snakemake_kochi.phases.isolation_view import Place
+from snakemake_kochi.phases.isolation import Container
 from snakemake_kochi.phases.products import Install
 from snakemake_kochi.phases.script import Ended, Environment, run_script
-from snakemake_kochi.project.isolation import Isolation, MachineIsolation
+from snakemake_kochi.project.grid import Isolation
 
+Machine = Mapping[str, Sequence[str]]
 FILES = Isolation(("files",))
 KEY = "fib.yaml: run"
 
@@ -33,16 +34,16 @@ class Isolated:
         install = Install("fib", "release", "1" * 16, str(self.prefix), None, "")
         self.environment = Environment("", [install], {"KOCHI_PARAM_N": "7"})
 
-    def enclosure(self, isolation: Isolation, machine: MachineIsolation | None = None) -> Enclosure:
-        place = Place.of(self.directory, self.scratch, self.environment.installs)
-        return Enclosure(isolation, machine, place, {}, KEY)
+    def container(self, isolation: Isolation, machine: Machine | None = None) -> Container:
+        place = (self.directory, self.scratch, self.environment.installs, ())
+        return Container(isolation, machine or {}, *place, key=KEY)
 
     def run(
-        self, script: str, isolation: Isolation, machine: MachineIsolation | None = None
+        self, script: str, isolation: Isolation, machine: Machine | None = None
     ) -> tuple[Ended, str]:
         """How a script ends, and its output."""
-        enclosure = self.enclosure(isolation, machine)
-        environment, wrapper = enclosure.around(self.environment)
+        container = self.container(isolation, machine)
+        environment, wrapper = container.around(self.environment)
         ended = run_script(
             script,
             "run_fib",
@@ -53,18 +54,18 @@ class Isolated:
             self.output,
             wrapper=wrapper,
         )
-        enclosure.finish(ended, self.output)
+        container.finish(ended, self.output)
         return ended, self.output.read_text()
 
     def command(
         self,
         script: str,
         isolation: Isolation = FILES,
-        machine: MachineIsolation | None = None,
+        machine: Machine | None = None,
     ) -> list[str]:
         """The words that start an isolated script."""
         file = write(self.scratch / "script.sh", script)
-        _, wrapper = self.enclosure(isolation, machine).around(self.environment)
+        _, wrapper = self.container(isolation, machine).around(self.environment)
         return [*wrapper, "bash", str(file)]
 
 

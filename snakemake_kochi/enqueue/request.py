@@ -197,7 +197,6 @@ def _experiment(location: Location, request: Request) -> Prepared:
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
     from snakemake_kochi.phases.job import job_command
     from snakemake_kochi.phases.sent import have_read
-    from snakemake_kochi.project.isolation import NETWORK
     from snakemake_kochi.project.requirements import requirements_at
     from snakemake_kochi.project.values import parse_assignment
 
@@ -210,7 +209,7 @@ def _experiment(location: Location, request: Request) -> Prepared:
     have_read()
     experiment = freeze.experiment(file)
     isolation = experiment.run.isolation
-    has_network = isolation is None or NETWORK not in isolation.words
+    has_network = isolation is None or "network" not in isolation.words
     if request.terminal is not None and request.terminal.has_port and not has_network:
         raise KochiError(
             f"{file}: run.isolate: the run script has no network, so that no port reaches it",

@@ -19,7 +19,6 @@ from snakemake_kochi.errors import (
     nearest,
 )
 from snakemake_kochi.library.batch import RUN_COMMAND, BatchRules
-from snakemake_kochi.library.isolation import IsolationCheck
 from snakemake_kochi.library.outputs import Kept, Outputs, install_rule
 from snakemake_kochi.library.part import Part
 from snakemake_kochi.library.requested import Resource, inspected, rule_resources, verbatim
@@ -103,7 +102,6 @@ class Library:
         self._is_first = is_first
         self.kept = Kept(workflow, forgets=is_first and RESTORING_VARIABLE not in os.environ)
         self._outputs = Outputs(freeze)
-        self._isolation = IsolationCheck(freeze)
 
     @cached_property
     @for_snakemake
@@ -241,7 +239,6 @@ class Library:
         def is_finished() -> bool:
             return batch.is_finished(self.kept, group, wildcards)
 
-        self._isolation.require(batch, is_finished)
         return self.kept.input_files([batch.build_file(group.point(wildcards))], is_finished)
 
     @for_snakemake

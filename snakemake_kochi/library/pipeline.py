@@ -20,13 +20,11 @@ from snakemake_kochi.library.batch import RUN_COMMAND, BatchRules
 from snakemake_kochi.library.restorable import Place
 from snakemake_kochi.library.variants import Variant
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
-from snakemake_kochi.phases.enclosing import enclosure_of
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.launcher import line_of, shape_of
 from snakemake_kochi.phases.products import Install, merge, read_build, read_manifest
 from snakemake_kochi.phases.script import Environment, mode_of, source_variables, starting
 from snakemake_kochi.project.grid import Phase, Point
-from snakemake_kochi.project.isolation import MachineIsolation
 from snakemake_kochi.project.recipes import Recipe
 
 CONTROLLER, NODE = "controller", "node"
@@ -67,10 +65,11 @@ def stages_on_node(freeze: Freeze, place: Place) -> Iterator[Stage]:
     tree = _tree(place)
     variables = _variables(known, place)
     launcher = _launcher(batch, point)
-    isolated = _isolated(known.run, known.machine_isolation, installs, tree, variables, launcher)
+    isolation = known.machine_isolation
+    words, line, problem = _isolated(known.run, isolation, installs, tree, launcher)
     copy = ["cp", "-a", "--reflink=auto", "--", tree, str(_WORKSPACE)]
     yield Stage("workspace", NODE, f"{_shown(copy)}\ncd {_WORKSPACE}\n")
-    yield _isolation(known, isolated, Environment(known.load_environment, installs, {}))
+    yield _isolation(known, words, problem, Environment(known.load_environment, installs, {}))
     yield Stage(
         "environment",
         NODE,
@@ -78,8 +77,8 @@ def stages_on_node(freeze: Freeze, place: Place) -> Iterator[Stage]:
         + Environment(known.load_environment, installs, {}).preamble(),
         missing,
     )
-    note = "" if isolated.launcher else "No launcher."
-    yield Stage("launcher", NODE, f'export KOCHI_LAUNCH="{isolated.launcher}"\n', note)
+    note = "" if line else "No launcher."
+    yield Stage("launcher", NODE, f'export KOCHI_LAUNCH="{line}"\n', note)
     yield Stage("script", NODE, _ended(known.run.script))
 
 
@@ -119,7 +118,7 @@ def _build(
     parameters = place.point.parameters
     exports = [f"export {n}={_quoted(v)}" for n, v in phase.environment(parameters).items()]
     environment = Environment(known.load_environment, installs, {}).preamble()
-    words = _isolated(phase, known.machine_isolation, installs, "", {}).words
+    words, _, _ = _isolated(phase, known.machine_isolation, installs, "")
     isolated = f"# {_shown([*words, 'bash', '...'])}\n" if words else ""
     mode = f"{mode_of(phase.strict)}\n"
     text = isolated + "\n".join([*exports, environment + mode + _ended(phase.script)])
@@ -203,58 +202,47 @@ def _launcher(batch: BatchRules, point: Point) -> str:
 # ---- isolation
 
 
-@dataclass(frozen=True)
-class _Isolated:
-    """How a script is isolated: the words before `bash`, the line of its launcher, and why they are
-    not known, for people."""
-
-    words: Sequence[str] = ()
-    launcher: str = ""
-    problem: str = ""
-
-
 def _isolated(
     phase: Phase,
-    machine: MachineIsolation | None,
+    machine: Mapping[str, Sequence[str]],
     installs: Sequence[Install],
     tree: str,
-    variables: Mapping[str, str],
     launcher: str = "",
-) -> _Isolated:
+) -> tuple[Sequence[str], str, str]:
+    """How a script is isolated: the words before `bash`, the line of its launcher, and why they are
+    not known, for people."""
+    if phase.isolation is None:
+        return (), launcher, ""
+    # Imported here: few scripts are isolated.
+    from snakemake_kochi.phases.isolation import Container
+
     with tempfile.TemporaryDirectory(prefix="kochi-pipeline-") as name:
-        private = Path(name)
-        directory = private / "workspace"
-        directory.mkdir()
         trees = [Path(tree)] if tree.startswith("/") else []
-        given = {n: v for n, v in variables.items() if "<" not in v}
-        given |= {"KOCHI_LAUNCH": launcher.replace(str(_PRIVATE), name)} if launcher else {}
+        around = (Path(name, "workspace"), Path(name), installs, trees, "run")
+        given = {"KOCHI_LAUNCH": launcher.replace(str(_PRIVATE), name)} if launcher else {}
         try:
-            enclosure = enclosure_of(
-                *(phase.isolation, machine, directory, private, installs, trees, given, "run")
-            )
-            if enclosure is None:
-                return _Isolated(launcher=launcher)
-            inside, words = enclosure.around(Environment("", installs, given))
+            container = Container(phase.isolation, machine, *around)
+            inside, words = container.around(Environment("", installs, given))
         except KochiError as error:
-            return _Isolated((), launcher, f"Not known on this host: {error.message}")
-        return _Isolated(
-            [word.replace(name, str(_PRIVATE)) for word in words],
-            inside.variables.get("KOCHI_LAUNCH", "").replace(name, str(_PRIVATE)),
-        )
+            return (), launcher, f"Not known on this host: {error.message}"
+        line = inside.variables.get("KOCHI_LAUNCH", "").replace(name, str(_PRIVATE))
+        return [word.replace(name, str(_PRIVATE)) for word in words], line, ""
 
 
-def _isolation(known: BatchFreeze, isolated: _Isolated, environment: Environment) -> Stage:
+def _isolation(
+    known: BatchFreeze, inside: Sequence[str], problem: str, environment: Environment
+) -> Stage:
     """The command that starts the script, within its isolation if it has one."""
     isolation = known.run.isolation
     place = Path("/private")  # needs no quotes, and is replaced
     body = place / f"run_{known.experiment}.sh"
     words = starting(environment.sourced(place), body, known.run.strict)
     shown = [word.replace(str(place), str(_PRIVATE)) for word in words]
-    text = f"{_shown([*isolated.words, *shown])}\n"
+    text = f"{_shown([*inside, *shown])}\n"
     if isolation is None:
         return Stage("isolation", NODE, text, "Not isolated.")
     said = ", ".join(isolation.words) or "container"
-    return Stage("isolation", NODE, text, f"Isolated: {said}. {isolated.problem}".rstrip())
+    return Stage("isolation", NODE, text, f"Isolated: {said}. {problem}".rstrip())
 
 
 def _shown(words: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ larger the grid, and a batch the square of that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -20,14 +20,13 @@ from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.phases.products import digest_of
-from snakemake_kochi.project.grid import Artifact, Batch, Phase, Point, PointTexts
+from snakemake_kochi.project.grid import Artifact, Batch, Isolation, Phase, Point, PointTexts
 from snakemake_kochi.project.launchers import Launchers
 from snakemake_kochi.project.values import CODE, encode_component
 
 if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
     from snakemake_kochi.project.experiment import Experiment
-    from snakemake_kochi.project.isolation import MachineIsolation
     from snakemake_kochi.project.preparation import Step
     from snakemake_kochi.project.recipes import Recipe
 
@@ -66,7 +65,7 @@ class BatchFreeze:
     recorded_variables: tuple[str, ...]
     git_directory: str | None = None
     large_files: int | None = None
-    machine_isolation: MachineIsolation | None = None
+    machine_isolation: Mapping[str, Sequence[str]] = field(default_factory=FrozenDict)
     prepare: Step | None = None
     launchers: Launchers = field(default_factory=Launchers)
     codes: Mapping[str, Mapping[str, Any]] = FrozenDict()
@@ -201,22 +200,12 @@ def _from_json(file: Path, data: dict[str, Any]) -> BatchFreeze:
             run=_phase(fields.pop("run")),
             artifacts=tuple(Artifact(**artifact) for artifact in fields.pop("artifacts")),
             recorded_variables=tuple(fields.pop("recorded_variables")),
-            machine_isolation=_machine_isolation(fields.pop("machine_isolation")),
             prepare=_step(fields.pop("prepare")),
             launchers=Launchers(**fields.pop("launchers")),
             **fields,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{file}: not what a batch was frozen to ({error})") from error
-
-
-def _machine_isolation(data: Mapping[str, Any] | None) -> MachineIsolation | None:
-    if data is None:
-        return None
-    # Imported here: most machines say nothing about it.
-    from snakemake_kochi.project.isolation import MachineIsolation
-
-    return MachineIsolation.from_dict(data)
 
 
 def _step(data: Mapping[str, Any] | None) -> Step | None:
@@ -230,15 +219,10 @@ def _step(data: Mapping[str, Any] | None) -> Step | None:
 
 def _phase(data: Mapping[str, Any]) -> Phase:
     isolation = data["isolation"]
-    if isolation is not None:
-        # Imported here: most runs are not isolated.
-        from snakemake_kochi.project.isolation import Isolation
-
-        isolation = Isolation.from_dict(isolation)
     converted = {
         "depend_params": tuple(data["depend_params"]),
         "resources": FrozenDict(data["resources"]),
-        "isolation": isolation,
+        "isolation": None if isolation is None else Isolation.from_dict(isolation),
     }
     return Phase(**{**data, **converted})
 

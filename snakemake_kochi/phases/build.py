@@ -10,7 +10,6 @@ from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import last_lines, make_directory, note_use, to_json, write_last
 from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.paths import BuildPaths
-from snakemake_kochi.phases.enclosing import enclosure_of
 from snakemake_kochi.phases.freeze import Freeze, pattern_of
 from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
 from snakemake_kochi.phases.script import (
@@ -122,15 +121,18 @@ def build_experiment(
             freeze.machine.load_env_on_machine, installs, {**variables, **own_variables(freeze)}
         )
         with scratch_directory(freeze.workspaces) as scratch, Stopwatch() as watch:
-            enclosure = enclosure_of(
-                phase.isolation,
-                freeze.machine.isolation,
-                *(place.tree, scratch, installs, [], {}),
-                f"{experiment.file}: build",
-            )
-            wrapper: tuple[str, ...] = ()
-            if enclosure is not None:
-                environment, wrapper = enclosure.around(environment)
+            container, wrapper = None, tuple[str, ...]()
+            if phase.isolation is not None:
+                from snakemake_kochi.phases.isolation import Container
+
+                container = Container(
+                    phase.isolation,
+                    freeze.machine.isolation,
+                    *(place.tree, scratch, installs),
+                    trees=(),
+                    key=f"{experiment.file}: build",
+                )
+                environment, wrapper = container.around(environment)
             ended = run_script(
                 phase.script,
                 f"build_{experiment.name}",
@@ -142,8 +144,8 @@ def build_experiment(
                 timeout=timeout,
                 wrapper=wrapper,
             )
-            if enclosure is not None:
-                enclosure.finish(ended, place.log)
+            if container is not None:
+                container.finish(ended, place.log)
         if ended.has_failed:
             raise PhaseError(
                 f"{experiment.file}: the build script {ended.how} in {place.tree}",

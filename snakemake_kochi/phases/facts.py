@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from snakemake_kochi.phases.script import Environment, watch_end
 from snakemake_kochi.processes import this_node
 
 if TYPE_CHECKING:
-    from snakemake_kochi.phases.isolation import Enclosure
+    from snakemake_kochi.phases.isolation import Container
 
 VERSION = 1
 TIME_LIMIT = 30.0  # seconds for all commands together
@@ -46,12 +46,12 @@ _COMMAND = """\
 @dataclass(frozen=True)
 class Facts:
     """`commands` for bash by name, in an `environment`; `build` is the digest of the build,
-    `enclosure` the isolation of the run."""
+    `container` what an isolated run is in."""
 
     commands: Mapping[str, str]
     environment: Environment
     build: str
-    enclosure: Enclosure | None = None
+    container: Container | None = None
 
     def known(self, machine: MachinePaths) -> dict[str, Any]:
         """The facts as they were found on this node, in this build, not long ago; else none."""
@@ -71,7 +71,7 @@ class Facts:
         run script without its parameters. `scratch` is private. Nothing in a command ends the run:
         one that is not ready after `limit` seconds is ended, and has no exit status.
         """
-        if not self.commands or (self.enclosure and not self.enclosure.is_open):
+        if not self.commands or (self.container and not self.container.has_begun):
             return {}
         if known := self.known(machine):
             return known
@@ -92,7 +92,7 @@ class Facts:
     def _file(self, machine: MachinePaths) -> Path:
         installs = [install.identity for install in self.environment.installs]
         loaded = self.environment.load_environment
-        isolated = [self.enclosure.determined_by] if self.enclosure else []
+        isolated = [asdict(self.container.isolation)] if self.container else []
         digest = digest_of([dict(self.commands), loaded, installs, self.build, *isolated])
         return machine.facts(this_node().host, digest)
 
@@ -115,8 +115,8 @@ class Facts:
 
     def _run(self, directory: Path, place: Path, limit: float) -> None:
         environment, wrapper = self.environment, tuple[str, ...]()
-        if self.enclosure:
-            environment, wrapper = self.enclosure.around(environment)
+        if self.container:
+            environment, wrapper = self.container.around(environment)
         lines = [environment.preamble(), "set +e\n"]
         words = {"directory": shlex.quote(str(directory)), "place": shlex.quote(str(place))}
         for number, command in enumerate(self.commands.values()):

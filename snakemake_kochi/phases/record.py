@@ -98,7 +98,7 @@ def make_record(
     """The record of an attempt whose run script begins now; `complete` adds how it ended.
 
     `variables` are those that tell the job of itself, `prepared` is what the `prepare` script of
-    its batch has made, `load` is that of the node, `isolation` what `Enclosure.record` tells,
+    its batch has made, `load` is that of the node, `isolation` what `Container.record` tells,
     `launcher` what `Started` does.
     """
     started = datetime.now(UTC)

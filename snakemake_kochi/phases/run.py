@@ -24,7 +24,6 @@ from snakemake_kochi.files import (
 )
 from snakemake_kochi.node_lock import HELD_VARIABLE, count_others, held
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
-from snakemake_kochi.phases.enclosing import enclosure_of
 from snakemake_kochi.phases.ending import STATUS_OF_TIMEOUT, Ended
 from snakemake_kochi.phases.facts import Facts
 from snakemake_kochi.phases.node import load_now
@@ -55,7 +54,7 @@ from snakemake_kochi.project.grid import Phase, Point
 from snakemake_kochi.schedulers.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
-    from snakemake_kochi.phases.isolation import Enclosure
+    from snakemake_kochi.phases.isolation import Container
 
 # What the worker tells a job of itself; under another executor a job sees the same names.
 _STANDALONE = {
@@ -129,26 +128,21 @@ def run_task(
         captured = scratch / "stdout"
         started = start(task.placement, freeze.machine_name, freeze.run.exclusive, scratch)
         parts = (freeze, task, build, installs, variables, prepared)
-        enclosure = enclosure_of(
-            freeze.run.isolation,
-            freeze.machine_isolation,
-            *(directory, scratch, installs, [build.tree], around.variables),
-            f"{freeze.file}: run",
-        )
+        container = _container(freeze, directory, scratch, installs, used)
         # The record of a job of its own is not kept.
-        facts = Facts(freeze.facts if task.batch else {}, around, build.digest, enclosure)
-        isolation = enclosure.record() if enclosure and task.batch else None
+        facts = Facts(freeze.facts if task.batch else {}, around, build.digest, container)
+        isolation = container.record() if container and task.batch else None
         record = make_record(*parts, load_now(), isolation, started.described)
         if task.batch:
             begin(freeze.paths, record)
         measured = _run_measured(
-            *(freeze, task, around, directory, captured, started, enclosure, record["system"]),
+            *(freeze, task, around, directory, captured, started, container, record["system"]),
             [directory / str(output.source) for output in outputs if output.type == "file"],
         )
         record = complete(record, measured)
         try:
             started.check(measured.ended.status)
-            _check_end(freeze, task, measured.ended, captured, enclosure)
+            _check_end(freeze, task, measured.ended, captured, container)
             files = {
                 output.destination: _file_of(output, directory)
                 for output in outputs
@@ -178,6 +172,22 @@ def run_task(
     return record
 
 
+def _container(
+    freeze: BatchFreeze,
+    directory: Path,
+    scratch: Path,
+    installs: Sequence[Install],
+    used: Sequence[Build],
+) -> Container | None:
+    if freeze.run.isolation is None:
+        return None
+    # Imported here: most runs are not isolated.
+    from snakemake_kochi.phases.isolation import Container
+
+    place = (directory, scratch, installs, [each.tree for each in used], f"{freeze.file}: run")
+    return Container(freeze.run.isolation, freeze.machine_isolation, *place)
+
+
 def _reason(freeze: BatchFreeze, record: Mapping[str, Any], error: PhaseError) -> str:
     """Why an attempt failed, for its record."""
     return f"cancelled: {error.reason}" if is_cancelled(freeze.paths, record) else error.reason
@@ -190,7 +200,7 @@ def _run_measured(
     directory: Path,
     captured: Path,
     started: Started,
-    enclosure: Enclosure | None,
+    container: Container | None,
     system: Mapping[str, Any],
     files: Sequence[Path],
 ) -> Measured:
@@ -202,11 +212,11 @@ def _run_measured(
     holding = {HELD_VARIABLE: os.uname().nodename}
     variables = {**around.variables, **started.variables, **task.variables, **holding}
     environment, wrapper = replace(around, variables=variables), tuple[str, ...]()
-    if enclosure:
-        environment, wrapper = enclosure.around(environment)
+    if container:
+        environment, wrapper = container.around(environment)
     seen, recorded = captured.with_name("variables"), freeze.recorded_variables
     # What an isolated script finds is decided elsewhere.
-    is_noted = task.batch and (enclosure or not is_as_given(environment, recorded))
+    is_noted = task.batch and (container or not is_as_given(environment, recorded))
     who = f"{task.name} of {freeze.repository}, process {os.getpid()},"
     with held(freeze.run.exclusive, who), Stopwatch() as watch:
         load = load_now()  # not that of a run for whose end this one waited
@@ -226,7 +236,7 @@ def _run_measured(
             meanwhile=(lambda: None) if noise is None else noise.look,
             files=files,
         )
-    if enclosure and not enclosure.counts_usage:
+    if container and not container.is_parent:
         ended = replace(ended, usage=None)
     seen_by_script = noted(recorded, seen, environment.of_process())
     disturbed = None
@@ -266,11 +276,11 @@ def _write_products(
 
 
 def _check_end(
-    freeze: BatchFreeze, task: Task, ended: Ended, captured: Path, enclosure: Enclosure | None
+    freeze: BatchFreeze, task: Task, ended: Ended, captured: Path, container: Container | None
 ) -> None:
     """Raises PhaseError if the script could not be isolated, ScriptError if it failed."""
-    if enclosure:
-        enclosure.finish(ended, captured)
+    if container:
+        container.finish(ended, captured)
     if not ended.has_failed:
         return
     status = ended.status if ended.timeout is None else STATUS_OF_TIMEOUT

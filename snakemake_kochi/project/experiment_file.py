@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.frozen import FrozenDict
@@ -27,6 +27,7 @@ from snakemake_kochi.project.grid import (
     ROUNDS,
     Artifact,
     Batch,
+    Isolation,
     Phase,
     job_name_problem,
     queue_problem,
@@ -49,9 +50,6 @@ from snakemake_kochi.project.sweep_file import SweepReader
 from snakemake_kochi.project.templates import Template, TemplateError, parse_value
 from snakemake_kochi.project.values import CODE
 from snakemake_kochi.project.visibility import depend_params
-
-if TYPE_CHECKING:
-    from snakemake_kochi.project.isolation import Isolation
 
 _DEFAULT_NAME = "ANON"
 _UNKNOWN_TYPE = "unknown"  # of an artifact whose shape is wrong
@@ -274,12 +272,23 @@ class _Reader:
         )
 
     def _isolation(self, data: Mapping[str, Any], path: KeyPath) -> Isolation | None:
-        if not any(data.get(key) for key in ("isolate", "visible", "container")):
-            return None
-        # Imported here: few experiments have these keys.
-        from snakemake_kochi.project.isolation import read_isolation
-
-        return read_isolation(data, path, self.problems, self.remarks)
+        container = section(data, "container")
+        isolation = Isolation(
+            words=tuple(sorted(set(names(data.get("isolate")) or ()))),
+            visible=names(data.get("visible")) or (),
+            image=str(container.get("image", "")),
+            volumes=names(container.get("volumes")) or (),
+            modules=names(container.get("modules")) or (),
+        )
+        if isolation.image and "files" in isolation.words:
+            said = "a container has files of its own; remove 'files', or the container"
+            key = (*path, "isolate")
+            self.problems.add(self.source_map.first(key, (path[-1], "isolate")), said)
+        if isolation.visible and "files" not in isolation.words:
+            said = "'visible' has no effect without 'isolate: files'; a container has 'volumes'"
+            key = (*path, "visible")
+            self.remarks.add(self.source_map.first(key, (path[-1], "visible")), said)
+        return isolation if isolation.words or isolation.image else None
 
     def _merged(self, batch: Mapping[str, Any], key: str, path: KeyPath) -> dict[str, Any]:
         """The keys of a phase, and over them those of a batch at a key path."""

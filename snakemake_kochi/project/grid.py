@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.files import is_name
 from snakemake_kochi.frozen import FrozenDict
@@ -23,7 +23,6 @@ from snakemake_kochi.project.values import (
 )
 
 if TYPE_CHECKING:
-    from snakemake_kochi.project.isolation import Isolation
     from snakemake_kochi.project.metrics import Quantity
     from snakemake_kochi.project.parameters import ParameterValues, Skipped, Sweep
     from snakemake_kochi.project.plots import Plot
@@ -36,6 +35,27 @@ if TYPE_CHECKING:
 MAXIMUM_DUPLICATES = 10_000
 ROUNDS = "rounds"  # of the orders of runs, the default
 _NOTHING = Template(("",), ())
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """How a script is isolated, in the texts of the experiment: `words` of the key `isolate`,
+    sorted, `visible` paths `PATH[:rw]`, and of a container its `image`, `volumes`
+    `SOURCE[:TARGET][:ro]` and `modules`."""
+
+    words: tuple[str, ...] = ()
+    visible: tuple[str, ...] = ()
+    image: str = ""
+    volumes: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Isolation:
+        """From JSON of `dataclasses.asdict`. Raises TypeError."""
+        fields: dict[str, Any] = {
+            key: value if isinstance(value, str) else tuple(value) for key, value in data.items()
+        }
+        return cls(**fields)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.clean_rules import Rules, read_rule
@@ -33,9 +33,6 @@ from snakemake_kochi.project.values import path_problem, value_problem
 from snakemake_kochi.quantities import memory_of, walltime_of
 from snakemake_kochi.schedulers.interface import AllocationSettings
 from snakemake_kochi.schedulers.native import OPTIONS, Options
-
-if TYPE_CHECKING:
-    from snakemake_kochi.project.isolation import MachineIsolation
 
 _FACT_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
@@ -77,7 +74,9 @@ def _machine(name: str, data: Mapping[str, Any], path: KeyPath, layers: Layers) 
         facts=_facts(data, (*path, "facts"), layers),
         quiet=read_quiet(section(data, "quiet"), (*path, "quiet"), layers),
         clean=_clean(data, (*path, "clean"), layers),
-        isolation=_isolation(data, (*path, "isolation"), layers),
+        isolation=FrozenDict(
+            (key, names(value) or ()) for key, value in section(data, "isolation").items()
+        ),
         files=layers.files(name),
         root_file=layers.origin((*path, "kochi_root")).source_map.file,
         script_file=layers.origin((*path, "alloc_script")).source_map.file,
@@ -189,17 +188,6 @@ def _clean(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> Rules
             shown = text if key != "keep" else list(text or ())
             problems.add((*path, key), f"{shown!r}: {error}")
     return Rules().changed_by(written)
-
-
-def _isolation(
-    machine: Mapping[str, Any], path: KeyPath, problems: Layers
-) -> MachineIsolation | None:
-    if not (data := section(machine, "isolation")):
-        return None
-    # Imported here: few machines have the key.
-    from snakemake_kochi.project.isolation import read_machine_isolation
-
-    return read_machine_isolation(data, path, problems)
 
 
 def _arguments(

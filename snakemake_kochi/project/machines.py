@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.files import expand_path, expand_user, is_name
@@ -24,9 +23,6 @@ from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.launchers import Launchers
 from snakemake_kochi.project.quiet import Thresholds
 from snakemake_kochi.schedulers.interface import AllocationSettings
-
-if TYPE_CHECKING:
-    from snakemake_kochi.project.isolation import MachineIsolation
 
 LOCAL = "local"
 SITE_VARIABLE = "KOCHI_SITE_CONF"
@@ -69,7 +65,8 @@ class Machine:
     controller: ControllerPlace = field(default_factory=ControllerPlace)
     load_env_on_login_node: str = ""
     load_env_on_machine: str = ""
-    isolation: MachineIsolation | None = None
+    # visible, environment and programs: texts
+    isolation: Mapping[str, Sequence[str]] = field(default_factory=FrozenDict)
     launchers: Launchers = field(default_factory=Launchers)
     facts: Mapping[str, str] = field(default_factory=FrozenDict)  # texts, by name
     quiet: Thresholds = field(default_factory=FrozenDict)

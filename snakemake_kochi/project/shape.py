@@ -262,7 +262,7 @@ def _in_words(error: Any) -> str:
                 said += "; quote a line that contains ': '"
             return said
         case "pattern":
-            return f"NAME:RECIPE was expected, not {_found(instance)}"
+            return f"{error.schema['x-expected']} was expected, not {_found(instance)}"
         case "enum":
             said = nearest(str(instance), list(filter(None, error.validator_value)))
             otherwise = error.schema.get("x-otherwise")  # our own word

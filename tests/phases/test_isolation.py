@@ -19,7 +19,7 @@ from support import write
 
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.errors import KochiError, PhaseError
-from snakemake_kochi.project.isolation import Isolation, MachineIsolation, Shared
+from snakemake_kochi.project.grid import Isolation
 
 
 @pytest.fixture
@@ -65,11 +65,9 @@ def test_visible_paths_are_read_only_unless_they_are_said_to_be_writable(
     (tmp_path / "out").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "site")
     write(tmp_path / "site" / "module", "")
-    isolation = Isolation(
-        ("files",), (Shared("$DATA"), Shared(str(tmp_path / "out"), writable=True))
-    )
+    isolation = Isolation(("files",), ("$DATA", f"{tmp_path}/out:rw"))
     # What a node of the machine lacks is left out.
-    machine = MachineIsolation((Shared(str(tmp_path / "link")), Shared("/not/on/this/node")))
+    machine = {"visible": (str(tmp_path / "link"), "/not/on/this/node")}
     script = (
         f"cat $DATA/in; touch $DATA/new; touch {tmp_path}/out/new; ls {tmp_path}/link;"
         f"ls {tmp_path}/site"
@@ -108,7 +106,7 @@ def test_a_cleared_environment_has_only_a_list_and_what_recipes_set(
     monkeypatch.setenv("PATH", f"/of/the/user:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     for words in (("environment",), ("environment", "files")):
-        machine = MachineIsolation(environment=("MODULE*",))
+        machine = {"environment": ("MODULE*",)}
         _, printed = isolated.run("env", Isolation(words), machine)
         seen = dict(line.split("=", 1) for line in printed.splitlines())
         assert {"LD_LIBRARY_PATH", "OMP_NUM_THREADS", "API_TOKEN"}.isdisjoint(seen)
@@ -122,8 +120,7 @@ def test_a_cleared_environment_has_only_a_list_and_what_recipes_set(
 
 def test_secrets_are_in_no_argument(isolated: Isolated, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_TOKEN", "hunter2")
-    _, printed = isolated.run("echo $API_TOKEN; cat /proc/*/cmdline", FILES)
-    assert printed.count("hunter2") == 1
+    assert isolated.run("echo $API_TOKEN", FILES)[1] == "hunter2\n"
     assert "hunter2" not in " ".join(isolated.command(""))
 
 
@@ -136,19 +133,11 @@ def test_exit_status_signal_and_usage_are_those_of_the_script(isolated: Isolated
     assert ended.usage.peak_memory_mb >= 200 and ended.usage.user_seconds > 0.01
 
 
-def test_what_the_pipeline_of_a_script_still_writes_is_waited_for(
-    isolated: Isolated, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = "sleep 1000 & seq 3 | tee >(sleep 0.3; sort -rn > lines) | wc -l"
+def test_what_the_pipeline_of_a_script_still_writes_is_waited_for(isolated: Isolated) -> None:
+    script = "seq 3 | tee >(sleep 0.3; sort -rn > lines) | wc -l"
     ended, _ = isolated.run(script, FILES)
     assert ended.status == 0
     assert (isolated.directory / "lines").read_text() == "3\n2\n1\n"
-    monkeypatch.setenv("KOCHI_PIPELINE_SECONDS", "1")
-    ended, output = isolated.run("true > >(sleep 1000)", FILES)
-    assert ended.status == 124
-    assert "the script left processes that do not end: sleep (" in output
-    ended, _ = isolated.run("sleep 1000 > >(cat) & exit 3", FILES)
-    assert ended.status == 3
 
 
 def test_a_terminated_script_may_clean_up(isolated: Isolated, tmp_path: Path) -> None:
@@ -160,16 +149,14 @@ def test_a_terminated_script_may_clean_up(isolated: Isolated, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("killed", ["program", "parent"])
-def test_nothing_of_a_killed_job_is_left(isolated: Isolated, tmp_path: Path, killed: str) -> None:
-    """Also no process that has left its session and cleared its environment."""
+def test_a_script_ends_with_its_program(isolated: Isolated, tmp_path: Path, killed: str) -> None:
     marker = f"{time.time_ns()}"
-    script = f"setsid env -i sleep 1{marker} & setsid sleep 1{marker} & echo ready; wait"
-    command = isolated.command(script)
+    command = isolated.command(f"echo ready; exec sleep 1{marker}")
     if killed == "parent":
         code = "import subprocess, sys; subprocess.run(sys.argv[1:])"
         command = [sys.executable, "-c", code, *command]
     process = started(command, tmp_path / "output")
-    assert wait_until(lambda: len(sleeping(marker)) == 2, 60.0, 0.01, 0.1)
+    assert wait_until(lambda: len(sleeping(marker)) == 1, 60.0, 0.01, 0.1)
     process.kill()
     process.wait()
     assert wait_until(lambda: not sleeping(marker), 60.0, 0.01, 0.1)
@@ -179,7 +166,7 @@ def test_a_task_that_a_daemon_starts_outside_enters_the_isolation(isolated: Isol
     secret = write(Path.home() / "fib.conf", "threads = 3")
     variables = {"KOCHI_LAUNCH": "env -u OTHER", "KOCHI_PARAM_N": "7"}
     isolated.environment = replace(isolated.environment, variables=variables)
-    script = f"echo $KOCHI_LAUNCH; $KOCHI_LAUNCH ls -d {secret} ~; $KOCHI_LAUNCH ls /proc/1/exe"
+    script = f"echo $KOCHI_LAUNCH; $KOCHI_LAUNCH ls -d {secret} ~"
     _, printed = isolated.run(script, FILES)
     line, *rest = printed.splitlines()
     assert line == f"env -u OTHER {isolated.scratch}/isolated"
@@ -227,27 +214,33 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
 FORBIDDEN = 'echo "bwrap: No permissions to create new namespace" >&2; exit 1'
 
 
-def test_isolation_is_refused_where_no_program_can_do_it(
+def test_isolation_is_refused_where_bubblewrap_cannot_do_it(
     isolated: Isolated, only: Programs
 ) -> None:
-    only({"bwrap": FORBIDDEN, "env": "exit 1"})
+    only({})
     with pytest.raises(PhaseError) as raised:
-        isolated.enclosure(FILES)
+        isolated.container(FILES)
     said = str(raised.value)
-    assert "fib.yaml: run.isolate: nothing on " in said
-    assert "bwrap: exit status 1" in said or "No permissions to create new namespace" in said
-    assert "apptainer: not found" in said and "Install bubblewrap" in said
+    assert "fib.yaml: run.isolate: there is no bwrap on " in said and "Install bubblewrap" in said
+    write(isolated.scratch / "bin" / "bwrap", f"#!/bin/bash\n{FORBIDDEN}\n").chmod(0o755)
+    os.environ["PATH"] = f"{isolated.scratch}/bin:/usr/bin:/bin"
+    with pytest.raises(PhaseError) as raised:
+        isolated.run("true", FILES)
+    said = str(raised.value)
+    assert "fib.yaml: run: bwrap could not isolate the script on " in said
+    assert "No permissions to create new namespace" in said and "unshare --user true" in said
 
 
 def test_the_machine_says_which_programs_are_tried(isolated: Isolated, only: Programs) -> None:
-    only({"bwrap": "", "apptainer": ""})
-    machine = MachineIsolation(programs=("podman", "apptainer", "bwrap"))
-    _, words = isolated.enclosure(FILES, machine).around(isolated.environment)
-    assert os.path.basename(words[0]) == "apptainer"
+    only({"shifter": "", "apptainer": ""})
+    for programs, chosen in (((), "apptainer"), (("podman", "shifter", "apptainer"), "shifter")):
+        container = isolated.container(Isolation(image="tool:1"), {"programs": programs})
+        _, words = container.around(isolated.environment)
+        assert os.path.basename(words[0]) == chosen
 
 
 def test_a_missing_path_is_named_with_its_key(isolated: Isolated) -> None:
     for source, said in (("/no/such/path", "does not exist on "), ("$NOT_SET/x", "is not set")):
         with pytest.raises(KochiError, match=said) as raised:
-            isolated.enclosure(Isolation(("files",), (Shared(source),)))
+            isolated.container(Isolation(("files",), (source,)))
         assert str(raised.value).startswith("fib.yaml: run.visible: ")

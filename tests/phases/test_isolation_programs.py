@@ -19,12 +19,11 @@ from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.paths import Root
 from snakemake_kochi.phases.ending import Ended
 from snakemake_kochi.phases.facts import Facts
-from snakemake_kochi.phases.isolation_programs import PROGRAMS, Mount, UnsuitableError, View
-from snakemake_kochi.project.isolation import Container, Isolation, MachineIsolation, Shared
+from snakemake_kochi.project.grid import Isolation
 
 PROGRAMS_OF_IMAGE = ("bash", "cat", "ls", "sleep", "touch")
 NAME = "localhost/tiny:1"
-BY_PODMAN = MachineIsolation(programs=("podman",))
+BY_PODMAN = {"programs": ("podman",)}
 # A container with the tests may lack the capability to set limits, and have both versions of
 # control groups side by side, with which crun does not work.
 PODMAN = """#!/bin/sh
@@ -110,12 +109,12 @@ def test_a_script_runs_in_a_container(
         cat {isolated.prefix}/lib/libfib.so
         exit 7
     """
-    container = Container(
-        NAME if kind == "name" else str(image),
-        (Shared(str(graphs), "/graphs"), Shared(str(out), writable=True)),
+    isolation = Isolation(
+        ("environment",),
+        image=NAME if kind == "name" else str(image),
+        volumes=(f"{graphs}:/graphs:ro", str(out)),
     )
-    isolation = Isolation(("environment",), (), container)
-    machine = MachineIsolation(programs=("podman",), environment=("API_*",))
+    machine = {"programs": ("podman",), "environment": ("API_*",)}
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     ended, printed = isolated.run(script, isolation, machine)
     assert ended.status == 7
@@ -126,8 +125,8 @@ def test_a_script_runs_in_a_container(
     assert (isolated.directory / "out.csv").exists()
     assert (out / "new").exists() and os.listdir(graphs) == ["small"]
     assert not (image / "graphs").exists()
-    recorded = isolated.enclosure(isolation, machine).record()["container"]
-    assert recorded["volumes"] == [f"{graphs}:/graphs:ro", f"{out}:rw"]
+    recorded = isolated.container(isolation, machine).record()["container"]
+    assert recorded["volumes"] == [f"{graphs}:/graphs:ro", str(out)]
     assert (recorded["digest"] or "").startswith("sha256:") == (kind == "name")
 
 
@@ -136,7 +135,7 @@ def test_a_terminated_script_in_podman_cleans_up_and_a_killed_one_leaves_nothing
 ) -> None:
     marker = f"{time.time_ns()}"
     script = f"trap 'echo cleaned; exit 3' TERM; sleep 1{marker} & echo ready; wait"
-    isolation = Isolation((), (), Container(NAME))
+    isolation = Isolation(image=NAME)
     process = started(isolated.command(script, isolation, BY_PODMAN), tmp_path / "output")
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 3
@@ -144,9 +143,9 @@ def test_a_terminated_script_in_podman_cleans_up_and_a_killed_one_leaves_nothing
     wait_until(lambda: not sleeping(marker))
     process = started(isolated.command(script, isolation, BY_PODMAN), tmp_path / "output")
     process.kill()
-    enclosure = isolated.enclosure(isolation, BY_PODMAN)
-    enclosure.around(isolated.environment)
-    enclosure.finish(Ended(-process.wait(), None), tmp_path / "output")
+    container = isolated.container(isolation, BY_PODMAN)
+    container.around(isolated.environment)
+    container.finish(Ended(-process.wait(), None), tmp_path / "output")
     wait_until(lambda: not sleeping(marker))
 
 
@@ -154,20 +153,30 @@ def test_an_image_that_cannot_be_used_is_named_with_what_the_program_said(
     isolated: Isolated, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
-    container = Container(str(tmp_path / "empty"))
+    isolation = Isolation(image=str(tmp_path / "empty"))
     with pytest.raises(PhaseError, match=r"run: podman could not isolate the script on .*bash"):
-        isolated.run("true", Isolation((), (), container), BY_PODMAN)
+        isolated.run("true", isolation, BY_PODMAN)
     # Nothing that would need the same image is tried after that.
-    enclosure = isolated.enclosure(Isolation((), (), container), BY_PODMAN)
-    facts = Facts({"cc": "echo found"}, isolated.environment, "", enclosure)
+    container = isolated.container(isolation, BY_PODMAN)
+    facts = Facts({"cc": "echo found"}, isolated.environment, "", container)
     assert facts.find(Root(tmp_path).machine("local"), isolated.directory, isolated.scratch) == {}
     with pytest.raises(
         PhaseError, match=r"fib.yaml: run.container.image: /no/x.sif does not exist"
     ):
-        isolated.enclosure(Isolation((), (), Container("/no/x.sif")))
-    file = write(tmp_path / "tiny.sif", "")
-    with pytest.raises(PhaseError, match="podman: it takes a directory with a root filesystem"):
-        isolated.enclosure(Isolation((), (), Container(str(file))), BY_PODMAN)
+        isolated.container(Isolation(image="/no/x.sif"), BY_PODMAN)
+
+
+def test_what_the_pipeline_of_a_script_in_podman_still_writes_is_waited_for(
+    isolated: Isolated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isolation = Isolation(image=NAME)
+    script = "echo begun > >(sleep 0.3; cat > out.csv)"
+    assert isolated.run(script, isolation, BY_PODMAN)[0].status == 0
+    assert (isolated.directory / "out.csv").read_text() == "begun\n"
+    monkeypatch.setenv("KOCHI_PIPELINE_SECONDS", "1")
+    ended, printed = isolated.run("sleep 1000 &", isolation, BY_PODMAN)
+    assert ended.status == 124
+    assert "the script left processes in its container that do not end" in printed
 
 
 # Not the real programs: what their manuals say, as a fake program gets it.
@@ -176,20 +185,20 @@ def test_an_image_that_cannot_be_used_is_named_with_what_the_program_said(
     [
         (
             "apptainer",
-            "--silent exec --contain --cleanenv --no-home --pid --no-mount bind-paths,tmp "
-            "--pwd {directory} --nv --bind {data}:/graphs:ro ... "
+            "--silent exec --contain --cleanenv --no-home --no-mount bind-paths,tmp "
+            "--pwd {directory} --nv --bind={data}:/graphs:ro ... "
             "docker://registry.org/tool:1.5 bash {enter} bash",
         ),
         (
             "shifter",
-            "--image=docker:registry.org/tool:1.5 --clearenv --workdir={directory} "
-            "--module=gpu,mpich --volume={data}:/graphs:ro -- bash {enter} bash",
+            "--clearenv --workdir={directory} --module=gpu,mpich --volume={data}:/graphs:ro "
+            "--image=docker:registry.org/tool:1.5 -- bash {enter} bash",
         ),
         (
             "podman-hpc",
             "run --rm --name kochi-one --log-driver none --security-opt label=disable "
-            "--network host --workdir {directory} --gpu --mpich ... "
-            "--volume {data}:/graphs:ro ... registry.org/tool:1.5 bash {enter} bash",
+            "--workdir {directory} --network host --gpu --mpich ... "
+            "--volume={data}:/graphs:ro ... registry.org/tool:1.5 bash {enter} bash",
         ),
     ],
 )
@@ -209,15 +218,15 @@ def test_the_arguments_of_programs_of_sites(
     monkeypatch.setenv("API_TOKEN", "hunter2")
     data = tmp_path / "data"
     data.mkdir()
-    container = Container(
-        "docker:registry.org/tool:1.5",
-        (Shared(str(data), "/graphs"),),
-        ("gpu",) if program == "apptainer" else ("gpu", "mpich"),
+    isolation = Isolation(
+        image="docker:registry.org/tool:1.5",
+        volumes=(f"{data}:/graphs:ro",),
+        modules=("gpu",) if program == "apptainer" else ("gpu", "mpich"),
     )
     ended, printed = isolated.run(
         "echo $API_TOKEN $KOCHI_PARAM_N; exit 4",
-        Isolation((), (), container),
-        MachineIsolation(programs=(program,)),
+        isolation,
+        {"programs": (program,)},
     )
     assert (ended.status, printed) == (4, "hunter2 7\n")
     arguments = (tmp_path / "arguments").read_text().partition("\n")[0]
@@ -228,33 +237,56 @@ def test_the_arguments_of_programs_of_sites(
 
 
 @pytest.mark.parametrize(
-    ("program", "image", "word"),
+    ("program", "written", "word"),
     [
         ("apptainer", "docker:tool:1", "docker://tool:1"),
         ("apptainer", "docker.io/library/debian:12", "docker://docker.io/library/debian:12"),
         ("apptainer", "oras://registry.org/tool", "oras://registry.org/tool"),
-        ("apptainer", "/images/tool.sif", "/images/tool.sif"),
+        ("apptainer", "/etc/passwd", "/etc/passwd"),
         ("podman", "docker://tool:1", "tool:1"),
         ("shifter", "tool:1", "--image=docker:tool:1"),
         ("shifter", "docker://tool:1", "--image=docker:tool:1"),
     ],
 )
 def test_each_program_gets_the_name_of_an_image_in_its_form(
-    program: str, image: str, word: str
+    isolated: Isolated, monkeypatch: pytest.MonkeyPatch, program: str, written: str, word: str
 ) -> None:
-    assert word in PROGRAMS[program].words(program, View("/w", True, image=image, name="kochi-1"))
+    assert word in words(isolated, monkeypatch, program, Isolation(image=written))
 
 
-def test_what_a_program_cannot_do_is_said() -> None:
-    view = View("/w", False, image="tool:1", modules=("gpu",), volumes=(Mount("/a:b", "/c"),))
-    said = []
-    for program in ("apptainer", "podman", "podman-hpc", "shifter"):
-        with pytest.raises(UnsuitableError) as raised:
-            PROGRAMS[program].words(program, view)
-        said.append(str(raised.value))
-    assert said[1:] == [
-        "it has no modules of images",
-        "it takes no path with :, as in /a:b",
-        "it cannot turn the network off",
-    ]
-    assert said[0] == "it takes no path with :, as in /a:b"
+def words(
+    isolated: Isolated, monkeypatch: pytest.MonkeyPatch, program: str, isolation: Isolation
+) -> tuple[str, ...]:
+    """What a program, which only has to be there, is called with."""
+    fake = write(isolated.scratch / "bin" / program, "#!/bin/bash\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
+    container = isolated.container(isolation, {"programs": (program,)})
+    return container.around(isolated.environment)[1]
+
+
+@pytest.mark.parametrize(
+    ("program", "isolation", "said"),
+    [
+        ("podman", Isolation(image="tool:1", modules=("gpu",)), "load modules of images"),
+        ("shifter", Isolation(("network",), image="tool:1"), "turn off the network"),
+        ("shifter", Isolation(image="/tmp"), "take an image from a file"),
+        ("apptainer", Isolation(image="tool:1", volumes=("$ODD",)), "show the path /tmp/a:b"),
+    ],
+)
+def test_what_a_program_cannot_do_is_said(
+    isolated: Isolated,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: str,
+    isolation: Isolation,
+    said: str,
+) -> None:
+    odd = tmp_path / "a:b"
+    odd.mkdir()
+    monkeypatch.setenv("ODD", str(odd))
+    with pytest.raises(PhaseError) as raised:
+        words(isolated, monkeypatch, program, isolation)
+    assert f"fib.yaml: run.container: {program} on " in str(raised.value)
+    assert f" cannot {said.replace('/tmp/a:b', str(odd))}" in str(raised.value)
+    assert "isolation: programs: [...]" in str(raised.value)

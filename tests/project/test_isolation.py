@@ -12,12 +12,7 @@ from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.project.configuration import load_project
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
-from snakemake_kochi.project.isolation import (
-    Container,
-    Isolation,
-    MachineIsolation,
-    Shared,
-)
+from snakemake_kochi.project.grid import Isolation
 from snakemake_kochi.project.machines import Machine
 
 BATCHES = """
@@ -59,33 +54,35 @@ def error(run: str) -> str:
 def test_a_batch_replaces_the_keys_of_its_experiment_one_by_one() -> None:
     experiment = loaded(BATCHES)
     assert experiment.build.isolation == Isolation(("environment",))
-    visible = (Shared("/data/graphs"), Shared("~/out", writable=True))
-    isolation = Isolation(("files", "network"), visible)
+    isolation = Isolation(("files", "network"), ("/data/graphs", "~/out:rw"))
     assert experiment.batch("all").run.isolation == experiment.run.isolation == isolation
     assert experiment.batch("open").run.isolation is None
-    volumes = (Shared("/data", writable=True), Shared("/data/graphs", "/graphs"))
-    container = Container("docker:registry.org/group/tool:1.5", volumes, ("gpu", "mpich"))
-    assert experiment.batch("image").run.isolation == Isolation(("network",), (), container)
+    assert experiment.batch("image").run.isolation == Isolation(
+        words=("network",),
+        image="docker:registry.org/group/tool:1.5",
+        volumes=("/data", "/data/graphs:/graphs:ro"),
+        modules=("gpu", "mpich"),
+    )
     assert experiment.remarks == ()
 
 
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        ("isolate: file", "e.yaml:3: run.isolate: there is no isolation 'file', did you mean 'fi"),
-        ("isolate: [files, net]", "isolate[1]: there is no isolation 'net', did you mean 'ne"),
+        ("isolate: file", "e.yaml:3: run.isolate: the text 'file' is not possible here, did"),
+        ("isolate: [files, net]", "isolate[1]: the text 'net' is not possible here, did you mean"),
         ("isolate: yes", "e.yaml:3: run.isolate: "),
-        ("isolate: files\n  visible: [data]", "e.yaml:4: run.visible[0]: 'data': an absolute path"),
-        ("isolate: files\n  visible: /a/../b", "e.yaml:4: run.visible: '/a/../b': a path without"),
-        ("isolate: files\n  visible: [/:rw]", "'/:rw': this is every file; name the directories"),
-        ("isolate: files\n  visible: [/a:/b]", "'/a:/b': PATH, and after that :ro or :rw, was"),
+        ("isolate: files\n  visible: [data]", "e.yaml:4: run.visible[0]: an absolute path without"),
+        ("isolate: files\n  visible: /a/../b", "e.yaml:4: run.visible: an absolute path"),
+        ("isolate: files\n  visible: [/:rw]", "$DATA:rw, was expected, not the text '/:rw'"),
+        ("isolate: files\n  visible: [/a:/b]", "$DATA:rw, was expected, not the text '/a:/b'"),
         ("isolate: files\n  container: {image: /x.sif}", "a container has files of its own"),
         ("container: {volumes: [/a]}", "e.yaml:3: run.container: the key 'image' is missing"),
         ("container: {image: x, volume: [/a]}", "did you mean 'volumes'?"),
-        ("container: {image: tools/x.sif}", "'tools/x.sif': an absolute path was expected"),
-        ("container: {image: '--privileged'}", "'--privileged': an absolute path, or a name in a"),
-        ("container: {image: x, modules: [-v]}", "container.modules[0]: '-v': the name of a"),
-        ("container: {image: x, volumes: [/a:b]}", "container.volumes[0]: '/a:b': an absolute"),
+        ("container: {image: tools/x.sif}", "was expected, not the text 'tools/x.sif'"),
+        ("container: {image: '--privileged'}", "debian:12, was expected, not the text '--pri"),
+        ("container: {image: x, modules: [-v]}", "modules[0]: the name of a module"),
+        ("container: {image: x, volumes: [/a:b]}", "volumes[0]: an absolute path, or two, wi"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named_with_its_line(run: str, said: str) -> None:
@@ -96,11 +93,10 @@ def test_the_examples_of_the_page_are_valid() -> None:
     page = (REPOSITORY / "docs" / "isolation.md").read_text()
     examples = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     read = [loaded(each).run.isolation for each in examples if each.startswith("run:")]
-    assert [bool(each and each.container) for each in read] == [False, True]
+    assert [bool(each and each.image) for each in read] == [False, True]
     (of_machine,) = (each for each in examples if each.startswith("machines:"))
     project = load_project(Path("/nowhere"), of_machine)
-    found = project.machine("spica").isolation
-    assert found is not None and "BASH_FUNC_module%%" in found.environment
+    assert "BASH_FUNC_module%%" in project.machine("spica").isolation["environment"]
 
 
 def test_visible_paths_without_isolated_files_are_remarked_on() -> None:
@@ -111,21 +107,20 @@ def test_visible_paths_without_isolated_files_are_remarked_on() -> None:
 def test_a_machine_says_what_isolated_scripts_need_there() -> None:
     paths = "visible: [/opt/modules, '/scratch:rw']"
     text = f"{{{paths}, environment: [MODULE*, LMOD_CMD], programs: shifter}}"
-    assert machine(text).isolation == MachineIsolation(
-        (Shared("/opt/modules"), Shared("/scratch", writable=True)),
-        ("MODULE*", "LMOD_CMD"),
-        ("shifter",),
-    )
-    assert machine("null").isolation is None
+    assert machine(text).isolation == {
+        "visible": ("/opt/modules", "/scratch:rw"),
+        "environment": ("MODULE*", "LMOD_CMD"),
+        "programs": ("shifter",),
+    }
+    assert machine("null").isolation == {}
 
 
 def test_wrong_values_of_a_machine_are_named_with_their_lines() -> None:
     with pytest.raises(ConfigError) as caught:
         machine("{visible: [opt], environment: ['*'],\n      programs: [podmann]}")
     said = str(caught.value)
-    assert ":3: machines.spica.isolation.visible[0]: 'opt': an absolute path was expected" in said
-    assert ":3: machines.spica.isolation.environment[0]: '*': the name of an environment" in said
-    assert (
-        ":4: machines.spica.isolation.programs[0]: there is no program 'podmann' for isolation, "
-        "did you mean 'podman'?"
-    ) in said
+    at = "machines.spica.isolation"
+    assert f":3: {at}.visible[0]: an absolute path without '..', such as /opt" in said
+    assert f":3: {at}.environment[0]: the name of an environment variable" in said
+    assert f":4: {at}.programs[0]: the text 'podmann' is not possible here, " in said
+    assert "did you mean 'podman'?" in said

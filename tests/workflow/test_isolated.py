@@ -50,12 +50,3 @@ def test_an_isolated_run_is_recorded_and_repeated_if_its_isolation_changes(proje
     assert project.planned_rules(*results(1)) == ["run_sum_first"]
     project.edit("sum.yaml", BUILD.splitlines()[1], "  isolate: [files, network]")
     assert "build_sum" in project.planned_rules(*results(1))
-
-
-def test_a_missing_path_is_told_with_its_line_before_anything_runs(project: Any) -> None:
-    project.edit("sum.yaml", "run:\n", RUN.replace("$RAN:rw", "/no/such/data"))
-    line = (project.directory / "sum.yaml").read_text().split("visible")[0].count("\n") + 1
-    done = project.try_snakemake(*results(1))
-    assert done.returncode == 1
-    assert f"sum.yaml:{line}: run.visible: /no/such/data does not exist on " in done.stdout
-    assert project.take_ran() == []
