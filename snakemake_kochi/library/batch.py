@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from snakemake_kochi.library.requested import (
     verbatim,
 )
 from snakemake_kochi.library.run_group import RunGroup, files_of, run_groups
-from snakemake_kochi.library.variants import BuildRule, Variants, isolation_of
+from snakemake_kochi.library.variants import BuildRule, Variants
 from snakemake_kochi.phases.launcher import NO_PLACEMENT, Placement, placement_of
 from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.phases.run import run_identity
@@ -135,7 +136,7 @@ class BatchRules:
             _determined_by={
                 "script": verbatim(grid.run.script),
                 "strict": verbatim(grid.run.strict),
-                **{key: verbatim(text) for key, text in isolation_of(grid.run).items()},
+                **{key: verbatim(json.dumps(v)) for key, v in grid.run.isolated.items()},
                 "artifacts": verbatim([artifact.type for artifact in grid.artifacts]),
                 "load_environment": verbatim(freeze.machine.load_env_on_machine),
             },

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import NameNotFoundError, for_snakemake
@@ -223,7 +223,7 @@ def _build_rule(
             "sources": sources,
             "script": grid.build.script,
             "strict": grid.build.strict,
-            **isolation_of(grid.build),
+            **{key: json.dumps(value) for key, value in grid.build.isolated.items()},
             "installs": list(map(outputs.key, recipes)),
             "load_environment": freeze.machine.load_env_on_machine,
         }
@@ -259,13 +259,6 @@ def values_of(
         }
         for point in points
     }
-
-
-def isolation_of(phase: Phase) -> dict[str, str]:
-    """The isolation of a script among what determines it, if there is one."""
-    if phase.isolation is None:
-        return {}
-    return {"isolation": json.dumps(asdict(phase.isolation))}
 
 
 def _source_params(freeze: Freeze, experiment: Experiment) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import last_lines, make_directory, note_use, to_json, write_last
@@ -74,9 +73,8 @@ def describe_build(
 
     `variables`: KOCHI_PARAM_<NAME> -> value.
     """
-    isolated = {} if phase.isolation is None else {"isolation": asdict(phase.isolation)}
     return {
-        **isolated,
+        **phase.isolated,
         "sources": digest_sources(freeze.entries, *_source_patterns(freeze, experiment)),
         "script": phase.script,
         "strict": phase.strict,

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,10 +85,9 @@ def run_identity(
     The name of the file that says which build to use contains what determines the build, and that
     of the file that says what was `prepared` does so, too. `placement`: see `Placement.determines`.
     """
-    isolated = {} if phase.isolation is None else {"isolation": asdict(phase.isolation)}
     return digest_of(
         {
-            **isolated,
+            **phase.isolated,
             "script": phase.script,
             "strict": phase.strict,
             "load_environment": load_environment,

@@ -7,7 +7,7 @@ recipes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +79,11 @@ class Phase:
     def determining(self) -> Phase:
         """The phase without what it requests, which determines no result."""
         return replace(self, cores="", resources=FrozenDict(), timeout="")
+
+    @property
+    def isolated(self) -> dict[str, Any]:
+        """Its isolation among what determines a result, as JSON; empty without one."""
+        return {} if self.isolation is None else {"isolation": asdict(self.isolation)}
 
     def environment(self, parameters: Mapping[str, str]) -> dict[str, str]:
         """KOCHI_PARAM_<NAME> for the parameters on which the phase depends."""
