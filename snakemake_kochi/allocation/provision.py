@@ -17,7 +17,7 @@ from snakemake_kochi.allocation.packing import (
     not_wanted,
     supply_of,
 )
-from snakemake_kochi.allocation.request import GRACE
+from snakemake_kochi.allocation.request import GRACE, purpose_of
 from snakemake_kochi.allocation.sizing import Shape, is_lacking, workers_to_request
 from snakemake_kochi.allocation.submission import Submitter
 from snakemake_kochi.allocation.tracker import Requested, Tracker
@@ -116,10 +116,11 @@ class Provision:
             times = (shape.seconds, limits.usual_seconds)
             seconds = max((time for time in times if time is not None), default=None)
             submissions = _with_staying(submissions, replace(shape, seconds=seconds), staying)
+        purpose = purpose_of(each for each in tickets if each.job not in begun)
         is_alone = not any(worker.is_live for found in workers.values() for worker in found)
         for each, count, stays in submissions:
             is_first = is_alone and not self._tracker.coming()
-            if not self._submitter.submit(queue, request, each, count, stays, is_first):
+            if not self._submitter.submit(queue, request, each, count, stays, is_first, purpose):
                 break
             self._lacking.forget(queue)
 

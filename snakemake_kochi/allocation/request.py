@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
-from snakemake_kochi.queue import Resources
+from snakemake_kochi.queue import Resources, Ticket
 from snakemake_kochi.schedulers.environment import print_node
 from snakemake_kochi.schedulers.interface import (
     UNKNOWN,
@@ -95,6 +95,7 @@ def wanted_of(
     limits: Limits,
     count: int,
     excluded: Collection[str] = (),
+    purpose: str = "",
 ) -> Wanted:
     """What is requested for workers of a shape; `limits` are those of the request."""
     # For the jobs, and for the worker beside them.
@@ -108,10 +109,21 @@ def wanted_of(
         count=count,
         excluded=tuple(excluded),
         request=request.with_room_for_worker(OWN_MB, limits.node),
+        purpose=purpose,
     )
 
 
-def wanted_by_hand(scheduler: Scheduler, settings: AllocationSettings, count: int = 1) -> Wanted:
+def purpose_of(tickets: Iterable[Ticket]) -> str:
+    """What allocations for these jobs are for: "kochi:project=fib:rules=build,run"."""
+    named = [(each.labels.get("project", each.directory), each) for each in tickets]
+    projects = sorted({Path(project).name for project, _ in named})
+    rules = sorted({each.labels.get("rule", each.name) for _, each in named})
+    return f"kochi:project={','.join(projects)}:rules={','.join(rules)}" if named else "kochi"
+
+
+def wanted_by_hand(
+    scheduler: Scheduler, settings: AllocationSettings, count: int = 1, purpose: str = ""
+) -> Wanted:
     """What is requested for workers that a person requests before there are jobs."""
     limits = scheduler.limits()
     # If there are several kinds of nodes, one of them: perhaps no node has the maximum of
@@ -123,6 +135,7 @@ def wanted_by_hand(scheduler: Scheduler, settings: AllocationSettings, count: in
         gpus=node.gpus,
         seconds=settings.time,
         count=count,
+        purpose=purpose,
     )
 
 
@@ -171,8 +184,9 @@ def text_for_one_job(
     queue: str,
     request: AllocationRequest,
     wanted: Resources,
+    rule: str,
 ) -> str:
-    """What would be submitted for a job if no other one waited, as a text for bash.
+    """What would be submitted for a job of a rule if no other one waited, as a text for bash.
 
     `wanted`: its resources on a worker. Nothing is written or submitted. Asks the scheduler for its
     limits; raises KochiError if it does not answer, or if no allocation can run the job.
@@ -186,4 +200,5 @@ def text_for_one_job(
         *(location.root, location.machine, scheduler, controller, queue, request, shape, False)
     )
     worker = WorkerCommand(settings, location.machine.load_env_on_machine, saves=False)
-    return scheduler.text(wanted_of(shape, request, limits, count), worker)
+    purpose = purpose_of([Ticket(rule, ("",), str(location.require_project().directory))])
+    return scheduler.text(wanted_of(shape, request, limits, count, purpose=purpose), worker)

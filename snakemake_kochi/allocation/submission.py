@@ -125,14 +125,16 @@ class Submitter:
         count: int,
         stays: bool,
         is_alone: bool,
+        purpose: str,
     ) -> bool:
         """Request allocations, each with a worker for a queue; returns whether that worked.
 
         `stays`: whether the worker stays although it is idle. `is_alone`: no worker exists that
-        could go on after a refusal. In that case raises RefusedError, or WorkerError.
+        could go on after a refusal. In that case raises RefusedError, or WorkerError. `purpose`:
+        see `Wanted`.
         """
         excluded = self._failed_starts.excluded
-        wanted = wanted_of(shape, request, self.limits(request), count, excluded)
+        wanted = wanted_of(shape, request, self.limits(request), count, excluded, purpose)
         settings = settings_of(
             *(self._root, self._machine, self._scheduler, self._controller),
             *(queue, request, shape, stays),

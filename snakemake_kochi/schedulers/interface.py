@@ -150,7 +150,8 @@ class Wanted:
     """The contents of one submission: `count` allocations alike, each for one worker.
 
     `memory_mb` 0 and `seconds` None leave them to the scheduler. None of the allocations is on an
-    `excluded` node, if the scheduler accepts such a list.
+    `excluded` node, if the scheduler accepts such a list. `purpose`: what they are for, to be
+    read in the scheduler's list of jobs.
     """
 
     cores: int
@@ -161,6 +162,7 @@ class Wanted:
     count: int = 1
     excluded: tuple[str, ...] = ()
     request: AllocationRequest = NO_REQUEST
+    purpose: str = ""
 
     def describe(self) -> str:
         """A text for people: "4 cores, 8000 MiB, 1 GPU, 2:00:00"."""

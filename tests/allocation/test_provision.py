@@ -158,6 +158,21 @@ def test_a_worker_that_stays_and_that_no_job_fits_makes_room_for_one_that_jobs_f
     assert run.cores == [1, 4]
 
 
+def test_a_request_names_the_project_and_the_rules_whose_jobs_wait(tmp_path: Path) -> None:
+    run = Run(tmp_path, workers=3)
+    run.wait("a", SMALL, SMALL, SMALL)
+    rules = ("made", "sort", "cut")
+    run.pending["a"] = [
+        replace(ticket, labels={"project": "/home/me/fib", "rule": rule})
+        for ticket, rule in zip(run.pending["a"], rules, strict=True)
+    ]
+    run.come("a", "0_0", 1, running={1: "2026-01-01T00:00:00+00:00"})
+    run.look()
+    assert [wanted.purpose for wanted in run.scheduler.wanted] == [
+        "kochi:project=fib:rules=cut,sort"
+    ]
+
+
 def test_no_worker_is_requested_for_the_jobs_of_a_paused_batch(tmp_path: Path) -> None:
     run = Run(tmp_path, workers=2)
     run.wait("a", SMALL)

@@ -99,6 +99,24 @@ def test_excluded_nodes_are_added_to_those_that_the_machine_excludes(fake, worke
     assert second.endswith("--exclude=a[1-2] -xb --exclude=b,c,d")
 
 
+def test_a_comment_says_what_an_allocation_is_for_unless_the_user_gives_another(fake, worker):
+    fake.answers("sbatch", says("12"))
+    purpose = "kochi:project=a|b c\n\x1b[1mü:rules=" + ",".join(f"rule{i}" for i in range(99))
+    wanted = dataclasses.replace(ONE, purpose=purpose)
+    slurm().submit(wanted, worker, [])
+    slurm(arguments=("--comment=mine",)).submit(wanted, worker, [])
+    own, others = (
+        [each.partition(" --")[0] for each in call.split("--comment=")[1:]]
+        for call in fake.calls("sbatch")
+    )
+    assert len(own) == 1
+    assert own[0].startswith("kochi:project=a_b_c__[1m_:rules=rule0,rule1,")
+    assert own[0].endswith("...")
+    assert len(own[0]) == 200
+    # Of several, sbatch heeds the last.
+    assert others == [own[0], "mine"]
+
+
 def test_a_lost_answer_is_remembered_until_the_next_submission(fake, worker):
     fake.answers("sbatch", says(TIMED_OUT, 1))
     fake.answers("squeue", says("7|PENDING||Priority"))

@@ -49,6 +49,12 @@ class Project:
     def submissions(self) -> list[str]:
         return self.cluster.calls("sbatch")[self._before :]
 
+    def shown(self, format: str) -> list[str]:
+        """What squeue says of the allocations of the last submission, ended ones included."""
+        name = self.submissions[-1].partition("--job-name=")[2].split()[0]
+        said = ("--states=all", "--noheader", f"--name={name}", f"--format={format}")
+        return [line.strip() for line in self.cluster.run("squeue", *said).splitlines()]
+
     def outputs(self) -> dict[str, list[str]]:
         files = (self.directory / "out").iterdir()
         return {file.name: file.read_text().split() for file in files}
@@ -70,6 +76,7 @@ def test_many_jobs_run_in_few_allocations_and_none_is_left(project: Project) -> 
     assert {node for _, node in outputs.values()} <= {"node1", "node2"}
     assert len({job for job, _ in outputs.values()}) <= 2
     assert project.cluster.jobs() == {}
+    assert set(project.shown("%k")) == {"kochi:project=project:rules=job"}
     # Without work nothing is submitted.
     for arguments in ((), ("-n", "--forceall")):
         assert project.run(*arguments).returncode == 0

@@ -184,5 +184,6 @@ def _submission(location: Location, place: Place) -> str:
     )
     assigned = queues.assign(job, point.queue or _CONTROLLER, resources_of(job), True)
     return text_for_one_job(
-        *(location, scheduler, _CONTROLLER, assigned.queue, assigned.request, assigned.resources)
+        *(location, scheduler, _CONTROLLER, assigned.queue, assigned.request, assigned.resources),
+        rule=batch.run_name(0),
     )

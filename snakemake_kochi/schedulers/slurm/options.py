@@ -26,6 +26,7 @@ INSTEAD_OF_NODE_SPEC = "for Slurm use 'partition', 'constraint' or 'arguments: [
 _OF_CONTROLLERS = ("partition", "account", "qos", "reservation")
 # Generic resources that are GPUs: gpu, gpu:2, gpu:a100, gpu:a100:2.
 GPUS = re.compile(r"gpu(?::(\w*[A-Za-z_][\w.-]*))?(?::(\d+))?")
+_LONGEST_COMMENT = 200  # characters
 _EXCLUDE = re.compile(r"(?:--exc\w*=|-x)(.+)")
 _CLUSTERS = re.compile(r"(?:--clusters?=|-M)(\S+)")
 
@@ -188,6 +189,7 @@ def sbatch_arguments(
     settings = settings_for(request, settings)
     arguments = [
         f"--job-name={name}",
+        *_comment(wanted.purpose),
         f"--output={log}",
         *(request_shape(request) if request.has_shape else _worker_shape(wanted, settings)),
         # To the shell only: it has become the worker, which tells its jobs. Slurm may be early by
@@ -200,6 +202,16 @@ def sbatch_arguments(
         arguments.append(f"--array=1-{wanted.count}")
     arguments += _place_and_time(settings, wanted)
     return [*arguments, *_exclude(arguments, wanted.excluded)]
+
+
+def _comment(purpose: str) -> list[str]:
+    """What administrators read about a job: one word, for scripts around sbatch that quote nothing.
+
+    The fields of lists are often separated by |, and characters beyond ASCII stop some databases.
+    """
+    text = re.sub(r"[^!-~]|[|]", "_", purpose)
+    cut = text if len(text) <= _LONGEST_COMMENT else f"{text[: _LONGEST_COMMENT - 3]}..."
+    return [f"--comment={cut}"] if cut else []
 
 
 def shell_arguments(name: str, settings: AllocationSettings, wanted: Wanted) -> list[str]:
