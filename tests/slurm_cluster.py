@@ -250,6 +250,11 @@ class SlurmCluster:
         lines = self.run("squeue", "--noheader", "--format=%A %T").splitlines()
         return {int(number): state for number, state in map(str.split, lines)}
 
+    def states(self, of: str = "pending,running") -> dict[str, str]:
+        """The state of each job in one of some states, or in any, by the name of its allocation."""
+        said = self.run("squeue", "--noheader", "--array", f"--states={of}", "--format=%i %T")
+        return dict(line.split() for line in said.splitlines())
+
     def cancel_jobs(self, seconds: float = _PATIENCE) -> None:
         """Cancel all jobs and wait for their ends. Raises TimeoutError."""
         self.run("scancel", f"--user={getpass.getuser()}", timeout=seconds)

@@ -223,14 +223,28 @@ class AllocatedWorkers:
         self._has_stopped = True
         # An allocation that is being submitted may come although its number is not known.
         if self._submitter.has_requested or self._thread.is_alive():
-            patience = END_PATIENCE if self._has_room() else END_PATIENCE_WITHOUT_ROOM
-            end_allocations(self._scheduler, self._logger, is_urgent, patience)
+            has_room = self._has_room()
+            may_leave = has_room and not self._thread.is_alive() and not is_urgent()
+            there = self._allocations_with_worker() if may_leave else set()
+            end_allocations(
+                *(self._scheduler, self._logger, is_urgent),
+                END_PATIENCE if has_room else END_PATIENCE_WITHOUT_ROOM,
+                with_worker=there,
+                without={each.id for each in self._tracker.coming()} - there,
+            )
         if self._submitter.has_requested and self._thread.is_alive():
             self._logger.warning(
                 "The scheduler may still start an allocation. Its worker would leave at once. "
                 f"To cancel it, type: {self._scheduler.how_to_cancel}"
             )
         self._tracker.cancel_orphaned()
+
+    def _allocations_with_worker(self) -> set[str]:
+        """As far as is known."""
+        with contextlib.suppress(OSError):
+            there = [worker for queue in self._requests for worker in self._workers_of(queue)]
+            return {worker.allocation for worker in there if worker.allocation is not None}
+        return set()
 
     def _has_room(self) -> bool:
         """Whether KOCHI_ROOT has room for a write, as far as this is known."""

@@ -200,7 +200,7 @@ def _with_staying(
 
 
 class Room:
-    """Cancels allocations of idle workers to make room for waiting jobs.
+    """Ends allocations of idle workers to make room for waiting jobs.
 
     They make room for the jobs of other queues and, if these workers do not fit the waiting jobs of
     their own queue, for those.
@@ -236,10 +236,10 @@ class Room:
         now, before = self._clock(), self._idle.get(queue, {})
         self._idle[queue] = {each: before.get(each, now) for each in found}
         idle = [each for each, since in self._idle[queue].items() if now - since >= self._steady]
-        if idle and self._submitter.cancel(idle):
+        if idle and self._submitter.cancel(idle, have_workers=True):
             self._cancelled.update(idle)
             self._logger.info(
-                f"Cancelled idle allocations to make room for other jobs: {', '.join(idle)}"
+                f"Ended idle allocations to make room for other jobs: {', '.join(idle)}"
             )
 
     def _in_the_way(

@@ -5,9 +5,10 @@ Also the end of all allocations with their run.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from tenacity import (
@@ -47,6 +48,8 @@ from snakemake_kochi.schedulers.interface import (
 # KOCHI_ROOT.
 _AFTER_REFUSAL = 60.0
 _WITHOUT_ROOM = 5.0
+# Seconds in which workers without jobs have mostly left, and their allocations ended.
+_LEAVE_PATIENCE = 5.0
 # Seconds within which cancelled allocations should end, and during which a scheduler that gives no
 # answer is asked again. Without an answer the workers leave by themselves.
 END_PATIENCE = 45.0
@@ -180,15 +183,16 @@ class Submitter:
         self._logger.info(f"Requested {many} of {wanted.describe()}: {which}, {logs}")
         return True
 
-    def cancel(self, ids: Sequence[str]) -> bool:
+    def cancel(self, ids: Sequence[str], have_workers: bool = False) -> bool:
         """Cancel allocations; returns whether that was possible. Otherwise it may be tried again.
 
-        Nothing depends on it: workers without jobs leave by themselves.
+        Nothing depends on it: workers without jobs leave by themselves. Those that `have_workers`
+        end as completed ones.
         """
         if not self._cancellations.is_due:
             return False
         try:
-            self._scheduler.cancel(ids)
+            (self._scheduler.tell_to_leave if have_workers else self._scheduler.cancel)(ids)
         except KochiError as error:
             self._cancellations.failed()
             self._notices.info(f"Allocations cannot be cancelled at the moment: {error.message}")
@@ -204,17 +208,40 @@ def end_allocations(
     is_urgent: Callable[[], bool],
     patience: float = END_PATIENCE,
     sleep: Callable[[float], None] = time.sleep,
+    with_worker: Collection[str] = (),
+    without: Collection[str] = (),
 ) -> None:
     """Cancel all allocations and wait until they have ended, for `patience` seconds.
 
-    It does not wait when the end becomes urgent. If an allocation is left, it names it and the
-    command that cancels it.
+    Those `with_worker` first have some seconds to end as completed ones, while those known to be
+    `without` are cancelled. It does not wait when the end becomes urgent. If an allocation is left,
+    it names it and the command that cancels it.
     """
 
     def stop_after(seconds: float) -> Callable[[RetryCallState], bool]:
         is_late = stop_after_delay(seconds)
         return lambda state: is_late(state) or is_urgent()
 
+    def are_left() -> bool:
+        found = scheduler.find()
+        return found is None or any(each.is_certain for each in not_ended(found).values())
+
+    def waiting_for_ends(seconds: float) -> Retrying:
+        return Retrying(
+            retry=retry_if_result(bool),
+            stop=stop_after(seconds),
+            wait=wait_exponential(_PAUSE, _LONGEST_PAUSE, _SLOWER),
+            sleep=sleep,
+            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
+        )
+
+    if with_worker:
+        with contextlib.suppress(KochiError):  # then all are cancelled
+            if without:
+                scheduler.cancel(without)
+            scheduler.tell_to_leave(with_worker)
+            if not waiting_for_ends(_LEAVE_PATIENCE)(are_left):
+                return
     cancelling = Retrying(
         retry=retry_if_exception_type(UnreachableError),
         stop=stop_after(_ANSWER_PATIENCE),
@@ -222,18 +249,11 @@ def end_allocations(
         sleep=sleep,
         reraise=True,
     )
-    ending = Retrying(
-        retry=retry_if_result(bool),
-        stop=stop_after(patience),
-        wait=wait_exponential(_PAUSE, _LONGEST_PAUSE, _SLOWER),
-        sleep=sleep,
-        retry_error_callback=lambda state: state.outcome and state.outcome.result(),
-    )
     is_cancelled = False
     try:
         cancelling(scheduler.cancel)
         is_cancelled = True
-        if left := ending(lambda: not_ended(scheduler.find() or {})):
+        if left := waiting_for_ends(patience)(lambda: not_ended(scheduler.find() or {})):
             names = ", ".join(left)
             logger.error(
                 f"These cancelled allocations have not ended yet: {names}\n"

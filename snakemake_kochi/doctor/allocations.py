@@ -94,7 +94,9 @@ class TrialAllocations:
         # Their workers notice the missing directory, even if no scheduler can end them.
         with contextlib.suppress(OSError):
             os.rmdir(self._paths.controller(self._controller).directory)
-        end_allocations(self._scheduler, self._log, lambda: False)
+        workers = [each for queue in self._queues for each in self._workers(queue)]
+        there = {each.allocation for each in workers if each.allocation is not None}
+        end_allocations(self._scheduler, self._log, lambda: False, with_worker=there)
         wait_until(lambda: not any(map(self._workers, self._queues)), _LEAVE_PATIENCE, _LOOK)
         for queue in self._queues:
             # Jobs of an interrupted test.

@@ -318,6 +318,12 @@ class Scheduler(Protocol):
         Raises RefusedError, or UnreachableError.
         """
 
+    def tell_to_leave(self, ids: Collection[str]) -> None:
+        """Tell the workers in these allocations, one at least, to leave.
+
+        The allocations then end as completed ones. Raises RefusedError, or UnreachableError.
+        """
+
     def give_up(self) -> None:
         """From another thread, end a `submit` that tries again, and submit nothing more.
 

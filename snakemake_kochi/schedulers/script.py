@@ -294,6 +294,10 @@ class AllocScript:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(script.process.pid, signal.SIGTERM)
 
+    def tell_to_leave(self, ids: Collection[str]) -> None:
+        """End the scripts that stay: no scheduler can be asked for less."""
+        self.cancel(ids)
+
     def give_up(self) -> None:
         """Nothing to do: a script that fails is not tried again."""
 

@@ -55,6 +55,7 @@ class Scheduler:
         self._limits = limits
         self.wanted: list[Wanted] = []
         self.cancelled: list[str] = []
+        self.told_to_leave: list[str] = []
 
     def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
         return self._limits
@@ -71,6 +72,9 @@ class Scheduler:
 
     def cancel(self, ids: Iterable[str] = ()) -> None:
         self.cancelled += ids
+
+    def tell_to_leave(self, ids: Collection[str]) -> None:
+        self.told_to_leave += ids
 
     def give_up(self) -> None: ...
 
@@ -151,7 +155,7 @@ def test_a_worker_that_stays_and_that_no_job_fits_makes_room_for_one_that_jobs_f
     run.come("a", "1_0", 1)
     run.wait("a", LARGE)
     run.look()
-    assert run.scheduler.cancelled == ["1_0"]
+    assert run.scheduler.told_to_leave == ["1_0"]
     assert run.cores == [1]  # it still exists
     run.leave("1_0")
     run.look()
@@ -207,14 +211,14 @@ def test_a_worker_that_stays_makes_room_for_jobs_of_another_queue(tmp_path: Path
     run.wait("a")
     run.wait("b", LARGE)
     run.look()
-    assert run.scheduler.cancelled == ["1_0"]
+    assert run.scheduler.told_to_leave == ["1_0"]
     run.leave("1_0")
     run.look(4)
     # And none for the queue whose jobs have ended.
     assert run.cores == [1, 4]
     run.come("b", "2_0", 4)
     run.look(4)
-    assert (run.cores, run.scheduler.cancelled) == ([1, 4], ["1_0"])
+    assert (run.cores, run.scheduler.told_to_leave) == ([1, 4], ["1_0"])
 
 
 @pytest.mark.parametrize("least", [0, 1])
@@ -227,10 +231,10 @@ def test_a_worker_that_no_job_fits_leaves_its_node_to_a_waiting_allocation(
     run.come("a", "1_0", 1)
     run.wait("a", LARGE)
     run.look(1)
-    assert run.scheduler.cancelled == []  # there may be a free node
+    assert run.scheduler.told_to_leave == run.scheduler.cancelled == []  # there may be a free node
     run.look(3)
     assert run.cores[:2] == [1, 4]
-    assert run.scheduler.cancelled[:1] == ["1_0"]
+    assert run.scheduler.told_to_leave[:1] == ["1_0"]
 
 
 def test_a_worker_of_another_queue_leaves_its_node_although_jobs_fit_existing_workers(
@@ -244,11 +248,11 @@ def test_a_worker_of_another_queue_leaves_its_node_although_jobs_fit_existing_wo
     run.wait("a", SMALL)
     run.come("a", "other", 1, running={1: "2026-01-01T00:00:00+00:00"})
     run.look()
-    assert run.scheduler.cancelled == []
+    assert run.scheduler.told_to_leave == run.scheduler.cancelled == []
     run.wait("a", SMALL, SMALL)
     run.look(3)
     assert run.cores == [1, 1]
-    assert run.scheduler.cancelled == ["1_0"]
+    assert run.scheduler.told_to_leave == ["1_0"]
 
 
 def test_a_worker_with_a_job_and_one_that_jobs_fit_stay(tmp_path: Path) -> None:
@@ -259,7 +263,7 @@ def test_a_worker_with_a_job_and_one_that_jobs_fit_stay(tmp_path: Path) -> None:
     run.come("a", "1_1", 1)
     run.wait("a", SMALL, SMALL, LARGE)
     run.look()
-    assert run.scheduler.cancelled == []
+    assert run.scheduler.told_to_leave == run.scheduler.cancelled == []
 
 
 def test_no_more_workers_are_requested_if_they_are_always_too_small(
@@ -458,6 +462,49 @@ def test_an_unreachable_scheduler_is_asked_again_to_cancel_at_the_end(
     end_allocations(scheduler, logger, lambda: len(failures) < 2, sleep=lambda _: None)
     assert "could not be cancelled: away" in caplog.text
     assert "type: scancel mine" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answers", "cancelled"),
+    [
+        # The script of one has ended, and nobody knows more of it.
+        ([{"1": "running"}, {"2": "unknown"}], [["3"]]),
+        ([{"1": "running"}] * 99, [["3"], []]),
+        ([None], [["3"], []]),
+    ],
+    ids=["it leaves", "it stays", "no answer"],
+)
+def test_an_allocation_whose_worker_leaves_is_not_cancelled(
+    answers: list[dict[str, str] | None], cancelled: list[list[str]]
+) -> None:
+    scheduler = Scheduler(Limits(2, Capacity(8, 16_000)))
+    calls: list[list[str]] = []
+    left = list(answers)
+
+    def find() -> dict[str, Allocation]:
+        found = left.pop(0) if [] not in calls else {}
+        if found is None:
+            raise UnreachableError("away")
+        return {
+            id: Allocation(id, "running", is_certain=state != "unknown")
+            for id, state in found.items()
+        }
+
+    scheduler.find = find  # type: ignore[method-assign]
+    scheduler.cancel = lambda ids=(): calls.append(list(ids))  # type: ignore[method-assign]
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    logger: Any = logging.getLogger("test")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.monotonic", lambda: clock[0])
+        end_allocations(
+            *(scheduler, logger, lambda: False), sleep=sleep, with_worker=["1"], without=["3"]
+        )
+    assert (scheduler.told_to_leave, calls) == (["1"], cancelled)
+    assert clock[0] < 10
 
 
 @pytest.mark.parametrize("failure", [KochiError("no"), ValueError("a fault of ours")])

@@ -50,6 +50,7 @@ class Scheduler:
     def __init__(self) -> None:
         self.found: dict[str, Allocation] = {}
         self.cancelled: list[str] = []
+        self.told_to_leave: list[str] = []
 
     def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
         return Limits(1, Capacity(1, 0))
@@ -65,6 +66,9 @@ class Scheduler:
 
     def cancel(self, ids: Iterable[str] = ()) -> None:
         self.cancelled += ids
+
+    def tell_to_leave(self, ids: Collection[str]) -> None:
+        self.told_to_leave += ids
 
     def give_up(self) -> None: ...
 

@@ -75,11 +75,17 @@ def test_an_interrupt_ends_jobs_and_allocations(project: ClusterProject) -> None
     run = project.start()
     project.wait_for_beginnings(4)
     wait_until(lambda: "PENDING" in project.cluster.jobs().values())
+    states = project.cluster.states()
     before = len(project.cluster.calls("scancel"))
     os.killpg(run.pid, signal.SIGINT)
     assert run.wait(90) != 0
     assert project.cluster.jobs() == {}
-    assert len(project.cluster.calls("scancel")) == before + 1
+    # Only that which has not begun is cancelled. The others end as their workers do.
+    assert len(project.cluster.calls("scancel")) == before + 2
+    ends = {"PENDING": "CANCELLED", "RUNNING": "COMPLETED"}
+    expected = {id: ends[state] for id, state in states.items()}
+    assert sorted(expected.values()) == ["CANCELLED", "COMPLETED", "COMPLETED"]
+    assert {id: project.cluster.states("all").get(id) for id in states} == expected
     assert "nothing of this run is left" in project.said
     assert project.worker_processes() == []
     assert project.lines("done") == {}

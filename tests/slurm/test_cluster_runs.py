@@ -76,7 +76,7 @@ def test_many_jobs_run_in_few_allocations_and_none_is_left(project: Project) -> 
     assert {node for _, node in outputs.values()} <= {"node1", "node2"}
     assert len({job for job, _ in outputs.values()}) <= 2
     assert project.cluster.jobs() == {}
-    assert set(project.shown("%k")) == {"kochi:project=project:rules=job"}
+    assert set(project.shown("%T %k")) == {"COMPLETED kochi:project=project:rules=job"}
     # Without work nothing is submitted.
     for arguments in ((), ("-n", "--forceall")):
         assert project.run(*arguments).returncode == 0

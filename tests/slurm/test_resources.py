@@ -198,7 +198,7 @@ def test_idle_workers_make_room_for_jobs_that_request_another_allocation(
     assert [project.said(name)[1] for name in "ab"] == ["main", "long"]
     assert len(project.submissions) == 2
     idle = project.said("a")[0]
-    assert f"Cancelled idle allocations to make room for other jobs: {idle}" in done.stdout
+    assert f"Ended idle allocations to make room for other jobs: {idle}" in done.stdout
 
 
 def test_the_resources_of_a_group_count_together(project: Project) -> None:

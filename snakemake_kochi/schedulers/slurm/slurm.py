@@ -326,15 +326,21 @@ class Slurm:
 
     def cancel(self, ids: Iterable[str] = ()) -> None:
         which = list(ids)
-        try:
-            named = [f"--name={self._name}", f"--user={os.getuid()}"]
-            self._run("scancel", "--quiet", *(which or named))
-        except RefusedError as error:
-            if "invalid job id" not in error.message.lower():  # that job has ended
-                raise
+        self._scancel(*(which or [f"--name={self._name}", f"--user={os.getuid()}"]))
         for id in which or list(self._given):
             self._given.pop(id, None)
         self._cancelled.update(which or [_ALL])
+
+    def tell_to_leave(self, ids: Collection[str]) -> None:
+        # The signal of scancel without options, but to the worker alone: nothing is cancelled.
+        self._scancel("--batch", "--signal=TERM", *ids)
+
+    def _scancel(self, *arguments: str) -> None:
+        try:
+            self._run("scancel", "--quiet", *arguments)
+        except RefusedError as error:
+            if "invalid job id" not in error.message.lower():  # that job has ended
+                raise
 
     @property
     def how_to_cancel(self) -> str:
