@@ -136,6 +136,7 @@ def wanted_by_hand(
         seconds=settings.time,
         count=count,
         purpose=purpose,
+        comes_back=True,
     )
 
 

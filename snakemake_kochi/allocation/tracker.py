@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
@@ -210,6 +211,11 @@ class Tracker:
             elif allocation is None or allocation.state == "ended":
                 ended.append(self._all.pop(each.id))
             else:
+                if each.had_worker and (each.state, allocation.state) == ("running", "pending"):
+                    self._logger.warning(
+                        f"The scheduler requeued allocation {each.id}: its unfinished jobs are "
+                        "begun again, there when it has begun again, or in others"
+                    )
                 each.state = allocation.state
         return ended
 
@@ -233,7 +239,18 @@ class Tracker:
         return {**found, **failed}
 
     def _note_ends(self, ended: Iterable[Requested], found: Mapping[str, Allocation]) -> None:
-        without = [each.id for each in ended if not each.had_worker]
+        taken = {
+            each.id: found[each.id].reason
+            for each in ended
+            if each.id in found and found[each.id].was_taken
+        }
+        if taken:
+            told = ", ".join(f"{id} ({reason})" for id, reason in taken.items())
+            self._logger.warning(
+                f"The scheduler ended allocations of this run: {told}. Their unfinished jobs are "
+                "begun again in others, which the run requests."
+            )
+        without = [each.id for each in ended if not each.had_worker and each.id not in taken]
         if not without or not has_room(self._paths.directory):
             return  # on a full disk none can start, and no node is at fault
         came = self._had_worker(without)
@@ -246,7 +263,7 @@ class Tracker:
             if id in came:
                 continue
             end, log = known.get(id), self._paths.allocation_log(self._controller, id)
-            if end.was_cancelled if end is not None else not was_written(log):
+            if _was_cancelled(end, log):
                 cancelled.append(id)
             else:
                 self._failed_starts.failed(id, end, log)
@@ -295,6 +312,17 @@ class Tracker:
                 "Allocations of a run that was killed may still exist. They end by themselves when "
                 f"they have no job. {why}"
             )
+
+
+def _was_cancelled(end: Allocation | None, log: Path) -> bool:
+    """Whether a person cancelled an allocation that ended like this before its worker started.
+
+    If it is not known how it ended, that counts as cancelled, unless it has a log. One that had
+    nodes had begun: a scheduler also cancels those that their nodes could not begin.
+    """
+    if end is None:
+        return not was_written(log)
+    return end.was_cancelled and (not end.nodes or end.was_taken)
 
 
 class OrphanedAllocations:

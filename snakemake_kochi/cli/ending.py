@@ -211,7 +211,7 @@ def release_before_it_starts(
     already and may have a job.
     """
     from snakemake_kochi.allocation.workers import make_scheduler
-    from snakemake_kochi.schedulers.interface import UnreachableError
+    from snakemake_kochi.schedulers.interface import UnreachableError, not_ended
 
     order_release(location.machine_paths, requested.worker, how)
     if is_there(location.machine_paths.worker(requested.worker).state):
@@ -222,7 +222,7 @@ def release_before_it_starts(
     scheduler = make_scheduler(location.machine, requested.owner, None)
     with contextlib.suppress(UnreachableError):
         found = scheduler.find()
-        if found is not None and requested.allocation not in found:
+        if found is not None and requested.allocation not in not_ended(found):
             said = f"its allocation {requested.allocation} no longer exists"
             return "gone", f"Worker {requested.worker} will not start: {said}."
     scheduler.cancel([requested.allocation])

@@ -151,7 +151,8 @@ class Wanted:
 
     `memory_mb` 0 and `seconds` None leave them to the scheduler. None of the allocations is on an
     `excluded` node, if the scheduler accepts such a list. `purpose`: what they are for, to be
-    read in the scheduler's list of jobs.
+    read in the scheduler's list of jobs. `comes_back`: the scheduler may begin one
+    again whose nodes it took, because nobody would request another one.
     """
 
     cores: int
@@ -163,6 +164,7 @@ class Wanted:
     excluded: tuple[str, ...] = ()
     request: AllocationRequest = NO_REQUEST
     purpose: str = ""
+    comes_back: bool = False
 
     def describe(self) -> str:
         """A text for people: "4 cores, 8000 MiB, 1 GPU, 2:00:00"."""
@@ -223,7 +225,8 @@ class Allocation:
     scheduler can say whether it will begin. `has_failed`: nodes could not begin it, and the
     scheduler holds it for that reason. `was_cancelled`: it was cancelled, or others were preferred,
     and no node is at fault. `may_be_blind`: it began, and ended as on a node that does not see
-    KOCHI_ROOT.
+    KOCHI_ROOT. `was_taken`: the scheduler ended it, for a more urgent one or because a node failed,
+    and `reason` says which.
     """
 
     id: str
@@ -235,6 +238,7 @@ class Allocation:
     has_failed: bool = False
     was_cancelled: bool = False
     may_be_blind: bool = False
+    was_taken: bool = False
 
 
 @dataclass(frozen=True)
@@ -299,10 +303,10 @@ class Scheduler(Protocol):
         """What `submit` would execute, for people, as a text for bash. Nothing is executed."""
 
     def find(self) -> dict[str, Allocation] | None:
-        """The allocations by id that have not ended, and those that ended before they began.
+        """The allocations by id that have not ended, that ended before they began, or were taken.
 
-        The latter are included as far as they are known, with the reason. Neither includes
-        cancelled ones. It takes one question. None if there is no scheduler to ask. Raises
+        The last two are included as far as they are known, with the reason. None includes cancelled
+        ones. It takes one question. None if there is no scheduler to ask. Raises
         UnreachableError.
         """
 

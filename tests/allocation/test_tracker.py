@@ -129,6 +129,30 @@ def test_a_worker_is_expected_again_in_a_requeued_allocation(tracker: Tracker) -
     assert ids(tracker) == []
 
 
+def test_a_requeue_is_told_once(tracker: Tracker, caplog: pytest.LogCaptureFixture) -> None:
+    tracker.note_answer({"7": Allocation("7", "pending")})
+    tracker.note_workers([worker_state()])
+    tracker.note_workers([])
+    assert caplog.text == ""
+    for _ in range(2):
+        tracker.note_answer({"7": Allocation("7", "pending")})
+    assert caplog.text.count("The scheduler requeued allocation 7: ") == 1
+
+
+@pytest.mark.parametrize("had_worker", [False, True])
+def test_an_allocation_that_the_scheduler_ended_is_told_and_no_reason_to_wait(
+    tracker: Tracker, scheduler: Scheduler, caplog: pytest.LogCaptureFixture, had_worker: bool
+) -> None:
+    if had_worker:
+        tracker.note_workers([worker_state()])
+    taken = Allocation("7", "ended", "PREEMPTED", "n1", was_cancelled=True, was_taken=True)
+    scheduler.found = {"7": taken}
+    tracker.look([])
+    assert tracker.all() == []
+    (line,) = caplog.messages
+    assert line.startswith("The scheduler ended allocations of this run: 7 (PREEMPTED). ")
+
+
 def test_the_run_does_not_wait_for_ever_for_an_allocation_to_end(
     tracker: Tracker, clock: Clock
 ) -> None:

@@ -263,6 +263,24 @@ def test_one_question_covers_all_allocations(fake):
     assert "release 13" in scheduler.find()["13"].advice
 
 
+def test_an_allocation_whose_nodes_slurm_took_is_reported_with_the_state_as_the_reason(fake):
+    lines = ["7_1|PREEMPTED|node1|None", "7_2|NODE_FAIL|node2|NodeDown", "8|FAILED|n|None"]
+    fake.answers("squeue", says("\n".join(lines)))
+    found = slurm().find()
+    assert {id: (each.state, each.reason, each.was_taken) for id, each in found.items()} == {
+        "7_1": ("ended", "PREEMPTED", True),
+        "7_2": ("ended", "NODE_FAIL", True),
+    }
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_slurm_requeues_only_what_no_run_would_request_again(fake, worker, comes_back):
+    fake.answers("sbatch", says("12"))
+    slurm().submit(dataclasses.replace(ONE, comes_back=comes_back), worker, [])
+    (words,) = map(str.split, fake.calls("sbatch"))
+    assert ("--requeue" in words, "--no-requeue" in words) == (comes_back, not comes_back)
+
+
 @pytest.mark.parametrize("squeue", [None, says(AWAY, 1), says("Invalid user", 1), "sleep 300"])
 def test_sacct_is_asked_if_squeue_does_not_answer(fake, squeue):
     if squeue is not None:
@@ -385,7 +403,7 @@ def real(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slu
 
 def test_a_real_slurm_reports_arrays_and_requeued_jobs(real, worker):
     scheduler = slurm()
-    ids = scheduler.submit(Wanted(cores=2, count=3), worker, [])
+    ids = scheduler.submit(Wanted(cores=2, count=3, comes_back=True), worker, [])
     number = ids[0].partition("_")[0]
     assert ids == [f"{number}_{index}" for index in (1, 2, 3)]
     wait_until(lambda: sorted(states(scheduler).values()) == ["pending", "running", "running"])

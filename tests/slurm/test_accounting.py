@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import os
 import re
@@ -29,6 +30,7 @@ from snakemake_kochi.schedulers.interface import (
     RefusedError,
     UnreachableError,
     Wanted,
+    not_ended,
 )
 from snakemake_kochi.schedulers.slurm.slurm import Slurm
 
@@ -123,7 +125,7 @@ class Asking:
 
 
 def _standing(found: Mapping[str, Allocation]) -> Standing:
-    return {id: (each.state, each.nodes) for id, each in found.items()}
+    return {id: (each.state, each.nodes) for id, each in not_ended(found).items()}
 
 
 @pytest.fixture
@@ -152,7 +154,7 @@ def asking(
 
 
 def test_sacct_and_squeue_agree_on_an_array_in_all_its_states(asking: Asking) -> None:
-    ids = asking.submit(Wanted(cores=2, count=4))
+    ids = asking.submit(Wanted(cores=2, count=4, comes_back=True))
     first, second, third, fourth = ids
     # The database does not know it yet.
     assert set(asking.find_by_sacct()) == set(ids)
@@ -236,7 +238,7 @@ def fail(cluster: AccountedCluster, node: str) -> None:
 def test_an_allocation_that_is_not_requeued_has_ended_with_its_node(
     asking: Asking, cluster: AccountedCluster, broken_node: str
 ) -> None:
-    (id,) = asking.submit(WHOLE_NODE, "--no-requeue", f"--nodelist={broken_node}")
+    (id,) = asking.submit(WHOLE_NODE, f"--nodelist={broken_node}")
     asking.wait_for({id: ("running", broken_node)})
     wait_until(lambda: "RUNNING" in asking.raw())
     fail(cluster, broken_node)
@@ -247,7 +249,7 @@ def test_an_allocation_that_is_not_requeued_has_ended_with_its_node(
 def test_a_requeued_allocation_has_ended_for_the_database_until_it_begins_again(
     asking: Asking, cluster: AccountedCluster, broken_node: str
 ) -> None:
-    (id,) = asking.submit(WHOLE_NODE)
+    (id,) = asking.submit(dataclasses.replace(WHOLE_NODE, comes_back=True))
     wait_until(lambda: "RUNNING" in asking.raw())
     node = asking.find()[id].nodes
     assert node == broken_node
@@ -324,7 +326,7 @@ def test_jobs_of_a_dead_node_are_done_once_with_sacct_alone(
     for process in (supervisor, worker):
         assert process is not None
         process.kill()
-    # sacct knows that the first allocation, which is requeued, has ended.
+    # sacct knows that the first allocation has ended.
     project.wait_for_beginnings(4)
     project.go()
     project.end_well()

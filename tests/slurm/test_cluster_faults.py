@@ -46,24 +46,18 @@ def test_jobs_too_long_for_the_rest_of_an_allocation_go_to_another_one(
     assert project.cluster.jobs() == {}
 
 
-def hasten(project: ClusterProject) -> None:
-    """Slurm delays requeued jobs for two minutes.
-
-    A node does not launch a job in the second in which it has killed it.
-    """
-    wait_until(lambda: list(project.cluster.jobs().values()) == ["PENDING"])
-    [allocation] = project.cluster.jobs()
-    project.cluster.run("scontrol", "update", f"JobId={allocation}", "StartTime=now+2")
-
-
-def test_a_requeued_allocation_starts_a_worker_again_and_jobs_are_done_once(
+def test_an_allocation_that_the_user_has_slurm_requeue_starts_a_worker_again(
     project: ClusterProject,
 ) -> None:
+    project.configure(max_workers=1, idle_timeout="30s", arguments=["--requeue"])
     project.start()
     allocation = project.wait_for_beginnings(2)[0]
     project.cluster.run("scontrol", "requeue", allocation)
-    wait_until(lambda: project.states() == ["left"])
-    hasten(project)
+    wait_until(lambda: f"The scheduler requeued allocation {allocation}: " in project.said)
+    assert list(project.cluster.jobs().values()) == ["PENDING"]
+    # Slurm delays it for two minutes. A node does not launch a job in the second in which it has
+    # killed it.
+    project.cluster.run("scontrol", "update", f"JobId={allocation}", "StartTime=now+2")
     project.wait_for_beginnings(4)
     project.go()
     project.end_well()
@@ -73,20 +67,22 @@ def test_a_requeued_allocation_starts_a_worker_again_and_jobs_are_done_once(
     assert project.cluster.jobs() == {}
 
 
-def test_preempted_jobs_are_done_later_and_once(
+def test_preempted_jobs_are_done_once_in_an_allocation_that_is_requested_at_once(
     project: ClusterProject,
 ) -> None:
     project.start()
-    project.wait_for_beginnings(2)
+    [first] = set(project.wait_for_beginnings(2))
     urgent = project.cluster.run(
         *("sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--exclusive"),
         *("--output=/dev/null", "--wrap", "sleep 100"),
     )
     wait_until(lambda: project.states() == ["left"])
-    wait_until(lambda: project.cluster.jobs().get(int(urgent)) == "RUNNING")
+    told = f"The scheduler ended allocations of this run: {first} (PREEMPTED). "
+    wait_until(lambda: told in project.said)
+    wait_until(lambda: sorted(project.cluster.jobs().values()) == ["PENDING", "RUNNING"])
     project.cluster.run("scancel", urgent)
-    hasten(project)
-    project.wait_for_beginnings(4)
+    # Slurm would delay the first one for two minutes.
+    assert project.wait_for_beginnings(4, seconds=60).count(first) == 2
     project.go()
     project.end_well()
     assert project.cluster.jobs() == {}
@@ -139,8 +135,8 @@ def test_jobs_of_a_node_that_died_are_done_elsewhere(
     for process in (supervisor, worker):
         assert process is not None
         process.kill()
-    hasten(project)
-    project.wait_for_beginnings(4)
+    project.wait_for_beginnings(4, seconds=60)
+    assert "(NODE_FAIL)" in project.said
     project.go()
     project.end_well()
     assert set(project.lines("done")) == {"0", "1"}

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -139,29 +139,6 @@ def kill_node(cluster: SlurmCluster, worker: WorkerState) -> str:
     return node
 
 
-def hasten(cluster: SlurmCluster) -> None:
-    """Slurm delays requeued jobs for two minutes.
-
-    A node does not launch a job in the second in which it has killed it.
-    """
-    held_back: set[str] = set()
-
-    def are_known() -> bool:
-        said = cluster.run("squeue", "--noheader", "--array", "--format=%i %r")
-        held_back.update(each.split()[0] for each in said.splitlines() if "BeginTime" in each)
-        return len(held_back) == 2
-
-    wait_until(are_known)
-    for allocation in held_back:
-        cluster.run("scontrol", "update", f"JobId={allocation}", "StartTime=now+2")
-
-
-def has_come_back(project: ClusterProject, those: Sequence[WorkerState]) -> bool:
-    """Whether one of the allocations of these workers has another worker."""
-    allocations = [worker.allocation for worker in list_workers(project.machine)]
-    return any(allocations.count(worker.allocation) == 2 for worker in those)
-
-
 def endings(project: ClusterProject) -> list[str]:
     """The reasons of ended attempts that cost their jobs nothing."""
     paths = project.machine.jobs.glob("*/*/ended-*")
@@ -180,14 +157,14 @@ def test_a_run_survives_the_failures_of_nodes_of_slurm_and_of_itself(
 ) -> None:
     cluster = project.cluster
     project.start("--quiet", "rules", "reason", "progress")
-    with held(project) as (requeued, failing, _):
-        cluster.run("scontrol", "requeue", str(requeued.allocation))
+    with held(project) as (cancelled, failing, _):
+        cluster.run("scancel", str(cancelled.allocation))
         node = kill_node(cluster, failing)
-        wait_until(lambda: find_worker(project.machine, requeued.worker).state == "left")
+        wait_until(lambda: find_worker(project.machine, cancelled.worker).state == "left")
         wait_until(lambda: "lost" in endings(project))
-        # Both of their allocations share one node.
-        hasten(cluster)
-    wait_until(lambda: has_come_back(project, [requeued, failing]))
+        wait_until(lambda: f"{failing.allocation} (NODE_FAIL)" in project.said)
+    # Others are requested at once.
+    wait_until(lambda: len(list_workers(project.machine)) > WORKERS)
 
     cluster.stop_controller()
     back = time.monotonic() + 60

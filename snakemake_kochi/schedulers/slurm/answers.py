@@ -138,6 +138,8 @@ _RUNNING = frozenset(
 )
 # A person ended it, or it had to make room: this proves nothing about a node.
 _CANCELLED = frozenset({"CANCELLED", "PREEMPTED", "REVOKED"})
+# Slurm took its nodes.
+_TAKEN = frozenset({"NODE_FAIL", "PREEMPTED"})
 # The nodes of a job that has not begun, as sacct and squeue write them.
 _NO_NODES = ("None assigned", "n/a")
 # The first of `a[01-04,7],b3` is a01.
@@ -239,11 +241,13 @@ def read_listing(said: str, settings_at: SettingsAt) -> dict[str, Allocation]:
     lines = (line.split("|", 3) for line in said.splitlines() if line.count("|") >= 3)
     return {
         id: Allocation(
-            *(id, _state(word), reason, "" if nodes in _NO_NODES else nodes),
+            *(id, _state(word), _reason(word, reason)),
+            "" if nodes in _NO_NODES else nodes,
             advice(reason, id, settings_at),
             has_failed=has_failed(reason),
             was_cancelled=word.partition(" ")[0] in _CANCELLED,
             may_be_blind=may_be_blind(reason),
+            was_taken=word in _TAKEN,
         )
         for ids, word, nodes, reason in lines
         for id in _each(ids)
@@ -265,6 +269,12 @@ def _each(ids: str) -> Iterator[str]:
         first, _, last = part.partition("-")
         for index in range(int(first), int(last or first) + 1):
             yield f"{found[1]}_{index}"
+
+
+def _reason(word: str, reason: str) -> str:
+    """Why it waits, or how it ended if Slurm gives no reason for that, or took its nodes."""
+    is_plain = word in _TAKEN or (_state(word) == "ended" and reason == "None")
+    return word if is_plain else reason
 
 
 def _state(word: str) -> State:

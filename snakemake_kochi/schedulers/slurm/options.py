@@ -195,7 +195,8 @@ def sbatch_arguments(
         # To the shell only: it has become the worker, which tells its jobs. Slurm may be early by
         # half a minute, and mostly the worker knows its end.
         f"--signal=B:USR1@{int(grace)}",
-        "--requeue",
+        # A requeued job waits for two minutes although nodes are free: a run submits another one.
+        "--requeue" if wanted.comes_back else "--no-requeue",
         "--open-mode=append",
     ]
     if wanted.count > 1:

@@ -259,7 +259,9 @@ class Slurm:
 
     def find(self) -> dict[str, Allocation] | None:
         try:
-            return not_ended(read_listing(self._squeue(), self._settings_at))
+            found = read_listing(self._squeue("--states=all"), self._settings_at)
+            taken = {id: each for id, each in found.items() if each.was_taken}
+            return {**not_ended(found), **taken}
         except KochiError as error:
             failure = error
         try:
