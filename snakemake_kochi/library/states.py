@@ -116,6 +116,7 @@ class BatchStates:
                 why=failure.reason,
                 output=failure.output,
                 told=failure.told,
+                job=failure.job,
             )
         sign = (found.st_mtime_ns, found.st_size, found.st_ino)
         known = self._known.get(file)

@@ -43,7 +43,7 @@ _NOT_BEGUN = "not run: something else failed before"
 _NO_REASON = "failed"
 _RECORD = re.compile(r"(.*/)?\.snakemake/kochi/.*/record\.json", re.DOTALL)  # of a run of ours
 # Without it, a message that a hundred runs share is printed once.
-_OF_ONE_JOB = re.compile(r"kochi job \d+ on node \S+: ")
+_OF_ONE_JOB = re.compile(r"kochi job (\d+) on node \S+: ")
 
 
 class _Errors(logging.Handler):
@@ -279,8 +279,9 @@ def _failure(outputs: Sequence[str], said: _Said) -> Failure | None:
     first = _OF_ONE_JOB.sub("", message.strip().partition("\n")[0])
     if noted is None:
         output = next(filter(None, (last_lines(Path(log), LAST_LINES) for log in logs)), [])
-        return Failure(first or _NO_REASON, tuple(output))
+        job = _OF_ONE_JOB.match(message.strip())
+        return Failure(first or _NO_REASON, tuple(output), job=int(job[1]) if job else None)
     if first and "exit status" not in first and not noted.reason.startswith(first):
         # A timeout, for example, of which the phase knew only that it had to end.
-        return Failure(f"{first} ({noted.reason})", noted.output)
+        return Failure(f"{first} ({noted.reason})", noted.output, job=noted.job)
     return noted

@@ -4,18 +4,20 @@ An install set lists the recipes that a job uses as they were installed. A build
 build to use. Installations and builds are named by a digest of what determines them.
 
 A failed phase leaves OUTPUT.failed beside the place of its output (JSON: "version", "reason",
-"output": the last lines, "told": whether the end of the run has told it), until the phase begins
-again. Snakemake does not pass on why a job failed, and under some executors the output of a job is
-on the terminal only. For a job that fails before its phase begins, the main process writes it.
+"output": the last lines, "told": whether the end of the run has told it, "job": its number in a
+queue), until the phase begins again. Snakemake does not pass on why a job failed, and under some
+executors the output of a job is on the terminal only. For a job that fails before its phase begins,
+the main process writes it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,12 +140,14 @@ class Failure:
 
     `told`: its run has ended. `stopped`: its script ended as after a signal that a worker or a
     person sends, and the run has not called it a failure yet: it may have been interrupted itself.
+    `job`: its job in a queue, None under another executor.
     """
 
     reason: str
     output: tuple[str, ...] = ()
     told: bool = False
     stopped: bool = False
+    job: int | None = None
 
 
 def forget_failure(output: Path) -> None:
@@ -154,12 +158,11 @@ def forget_failure(output: Path) -> None:
 
 def note_failure(output: Path, error: KochiError) -> None:
     """The run has failed even if this cannot be written."""
-    write_failure(
-        output,
-        Failure(error.reason, error.output, stopped=error.was_stopped)
-        if isinstance(error, PhaseError)
-        else Failure(error.message),
-    )
+    failure = Failure(error.message)
+    if isinstance(error, PhaseError):
+        failure = Failure(error.reason, error.output, stopped=error.was_stopped)
+    job = int(os.environ.get("KOCHI_JOB_ID", "0"))
+    write_failure(output, replace(failure, job=job or None))
 
 
 def write_failure(output: Path, failure: Failure) -> None:
@@ -173,8 +176,13 @@ def read_failure(output: Path) -> Failure | None:
     """The noted failure, None if there is none."""
     try:
         data = read_json(_beside(output), VERSION)
-        flags = (data.get(name) is True for name in ("told", "stopped"))
-        return Failure(str(data["reason"]), tuple(map(str, data["output"])), *flags)
+        return Failure(
+            reason=str(data["reason"]),
+            output=tuple(map(str, data["output"])),
+            told=data["told"] is True,
+            stopped=data["stopped"] is True,
+            job=data["job"],
+        )
     except (OSError, DamagedFileError, KeyError, TypeError):
         return None
 

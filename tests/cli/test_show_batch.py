@@ -230,7 +230,9 @@ def test_parts_of_a_batch_are_run_and_the_table_says_what_is_missing(
     assert counts(kochi) == {"done": 2, "failed": 2, "waiting": 8, "skipped": 6}
     (failed,) = whys(kochi, "failed")
     assert failed == "the run script ended with exit status 3"
-    assert seen(kochi, "-s", "failed")["points"][0]["output"] == ["no more beans"]
+    one = seen(kochi, "-s", "failed")["points"][0]
+    assert one["output"] == ["no more beans"]
+    assert "no more beans" in kochi("show", "log", "job", str(one["job"])).out
     table = sweep / "results/local/sweep/grid.md"
     text = table.read_text()
     assert "## Runs without a result: 10" in text
