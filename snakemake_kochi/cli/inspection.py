@@ -89,7 +89,10 @@ def alloc_interact_command(
     if queue is not None:
         location.prepare_machine()
     shell = shell_in_allocation(location, queue, limit, has_terminal)
-    os.environ.update(shell.variables)
+    # The node may belong to no machine by its name: kochi in the shell is about this one.
+    os.environ.update(
+        location.variables | {"KOCHI_DEFAULT_MACHINE": found.name} | dict(shell.variables)
+    )
     if not shell.typed:
         return become(shell.words)
     if not has_terminal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -106,6 +107,22 @@ def test_without_f_it_returns_at_once_and_says_how_a_script_that_stays_is_ended(
     for group in ends:
         os.killpg(int(group), signal.SIGTERM)
     wait_until(lambda: {worker.state for worker in list_workers(machine)} == {"left"})
+
+
+def test_kochi_in_the_shell_of_an_allocation_is_about_the_same_machine(
+    configure: Callable, kochi: Kochi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure("alloc_interact_script: exec bash")
+    monkeypatch.delenv("KOCHI_DEFAULT_MACHINE")
+    words = shlex.join(COMMAND)
+    done = subprocess.run(
+        [*COMMAND, "alloc_interact", "-m", "own"],
+        input=f"{words} enqueue -q q -- true; {words} show job 0",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert kochi("show", "job", "0", "-m", "own").status == 0
 
 
 def test_workers_of_a_machine_with_slurm_are_got_by_sbatch(
