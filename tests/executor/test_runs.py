@@ -431,6 +431,8 @@ def test_jobs_run_in_parallel_as_far_as_the_cores_allow_and_an_exclusive_job_alo
             input: "a.txt", "b.txt", expand("{name}.alone", name="abcd")
         rule meet:
             output: "{name}.txt"
+            # Both before the exclusive job: what is behind it waits for its turn.
+            priority: 1
             shell:
                 "touch {wildcards.name}.here; test ! -e claimed;"
                 "while ! [ -e a.here -a -e b.here ]; do sleep 0.1; done; touch {output}"
