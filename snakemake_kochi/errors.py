@@ -13,6 +13,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from snakemake_interface_common.exceptions import WorkflowError
 
+from snakemake_kochi.hints import typed
+
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
@@ -93,7 +95,8 @@ def for_snakemake(function: Callable[Parameters, Returned]) -> Callable[Paramete
         try:
             return function(*arguments, **named)
         except KochiError as error:
-            raise UserError(error.message, error.hint) from None
+            hint = None if error.hint is None else typed(error.hint)
+            raise UserError(typed(error.message), hint) from None
 
     return call
 

@@ -64,12 +64,12 @@ class Location:
         on = ["-m", self.machine.name] if self.is_named else []
         return shlex.join(["kochi", *command.split(" "), *on, *words])
 
-    def to_start_worker(self, queue: str, on: str = "") -> str:
-        """What a person types to get a worker, with the option `on`: where compute nodes can be
-        requested, a worker that is started here would be on a login node."""
+    def to_start_worker(self, queue: str) -> str:
+        """What a person types to get a worker: where compute nodes can be requested, a worker that
+        is started here would be on a login node."""
         if self.machine.has_allocations:
-            return f"kochi alloc {on}-q {queue}"
-        return f"kochi work {on}-q {queue} -b"
+            return self.typed("alloc", "-q", queue)
+        return self.typed("work", "-q", queue, "-b")
 
     def prepare_machine(self) -> MachinePaths:
         """Prepare the machine for jobs: check its owner, and settle the configured locks.

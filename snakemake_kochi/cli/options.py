@@ -14,6 +14,7 @@ import click
 
 from snakemake_kochi.cli.elsewhere import runs_elsewhere
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.hints import ask_for
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment
@@ -77,7 +78,9 @@ def _one_machine(
             f"one machine was expected after -m, and not {', '.join(different)}. For a batch on "
             "several machines, its experiment file has the key 'machines'"
         )
-    return names[0] if names else None
+    machine = names[0] if names else None
+    ask_for(machine)
+    return machine
 
 
 def json_option(function: _Function) -> _Function:

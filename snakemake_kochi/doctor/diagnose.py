@@ -80,7 +80,7 @@ def diagnose(
         return measure("directory", where, section)
 
     def between(what: str, queue: str, controller: str | None, first: TrialWorker | None) -> Found:
-        pair = _Pair(machine, what, queue, controller, first, if_hanging)
+        pair = _Pair(location, what, queue, controller, first, if_hanging)
         return measure(what, None, pair.examine, _START_PATIENCE + 2 * PATIENCE)
 
     yield from measure("node", None, node.examine)
@@ -199,12 +199,16 @@ class _Pair:
     the names of the checks, `if_hanging` the advice if a lock hangs.
     """
 
-    machine: MachinePaths
+    location: Location
     what: str
     queue: str
     controller: str | None
     first: TrialWorker | None
     if_hanging: str
+
+    @property
+    def machine(self) -> MachinePaths:
+        return self.location.machine_paths
 
     def examine(self, report: Report) -> None:
         if refusal := self._refusal():
@@ -228,7 +232,8 @@ class _Pair:
 
     def _refusal(self) -> Finding | None:
         """The finding if the worker does not exist, or is not on another node."""
-        start = f"On another node, type: kochi work -q {self.queue} -b"
+        where = "Type" if self.location.machine.has_allocations else "On another node, type"
+        start = f"{where}: {self.location.to_start_worker(self.queue)}"
         workers = shared_workers(self.machine, self.queue, self.controller)
         if not workers:
             return Finding("failed", f"no worker serves queue '{self.queue}'", start)
@@ -272,7 +277,9 @@ class _Pair:
             return find_job(self.machine, job).state
 
         if not wait_until(lambda: state() != "waiting", _START_PATIENCE, 0.02):
-            why = "; ".join(reasons(self.machine, find_job(self.machine, job)))
+            why = "; ".join(
+                reasons(self.machine, find_job(self.machine, job), self.location.to_start_worker)
+            )
             raise KochiError(
                 f"job {job} still waits in queue '{queue}': {why or 'no worker took it'}",
                 "Start a worker for this test only, with a queue of its own.",

@@ -14,9 +14,8 @@ from snakemake_kochi.enqueue.experiment_files import is_experiment_file
 from snakemake_kochi.enqueue.own_worker import OwnWorker, own_worker
 from snakemake_kochi.enqueue.request import Request, prepare, without_worker
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.location import find_location
+from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.packing import pack_in_background
-from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.quantities import format_duration, memory_of
 from snakemake_kochi.queue import (
     JobView,
@@ -49,12 +48,13 @@ class Job:
     `number` is its number in `kochi show job NUMBER`; `queue`, `machine` and `name` are texts.
     """
 
-    def __init__(self, paths: MachinePaths, ticket: Ticket, worker: OwnWorker | None) -> None:
+    def __init__(self, location: Location, ticket: Ticket, worker: OwnWorker | None) -> None:
         self.number = ticket.job
         self.queue = ticket.queue
         self.machine = ticket.machine
         self.name = ticket.name
-        self._paths = paths
+        self._location = location
+        self._paths = location.machine_paths
         self._worker = worker
 
     def wait(self, timeout: float | None = None) -> Job:
@@ -144,7 +144,7 @@ class Job:
         is_to_run = self._worker is not None and self._worker.is_alive
         if is_to_run and view.state == "waiting" and not shared_workers(self._paths, self.queue):
             return "the worker of this process is about to begin"
-        return "; ".join(reasons(self._paths, view))
+        return "; ".join(reasons(self._paths, view, self._location.to_start_worker))
 
     def _why_stuck(self) -> str:
         """Why no worker can run it; "" if one can, or runs it."""
@@ -156,7 +156,7 @@ class Job:
         for worker in shared_workers(self._paths, self.queue):
             if worker.capacity.obstacle(wanted, seconds_for_jobs(worker)) is None:
                 return ""
-        return "; ".join(reasons(self._paths, view))
+        return "; ".join(reasons(self._paths, view, self._location.to_start_worker))
 
     def __repr__(self) -> str:
         view = self._view
@@ -224,7 +224,7 @@ def submit(
     pack_in_background(paths, is_often=True)
     if worker is None and (said := without_worker(location, chosen)):
         warnings.warn(said, stacklevel=2)
-    return Job(paths, ticket, worker)
+    return Job(location, ticket, worker)
 
 
 def _words(command: str | Sequence[str]) -> tuple[str, ...]:

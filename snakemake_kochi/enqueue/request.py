@@ -14,10 +14,9 @@ from snakemake_kochi.enqueue.experiment_files import (
     load,
     path_in_project,
 )
-from snakemake_kochi.errors import ConfigError, KochiError
+from snakemake_kochi.errors import KochiError
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.location import Location
-from snakemake_kochi.project.machines import chosen_machine
 from snakemake_kochi.queue import Resources, Ticket
 from snakemake_kochi.queue.wakeup import shared_workers
 
@@ -283,15 +282,5 @@ def without_worker(location: Location, queue: str) -> str:
     """How to get a worker if none serves the queue, "" if one does: a job may wait for ever."""
     if shared_workers(location.machine_paths, queue):
         return ""
-    words = location.to_start_worker(queue, _machine_option(location)).removesuffix(" -b")
+    words = location.to_start_worker(queue).removesuffix(" -b")
     return f"No worker serves that queue yet. To start one, type: {words}"
-
-
-def _machine_option(location: Location) -> str:
-    """The option that selects the same machine; "" if it is the default."""
-    machines = {} if location.project is None else location.project.machines
-    try:
-        is_chosen = chosen_machine(machines) == location.machine.name
-    except ConfigError:
-        is_chosen = False
-    return "" if is_chosen else f"-m {location.machine.name} "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -33,6 +34,7 @@ from snakemake_kochi.executor.tickets import (
     outputs_of_run,
     with_readable_targets,
 )
+from snakemake_kochi.hints import typed
 from snakemake_kochi.location import Location
 from snakemake_kochi.locks.probe import probe_locks
 from snakemake_kochi.packing import pack_at_exit
@@ -50,6 +52,7 @@ class KochiExecutor(Executor):
         # If it ran, it might still ask for a lock while Python exits, and print an error.
         self.wait = False
         settings = self.workflow.executor_settings
+        self.logger.addFilter(_name_machine)
         # A named queue has workers that were started separately.
         is_served = settings.queue is not None
         location = location_of_run(settings.where or (HERE if is_served else None), self.logger)
@@ -83,7 +86,7 @@ class KochiExecutor(Executor):
     def _begin(self, location: Location, where: str, count: int, inbox: Inbox) -> None:
         workflow, logger, machine = self.workflow, self.logger, location.machine_paths
         settings, directory = workflow.executor_settings, workflow.workdir_init
-        queue_watch = QueueWatch(machine, inbox.identity, logger)
+        queue_watch = QueueWatch(machine, inbox.identity, logger, location.to_start_worker)
         others = OtherControllers(machine, directory, inbox.identity, Ends(machine).is_over)
         dead = await_others(others, queue_watch.recover, logger)
         cores = settings.cores or workflow.resource_settings.cores
@@ -216,3 +219,10 @@ def _check_settings(settings: ExecutorSettings, machine: MachinePaths) -> int:
     if settings.workers is not None:
         return settings.workers
     return 1 if settings.queue is None else 0
+
+
+def _name_machine(record: logging.LogRecord) -> bool:
+    """Have the commands in a message name the machine."""
+    if isinstance(record.msg, str):
+        record.msg = typed(record.msg)
+    return True

@@ -23,7 +23,7 @@ from snakemake_kochi.queue import (
     shared_workers,
 )
 from snakemake_kochi.queue.controllers import is_same_directory
-from snakemake_kochi.queue.explain import why_paused
+from snakemake_kochi.queue.explain import ToStart, why_paused
 from snakemake_kochi.queue.paused import PausedBatch, PausedBatches, list_paused
 
 _SPACE_SECONDS = 10.0  # between two checks for free space, while there is some
@@ -46,9 +46,14 @@ class QueueWatch:
     """
 
     def __init__(
-        self, machine: MachinePaths, controller: str, logger: LoggerExecutorInterface
+        self,
+        machine: MachinePaths,
+        controller: str,
+        logger: LoggerExecutorInterface,
+        to_start: ToStart,
     ) -> None:
         self._machine = machine
+        self._to_start = to_start
         self._controller = controller
         self._logger = logger
         self._notices = Notices(logger)
@@ -199,7 +204,7 @@ class QueueWatch:
         if workers:
             notice = self._obstacle(queue, tickets, workers)
         else:
-            notice = f"No worker serves queue {queue} yet; start one with: kochi work -q {queue} -b"
+            notice = f"No worker serves queue {queue} yet; start one with: {self._to_start(queue)}"
         if notice:
             self._unserved.add(queue)
             self._logger.warning(notice)

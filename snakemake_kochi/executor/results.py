@@ -23,6 +23,7 @@ from snakemake_kochi.executor.internals import SchedulerWakes, note_result
 from snakemake_kochi.executor.run import PendingJob, Run
 from snakemake_kochi.executor.submission import Submission
 from snakemake_kochi.files import last_lines, show_new_files
+from snakemake_kochi.hints import typed
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue import Result, Ticket
@@ -152,7 +153,7 @@ class Results:
             pending.info,
             msg=failure_message(pending.ticket, result),
             aux_logs=[result.log],
-            see=f"kochi show log job {result.job}",
+            see=typed(f"kochi show log job {result.job}"),
         )
 
     # ---- workers and queues

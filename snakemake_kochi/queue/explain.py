@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError
 from snakemake_kochi.files import list_names, read_json
-from snakemake_kochi.hints import typed
 from snakemake_kochi.packs import Packs
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.quantities import format_duration
@@ -73,12 +72,16 @@ class AttemptView:
     peak_memory_mb: int | None = None
 
 
-def explain(machine: MachinePaths, job: int) -> str:
+ToStart = Callable[[str], str]
+"""What a person types to get a worker for a queue: see `Location.to_start_worker`."""
+
+
+def explain(machine: MachinePaths, job: int, to_start: ToStart) -> str:
     """Why a job is in its present state, in one line. Raises NameNotFoundError."""
-    return "; ".join(reasons(machine, find_job(machine, job)))
+    return "; ".join(reasons(machine, find_job(machine, job), to_start))
 
 
-def reasons(machine: MachinePaths, view: JobView) -> list[str]:
+def reasons(machine: MachinePaths, view: JobView, to_start: ToStart) -> list[str]:
     """Why a job is in its present state, as a list that is never empty.
 
     The most important reason comes first.
@@ -89,7 +92,8 @@ def reasons(machine: MachinePaths, view: JobView) -> list[str]:
         return ["its ticket is damaged: the job fails when a worker tries to claim it"]
     if view.state == "running":
         return list(_why_running(machine, view))
-    return list(_why_waiting(machine, view, view.ticket))
+    start = f"start one with: {to_start(view.ticket.queue)}"
+    return list(_why_waiting(machine, view, view.ticket, start))
 
 
 def state_name(view: JobView) -> str:
@@ -148,7 +152,7 @@ def _why_running(machine: MachinePaths, view: JobView) -> Iterator[str]:
     yield from _earlier_attempts(machine, view)
 
 
-def _why_waiting(machine: MachinePaths, view: JobView, ticket: Ticket) -> Iterator[str]:
+def _why_waiting(machine: MachinePaths, view: JobView, ticket: Ticket, start: str) -> Iterator[str]:
     if view.cancelling:
         yield "it is being cancelled"
         return
@@ -169,14 +173,14 @@ def _why_waiting(machine: MachinePaths, view: JobView, ticket: Ticket) -> Iterat
         if coming := list(_coming(machine, name)):
             yield f"no worker serves queue {name} yet; {', '.join(coming[:_MOST_NAMED])}"
         else:
-            yield f"no worker serves queue {name}; {_start(name)}"
+            yield f"no worker serves queue {name}; {start}"
         yield from (f"worker {worker.worker} on {worker.node.host} died" for worker in lost)
         if theirs:
             which = "another run" if len(theirs) == 1 else "other runs"
             verb = "runs" if len(theirs) == 1 else "run"
             yield f"{_numbers(theirs)} of this queue {verb} only jobs of {which}"
     else:
-        yield from _why_none_takes_it(machine, view, ticket, there)
+        yield from _why_none_takes_it(machine, view, ticket, there, start)
     yield from _earlier_attempts(machine, view)
 
 
@@ -197,7 +201,7 @@ def why_paused(paused: PausedBatch) -> str:
 
 
 def _why_none_takes_it(
-    machine: MachinePaths, view: JobView, ticket: Ticket, there: Sequence[WorkerState]
+    machine: MachinePaths, view: JobView, ticket: Ticket, there: Sequence[WorkerState], start: str
 ) -> Iterator[str]:
     obstacles = {
         worker.worker: worker.capacity.obstacle(ticket.resources, seconds_for_jobs(worker))
@@ -207,7 +211,7 @@ def _why_none_takes_it(
     able = [w for w in there if w not in draining and obstacles[w.worker] is None]
     unable = [w for w in there if w not in draining and obstacles[w.worker] is not None]
     if not able:
-        never = "can ever run it" if unable else f"claims further jobs; {_start(ticket.queue)}"
+        never = "can ever run it" if unable else f"claims further jobs; {start}"
         yield f"no worker of queue {ticket.queue} {never}"
     before = count_before(machine.queue(ticket.queue), view.job)
     if able and before:
@@ -248,10 +252,6 @@ def _earlier_attempts(machine: MachinePaths, view: JobView) -> Iterator[str]:
         yield f"attempt {attempt.attempt}, worker {attempt.worker} on {attempt.node}: " + (
             attempt.ending or ""
         )
-
-
-def _start(queue: str) -> str:
-    return typed(f"start one with: kochi work -q {queue} -b")
 
 
 def _because(reason: str) -> str:

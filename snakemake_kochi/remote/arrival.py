@@ -20,8 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.hints import ask_for
-
 VARIABLE = "KOCHI_ARRIVAL"
 
 
@@ -31,7 +29,6 @@ def arrive() -> None:
     if text is None:
         return
     given: dict[str, Any] = json.loads(text)
-    ask_for(os.environ.get("KOCHI_DEFAULT_MACHINE"))
     if given["attended"]:
         end_with_connection()
     _prepare(given)

@@ -43,12 +43,6 @@ def launch_there(
         position = None if is_alone else 0
         # As `kochi batch --launch` does there.
         if not is_joined or status != 0:
-            if status != 0 and is_alone:
-                on = f"-m {shlex.quote(location.machine.name)}"
-                text = (
-                    f"the commands in this output need {on}, as in: kochi show jobs {on} --failed"
-                )
-                print(f"Here, {text}", file=sys.stderr)
             return status, True
 
 

@@ -113,7 +113,7 @@ class Session:
         since = seconds_since(view.started)
         if since is not None and since < _START_PATIENCE:
             return ""
-        return "; ".join(reasons(self.location.machine_paths, view))
+        return "; ".join(reasons(self.location.machine_paths, view, self.location.to_start_worker))
 
     def _is_current(self, address: Address) -> bool:
         """Whether it is not the terminal of an attempt that was lost."""
@@ -216,7 +216,7 @@ class Session:
         return False
 
     def _explained(self) -> str:
-        return explain(self.location.machine_paths, self.job)
+        return explain(self.location.machine_paths, self.job, self.location.to_start_worker)
 
     def _last_lines(self, log: Path) -> list[str]:
         """Those of its log. Raises DamagedFileError and OSError if they are not known now."""
@@ -269,8 +269,9 @@ def attach(
     view = find_job(location.machine_paths, job)
     kept = None if view.ticket is None else view.ticket.labels.get("terminal")
     if view.result is not None:
+        why = explain(location.machine_paths, job, location.to_start_worker)
         raise KochiError(
-            f"job {job} has ended: {explain(location.machine_paths, job)}",
+            f"job {job} has ended: {why}",
             f"To see its output, type: kochi show log job {job}",
         )
     if kept is None:

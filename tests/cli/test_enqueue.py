@@ -63,7 +63,8 @@ def test_where_there_is_a_scheduler_a_worker_is_not_started_on_the_login_node(
     assert "type: kochi alloc -m own -q test" in said("-m", "own")
     assert "type: kochi work -m vega -q test" in said("-m", "vega")
     monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", "own")
-    assert "type: kochi alloc -q test" in said()
+    assert "type: kochi alloc -m own -q test" in said()
+    assert "start one with: kochi alloc -m own -q test" in kochi("show", "job", "0").out
 
 
 def test_a_job_with_c_runs_in_a_copy_of_what_there_was(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 from run_helpers import background, nothing_is_left, our_processes, results
 from support import wait_until, write
+
+from snakemake_kochi.paths import Root
 
 THREE_JOBS = """
     rule all:
@@ -98,6 +101,27 @@ def test_a_queue_without_a_worker_is_reported_once(tmp_path: Path) -> None:
             output, _ = controller.communicate(timeout=120)
     assert controller.returncode == 0
     assert said not in output
+
+
+def test_what_a_run_says_to_type_works_in_a_shell_that_has_another_machine(
+    tmp_path: Path, snakemake: Any, kochi: Any
+) -> None:
+    write(Root.find().configuration, "machines: {vega: {}}")
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule fails:
+            output: "out"
+            shell: "echo here I am; exit 3"
+        """,
+    )
+    call = ("--executor", "kochi", "--jobs", "4", "--logger", "kochi", "-p")
+    done = snakemake(*call, cwd=tmp_path, env={"KOCHI_DEFAULT_MACHINE": "vega"})
+    assert done.returncode == 1
+    said = re.findall(r"kochi show log job [-\w ]*\d\b", done.stdout)
+    assert len(said) >= 2, done.stdout  # of the submission, and of the failure
+    for command in said:
+        assert "here I am" in kochi(*command.split()[1:], cwd=tmp_path).stdout
 
 
 def test_a_queue_is_left_to_the_users_worker_until_that_leaves(tmp_path: Path) -> None:

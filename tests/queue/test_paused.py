@@ -42,7 +42,7 @@ def test_its_tickets_wait_and_others_overtake_them(
     assert not pause(machine, batch)
     assert claimed(queue) == [numbers[1]]
     assert queue.is_empty()  # as a worker sees it that stays only for what it may claim
-    said = explain(machine, numbers[0])
+    said = explain(machine, numbers[0], str)
     assert said.startswith("batch scaling of fib.yaml has been paused; to resume it, type in")
     assert said.endswith(": kochi batch fib.yaml scaling --resume")
 

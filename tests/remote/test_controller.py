@@ -82,7 +82,7 @@ def test_a_batch_runs_there_and_its_status_and_results_come_home(laptop: Laptop)
     (laptop.top / "wait.yaml").write_text(failing)
     failed = laptop.kochi("batch", "-m", "spica", "wait.yaml", "test")
     assert failed.returncode == 1
-    assert "as in: kochi show jobs -m spica --failed" in failed.stderr
+    assert "see: kochi show log job -m spica " in failed.stdout
     # Nothing was run, so nothing comes home after the message.
     wrong = laptop.kochi("batch", "-m", "spica", "wait.yaml", "tset")
     assert (wrong.returncode, wrong.stdout) == (1, "")

@@ -38,7 +38,7 @@ def test_a_job_that_had_the_whole_time_of_three_workers_is_given_up_and_says_why
     result = find_job(machine, job.job).result
     assert result is not None
     assert result.reason == "timeout"
-    said = explain(machine, job.job)
+    said = explain(machine, job.job, str)
     assert "the time of each worker that had it ended before the job did: worker " in said
     assert "set the job's run time (resources: runtime)" in said
 
@@ -53,5 +53,5 @@ def test_a_job_that_began_late_in_a_workers_time_is_not_blamed(
     work(machine, tmp_path, 16.5)
     view = find_job(machine, long.job)
     assert view.attempt == 2
-    assert "attempt 1, worker 0 on" in explain(machine, long.job)
-    assert ": drained" in explain(machine, long.job)
+    assert "attempt 1, worker 0 on" in explain(machine, long.job, str)
+    assert ": drained" in explain(machine, long.job, str)

@@ -26,7 +26,6 @@ from snakemake_kochi.cli.output import (
 from snakemake_kochi.errors import shortened
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.packs import JobFilter
-from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.project.recipes import Project
 from snakemake_kochi.queue import (
     AttemptView,
@@ -140,19 +139,21 @@ def _nothing(location: Location, terminated: bool, failed: bool, all_projects: b
 @click.argument("job", type=JOB)
 def job_command(machine: str | None, as_json: bool, job: int) -> None:
     """Show all about one job: why it waits, if it does, and how its attempts ended."""
-    paths = find_location(machine).machine_paths
+    location = find_location(machine)
+    paths = location.machine_paths
     view = find_job(paths, job)
     if as_json:
         tried = [attempt_to_dict(attempt) for attempt in attempts(paths, view)]
         packed = None if view.result is None else packed_log(paths, job)
         pack = None if packed is None else str(packed.pack)
-        why = reasons(paths, view)
+        why = reasons(paths, view, location.to_start_worker)
         print_json({**to_dict(view), "pack": pack, "why": why, "attempts": tried})
     else:
-        print_pairs(_pairs(paths, view))
+        print_pairs(_pairs(location, view))
 
 
-def _pairs(machine: MachinePaths, view: JobView) -> dict[str, object]:
+def _pairs(location: Location, view: JobView) -> dict[str, object]:
+    machine = location.machine_paths
     ticket, result = view.ticket, view.result
     packed = None if result is None else packed_log(machine, view.job)
     pairs: dict[str, object] = {"ID": view.job}
@@ -162,7 +163,7 @@ def _pairs(machine: MachinePaths, view: JobView) -> dict[str, object]:
         pairs |= {"Name": ticket.name, "Queue": ticket.queue, "Machine": ticket.machine}
     pairs["State"] = coloured(state_of(view))
     if result is None:
-        pairs[view.state.capitalize()] = "; ".join(reasons(machine, view))
+        pairs[view.state.capitalize()] = "; ".join(reasons(machine, view, location.to_start_worker))
     pairs |= {"Attempt": view.attempt, "Worker": view.worker}
     pairs |= _attempts(attempts(machine, view))
     if result is not None:
