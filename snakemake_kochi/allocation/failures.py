@@ -55,6 +55,22 @@ def was_written(log: Path) -> bool | None:
     return None
 
 
+def where_log_is(log: Path) -> str:
+    """Where the output of a worker or its allocation is, for people: only a file that exists.
+
+    An alloc_script has its own output beside the `log`.
+    """
+    written = _written(log)
+    if found := next((path for path, is_written in written.items() if is_written), None):
+        return f"its log is {found}"
+    unknown = "it is not known now whether it wrote a log"
+    return unknown if None in written.values() else "it wrote no log"
+
+
+def _written(log: Path) -> dict[Path, bool | None]:
+    return {path: was_written(path) for path in (log, log.with_suffix(".out"))}
+
+
 class FailedStarts:
     """The allocations of one controller that ended before their worker started.
 
@@ -117,15 +133,8 @@ class FailedStarts:
         why = f" ({ended.reason})" if ended is not None and ended.reason else ""
         if self._root_if_unsure is not None and ended is not None and ended.may_be_blind:
             self._check_sight(self._root_if_unsure, ended, node, log)
-        written = {path: was_written(path) for path in (log, log.with_suffix(".out"))}
-        where = next(
-            (f"its log is {path}" for path, is_written in written.items() if is_written),
-            "it is not known now whether it wrote a log"
-            if None in written.values()
-            else "it wrote no log",
-        )
-        self._last = f"{id}{on}{why}; {where}"
-        cause = _cause(written, why)
+        self._last = f"{id}{on}{why}; {where_log_is(log)}"
+        cause = _cause(_written(log), why)
         # The numbers of nodes, allocations and processes differ.
         self._causes[re.sub(r"\d+", "", cause)] = cause
         self._logger.warning(f"Allocation ended before its worker started: {self._last}")

@@ -15,6 +15,7 @@ from functools import cached_property
 from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
+from snakemake_kochi.allocation.failures import where_log_is
 from snakemake_kochi.backoff import GrowingPause
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import has_room
@@ -291,13 +292,13 @@ class LocalWorkers:
                 raise WorkerError(
                     f"local workers keep ending, {self._deaths} in a row without an ended job. "
                     f"The last one, worker {number}, ended with status {status}{because}; "
-                    f"its log is {log}",
-                    "Read that log.",
+                    f"{where_log_is(log)}",
+                    "Read that log. If there is none, type: kochi doctor",
                 )
             what = f"left: {reason}" if reason else "died"
             self._logger.warning(
-                f"Worker {number} {what}; its jobs are requeued, and a new worker is started. "
-                f"Its log: {log}"
+                f"Worker {number} {what}; its jobs are requeued, and a new worker is started; "
+                f"{where_log_is(log)}"
             )
             self._next_look = 0.0  # the next look starts another worker
 

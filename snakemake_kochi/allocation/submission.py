@@ -176,10 +176,10 @@ class Submitter:
         self._tracker.add(ids, queue, Supply(shape.capacity, shape.seconds), stays)
         self._questions.later()
         if count == 1:
-            many, which, logs = "an allocation", ids[0], f"log: {worker.log(ids[0])}"
+            many, which, logs = "an allocation", ids[0], f"log, once it runs: {worker.log(ids[0])}"
         else:
             many, which = f"{count} allocations", f"{ids[0]} to {ids[-1]}"
-            logs = f"logs: {worker.log('*')}"
+            logs = f"logs, once they run: {worker.log('*')}"
         self._logger.info(f"Requested {many} of {wanted.describe()}: {which}, {logs}")
         return True
 

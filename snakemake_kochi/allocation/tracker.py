@@ -13,7 +13,12 @@ from pathlib import Path
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.failures import FailedStarts, SilentWorkers, was_written
+from snakemake_kochi.allocation.failures import (
+    FailedStarts,
+    SilentWorkers,
+    was_written,
+    where_log_is,
+)
 from snakemake_kochi.allocation.packing import Supply
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import has_room
@@ -293,7 +298,9 @@ class Tracker:
             if is_late and self._clock() - each.since > _LATE:
                 log = self._paths.allocation_log(self._controller, each.id)
                 self._notices.info(
-                    f"Allocation {each.id} runs, but its worker has not started; its log is {log}"
+                    f"Allocation {each.id} runs, but its worker has not started; "
+                    f"{where_log_is(log)}",
+                    key=f"late {each.id}",
                 )
 
     # ---- orphaned ones

@@ -215,7 +215,7 @@ def _request(
         note_requested(location.machine_paths, RequestedWorker(worker, each, name))
         say(
             f"Requested worker {worker} for queue {queue}: allocation {each}, "
-            f"log: {command.log(each)}"
+            f"log, once it runs: {command.log(each)}"
         )
         if isinstance(scheduler, AllocScript) and (process := scheduler.process(each)) is not None:
             remark(

@@ -13,6 +13,7 @@ from typing import Any
 
 import humanfriendly
 
+from snakemake_kochi.allocation.failures import where_log_is
 from snakemake_kochi.allocation.request import WorkerCommand
 from snakemake_kochi.allocation.submission import end_allocations
 from snakemake_kochi.allocation.workers import make_scheduler
@@ -165,7 +166,8 @@ class TrialAllocations:
                     self._files = [file for file in self._files if file not in logs]
                     why = "; ".join(filter(None, [allocation.reason, *last_lines(log, 2)]))
                     said = f"allocation {id} ended before its worker started"
-                    raise KochiError(f"{said}{why and ': '}{why}", f"See its log: {log}")
+                    where = where_log_is(log)
+                    raise KochiError(f"{said}{why and ': '}{why}", f"I{where[1:]}.")
             time.sleep(_LOOK)
         with contextlib.suppress(KochiError):
             self._scheduler.cancel([id])

@@ -138,7 +138,7 @@ def test_a_worker_that_cannot_start_is_a_failure(project: ClusterProject, tmp_pa
     assert between["verdict"] == "failed"
     assert "ended before its worker started: " in between["measured"]
     assert "is not the directory of locks that" in between["measured"]
-    log = Path(between["advice"].removeprefix("See its log: "))
+    log = Path(between["advice"].removeprefix("Its log is ").rstrip("."))
     assert "is not the directory of locks that" in log.read_text()
     log.unlink()
     doctor.assert_nothing_is_left()
