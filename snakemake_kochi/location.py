@@ -6,11 +6,13 @@ import functools
 import logging
 import os
 import shlex
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+from snakemake_kochi.files import write_atomically
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
@@ -22,6 +24,7 @@ from snakemake_kochi.project.machines import (
     common_files,
 )
 from snakemake_kochi.project.recipes import Project
+from snakemake_kochi.schedulers.native import installed_system
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +57,16 @@ class Location:
         if self.is_named or self.machine.name != LOCAL:
             variables["KOCHI_DEFAULT_MACHINE"] = self.machine.name
         return variables
+
+    def is_left_to_host(self, environment: Mapping[str, str] = os.environ) -> bool:
+        """Whether nothing selects a machine: neither a person, nor a job, nor the configuration."""
+        return (
+            not self.is_named
+            and environment.get("KOCHI_MACHINE") != LOCAL
+            and self.machine.name == LOCAL
+            and self.unread is None
+            and not self.machine.has_allocations
+        )
 
     @property
     def machine_paths(self) -> MachinePaths:
@@ -135,6 +148,7 @@ def find_location(
     machine: str | None = None,
     environment: Mapping[str, str] = os.environ,
     start: Path | None = None,
+    asks: bool = False,
 ) -> Location:
     """Find the machine, the project and KOCHI_ROOT of a command.
 
@@ -143,6 +157,11 @@ def find_location(
     kochi_root, otherwise $KOCHI_ROOT, otherwise ~/.kochi. If a kochi.yaml is not read, that is only
     logged for `local` and for a machine that is configured for all projects.
 
+    Where nothing is configured, the machine is that of this host's scheduler, under the cluster's
+    name. The first command that `asks` the scheduler notes the name for all later ones: those
+    that make jobs do, because these must not run on a login node when others do not.
+
+    Raises KochiError when the scheduler does not answer.
     Raises NameNotFoundError for a machine that is not configured. Raises ConfigError for a wrong
     kochi.yaml or a wrong file of machines for all projects, and for a host that belongs to several
     machines.
@@ -175,7 +194,57 @@ def find_location(
     # The kochi_root of a machine elsewhere is a path there.
     root = Root.find(found.at_home(environment).kochi_root, environment, found.root_said_at)
     is_named = machine is not None or bool(environment.get("KOCHI_DEFAULT_MACHINE"))
-    return Location(found, project, root, unread, is_named, known.machines)
+    location = Location(found, project, root, unread, is_named, known.machines)
+    if location.is_left_to_host(environment):
+        own = _machine_of_host(location, environment, asks)
+        if own is not None:
+            return replace(find_location(own, environment, start), is_named=False)
+    return location
+
+
+_FOUND = """\
+# The cluster's name, as {title} reports it. To write it with more settings into a file of yours,
+# type: kochi init --machine
+machines:
+  {name}:
+    scheduler: {scheduler}
+"""
+
+
+def _machine_of_host(location: Location, environment: Mapping[str, str], asks: bool) -> str | None:
+    """The machine of this host's scheduler, if the configuration has no other one with a scheduler.
+
+    Raises KochiError when the scheduler does not answer.
+    """
+    root = Root.find(environment=environment)
+    note = root.machine_of_host(socket.gethostname())
+    others = [each.name for each in location.machines.values() if each.has_allocations]
+
+    def is_usable(name: str) -> bool:
+        # Otherwise the user must say which of them is meant.
+        return name in others or not (others or name in location.machines)
+
+    if note.is_file():
+        root.secure(note.parent)
+        name = note.read_text("utf-8").strip()
+        if name in others or root.machine(name).found.is_file():
+            return name if is_usable(name) else None
+    if not asks or (scheduler := installed_system()) is None:
+        return None
+    from snakemake_kochi.schedulers.interface import RefusedError
+
+    try:
+        name = scheduler.cluster_name()
+    except RefusedError:  # only its programs are installed
+        return None
+    if not is_usable(name):
+        return None
+    text = _FOUND.format(name=name, scheduler=scheduler.NAME, title=scheduler.TITLE)
+    for file, content in ((root.machine(name).found, text), (note, name)):
+        root.secure(file.parent)
+        with root.explaining():
+            write_atomically(file, content.encode())
+    return name
 
 
 def _sent_machine(name: str, environment: Mapping[str, str]) -> Machine | None:

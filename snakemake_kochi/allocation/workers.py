@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -24,32 +23,23 @@ from snakemake_kochi.location import (
 )
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.configuration import repository
-from snakemake_kochi.project.machines import FOUND_VARIABLE, LOCAL, Machine
+from snakemake_kochi.project.machines import LOCAL, Machine
 from snakemake_kochi.queue import Resources, Ticket
-from snakemake_kochi.schedulers.commands import ONCE, USUAL, Pace
+from snakemake_kochi.schedulers.commands import USUAL, Pace
 from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
     AllocationRequest,
-    RefusedError,
     Scheduler,
 )
-from snakemake_kochi.schedulers.native import BatchSystem, system, system_of_host
+from snakemake_kochi.schedulers.native import installed_system, system, system_of_host
 from snakemake_kochi.schedulers.script import AllocScript
 
-_log = logging.getLogger(__name__)
 # The locations of workers: this computer, or allocations of the machine's scheduler. The scheduler
 # is one that kochi knows, or one behind an alloc_script.
 HERE, ALLOCATIONS = "here", "allocations"
 WHERE = (HERE, ALLOCATIONS)
 _DEFAULT = "export KOCHI_DEFAULT_MACHINE={}"
-_TEXT = """\
-# The cluster's name, as {title} reports it. To write it with more settings into a file of yours,
-# type: kochi init --machine
-machines:
-  {name}:
-    scheduler: {scheduler}
-"""
 
 
 class WorkerProvider(Protocol):
@@ -169,7 +159,11 @@ def check_where(where: str | None, location: Location) -> str:
     """
     machine = location.machine
     if where is None:
-        return ALLOCATIONS if machine.has_allocations else HERE
+        # Within an allocation of one's own, nothing else was requested. A launched run may be in
+        # one of Kochi's.
+        is_inside = is_found(machine) and own_allocation(os.environ) is not None
+        is_inside = is_inside and "KOCHI_MACHINE" not in os.environ
+        return ALLOCATIONS if machine.has_allocations and not is_inside else HERE
     if where not in WHERE:
         raise KochiError(
             f"--kochi-where {where}: one of {', '.join(WHERE)} was expected",
@@ -225,66 +219,36 @@ def _is_outside() -> bool:
 
 def _refusal() -> str | None:
     """Why this host's scheduler, of which the commands are here, tells nothing of itself."""
-    scheduler = system_of_host()
-    if scheduler.is_installed():
+    if (scheduler := installed_system()) is not None:
         try:
-            scheduler.cluster_name(ONCE)
+            scheduler.cluster_name()
         except KochiError as error:
             return f"The commands of {scheduler.TITLE} are installed here, but: {error.sentences}"
     return None
 
 
-# ---- the machine of this host's scheduler, if no machine is configured
+# ---- where nothing is configured
 
 
-def _is_left_to_us(location: Location) -> bool:
-    """Whether the configuration neither selects a machine nor describes one with allocations."""
-    return (
-        not location.is_named
-        and location.machine.name == LOCAL
-        and location.unread is None
-        and not location.machine.has_allocations
-    )
-
-
-def find_machine(location: Location, pace: Pace = ONCE) -> Location:
-    """The location with the machine of this host's scheduler, under the cluster's name.
-
-    It is the same location if a machine was selected, or if there is no scheduler. From now on,
-    this process and its children use that machine, and all commands know it by its name. Raises
-    KochiError when the scheduler does not answer, at the `pace`.
-    """
-    if not _is_left_to_us(location) or not (scheduler := system_of_host()).is_installed():
-        return location
-    others = [each.name for each in location.machines.values() if each.has_allocations]
-    try:
-        name = scheduler.cluster_name(pace, _log.warning)
-    except RefusedError:  # only its programs are installed
-        return location
-    if name not in others:
-        if others or name in location.machines:
-            return location  # the user must say which of them is meant
-        _write(name, scheduler)
-    os.environ[FOUND_VARIABLE] = name
-    return replace(find_location(name), is_named=False)
-
-
-def location_of_run(wanted: str | None, logger: LoggerExecutorInterface) -> Location:
+def location_of_run(
+    wanted: str | None, logger: LoggerExecutorInterface, is_served: bool = False
+) -> Location:
     """The current location, for a run with `--kochi-where` (one of WHERE) or without.
 
-    Tells the user what was not requested and may be unexpected. Raises KochiError.
+    `is_served`: its workers are started by somebody else. Tells the user what was not requested and
+    may be unexpected. Raises KochiError.
     """
-    location = find_location()
-    if wanted == ALLOCATIONS:
-        location = find_machine(location)
-        if is_found(location.machine):
-            name, title = location.machine.name, system_of_host().TITLE
-            logger.info(
-                f"No machine is configured. This run uses machine {name}, the cluster of {title}, "
-                f"with {title}'s default partition and account. KOCHI_ROOT is "
-                f"{location.root.directory}. Name this machine to other commands with -m {name}. "
-                "To write it into kochi.yaml, type: kochi init --machine"
-            )
+    location = find_location(asks=wanted != HERE)
+    if is_served:
+        return location
+    if check_where(wanted, location) == ALLOCATIONS and is_found(location.machine):
+        name, title = location.machine.name, system_of_host().TITLE
+        logger.info(
+            f"No machine is configured. This run uses machine {name}, the cluster of {title}, "
+            f"with {title}'s default partition and account. KOCHI_ROOT is "
+            f"{location.root.directory}. To write the machine into kochi.yaml, type: kochi init "
+            "--machine"
+        )
     elif wanted is None and (unused := unused_scheduler(location)):
         logger.warning(unused)
     return location
@@ -293,31 +257,25 @@ def location_of_run(wanted: str | None, logger: LoggerExecutorInterface) -> Loca
 def unused_scheduler(location: Location) -> str:
     """One line about a scheduler that a run on this computer does not use, or "".
 
-    It is for a user whose jobs run on this computer only by default.
+    It is for a user whose jobs run on this computer only by default, and who gets it once.
     """
     # Within an allocation, the user requested this computer.
-    if not _is_left_to_us(location) or own_allocation(os.environ):
+    if not location.is_left_to_host() or own_allocation(os.environ):
         return ""
-    if not (scheduler := system_of_host()).is_there():
+    host = socket.gethostname()
+    told = Root.find().told_on_host(host)
+    if told.exists() or (scheduler := installed_system()) is None or not scheduler.is_there():
         return ""
-    others = [each.name for each in location.machines.values() if each.has_allocations]
-    how = (
-        f"type: export KOCHI_DEFAULT_MACHINE={others[0]}"
-        if others
-        else "add to the command line: --kochi-where allocations"
-    )
+    Root.find().secure(told.parent)
+    write_atomically(told, b"")
+    others = [each for each in location.machines.values() if each.has_allocations]
+    if others:
+        name, file = others[0].name, next(iter(others[0].files), "kochi.yaml")
+        how = f"write into {file}: machines: {name}: hosts: {host}"
+    else:
+        how = "type: kochi init --machine"
     return (
-        f"Jobs run on this computer, although {scheduler.TITLE} is installed here, because no "
-        f"machine is selected. To run in allocations, {how}. To run here without this message, "
-        "add: --kochi-where here"
+        f"Jobs run on this computer, although {scheduler.TITLE} is installed here, because the "
+        f"host {host} belongs to no machine. To run in allocations from now on, {how}. This is "
+        "said once."
     )
-
-
-def _write(name: str, scheduler: BatchSystem) -> None:
-    root = Root.find()
-    file = root.machine(name).found
-    root.secure(file.parent)
-    with root.explaining():
-        write_atomically(
-            file, _TEXT.format(name=name, scheduler=scheduler.NAME, title=scheduler.TITLE).encode()
-        )

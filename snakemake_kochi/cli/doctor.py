@@ -63,7 +63,7 @@ def command(
 
     if allocations and queue is not None:
         raise click.UsageError("either --allocations or -q was expected, not both")
-    location = find_location(machine)
+    location = find_location(machine, asks=True)
     location.require_here()
     if queue is not None:
         location.machine_paths.queue(queue)

@@ -47,7 +47,7 @@ def submit(machine: str | None, request: Request) -> tuple[Location, Ticket]:
 
     Raises KochiError, and click.UsageError without a queue.
     """
-    location = find_location(machine)
+    location = find_location(machine, asks=True)
     location.require_here()
     if not request.is_experiment:
         if request.queue is None:

@@ -76,7 +76,7 @@ def alloc_interact_command(
     from snakemake_kochi.location import find_location
     from snakemake_kochi.terminal.become import become
 
-    location = find_location(machine)
+    location = find_location(machine, asks=True)
     location.require_here()
     if queue is not None:
         location.machine_paths.queue(queue)

@@ -50,7 +50,7 @@ def install_command(
     from snakemake_kochi.library.outputs import install_rule
     from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE, REVISIONS_VARIABLE
 
-    location = find_location(machine)
+    location = find_location(machine, asks=True)
     location.require_here()
     if queue is not None:
         location.machine_paths.queue(queue)
@@ -147,7 +147,7 @@ def run_command(machine: str | None, dependencies: tuple[str, ...], words: tuple
     from snakemake_kochi.phases.products import Install
     from snakemake_kochi.phases.script import Environment
 
-    location = find_location(machine)
+    location = find_location(machine, asks=True)
     location.require_here()
     refuse_shell_line(words[0])
     installs: tuple[Install, ...] = ()

@@ -110,7 +110,7 @@ def forward_command(machine: str | None, job: str) -> int:
     from snakemake_kochi.terminal.become import become
     from snakemake_kochi.terminal.connect import way_to_port
 
-    location = find_location(machine)
+    location = find_location(machine, asks=True)
     location.require_here()
     location.secure(location.machine_paths.directory)
     return become(way_to_port(location, _address(location, job)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import signal
 import sys
@@ -31,7 +30,6 @@ _TIME_UP = (
     "kochi launch again"
 )
 _INTERRUPTED = 128 + signal.SIGINT  # the exit status of shells after an end by a signal
-_ALLOCATIONS = re.compile(r"--kochi-where[= ]allocations\b")
 # The options by which the user says where or how jobs are run.
 _SAYS_WHERE = {"--kochi-where", "--profile", "--workflow-profile", "--executor", "-e"}
 _SAYS_HOW = ("--profile", "--executor", "-e", "--workflow-profile")
@@ -92,7 +90,7 @@ def command(
     says_where = in_allocation is not None
     if asks and (arguments or says_where or (stop and status)):
         raise click.UsageError("--stop and --status can be combined with --follow only")
-    location = find_location(machine)
+    location = find_location(machine, asks=not asks)
     is_in_one = in_allocation if says_where else location.machine.controller.in_allocation
     if limit is not None and not is_in_one:
         raise click.UsageError("-t requires --in-allocation")
@@ -214,8 +212,7 @@ def _profile(location: Location, arguments: Sequence[str]) -> list[str]:
     is_said = any(word.split("=")[0] in _SAYS_HOW for word in arguments)
     if is_said or os.environ.get("SNAKEMAKE_PROFILE"):
         return []
-    has_allocations = location.machine.has_allocations or _ALLOCATIONS.search(" ".join(arguments))
-    profile = "cluster" if has_allocations else "local"
+    profile = "cluster" if location.machine.has_allocations else "local"
     # An installed profile may have been changed.
     installed = installed_file(profile).parent
     return ["--profile", str(installed if installed.is_dir() else profiles_directory() / profile)]

@@ -61,7 +61,8 @@ def machine_option(function: _Function) -> _Function:
         multiple=True,  # to see the second one, of which click would say nothing
         callback=_one_machine,
         help="The machine to use. By default $KOCHI_DEFAULT_MACHINE, else the machine of "
-        "kochi.yaml that this host belongs to, else 'local', which is this computer.",
+        "kochi.yaml that this host belongs to, else that of this host's scheduler, else 'local', "
+        "which is this computer.",
     )
     return named(with_secrets(runs_elsewhere(function)))
 

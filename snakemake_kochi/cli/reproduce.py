@@ -91,7 +91,7 @@ def _reproduce(
     from snakemake_kochi.cli.snakemake_calls import require_writable
     from snakemake_kochi.phases.keep import alive
 
-    location = find_location(machine)
+    location = find_location(machine, asks=True)
     location.require_here()
     subjects = _subjects(location, words, count, seed)
     if not dry_run:

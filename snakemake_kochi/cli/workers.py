@@ -74,7 +74,7 @@ def work_command(
     from snakemake_kochi.worker.settings import WorkerSettings
     from snakemake_kochi.worker.start import run_worker
 
-    location = find_location(machine)
+    location = find_location(machine, asks=True)
     location.prepare_machine()
     return run_worker(
         WorkerSettings(
@@ -151,7 +151,7 @@ def alloc_command(
     from snakemake_kochi.cli.output import remark
     from snakemake_kochi.location import find_location
 
-    location = find_location(machine)
+    location = find_location(machine, asks=True)
     location.require_here()
     if _NODES in queue and not specs:
         raise click.UsageError(f"-n SPEC was expected, because the queue's name contains {_NODES}")

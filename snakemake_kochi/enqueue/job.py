@@ -205,7 +205,7 @@ def submit(
         memory=_mebibytes(memory),
         gpus=gpus,
     )
-    location = find_location(machine)
+    location = find_location(machine, asks=True)
     location.require_here()
     worker = None
     if queue is None and not request.is_experiment:

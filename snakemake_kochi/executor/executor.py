@@ -55,7 +55,7 @@ class KochiExecutor(Executor):
         self.logger.addFilter(_name_machine)
         # A named queue has workers that were started separately.
         is_served = settings.queue is not None
-        location = location_of_run(settings.where or (HERE if is_served else None), self.logger)
+        location = location_of_run(settings.where, self.logger, is_served)
         location.require_here()
         self._root = location.root
         with self._root.explaining():

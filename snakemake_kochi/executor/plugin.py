@@ -14,8 +14,6 @@ from typing import Any, Optional
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
-from snakemake_kochi.errors import KochiError
-
 common_settings = CommonSettings(
     non_local_exec=True,
     implies_no_shared_fs=False,
@@ -59,31 +57,6 @@ class Executor(RemoteExecutor):
         return made
 
 
-class _WhereParser:
-    """The value of --kochi-where.
-
-    The rules of a project have its results in a directory of the machine. The machine must be known
-    before the rules are made, also for a dry run, which has no executor of ours.
-    """
-
-    def __init__(self) -> None:
-        self._has_waited = False
-
-    def __call__(self, text: str) -> str:
-        if text == "allocations":
-            from snakemake_kochi.allocation.workers import find_machine
-            from snakemake_kochi.location import find_location
-            from snakemake_kochi.schedulers.commands import ONCE, USUAL
-
-            # Snakemake reads its command line twice if there is a profile.
-            pace = ONCE if self._has_waited else USUAL
-            try:
-                find_machine(find_location(), pace)
-            except KochiError:  # the executor reports it, if necessary
-                self._has_waited = True
-        return text
-
-
 @dataclass
 class ExecutorSettings(ExecutorSettingsBase):
     """Options as `--kochi-<name>`; the machine is $KOCHI_DEFAULT_MACHINE."""
@@ -112,10 +85,9 @@ class ExecutorSettings(ExecutorSettingsBase):
         metadata={
             "help": "Where the run's workers are: 'here', on this computer, or in 'allocations' of "
             "the machine's scheduler. Default: 'allocations' if the machine has a 'scheduler' "
-            "or an 'alloc_script' in kochi.yaml, else 'here'.",
+            "or an 'alloc_script', else 'here'.",
             "env_var": False,
             "required": False,
-            "type": _WhereParser(),
         },
     )
     cores: Optional[int] = field(

@@ -14,14 +14,13 @@ from snakemake_kochi.library.part import Part
 from snakemake_kochi.library.run_order import RunOrder
 from snakemake_kochi.library.survivors import Survivors
 from snakemake_kochi.library.unfinished import collect_at_exit, note_failures_at_exit
+from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze, with_source_from
 from snakemake_kochi.phases.keep import commit_at_exit
 from snakemake_kochi.phases.script import MAIN_VARIABLE, SAVED_THREADS_VARIABLE, saved_threads
 from snakemake_kochi.phases.sent import have_read
 from snakemake_kochi.phases.variants import with_variants
-from snakemake_kochi.project.configuration import find_project, load_project
-from snakemake_kochi.project.machines import chosen_machine as machine_among
 
 FREEZE_VARIABLE = "KOCHI_FREEZE"
 # Names the freeze that a main process uses instead of taking one.
@@ -110,9 +109,7 @@ def _freeze_of_rerun() -> Freeze | None:
 def chosen_machine() -> str:
     """The name of the machine that is meant in the working directory. Raises ConfigError."""
     # Not read twice where the machine is named: the freeze reads the project.
-    return os.environ.get("KOCHI_DEFAULT_MACHINE") or machine_among(
-        load_project(find_project(Path.cwd())).machines
-    )
+    return os.environ.get("KOCHI_DEFAULT_MACHINE") or find_location(asks=True).machine.name
 
 
 def _git_remote(config: Mapping[str, Any]) -> str | None:

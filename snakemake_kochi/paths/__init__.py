@@ -1,6 +1,7 @@
 """All paths below KOCHI_ROOT. No other package builds one.
 
 KOCHI_ROOT/                              0700
+  hosts/<host>/                          machine: that of its scheduler; told: that jobs run here
   machines/<machine>/
     ids.json                             the next job and worker number
     numbers/<kind>/<shard>/<first>.json  a range of numbers that a process has taken

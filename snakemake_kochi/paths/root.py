@@ -114,6 +114,14 @@ class Root:
     def machine(self, name: str) -> MachinePaths:
         return MachinePaths(name, self.directory / "machines" / name_of("machine", name))
 
+    def machine_of_host(self, host: str) -> Path:
+        """The file with the name of the machine to which the scheduler of a host belongs."""
+        return self.directory / "hosts" / name_of("host", host) / "machine"
+
+    def told_on_host(self, host: str) -> Path:
+        """Exists when a person was told that jobs run on a host by default."""
+        return self.machine_of_host(host).with_name("told")
+
     def project(self, repository: Path) -> ProjectPaths:
         real = repository.resolve()
         digest = hashlib.sha256(os.fsencode(real)).hexdigest()[:10]

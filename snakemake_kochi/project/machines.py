@@ -27,13 +27,10 @@ from snakemake_kochi.schedulers.interface import AllocationSettings
 LOCAL = "local"
 SITE_VARIABLE = "KOCHI_SITE_CONF"
 SITE_FILE = Path("/etc/kochi/conf.yaml")
-# Set by a process that found a scheduler where nothing is configured: it and what it starts use
-# this machine instead of `local`.
-FOUND_VARIABLE = "KOCHI_FOUND_MACHINE"
 # Names the directory of a project that another computer sent; see `SentPaths`.
 SENT_VARIABLE = "KOCHI_SENT"
 # the variables that name a machine
-NAMING = ("KOCHI_DEFAULT_MACHINE", "KOCHI_MACHINE", FOUND_VARIABLE)
+NAMING = ("KOCHI_DEFAULT_MACHINE", "KOCHI_MACHINE")
 
 
 @dataclass(frozen=True)
@@ -154,9 +151,8 @@ def chosen_machine(
     """The name of the machine to use.
 
     $KOCHI_DEFAULT_MACHINE, which need not be one of the machines; else $KOCHI_MACHINE, which jobs
-    have set, if it is one of them; else the one to which this host belongs; else
-    $KOCHI_FOUND_MACHINE, if it is one of them; else `local`. Raises ConfigError when this host
-    belongs to several.
+    have set, if it is one of them; else the one to which this host belongs; else `local`. Raises
+    ConfigError when this host belongs to several.
     """
     if name := environment.get("KOCHI_DEFAULT_MACHINE"):
         return name
@@ -169,8 +165,6 @@ def chosen_machine(
             f"this host, {host()}, belongs to several machines: {', '.join(found)}",
             f"Name one with -m, or type: export KOCHI_DEFAULT_MACHINE={found[0]}",
         )
-    if not found and (name := environment.get(FOUND_VARIABLE, "")) in machines:
-        return name
     return found[0] if found else LOCAL
 
 

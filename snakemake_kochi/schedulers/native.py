@@ -6,7 +6,8 @@ All readers of kochi.yaml load its module `options`; `system` contains all the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 class Options(Protocol):
     """The keys in a machine's `allocation:` that only this scheduler has."""
 
+    PROGRAM: str
+    """Its command that submits, which is on hosts that can use it."""
     CONSTRAINTS: tuple[str, ...]
     """The keys that become `constraints`."""
     INSTEAD_OF_NODE_SPEC: str
@@ -64,17 +67,11 @@ class BatchSystem(Protocol):
     ) -> Scheduler:
         """The allocations of one owner, which are found again by `name`."""
 
-    def is_installed(self) -> bool:
-        """Whether its commands are on this host; it runs none of them."""
-
     def is_there(self) -> bool:
-        """Whether it answers at once; its commands may exist without it."""
+        """Whether it answers at once; its commands may be here without it."""
 
-    def cluster_name(self, pace: Pace, tell: Callable[[str], None] | None = None) -> str:
-        """The cluster's name, usable as a machine's.
-
-        `tell` is called with messages for a waiting user.
-        """
+    def cluster_name(self) -> str:
+        """The cluster's name, usable as a machine's."""
 
     def describe_machine(self) -> Description:
         """The machine to which this host belongs."""
@@ -149,10 +146,16 @@ def system(name: str) -> BatchSystem:
     return systems[name]
 
 
+def installed_system() -> BatchSystem | None:
+    """The scheduler whose commands are on this host; none of them is run."""
+    # By the options: the rest is slow to import, and most computers have no scheduler.
+    found = (name for name, options in OPTIONS.items() if shutil.which(options.PROGRAM))
+    return next(map(system, found), None)
+
+
 def system_of_host() -> BatchSystem:
     """The scheduler whose commands are on this host.
 
     If there is none, the first one: its errors say what is missing.
     """
-    systems = [system(name) for name in OPTIONS]
-    return next((each for each in systems if each.is_installed()), systems[0])
+    return installed_system() or system(next(iter(OPTIONS)))

@@ -113,9 +113,8 @@ def test_only_deaths_in_a_row_count(tmp_path: Path, started: Started) -> None:
         workers.look_after(PENDING)
         workers.job_ended(1000)  # of another run's worker, which proves nothing
     started.kill_last()
-    with pytest.raises(
-        WorkerError, match=r"4 in a row without an ended job\. The last one, worker 8, .*wrote no log"
-    ):
+    said = r"4 in a row without an ended job\. The last one, worker 8, .*wrote no log"
+    with pytest.raises(WorkerError, match=said):
         workers.look_after(PENDING)
     assert len(started) == 9
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,6 @@ from support import git, write
 
 from snakemake_kochi.allocation.workers import (
     check_where,
-    find_machine,
     make_scheduler,
     unused_scheduler,
 )
@@ -20,7 +21,6 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import Location, find_location, is_found
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.configuration import load_project
-from snakemake_kochi.schedulers.commands import Pace
 
 MACHINES = "spica: {scheduler: slurm}, vega: {alloc_script: x}, desk: {}"
 SLURM = says("Configuration data as of today\nClusterName             = own\nMaxJobCount = 9")
@@ -134,8 +134,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.mkdir()
     git(directory, "init", "--quiet")
     monkeypatch.chdir(directory)
-    # The code under test sets this variable: monkeypatch restores it.
-    monkeypatch.setenv("KOCHI_FOUND_MACHINE", "")
     return directory
 
 
@@ -150,27 +148,30 @@ def slurm(tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSl
     return fake
 
 
-def test_the_machine_has_the_name_of_the_cluster_and_only_that(
+def test_the_machine_has_the_name_of_the_cluster_which_is_asked_once_on_each_host(
     slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = find_machine(find_location())
+    assert find_location().machine.name == "local"
+    assert slurm.calls("scontrol") == []
+    found = find_location(asks=True)
     assert (found.machine.name, found.machine.scheduler) == ("own", "slurm")
     assert is_found(found.machine)
     assert find_location().machine == found.machine
-    monkeypatch.setenv("KOCHI_FOUND_MACHINE", "")
-    assert find_location().machine.name == "local"
     assert find_location("own").machine == found.machine
+    assert find_location("local").machine.name == "local"
+    monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+    assert find_location().machine.name == "local"
     assert slurm.calls("scontrol") == ["show config"]
 
 
 def test_a_cluster_whose_name_cannot_be_a_machines_is_slurm(slurm: FakeSlurm) -> None:
     slurm.answers("scontrol", says("ClusterName = my/own"))
-    assert find_machine(find_location()).machine.name == "slurm"
+    assert find_location(asks=True).machine.name == "slurm"
 
 
 def test_a_configured_machine_of_that_name_is_used_unchanged(here: Path, slurm: FakeSlurm) -> None:
     write(here / "kochi.yaml", "machines: {own: {scheduler: slurm, work_dir: /w}}\n")
-    found = find_machine(find_location())
+    found = find_location(asks=True)
     assert (found.machine.work_dir, is_found(found.machine)) == ("/w", False)
 
 
@@ -181,47 +182,54 @@ def test_no_machine_is_made_up_if_some_are_configured(
     here: Path, slurm: FakeSlurm, machines: str
 ) -> None:
     write(here / "kochi.yaml", f"machines: {{{machines}}}\n")
-    assert find_machine(find_location()).machine.name == "local"
+    assert find_location(asks=True).machine.name == "local"
 
 
 def test_slurm_is_not_asked_if_the_user_names_a_machine(
     here: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", "local")
-    assert find_machine(find_location()).machine.name == "local"
+    assert find_location(asks=True).machine.name == "local"
     assert slurm.calls("scontrol") == []
 
 
 def test_an_unreachable_slurm_does_not_make_jobs_run_on_this_computer(slurm: FakeSlurm) -> None:
     slurm.answers("scontrol", says(AWAY, 1))
     with pytest.raises(KochiError, match="Slurm is installed here, and does not answer"):
-        find_machine(find_location())
+        find_location(asks=True)
     # It would be the same to programs without a cluster.
     slurm.answers("scontrol", NO_SLURM)
-    assert find_machine(find_location()).machine.name == "local"
+    assert find_location(asks=True).machine.name == "local"
 
 
-def test_the_run_waits_for_a_slurm_that_is_away_for_a_moment_and_says_so_once(
-    slurm: FakeSlurm, caplog: pytest.LogCaptureFixture
+def test_within_an_allocation_of_the_user_jobs_run_there(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm.answers("scontrol", says(AWAY, 1), says(AWAY, 1), SLURM)
-    pace = Pace(submission=20.0, first_pause=0.0, most_pause=0.0)
-    assert find_machine(find_location(), pace).machine.name == "own"
-    assert len(slurm.calls("scontrol")) == 3
-    assert caplog.text.count("does not answer") == 1
-    assert "Kochi asks again, for 20 s" in caplog.text
+    assert check_where(None, find_location(asks=True)) == "allocations"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert check_where(None, find_location()) == "here"
+    assert check_where("allocations", find_location()) == "allocations"
+    # A launched run may be in an allocation of Kochi's.
+    monkeypatch.setenv("KOCHI_MACHINE", "own")
+    assert check_where(None, find_location()) == "allocations"
 
 
-def test_users_whose_jobs_run_here_only_by_default_are_told(
+def test_users_whose_jobs_run_here_only_by_default_are_told_once_what_changes_it_for_ever(
     here: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "add to the command line: --kochi-where allocations" in unused_scheduler(find_location())
-    write(here / "kochi.yaml", "machines: {vega: {scheduler: slurm}}\n")
-    assert "type: export KOCHI_DEFAULT_MACHINE=vega" in unused_scheduler(find_location())
-    assert unused_scheduler(find_location("vega")) == ""
-    assert unused_scheduler(find_location("local")) == ""
+    kochi_yaml = "machines:\n  vega:\n    scheduler: slurm\n"
+    write(here / "kochi.yaml", kochi_yaml)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert unused_scheduler(find_location()) == ""
     monkeypatch.delenv("SLURM_JOB_ID")
+    assert unused_scheduler(find_location("vega")) == ""
+    assert unused_scheduler(find_location("local")) == ""
     slurm.answers("scontrol", NO_SLURM)
     assert unused_scheduler(find_location()) == ""
+    slurm.answers("scontrol", SLURM)
+    said = unused_scheduler(find_location())
+    line = re.search(r"write into kochi.yaml: machines: vega: (hosts: [^ ]+)\. ", said)
+    assert line is not None, said
+    assert unused_scheduler(find_location()) == ""
+    write(here / "kochi.yaml", f"{kochi_yaml}    {line[1]}\n")
+    assert find_location().machine.name == "vega"

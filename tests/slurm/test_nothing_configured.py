@@ -14,6 +14,8 @@ import pytest
 from slurm_cluster import SlurmCluster
 from support import REPOSITORY, git, printed, run, write
 
+from snakemake_kochi.paths import Root
+
 SOURCES = (
     *(path.name for path in REPOSITORY.glob("snakemake_*") if path.is_dir()),
     *("workflow", "profiles", "setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"),
@@ -26,17 +28,7 @@ SNAKEFILE = """
         output: "out/{i}"
         shell: "echo $KOCHI_MACHINE ${{SLURM_JOB_ID-none}} > {output}"
 """
-# A Snakemake that asks Slurm again for some seconds, and not for a minute.
-LESS_PATIENT = """
-import runpy
-from snakemake_kochi.schedulers import commands
-commands.USUAL = commands.Pace(submission=4.0)
-runpy.run_module("snakemake", run_name="__main__", alter_sys=True)
-"""
-SILENT = (
-    "Jobs run on this computer, although Slurm is installed here",
-    "--kochi-where allocations",
-)
+SILENT = "Jobs run on this computer, although Slurm is installed here"
 
 
 @pytest.fixture
@@ -137,15 +129,14 @@ def test_a_project_without_machines_has_its_results_on_the_machine_that_was_foun
     assert (
         "Nothing to be done" in snakemake(*words, "-n", cwd=here, env=environment(cluster)).stdout
     )
-    done = kochi("batch", "hello.yaml", "all", cwd=here, env=environment(cluster))
-    assert all(said in done.stdout for said in SILENT)
-    assert "\nlocal \n" in next(here.glob("results/local/**/hello.log")).read_text()
-    # Known by its name, and not the default of other commands.
-    shown = kochi("show", "jobs", "-t", "-m", "own", cwd=here).stdout
-    assert "build_hello" in shown
-    queue = re.search(r"run-\S+", shown)
-    assert queue is not None
-    assert queue[0] not in kochi("show", "jobs", "-t", cwd=here).stdout
+    again = kochi("batch", "hello.yaml", "all", cwd=here, env=environment(cluster))
+    assert "Nothing to be done" in again.stdout
+    assert not (here / "results" / "local").exists()
+    # What is said to type works as it stands.
+    assert "build_hello" in kochi("show", "jobs", "-t", cwd=here).stdout
+    said = re.search(r"kochi show log job \d+", done.stdout)
+    assert said is not None
+    assert kochi(*said[0].split()[1:], cwd=here).returncode == 0
 
 
 def test_a_kochi_root_that_the_first_node_does_not_see_ends_the_run_with_the_line_to_type(
@@ -177,12 +168,14 @@ def test_a_slurm_that_is_down_is_reported_only_if_allocations_are_requested(
     cluster.stop_controller()
     try:
         words = ("--profile", str(REPOSITORY / "profiles" / "cluster"))
-        command = (sys.executable, "-c", LESS_PATIENT, *words)
-        done = run(*command, cwd=here, env=environment(cluster))
-        assert done.returncode == 1
-        assert "Kochi asks again, for 4 s" in done.stdout
-        assert "Slurm is installed here, and does not answer" in done.stdout
-        assert "Traceback" not in done.stdout
+        for done in (
+            snakemake(*words, cwd=here, env=environment(cluster)),
+            kochi("launch", cwd=here, env=environment(cluster)),
+        ):
+            assert done.returncode == 1
+            assert "Slurm is installed here, and does not answer" in done.stdout
+            assert "export KOCHI_DEFAULT_MACHINE=local" in done.stdout
+            assert "Traceback" not in done.stdout
         asked = len(cluster.calls("scontrol"))
         kochi("show", "jobs", cwd=here, env=environment(cluster))
         call = ("--executor", "kochi", "--jobs", "4", "--kochi-where", "here")
@@ -192,30 +185,49 @@ def test_a_slurm_that_is_down_is_reported_only_if_allocations_are_requested(
         cluster.start_controller()
 
 
-@pytest.mark.parametrize("words", [(), ("--kochi-where", "here")])
-def test_jobs_on_the_login_node_are_reported_once_unless_requested_there(
-    here: Path, cluster: SlurmCluster, snakemake, words: tuple[str, ...]
+def test_every_way_to_run_uses_the_allocations_of_the_same_machine(
+    here: Path, cluster: SlurmCluster, snakemake, kochi
 ) -> None:
-    call = ("--executor", "kochi", "--jobs", "4", *words)
+    variables = environment(cluster)
+    call = ("--executor", "kochi", "--jobs", "4")
+    for run_all in (
+        lambda: kochi("launch", "--follow", "--", "all", cwd=here, env=variables),
+        lambda: snakemake(*call, cwd=here, env=variables),
+    ):
+        done = run_all()
+        assert done.returncode == 0, done.stdout
+        assert SILENT not in done.stdout
+        assert {machine for machine, job in outputs(here) if job != "none"} == {"own"}
+        assert len(outputs(here)) == 3
+        shutil.rmtree(here / "out")
+    done = kochi("enqueue", "-q", "q", "--", "hostname", cwd=here, env=variables)
+    assert "To start one, type: kochi alloc -q q" in done.stdout
+    assert kochi("alloc", "-q", "q", "-f", cwd=here, env=variables).returncode == 0
+
+
+def test_jobs_run_on_the_login_node_if_that_is_requested(
+    here: Path, cluster: SlurmCluster, snakemake
+) -> None:
+    call = ("--executor", "kochi", "--jobs", "4", "--kochi-where", "here")
     done = snakemake(*call, cwd=here, env=environment(cluster))
     assert done.returncode == 0
-    assert all(done.stdout.count(said) == (not words) for said in SILENT)
+    assert SILENT not in done.stdout
     assert outputs(here) == [["local", "none"]] * 3
 
 
-def test_a_launched_run_on_the_login_node_is_reported_with_the_command_to_type_instead(
-    here: Path, cluster: SlurmCluster, kochi
+def test_that_jobs_run_on_a_login_node_of_no_machine_is_said_once(
+    here: Path, cluster: SlurmCluster, snakemake, kochi
 ) -> None:
-    done = kochi("launch", cwd=here, env=environment(cluster))
-    assert all(said in done.stdout for said in SILENT)
-    assert kochi("launch", "--follow", cwd=here, env=environment(cluster)).returncode == 0
+    write(Root.find().configuration, "machines: {vega: {scheduler: slurm}}")
+    done = kochi("launch", "--follow", cwd=here, env=environment(cluster))
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count(SILENT) == 1
+    assert "machines: vega: hosts: " in done.stdout
     assert outputs(here) == [["local", "none"]] * 3
     shutil.rmtree(here / "out")
-    words = ("launch", "--follow", "--", "--kochi-where", "allocations")
-    done = kochi(*words, cwd=here, env=environment(cluster))
+    done = snakemake("--executor", "kochi", "--jobs", "4", cwd=here, env=environment(cluster))
     assert done.returncode == 0
-    assert SILENT[0] not in done.stdout
-    assert {machine for machine, job in outputs(here) if job != "none"} == {"own"}
+    assert SILENT not in done.stdout
 
 
 def test_the_found_machine_is_written_into_kochi_yaml_with_partitions_and_limits(

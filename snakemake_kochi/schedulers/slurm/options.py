@@ -20,6 +20,7 @@ from snakemake_kochi.schedulers.interface import (
 )
 
 # The names of constraints: keys of a machine's `allocation`, and options of sbatch.
+PROGRAM = "sbatch"
 CONSTRAINTS: tuple[str, ...] = ("partition", "account", "qos", "reservation", "constraint", "gres")
 INSTEAD_OF_NODE_SPEC = "for Slurm use 'partition', 'constraint' or 'arguments: [--nodelist=...]'"
 # Constraints on the account and the location: a controller needs no others.

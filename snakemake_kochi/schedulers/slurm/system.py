@@ -11,19 +11,17 @@ import json
 import re
 import shutil
 import socket
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from humanfriendly import format_number
 from humanfriendly.text import pluralize
-from tenacity import RetryCallState
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import is_name
-from snakemake_kochi.schedulers.commands import ONCE, NoProgramError, Pace, trying_again
+from snakemake_kochi.schedulers.commands import NoProgramError, Pace
 from snakemake_kochi.schedulers.interface import (
     AllocationSettings,
     ControllerJob,
@@ -41,7 +39,7 @@ from snakemake_kochi.schedulers.slurm.environment import (
     default_partition,
     without_outer_job_words,
 )
-from snakemake_kochi.schedulers.slurm.options import controller_arguments, shell_arguments
+from snakemake_kochi.schedulers.slurm.options import PROGRAM, controller_arguments, shell_arguments
 from snakemake_kochi.schedulers.slurm.partitions import (
     LISTED,
     Partition,
@@ -69,26 +67,14 @@ def allocations(
 # ---- its description
 
 
-def is_installed() -> bool:
-    return shutil.which("sbatch") is not None
-
-
 def is_there() -> bool:
-    if not is_installed():
-        return False
     with contextlib.suppress(KochiError):
         return bool(run(["scontrol", "show", "config"], _SHORT_PATIENCE))
     return False
 
 
-def cluster_name(pace: Pace = ONCE, tell: Callable[[str], None] | None = None) -> str:
-    def say(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome is not None else None
-        if tell is not None and state.attempt_number == 1 and isinstance(error, KochiError):
-            tell(f"{error.message}. Kochi asks again, for {pace.submission:.0f} s")
-
-    ask = trying_again(pace, threading.Event(), say)
-    found = _CLUSTER.search(ask(_ask, "scontrol", "show", "config"))
+def cluster_name() -> str:
+    found = _CLUSTER.search(_ask("scontrol", "show", "config"))
     # A cluster may have a name that a machine cannot have.
     return found[1] if found is not None and is_name(found[1]) else NAME
 
@@ -105,7 +91,7 @@ class _Accounts:
 
 
 def describe_machine() -> Description:
-    if not is_installed():
+    if shutil.which(PROGRAM) is None:
         raise NoProgramError(
             "there is no program sbatch here",
             "Is this a login node of the cluster? If so, type: module load slurm\n"
@@ -193,7 +179,8 @@ def _ask(*command: str) -> str:
     except UnreachableError as error:
         raise UnreachableError(
             f"Slurm is installed here, and does not answer: {error.message}",
-            "Try again later; or, to run on this computer, add: --kochi-where here",
+            "Try again later; or, to run on this computer, type: export "
+            "KOCHI_DEFAULT_MACHINE=local",
         ) from error
     except NoProgramError:
         raise
