@@ -116,7 +116,7 @@ class Root:
 
     def machine_of_host(self, host: str) -> Path:
         """The file with the name of the machine to which the scheduler of a host belongs."""
-        return self.directory / "hosts" / name_of("host", host) / "machine"
+        return self.directory / "hosts" / (safe_name(host) or "host") / "machine"
 
     def told_on_host(self, host: str) -> Path:
         """Exists when a person was told that jobs run on a host by default."""

@@ -219,7 +219,7 @@ def test_that_jobs_run_on_a_login_node_of_no_machine_is_said_once(
     here: Path, cluster: SlurmCluster, snakemake, kochi
 ) -> None:
     write(Root.find().configuration, "machines: {vega: {scheduler: slurm}}")
-    done = kochi("launch", "--follow", cwd=here, env=environment(cluster))
+    done = kochi("launch", "--follow", "--", "all", cwd=here, env=environment(cluster))
     assert done.returncode == 0, done.stdout
     assert done.stdout.count(SILENT) == 1
     assert "machines: vega: hosts: " in done.stdout
