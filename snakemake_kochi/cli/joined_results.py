@@ -68,7 +68,7 @@ def collect(location: Location) -> None:
 
 
 def _tabulate(location: Location, experiment: Experiment, batch: str) -> None:
-    from snakemake_kochi.tables.published_batch import read_batch
+    from snakemake_kochi.tables.branch import read_batch
 
     repository = location.require_project().directory
     found = read_batch(repository, experiment.file, batch)

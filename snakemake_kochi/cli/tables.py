@@ -18,7 +18,7 @@ from snakemake_kochi.project.short_forms import DEFAULT_BATCH
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.plots import Plot
-    from snakemake_kochi.tables.published_batch import PublishedBatch
+    from snakemake_kochi.tables.report import Report
 
 _FORMATS = (".png", ".svg", ".pdf")
 _SCALE = click.Choice(["log", "linear"])
@@ -82,34 +82,18 @@ def table_command(
         print_json({"remarks": list(found.remarks), "runs": _rows(found)})
         return
     if output is None:
-        click.echo(_as_csv(found) if as_csv else _as_markdown(found), nl=False)
+        click.echo(found.csv() if as_csv else found.markdown(), nl=False)
     else:
         write_table(found, output)
         say(f"Wrote {output}")
     say_remarks(found)
 
 
-def write_table(found: PublishedBatch, output: Path) -> None:
+def write_table(found: Report, output: Path) -> None:
     """Write a table: as CSV, or with the remarks for people, as the file's name says."""
-    if output.suffix == ".csv":
-        text = _as_csv(found)
-    else:
-        text = _as_markdown(found)
-        text += "".join(f"\n{each[0].upper()}{each[1:]}.\n" for each in found.remarks)
+    content = found.csv() if output.suffix == ".csv" else found.markdown(found.remarks)
     with _aside(output) as beside:
-        beside.write_bytes(text.encode("utf-8", "surrogateescape"))
-
-
-def _as_csv(found: PublishedBatch) -> str:
-    text: str = found.runs.to_csv(index=False)
-    return text
-
-
-def _as_markdown(found: PublishedBatch) -> str:
-    from snakemake_kochi.tables.measurements import as_markdown, summarise
-
-    summary = summarise(found.runs, found.varying, found.quantities)
-    return f"# {found.title}\n\n{as_markdown(summary)}\n"
+        beside.write_bytes(content)
 
 
 @click.command()
@@ -190,44 +174,28 @@ def plot_command(
     say_remarks(found)
 
 
-def own_place(repository: Path, found: PublishedBatch) -> Path:
+def own_place(repository: Path, found: Report) -> Path:
     """The directory for tables and figures of a batch of which the user has named none."""
     # Not the current directory: in a project, new files there are code, and all runs are repeated.
     return Path(os.path.relpath(repository)) / "results/plots" / found.experiment
 
 
 def draw_figures(
-    found: PublishedBatch, plots: Sequence[tuple[str, Plot]] | None, output: Path
+    found: Report, plots: Sequence[tuple[str, Plot]] | None, output: Path
 ) -> Iterator[list[Path]]:
     """Draw figures, by default those of the batch, each with the name of its files; yields their
     files."""
-    from snakemake_kochi.tables.figure import draw
-    from snakemake_kochi.tables.measurements import parameters_in
-    from snakemake_kochi.tables.published_batch import LEFT_OUT
-
     plots = _plots(found, None, {}) if plots is None else plots
-    places = _places(plots, output)
-    lacking = [r for r in found.remarks if any(each in r for each in (_MISSING, LEFT_OUT))]
-    said = [each.partition(";")[0] for each in lacking]
-    note = " ".join(f"{each[0].upper()}{each[1:]}." for each in said)
-    for (_, plot), files in zip(plots, places, strict=True):
-        title = f"{found.title}: {plot.name}"
+    for (_, plot), files in zip(plots, _places(plots, output), strict=True):
         with ExitStack() as stack:
             # In one call: each format would have a layout of its own.
-            beside = [stack.enter_context(_aside(each)) for each in files]
-            names = parameters_in(found.runs)
-            draw(found.runs, names, plot, found.quantities, title, beside, note)
+            found.draw([[stack.enter_context(_aside(each)) for each in files]], [plot])
         yield files
 
 
-_MISSING = "have no result here"
-
-
-def _read(
-    file: str, batch: str, commit: str | None, machine: str | None, all_code: bool
-) -> PublishedBatch:
+def _read(file: str, batch: str, commit: str | None, machine: str | None, all_code: bool) -> Report:
     from snakemake_kochi.snapshot import toplevel
-    from snakemake_kochi.tables.published_batch import read_batch
+    from snakemake_kochi.tables.branch import read_batch
 
     repository = toplevel(Path.cwd())
     named = _in_repository(repository, file)
@@ -258,9 +226,7 @@ def _conditions(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _plots(
-    found: PublishedBatch, metric: str | None, chosen: Mapping[str, Any]
-) -> list[tuple[str, Plot]]:
+def _plots(found: Report, metric: str | None, chosen: Mapping[str, Any]) -> list[tuple[str, Plot]]:
     """The plots with what is chosen on the command line, and the names of their files. Raises
     NameNotFoundError."""
     from dataclasses import replace
@@ -271,8 +237,8 @@ def _plots(
 
     plots = list(found.plots)
     if metric is not None and metric not in {plot.metric for plot in plots}:
-        if metric not in (*found.metrics, SECONDS):
-            known = nearest(metric, [*found.metrics, SECONDS])
+        if metric not in (known_metrics := [*found.metrics, SECONDS]):
+            known = nearest(metric, known_metrics)
             raise NameNotFoundError(f"{found.title} has no metric '{metric}', {known}")
         plots.append(Plot(metric, metric))
     _check(found, chosen)
@@ -286,12 +252,11 @@ def _plots(
     ]
 
 
-def _check(found: PublishedBatch, chosen: Mapping[str, Any]) -> None:
+def _check(found: Report, chosen: Mapping[str, Any]) -> None:
     from snakemake_kochi.project.plots import DUPLICATE
-    from snakemake_kochi.tables.measurements import parameters_in
 
     where = chosen.get("where", {})
-    names = parameters_in(found.runs)
+    names = found.parameters
     wanted = [chosen[key] for key in ("x", "lines") if key in chosen]
     for name in (*wanted, *chosen.get("panels", ()), *where):
         if name not in names and not name == chosen.get("x") == DUPLICATE:
@@ -352,14 +317,14 @@ def _aside(file: Path) -> Iterator[Path]:
             beside.unlink()
 
 
-def _rows(found: PublishedBatch) -> list[dict[str, object]]:
+def _rows(found: Report) -> list[dict[str, object]]:
     import json
 
     rows: list[dict[str, object]] = json.loads(found.runs.to_json(orient="records"))
     return rows
 
 
-def say_remarks(found: PublishedBatch) -> None:
+def say_remarks(found: Report) -> None:
     """Say what a table lacks."""
     for each in found.remarks:
         remark(f"kochi: {each}")

@@ -12,13 +12,14 @@ from typing import Any
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.export.publication import Publication, batch_title
 from snakemake_kochi.export.selection import Run
-from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.experiment_file import experiment_name, load_experiment
 from snakemake_kochi.project.metrics import QUANTITIES, Quantity
 from snakemake_kochi.project.plots import Plot, default_plots, stems
 from snakemake_kochi.project.values import encode_component
-from snakemake_kochi.tables.codes import Codes, traits_of
-from snakemake_kochi.tables.figure import draw
-from snakemake_kochi.tables.measurements import as_markdown, parameters_in, read_runs, summarise
+from snakemake_kochi.tables.branch import Codes
+from snakemake_kochi.tables.collect import read_results
+from snakemake_kochi.tables.records import compiled, traits_of
+from snakemake_kochi.tables.report import Report, table_of
 
 _FIGURES = (".png", ".svg")
 _NUMBER = re.compile(r"-?\d{1,30}(\.\d{1,30})?")
@@ -79,18 +80,21 @@ def write_tables(
         try:
             if not rows:
                 raise ValueError("no output of its runs is here")
-            captured = [known[run] for run in rows] if metrics else []
-            frame, _, said, _ = read_runs([records[run] for run in rows], captured, metrics)
+            captured = [known.get(run) for run in rows]
+            recorded, values = read_results(
+                [records[run] for run in rows], captured, compiled(metrics)
+            )
+            frame, said = table_of(recorded, values, list(metrics), captured)
             remark = "; ".join(filter(None, (remark, *said)))
             varying = [each for each in rows[0].record["parameters"] if frame[each].nunique() > 1]
-            summary = as_markdown(summarise(frame, varying, shown.quantities))
-            table = Table(name, experiment, batch, tuple(rows), tuple(made), summary, remark)
+            called = experiment_name(experiment)
+            report = Report(called, batch, frame, varying, shown.quantities, shown.plots)
+            table = Table(name, experiment, batch, tuple(rows), tuple(made), report.summary, remark)
             table_file, markdown = (crate / path for path in made[:2])
             table_file.parent.mkdir(parents=True, exist_ok=True)
-            frame.to_csv(table_file, index=False)
-            text = f"# {table.title}\n\n{summary}\n"
-            markdown.write_bytes(text.encode("utf-8", "surrogateescape"))
-            _draw(frame, shown, table.title, [crate / stem for stem in figures])
+            table_file.write_bytes(report.csv())
+            markdown.write_bytes(report.markdown())
+            report.draw([[crate / f"{stem}{suffix}" for suffix in _FIGURES] for stem in figures])
         except (KochiError, KeyError, TypeError, ValueError) as error:
             problems.append(f"{experiment}: batch {batch} of {name} has no table: {error}")
             for path in made:
@@ -127,13 +131,6 @@ class _Shown:
 
 
 _WITHOUT_METRICS = _Shown({}, QUANTITIES, default_plots(()))
-
-
-def _draw(frame: Any, shown: _Shown, title: str, stems_: Sequence[Path]) -> None:
-    for plot, stem in zip(shown.plots, stems_, strict=True):
-        files = [stem.with_name(f"{stem.name}{suffix}") for suffix in _FIGURES]
-        named = f"{title}: {plot.name}"
-        draw(frame, parameters_in(frame), plot, shown.quantities, named, files)
 
 
 def _shown(publication: Publication, crate: Path, runs: Sequence[Run]) -> tuple[_Shown, str]:

@@ -17,13 +17,7 @@ from pathlib import Path
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.library.batch import BatchFiles
 from snakemake_kochi.phases.freeze import load_freeze
-from snakemake_kochi.tables.collect import (
-    LeftOut,
-    Run,
-    Target,
-    collect,
-    collect_what_is_there,
-)
+from snakemake_kochi.tables.collect import LeftOut, Run, Target, collect
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,11 +53,10 @@ def _collect(options: argparse.Namespace) -> None:
     ]
     figures = tuple(tuple(Path(top + each) for each in of_plot) for of_plot in files.figures)
     target = Target(Path(options.table), Path(options.markdown), figures)
-    if not options.left_out:
-        collect(grid, experiment.file, runs, target)
-        return
-    left_out = {record: LeftOut(**each) for record, each in json.load(sys.stdin).items()}
-    collect_what_is_there(grid, experiment.file, runs, left_out, target)
+    left_out = None
+    if options.left_out:
+        left_out = {record: LeftOut(**each) for record, each in json.load(sys.stdin).items()}
+    collect(grid, experiment.file, runs, target, left_out)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""The table and the figures of a batch: of all its runs, or of those with a result."""
+"""The table and the figures of a batch in `results/`, also of one that is not complete."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from pandas import to_numeric
 
-from snakemake_kochi.artifacts.record import why_edited
-from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.artifacts.record import read_record, why_edited
+from snakemake_kochi.errors import ConfigError, DamagedFileError, PhaseError
+from snakemake_kochi.files import answered
 from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.phases.printed import own_output
 from snakemake_kochi.project.grid import Grid, Point
-from snakemake_kochi.tables.measurements import (
-    WARNINGS,
-    Surroundings,
-    Unmatched,
-    as_markdown,
-    parameters_in,
-    read_runs,
-    summarise,
+from snakemake_kochi.tables.records import Metrics, RecordedRun, compiled
+from snakemake_kochi.tables.report import (
+    Report,
+    noise,
+    page,
+    sentence,
+    skipped,
+    table_of,
+    without_value,
 )
 
 # On the terminal; the Markdown has more.
 _MOST_REASONS = 4
 _MOST_LINES = 3
 _MOST_IN_MARKDOWN = 50
-# Kinds of warnings that are not known of each run.
-_OF_PROCESSES = ("load", "users", "memory_pressure")
-_LEAST_SECONDS = 1.0  # of runs in sum, to say something about them
 _MOST_NAMED = 3  # of the runs that share a reason
 
 
@@ -70,66 +69,79 @@ class Target:
     figures: tuple[tuple[Path, ...], ...]
 
 
-def collect(grid: Grid, file: str, runs: Sequence[Run], target: Target) -> None:
-    """Write the table and the figures of all runs of a batch; `file` is that of its experiment.
-
-    Raises PhaseError, and writes nothing, when a metric matches in none of the runs, or when a
-    result was edited: the end of the run then makes the table of the others.
-    """
-    if edited := _edited(runs, {}):
-        are = "result is" if len(edited) == 1 else "results are"
-        raise PhaseError(
-            f"{file}: batch {grid.batch}: {len(edited)} {are} not as the run wrote it: "
-            f"{next(iter(edited.values())).reason}"
-        )
-    frame, unmatched, lost, beside = _read(grid, runs)
-    if nowhere := [each for each in unmatched if each.is_all]:
-        said = "\n".join(_told(each) for each in nowhere)
-        raise PhaseError(f"{file}: batch {grid.batch}: {said}", _hint(file))
-    _write(grid, frame, target, [*_noise(frame, beside), *_remarks(unmatched, lost)])
-    for said in (*map(_told, unmatched), *lost, *_without_numbers(grid, frame)):
-        print(f"kochi: {file}: batch {grid.batch}: {said}", file=sys.stderr)
-
-
-def collect_what_is_there(
+def collect(
     grid: Grid,
     file: str,
     runs: Sequence[Run],
-    left_out: Mapping[str, LeftOut],
     target: Target,
+    left_out: Mapping[str, LeftOut] | None = None,
 ) -> None:
-    """Write the table and the figures of an incomplete batch, and say so.
+    """Write the table and the figures of a batch; `file` is that of its experiment.
 
-    `left_out`: the runs without a result or with a stale one, by their records. The files get an
-    old date. Snakemake then takes them for out of date, and the next run makes them from all
-    results. Without any result, an older table stays.
+    `left_out`: of an incomplete batch, the runs without a result or with a stale one, by their
+    records. The files then say so, and get an old date: Snakemake takes them for out of date, and
+    the next run makes them from all results. Without any result, an older table stays.
+
+    Of a complete batch, raises PhaseError, and writes nothing, when a metric matches in none of the
+    runs, or when a result was edited.
     """
-    left_out = {**left_out, **_edited(runs, left_out)}
+    is_whole, left_out = left_out is None, left_out or {}
+    edited = _edited(runs, left_out)
+    begin = f"{file}: batch {grid.batch}: "
+    if is_whole and edited:
+        are = "result is" if len(edited) == 1 else "results are"
+        why = next(iter(edited.values())).reason
+        raise PhaseError(f"{begin}{len(edited)} {are} not as the run wrote it: {why}")
+    left_out = {**left_out, **edited}
     there = [run for run in runs if str(run.record) not in left_out]
     missing = [(run, left_out[str(run.record)]) for run in runs if str(run.record) in left_out]
-    parts = list(_without_result(grid, missing, len(runs)))
+    count = [_count(missing, len(runs))] if missing else []
+    sections = list(_without_result(grid, missing, len(runs)))
     also: list[str] = []
+    target.markdown.parent.mkdir(parents=True, exist_ok=True)
     if there:
-        frame, unmatched, lost, beside = _read(grid, there)
-        note = f"{_count(missing, len(runs))}." if missing else ""
-        remarks = [*_noise(frame, beside), *_remarks(unmatched, lost)]
-        _write(grid, frame, target, remarks, note, parts)
+        report, told, lost = _report(grid, there, count)
+        nowhere = [said for said, is_all in told.items() if is_all]
+        if is_whole and nowhere:
+            raise PhaseError(begin + "\n".join(nowhere), _hint(file))
+        target.table.write_bytes(report.csv())
+        target.markdown.write_bytes(report.markdown(report.remarks, sections))
+        report.draw(target.figures)
+        if is_whole:
+            for said in (*told, *lost, *_without_numbers(report)):
+                print(f"kochi: {begin}{said}", file=sys.stderr)
+            return
         _date_back(target, there)
-        what = f"table and plot of {'the other' if missing else 'all'} {len(there)}"
-        made = f"{what}: {target.markdown}"
-        also = [f"kochi: {_told(each)}" for each in unmatched if each.is_all]
-        also += [f"kochi: {each}" for each in lost]
+        also = [f"kochi: {each}" for each in (*nowhere, *lost)]
+        made = f"table and plot of {'the other' if missing else 'all'} {len(there)}: "
+        made += str(target.markdown)
     elif _has_table(target.markdown):
         made = f"the table of an earlier run stays: {target.markdown}"
     else:
-        target.markdown.parent.mkdir(parents=True, exist_ok=True)
-        target.markdown.write_bytes(_text(grid, [*_skipped(grid), *parts]))
+        title = f"{grid.experiment} {grid.batch}"
+        target.markdown.write_bytes(page(title, [*map(sentence, skipped(grid)), *sections]))
         made = f"see {target.markdown}"
-    begin = f"kochi: {file}: batch {grid.batch}: "
-    said = f"{_count(missing, len(runs))}; {made}" if missing else made
-    print(begin + said, file=sys.stderr)
-    for line in (*_in_few_lines(grid, missing, len(runs)), *also):
+    first = f"kochi: {begin}{'; '.join([*count, made])}"
+    for line in (first, *_in_few_lines(grid, missing, len(runs)), *also):
         print(line, file=sys.stderr)
+
+
+def _report(
+    grid: Grid, runs: Sequence[Run], lacking: Sequence[str]
+) -> tuple[Report, dict[str, bool], list[str]]:
+    """The report of some runs; what is to be said of each metric without a match in some of them,
+    and whether it has none at all; and values that are no numbers."""
+    captured = [run.captured for run in runs]
+    recorded, found = read_results([run.record for run in runs], captured, compiled(grid.metrics))
+    table, lost = table_of(recorded, found, list(grid.metrics), captured)
+    told = {}
+    for name in grid.metrics:
+        if without := [run for run, own in zip(runs, found, strict=True) if name not in own]:
+            told[_told(grid, name, without, len(runs))] = len(without) == len(runs)
+    remarks = (*skipped(grid), *noise(recorded), *lost, *without_value(grid.metrics, found))
+    named = (grid.experiment, grid.batch)
+    report = Report(*named, table, grid.varying, grid.quantities, grid.plots, remarks, lacking)
+    return report, told, lost
 
 
 # ---- files
@@ -144,97 +156,27 @@ def _edited(runs: Sequence[Run], left_out: Mapping[str, LeftOut]) -> dict[str, L
     return found
 
 
-def _read(
-    grid: Grid, runs: Sequence[Run]
-) -> tuple[Any, list[Unmatched], list[str], list[Surroundings]]:
-    captured = [run.captured for run in runs if run.captured is not None]
-    return read_runs([run.record for run in runs], captured, grid.metrics)
-
-
-def _write(
-    grid: Grid,
-    frame: Any,
-    target: Target,
-    remarks: Sequence[str],
-    note: str = "",
-    sections: Sequence[str] = (),
-) -> None:
-    # Snakemake makes it only for the rule, and artifacts may be elsewhere.
-    target.table.parent.mkdir(parents=True, exist_ok=True)
-    frame.to_csv(target.table, index=False)
-    summary = summarise(frame, grid.varying, grid.quantities)
-    parts = [as_markdown(summary), *_skipped(grid), *remarks, *sections]
-    target.markdown.write_bytes(_text(grid, parts))
-    if not grid.plots:
-        return
-    # Only here: a batch without metrics need not wait for Matplotlib.
-    from snakemake_kochi.tables.figure import draw
-
-    for plot, files in zip(grid.plots, target.figures, strict=True):
-        title = f"{_title(grid)}: {plot.name}"
-        draw(frame, parameters_in(frame), plot, grid.quantities, title, files, note)
-
-
-def _skipped(grid: Grid) -> Iterator[str]:
-    """The number of skipped points for each reason."""
-    found = list(grid.skipped_by_reason.items())
-    for reason, count in found[:_MOST_IN_MARKDOWN]:
-        yield f"Skipped: {count} {'point' if count == 1 else 'points'}: {reason}"
-    if more := sum(count for _, count in found[_MOST_IN_MARKDOWN:]):
-        yield f"Skipped for other reasons: {more} points"
-
-
-def _noise(frame: Any, beside: Sequence[Surroundings]) -> Iterator[str]:
-    """What disturbed runs: each kind with the number of its runs, and an example."""
-    unknown = [each for each in beside if not each.is_known]
-    if WARNINGS in frame:
-        kinds: dict[str, list[str]] = defaultdict(list)
-        for text in frame[WARNINGS]:
-            for warning in filter(None, text.split("; ")):
-                kind, _, said = warning.partition(": ")
-                kinds[kind].append(said)
-        known = dict.fromkeys(_OF_PROCESSES, len(beside) - len(unknown))
-        found = "; ".join(
-            f"{kind} in {len(each)} of {known.get(kind, len(beside))} ({each[0]})"
-            for kind, each in kinds.items()
-        )
-        count = (frame[WARNINGS] != "").sum()
-        aside = f" (other processes are not known for {len(unknown)})" if unknown else ""
-        runs = f"{count} of {len(beside)} runs{aside}"
-        yield f"The node was not quiet in {runs}: {found}. See `{WARNINGS}`."
-    yield from _noise_in_sum(beside, unknown)
-
-
-def _noise_in_sum(beside: Sequence[Surroundings], unknown: Sequence[Surroundings]) -> Iterator[str]:
-    """What is known in sum of the runs of which it is not known one by one, if it is too much."""
-    if not unknown or (limit := unknown[-1].limit) is None:
-        return
-    counted = [(each.cpu_seconds, each.seconds) for each in unknown if each.cpu_seconds is not None]
-    seconds = sum(each for _, each in counted)
-    said = []
-    if seconds >= _LEAST_SECONDS:
-        used = sum(each for each, _ in counted) / seconds
-        if used > limit:
-            jobs = max((each.jobs or 0 for each in unknown), default=0)
-            named = f"{jobs} other {'job' if jobs == 1 else 'jobs'} of Kochi"
-            kochi = f", up to {named} among them" if jobs else ""
-            said.append(f"other processes used {used:.1f} CPUs in sum{kochi}")
-    if (beside[0].load or 0.0) > limit:
-        first, last = beside[0], beside[-1]
-        cpus = "" if first.cpus is None else f" on {first.cpus} CPUs"
-        after = "" if last.load is None else f", {last.load:g} when the last one did"
-        said.append(f"the load average was {first.load:g}{cpus} when the first run began{after}")
-    if said:
-        yield f"Of the {len(unknown)} runs that are too short to tell: {'; '.join(said)}."
-
-
-def _title(grid: Grid) -> str:
-    return f"{grid.experiment} {grid.batch}"
-
-
-def _text(grid: Grid, parts: Sequence[str]) -> bytes:
-    whole = "\n\n".join([f"# {_title(grid)}", *parts])
-    return f"{whole}\n".encode("utf-8", "surrogateescape")
+def read_results(
+    records: Sequence[Path], captured: Sequence[Path | None], metrics: Metrics
+) -> tuple[list[RecordedRun], list[dict[str, str]]]:
+    """Runs from the files of their records, and what metrics match in the artifacts with their
+    outputs. Raises ConfigError if there are none, DamagedFileError, OSError."""
+    runs, found = [], []
+    for file, output in zip(records, captured, strict=True):
+        record = read_record(file)
+        try:
+            run = RecordedRun.of(record, str(record.get("identity")))
+        except DamagedFileError as error:
+            raise DamagedFileError(f"{file}: {error.message}") from None
+        if metrics and output is None:
+            raise ConfigError(
+                "metrics are read from the runs' standard output, but no artifact keeps it",
+                "Add an artifact of type stdout to the batch.",
+            )
+        runs.append(run)
+        content = answered(output.read_bytes) if metrics and output is not None else b""
+        found.append(run.matches(content, metrics) if metrics else {})
+    return runs, found
 
 
 def _has_table(markdown: Path) -> bool:
@@ -253,25 +195,26 @@ def _date_back(target: Target, runs: Sequence[Run]) -> None:
 # ---- for people
 
 
-def _told(unmatched: Unmatched) -> str:
-    count = (
-        (f"none of the {unmatched.of} runs" if unmatched.of != 1 else "the only run")
-        if unmatched.is_all
-        else f"{unmatched.of - unmatched.runs} of {unmatched.of} runs only"
-    )
-    verb = "does not match in" if unmatched.is_all and unmatched.of == 1 else "matches in"
-    lines = "".join(f"\n    {line[:200]}" for line in unmatched.lines)
+def _told(grid: Grid, name: str, without: Sequence[Run], of: int) -> str:
+    """A metric that matches nothing in some of the runs, with the last lines of one of them."""
+    expression, first = grid.metrics[name], without[0]
+    is_all = len(without) == of
+    verb, count = "matches in", f"{of - len(without)} of {of} runs only"
+    if is_all:
+        verb = verb if of > 1 else "does not match in"
+        count = f"none of the {of} runs" if of > 1 else "the only run"
+    assert first.captured is not None
+    text = own_output(read_record(first.record), first.captured)
+    shown = [line for line in text.splitlines() if line.strip()][-_MOST_LINES:]
+    lines = "".join(f"\n    {line[:200]}" for line in shown)
     ends = f", whose run printed last:{lines}" if lines else ", whose run printed nothing"
-    return (
-        f"metric '{unmatched.metric}' {verb} {count}: {unmatched.expression}\n"
-        f"example: {unmatched.example}{ends}"
-    )
+    return f"metric '{name}' {verb} {count}: {expression}\nexample: {first.captured}{ends}"
 
 
-def _without_numbers(grid: Grid, frame: Any) -> Iterator[str]:
+def _without_numbers(report: Report) -> Iterator[str]:
     """About figures that somebody asked for, of metrics that are texts."""
-    for plot in grid.plots:
-        texts = frame[plot.metric].dropna()
+    for plot in report.plots:
+        texts = report.runs[plot.metric].dropna()
         if plot.path and len(texts) and to_numeric(texts, errors="coerce").isna().all():
             yield (
                 f"metric '{plot.metric}' is no number in any run, but for example "
@@ -284,16 +227,6 @@ def _hint(file: str) -> str:
         f"Correct the expression below metrics: in {file}, or move it to the batches that print "
         "it. Then type the same command again: it makes only the table and the plot."
     )
-
-
-def _remarks(unmatched: Sequence[Unmatched], lost: Sequence[str]) -> Iterator[str]:
-    for said in lost:
-        yield f"{said[0].upper()}{said[1:]}."
-    for each in unmatched:
-        yield (
-            f"Metric `{each.metric}` has no value in {each.runs} of {each.of} runs: nothing that "
-            f"they printed matches `{each.expression}`."
-        )
 
 
 def _label(grid: Grid, point: Point) -> str:

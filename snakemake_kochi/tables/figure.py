@@ -1,73 +1,50 @@
-"""A figure of one measurement: medians with their intervals, and the single runs beside them."""
+"""A figure of one measurement: what is where, medians with their intervals, single runs, a caption.
+
+On its axis, as lines, in panels: no two points share a place, so what is neither axis nor line has
+panels of its own. How it looks is left to matplotlib.
+"""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import pandas
-from matplotlib import colormaps
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.lines import Line2D
 
-from snakemake_kochi.errors import shortened
+from snakemake_kochi.errors import ConfigError, shortened
 from snakemake_kochi.project.metrics import Quantity
-from snakemake_kochi.project.plots import Plot
-from snakemake_kochi.tables.arrangement import (
-    MOST_PANELS,
-    Arrangement,
-    Spread,
-    arrange,
-    caption,
-    numbers,
-    spread_of,
-    values_of,
-)
-from snakemake_kochi.tables.axes import (
-    CHARACTER,
-    LONGEST,
-    horizontal_axis,
-    in_words,
-    scale_vertical,
-)
+from snakemake_kochi.project.plots import DUPLICATE, MOST_LINES, Plot, too_many_lines
 
+# More would be too small to be read.
+MOST_PANELS = 24
+# With fewer runs no interval between two of them contains the median with this probability.
+FEWEST_FOR_INTERVAL = 6
+_CONFIDENCE = 0.95
+_MOST_NAMED = 12  # parameters in a caption, and values at an axis
+_MOST_PASSED = 5  # values in a caption
+_LONGEST = 32  # characters of a name or value
 # M. Okabe and K. Ito, Color Universal Design, without yellow, which is invisible on white paper.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#56B4E9", "#E69F00")
-# With colours of the same lightness, markers and styles tell the lines apart in a grey print.
+# Markers and styles tell the lines apart in a grey print.
 _MARKERS = ("o", "s", "^", "D", "v", "X", "<", "P", ">", "p", "*", "h")
 _STYLES = ("-", "--", "-.", ":")
-_FEWEST_IN_ORDER = 4  # lines with numbers, which get colours from dark to light
-_POINT = 1 / 72  # inches
-_SMALL = 7.5  # size of the caption's characters, in points
-_MOST_PASSED = 5  # values that the caption names
-_MANY = 50  # runs of a point, whose dots are fainter
 _MOST_VECTORS = 2000  # runs; more are drawn as pixels in a vector graphic, which stays small
+_LINEAR = "The {} axis is linear, because some values are 0 or negative."
 _STYLE: Any = {
     # What people write is not LaTeX: $5 stays $5.
     "text.parse_math": False,
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     # The same figure is the same file.
     "svg.hashsalt": "kochi",
 }
-_Line = tuple[Any, list[tuple[float, list[float]]]]
-
-
-@dataclass(frozen=True)
-class _Panel:
-    """`lines`: for each value of the lines, its places and the measurements there."""
-
-    title: str
-    lines: Sequence[_Line]
 
 
 def draw(
@@ -86,8 +63,9 @@ def draw(
     """
     arranged = arrange(runs, parameters, plot)
     with matplotlib.rc_context(_STYLE):
-        quantity = quantities.get(plot.metric, Quantity())
-        figure = _Drawing(arranged, plot, quantity, title).figure(note)
+        figure = _Drawing(arranged, plot).figure(
+            quantities.get(plot.metric, Quantity()), title, note
+        )
         for file in files:
             format_ = file.suffix.removeprefix(".")
             date = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(format_)
@@ -97,226 +75,325 @@ def draw(
 
 
 class _Drawing:
-    def __init__(self, arranged: Arrangement, plot: Plot, quantity: Quantity, title: str) -> None:
-        self.arranged, self.plot, self.quantity, self.title = arranged, plot, quantity, title
-        self.axis = horizontal_axis(arranged, plot)
-        runs = arranged.runs
+    def __init__(self, arranged: Arrangement, plot: Plot) -> None:
+        self.arranged, self.plot = arranged, plot
+        runs, self.x = arranged.runs, arranged.x
         measured = pandas.to_numeric(runs[plot.metric], errors="coerce").astype("float64")
-        # Without infinite ones.
-        self.measured = measured.where(measured.map(math.isfinite))
-        self.line_values = values_of(runs, arranged.lines) if arranged.lines else [None]
-        self.is_ordered = arranged.lines is not None and (
-            numbers(runs[arranged.lines].drop_duplicates()) is not None
-        )
+        self.finite = [value for value in measured if math.isfinite(value)]
         self.spreads: list[Spread] = []
-        self.passed: set[float] = set()  # places where a line has no value
-        combinations = _combinations(runs, arranged.panels)
-        self.count = len(combinations)
-        self.panels = [self._panel(each) for each in combinations[:MOST_PANELS]]
+        self.passed: set[Any] = set()  # values of x at which a line has none
+        # The measurements, by the values of the panels, of the lines and of x.
+        self.panels: dict[tuple[Any, ...], dict[Any, dict[Any, list[float]]]] = {}
+        names = (*arranged.panels, arranged.lines, self.x)
+        keys = [list(map(_known, runs[name])) if name else [None] * len(runs) for name in names]
+        for *panel, line, x, value in zip(*keys, measured, strict=True):
+            own = self.panels.setdefault(tuple(panel), {}).setdefault(line, {}).setdefault(x, [])
+            if math.isfinite(value):
+                own.append(value)
+        self.lines = values_of(runs, arranged.lines) if arranged.lines else [None]
+        values = values_of(runs, self.x) if self.x else [None]
+        self.is_numeric = self.x is not None and numbers(runs[self.x].drop_duplicates()) is not None
+        # Categories are side by side.
+        self.places: dict[Any, float] = {
+            value: float(value) if self.is_numeric else float(index)
+            for index, value in enumerate(values)
+        }
 
-    def figure(self, note: str) -> Figure:
-        count = max(len(self.panels), 1)
-        columns = _columns(count)
-        rows = math.ceil(count / columns)
-        width = max(7.0, 1.2 + 2.7 * columns) + (1.4 if len(self.line_values) > 1 else 0.0)
-        height = 4.3 if rows == 1 and columns == 1 else 0.6 + 2.5 * rows
-        figure = Figure(figsize=(width, height))
+    def figure(self, quantity: Quantity, title: str, note: str) -> Figure:
+        panels = sorted(self.panels, key=self._rank())[:MOST_PANELS] or [()]
+        columns = math.ceil(math.sqrt(len(panels)))
+        rows = math.ceil(len(panels) / columns)
+        width, height = 4.2 + 2.8 * columns, 2.0 + 2.6 * rows
+        figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
-        self.width = width
-        grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-        flat = list(grid.flat)
-        for axes in flat[count:]:
+        grid = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+        for axes in grid[len(panels) :]:
             axes.set_axis_off()
-        for index, axes in enumerate(flat[:count]):
-            self._draw_panel(axes, index)
-            if index + columns >= count:
+        unit = f" ({quantity.unit})" if quantity.unit else ""
+        label = textwrap.fill(f"{quantity.label or self.plot.metric}{unit}", 40)
+        for index, (axes, values) in enumerate(zip(grid, panels, strict=False)):
+            pairs = zip(self.arranged.panels, values, strict=False)
+            named = ", ".join(f"{name}={in_words(value)}" for name, value in pairs)
+            axes.set_title(textwrap.fill(named, 40), fontsize="medium")
+            self._draw_panel(axes, self.panels.get(values, {}))
+            if index % columns == 0:
+                axes.set_ylabel(label)
+            if index + columns >= len(panels):
                 # Nothing is below it, though the grid may have a row there.
                 axes.tick_params(labelbottom=True)
-                axes.set_xlabel(shortened(self.arranged.x or "", LONGEST))
-            if index % columns == 0:
-                axes.set_ylabel(self._y_label(rows))
-        scaled = scale_vertical(flat[0], self.measured, self.plot)
-        remarks = (self._passed_over(), self.axis.remark, scaled, note)
-        self._name_lines(figure)
-        said = caption(self.arranged, self.spreads, int(self.measured.isna().sum()), self.count)
-        _write_around(figure, self.title, " ".join(filter(None, (said, *remarks))))
+                axes.set_xlabel(shortened(self.x or "", _LONGEST))
+        remarks = [self._passed_over(), *self._scale(grid[0], columns), note]
+        lacking = len(self.arranged.runs) - len(self.finite)
+        said = caption(self.arranged, self.spreads, lacking, len(self.panels))
+        figure.suptitle(textwrap.fill(title, int(width * 8)), weight="bold")
+        text = textwrap.fill(" ".join(filter(None, (said, *remarks))), int(width * 15))
+        figure.supxlabel(text, x=0.01, ha="left", fontsize=8)
+        if self.arranged.lines is not None:
+            handles = [
+                Line2D([], [], **self._look(number), label=shortened(in_words(value), _LONGEST))
+                for number, value in enumerate(self.lines)
+            ]
+            name = shortened(self.arranged.lines, _LONGEST)
+            figure.legend(handles=handles, title=name, loc="outside right upper")
         return figure
 
-    # ---- the content
+    def _rank(self) -> Any:
+        """The key by which panels are in the order of their values."""
+        runs, names = self.arranged.runs, self.arranged.panels
+        ranks = [{v: rank for rank, v in enumerate(values_of(runs, name))} for name in names]
+        return lambda values: [rank[v] for rank, v in zip(ranks, values, strict=True)]
 
-    def _panel(self, values: Sequence[Any]) -> _Panel:
-        arranged = self.arranged
-        runs = _where(arranged.runs, dict(zip(arranged.panels, values, strict=True)))
-        lines: list[_Line] = []
-        for value in self.line_values:
-            of_line = _where(runs, {arranged.lines: value}) if arranged.lines else runs
-            measured = self.measured[of_line.index]
-            if arranged.x is None:
-                found = [(0.0, list(measured.dropna()))]
-            else:
-                keys = of_line[arranged.x]
-                groups = measured.groupby(keys.where(keys.notna(), None), dropna=False)
-                places = self.axis.places
-                found = [(places[_known(k)], list(each.dropna())) for k, each in groups]
-            lines.append((value, sorted(found) if any(some for _, some in found) else []))
-        named = zip(arranged.panels, values, strict=True)
-        title = ", ".join(f"{name}={in_words(value)}" for name, value in named)
-        return _Panel(title, lines)
-
-    def _draw_panel(self, axes: Any, index: int) -> None:
-        panel = self.panels[index] if self.panels else _Panel("", ())
-        if panel.title:
-            axes.set_title("\n".join(textwrap.wrap(panel.title, 48)), fontsize="medium")
-        if not any(points for _, points in panel.lines):
-            axes.text(
-                *(0.5, 0.5, "no run has a number"), transform=axes.transAxes, ha="center", size=9
-            )
-        for number, (_, points) in enumerate(panel.lines):
-            self._draw_line(axes, number, points)
+    def _draw_panel(self, axes: Any, lines: Mapping[Any, Mapping[Any, list[float]]]) -> None:
+        drawn = [line for line in self.lines if any(lines.get(line, {}).values())]
+        if not drawn:
+            axes.text(0.5, 0.5, "no run has a number", transform=axes.transAxes, ha="center")
+        for line in drawn:
+            # A gap would leave a point between two missing ones without a line; the caption names
+            # them.
+            self.passed |= {x for x, values in lines[line].items() if not values}
+            points = sorted((self.places[x], values) for x, values in lines[line].items() if values)
+            spreads = [spread_of(values) for _, values in points]
+            self.spreads += spreads
+            look = self._look(self.lines.index(line))
+            below = [each.median - each.low for each in spreads]
+            above = [each.high - each.median for each in spreads]
+            places, medians = [place for place, _ in points], [each.median for each in spreads]
+            several = any(each.count > 1 for each in spreads)
+            axes.errorbar(places, medians, [below, above] if several else None, **look, capsize=3)
+            single = [(place, each) for place, some in points if len(some) > 1 for each in some]
+            if single:
+                axes.scatter(
+                    *zip(*single, strict=True),
+                    s=7,
+                    color=look["color"],
+                    alpha=0.4,
+                    rasterized=len(self.arranged.runs) > _MOST_VECTORS,
+                )
         axes.grid(visible=True, axis="y", alpha=0.25)
-        self.axis.scale(axes, self._panel_width)
-
-    def _draw_line(self, axes: Any, number: int, points: Sequence[Any]) -> None:
-        if not points:
-            return
-        # A gap would leave a point between two missing ones without a line; the caption names them.
-        self.passed |= {place for place, values in points if not values}
-        points = [(place, values) for place, values in points if values]
-        spreads = [spread_of(values) for _, values in points]
-        self.spreads += spreads
-        places = [place for place, _ in points]
-        look = self._look(number)
-        medians = [each.median for each in spreads]
-        below = [each.median - each.low for each in spreads]
-        above = [each.high - each.median for each in spreads]
-        beside = axes.transData + self._shift(axes, number, 0.0)
-        axes.errorbar(
-            *(places, medians),
-            yerr=None if all(each.count <= 1 for each in spreads) else [below, above],
-            **look,
-            markersize=5.5,
-            markeredgecolor="white",
-            markeredgewidth=0.6,
-            linewidth=1.2,
-            elinewidth=1.0,
-            capsize=2.5,
-            transform=beside,
-            zorder=3,
-        )
-        single = [(place, each) for place, some in points if len(some) > 1 for each in some]
-        if single:
-            axes.scatter(
-                *zip(*single, strict=True),
-                s=7,
-                color=look["color"],
-                alpha=0.45 if len(single) < _MANY * len(points) else 0.15,
-                linewidths=0,
-                transform=axes.transData + self._shift(axes, number, 4.5),
-                zorder=2,
-                rasterized=len(self.arranged.runs) > _MOST_VECTORS,
-            )
 
     def _passed_over(self) -> str:
-        if not self.passed or not self.axis.is_numeric:
+        if not self.passed or not self.is_numeric:
             return ""
-        values = [in_words(v) for v, place in self.axis.places.items() if place in self.passed]
+        values = [in_words(value) for value in self.places if value in self.passed]
         more = f" and {len(values) - _MOST_PASSED} more" if len(values) > _MOST_PASSED else ""
         shown = ", ".join(values[:_MOST_PASSED])
-        return f"Lines pass over points without a value, at {self.axis.name}={shown}{more}."
+        return f"Lines pass over points without a value, at {self.x}={shown}{more}."
 
     def _look(self, number: int) -> dict[str, Any]:
-        count = len(self.line_values)
-        colour: Any = _COLOURS[number % len(_COLOURS)]
-        if self.is_ordered and count >= _FEWEST_IN_ORDER:
-            colour = colormaps["viridis"](0.8 * number / (count - 1))
-        style = _STYLES[number % len(_STYLES)] if self.axis.is_numeric else "none"
-        return {"color": colour, "marker": _MARKERS[number % len(_MARKERS)], "linestyle": style}
+        style = _STYLES[number % len(_STYLES)] if self.is_numeric else "none"
+        colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+        return {"color": colour, "marker": marker, "linestyle": style}
 
-    def _shift(self, axes: Any, number: int, right: float) -> Any:
-        """Lines are drawn beside each other, by some points, and single runs beside the median."""
-        count = len(self.line_values)
-        if self.axis.is_numeric:
-            step = min(3.0, 14 / count)
-        else:
-            room = 72 * self.width / (1.6 * max(len(self.axis.places), 1))
-            step = min(14.0, 0.6 * room / count)
-        distance = (number - (count - 1) / 2) * step
-        return ScaledTranslation((distance + right) * _POINT, 0, axes.figure.dpi_scale_trans)
-
-    @property
-    def _panel_width(self) -> float:
-        """About the width of a panel, in inches."""
-        return (self.width - 1.2) / _columns(max(len(self.panels), 1)) - 0.3
-
-    def _y_label(self, rows: int) -> str:
-        name = self.quantity.label or self.plot.metric
-        unit = f" ({self.quantity.unit})" if self.quantity.unit else ""
-        return "\n".join(textwrap.wrap(f"{name}{unit}", 42 if rows == 1 else 28))
-
-    def _name_lines(self, figure: Figure) -> None:
-        if self.arranged.lines is None:
-            return
-        from matplotlib.lines import Line2D
-
-        handles = [
-            Line2D(
-                *((), ()),
-                **self._look(number),
-                markersize=5.5,
-                linewidth=1.2,
-                label=shortened(in_words(value), LONGEST),
-            )
-            for number, value in enumerate(self.line_values)
-        ]
-        figure.legend(
-            handles=handles,
-            title=shortened(self.arranged.lines, LONGEST),
-            loc="outside right upper",
-            frameon=False,
-            handlelength=3,
-        )
+    def _scale(self, axes: Any, columns: int) -> Iterator[str]:
+        """Set the scales and ticks, which all panels share. Yields what cannot be as the plot
+        wants it, which is not done silently in another way."""
+        places, plot = list(self.places.values()), self.plot
+        fits = self.is_numeric and (100 * places[0] <= places[-1] or is_geometric(places))
+        if self.is_numeric and (plot.x_scale == "log" or (not plot.x_scale and fits)):
+            if places[0] > 0:
+                axes.set_xscale("log")
+            elif plot.x_scale:
+                yield _LINEAR.format("horizontal")
+        if self.x and (not self.is_numeric or len(places) <= _MOST_NAMED):
+            texts = [shortened(in_words(value), _LONGEST) for value in self.places]
+            is_long = sum(map(len, texts)) > 60 / columns
+            turned: Any = {"rotation": 40, "ha": "right"} if is_long else {}
+            axes.set_xticks(places, texts, **turned)
+            axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+        low, high = min(self.finite, default=0.0), max(self.finite, default=0.0)
+        if low > 0 and (plot.scale == "log" or (not plot.scale and 100 * low <= high)):
+            axes.set_yscale("log")
+        elif plot.scale == "log" and self.finite:
+            yield _LINEAR.format("vertical")
+        if axes.get_yscale() == "linear" and plot.y_from_zero and low >= 0:
+            axes.set_ylim(bottom=0)
 
 
-def _combinations(runs: pandas.DataFrame, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """The combinations of values that some run has, in the order of the values."""
-    if not names:
-        return [()]
-    ranks = {
-        name: {value: rank for rank, value in enumerate(values_of(runs, name))} for name in names
-    }
-    there = runs[list(names)].drop_duplicates().itertuples(index=False, name=None)
-    found = [tuple(map(_known, each)) for each in there]
-    return sorted(
-        found,
-        key=lambda each: [ranks[name][v] for name, v in zip(names, each, strict=True)],
-    )
+def is_geometric(values: Sequence[float]) -> bool:
+    """Whether numbers, in their order, grow by a factor rather than by a difference: 1, 2, 4, 8."""
+    if len(values) < 3 or values[0] <= 0:
+        return False
+    # Three values say less: 1, 2, 3 must not be one.
+    tolerance = 1.5 if len(values) > 3 else 1.1
+    factors = [after / before for before, after in pairwise(values)]
+    return min(factors) >= 1.5 and max(factors) / min(factors) <= tolerance
 
 
-def _columns(panels: int) -> int:
-    return panels if panels <= 3 else {4: 2, 5: 3, 6: 3, 9: 3}.get(panels, 4)
-
-
-def _where(runs: pandas.DataFrame, values: Mapping[Any, Any]) -> pandas.DataFrame:
-    for name, value in values.items():
-        column = runs[name]
-        runs = runs[column.isna() if value is None else column == value]
-    return runs
+def in_words(value: Any) -> str:
+    """The value of a parameter in a figure; None is that of a parameter that a point lacks."""
+    return "none" if value is None else str(value) or "''"
 
 
 def _known(value: Any) -> Any:
     return None if pandas.isna(value) else value
 
 
-def _write_around(figure: Figure, title: str, said: str) -> None:
-    """The title above, and the caption below, with as many lines as they need."""
-    width, height = figure.get_size_inches()
-    above = textwrap.wrap(title, int(width * 72 / (11 * CHARACTER)))
-    below = textwrap.wrap(said, int((width - 0.3) * 72 / (_SMALL * CHARACTER * 0.92)))
-    top = (len(above) * 11 * 1.3 + 8) * _POINT / height
-    bottom = (len(below) * _SMALL * 1.35 + 8) * _POINT / height if below else 0.0
-    margin = 4 * _POINT / height
-    figure.text(0.01, 1 - margin, "\n".join(above), size=11, weight="bold", va="top", ha="left")
-    figure.text(
-        0.01, margin, "\n".join(below), size=_SMALL, color="#444444", va="bottom", ha="left"
-    )
-    figure.set_layout_engine(ConstrainedLayoutEngine(rect=(0, bottom, 1, 1 - top - bottom)))
+# ---- what is where
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """The places of a figure's runs: `runs` are those that `where` selects.
+
+    `x` and `lines` are columns, None where there is nothing to tell apart; `panels` are the columns
+    whose combinations have a panel each. `fixed`: the other parameters, with their one value.
+    """
+
+    runs: pandas.DataFrame
+    x: str | None
+    lines: str | None
+    panels: tuple[str, ...]
+    fixed: tuple[tuple[str, str], ...]
+
+
+def arrange(runs: pandas.DataFrame, parameters: Sequence[str], plot: Plot) -> Arrangement:
+    """Choose what a plot leaves open: x is the parameter with the most values, of the numeric ones
+    if there are some; lines are the next one with 2 to 12 values, in the order of `parameters`.
+
+    Parameters that follow from others are left out, unless the plot names them. Raises ConfigError
+    for too many lines.
+    """
+    for name, wanted in plot.where.items():
+        if name in runs:
+            runs = runs[runs[name].fillna("").isin(wanted)]
+    varying = [name for name in parameters if _count(runs, name) > 1]
+    named = [name for name in (plot.x, plot.lines, *plot.panels) if name in varying]
+    free = independent_parameters(runs, varying, named)
+    fixed = [(each, str(runs[each].iloc[0])) for each in parameters if _count(runs, each) == 1]
+    x = plot.x if plot.x in (*free, DUPLICATE) else None
+    lines = plot.lines if plot.lines in free else None
+    panels = [name for name in plot.panels if name in free]
+    left = [name for name in free if name not in (x, lines, *panels)]
+    if x is None and left:
+        numeric = [name for name in left if numbers(runs[name]) is not None]
+        x = max(numeric or left, key=lambda name: _count(runs, name))
+        left.remove(x)
+    if lines is None:
+        lines = next((name for name in left if _count(runs, name) <= MOST_LINES), None)
+        left = [name for name in left if name != lines]
+    elif (count := _count(runs, lines)) > MOST_LINES:
+        raise ConfigError(too_many_lines(lines, count))
+    return Arrangement(runs, x, lines, (*panels, *left), tuple(fixed))
+
+
+def independent_parameters(
+    runs: pandas.DataFrame, varying: Sequence[str], kept: Sequence[str] = ()
+) -> list[str]:
+    """The parameters that tell the points apart, without those that follow from others; the `kept`
+    ones stay."""
+    chosen = list(varying)
+    points = len(runs.drop_duplicates(chosen)) if chosen else 0
+    for name in reversed(varying):
+        rest = [other for other in chosen if other != name]
+        if name not in kept and rest and len(runs.drop_duplicates(rest)) == points:
+            chosen = rest
+    return chosen
+
+
+def numbers(column: pandas.Series[Any]) -> pandas.Series[float] | None:
+    """The values of a parameter as numbers; None if one is no number, is missing, or if two
+    different texts would be the same number."""
+    found = pandas.to_numeric(column, errors="coerce").astype("float64")
+    is_finite = found.map(math.isfinite)
+    if not is_finite.all() or found.nunique() != column.nunique():
+        return None
+    return found
+
+
+def values_of(runs: pandas.DataFrame, name: str) -> list[Any]:
+    """The values of a parameter, numbers by size and texts as in the file; None for a missing
+    one."""
+    found = runs[name].drop_duplicates()
+    as_numbers = numbers(found)
+    ordered = found if as_numbers is None else found[as_numbers.sort_values().index]
+    return [None if pandas.isna(value) else value for value in ordered]
+
+
+def _count(runs: pandas.DataFrame, name: str) -> int:
+    return int(runs[name].nunique(dropna=False)) if name in runs else 0
+
+
+# ---- the median and its interval
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The runs of a point: how many, their median and its interval.
+
+    With FEWEST_FOR_INTERVAL runs or more, the interval contains the median of all possible runs
+    with a probability of 95 % or more. With fewer it is from the smallest to the largest run.
+    """
+
+    count: int
+    median: float
+    low: float
+    high: float
+
+
+def spread_of(values: Sequence[float]) -> Spread:
+    """The median of some runs and its interval, for any distribution of independent runs.
+
+    The interval lies between the k-th smallest and the k-th largest run, for the largest k for
+    which P(B < k) <= 2.5 %, where B is binomial with n and 1/2 (W. J. Conover, Practical
+    Nonparametric Statistics, 3.2; T. Hoefler and R. Belli, Scientific Benchmarking of Parallel
+    Computing Systems, SC 2015, rule 5 ff.).
+    """
+    ordered = sorted(values)
+    count = len(ordered)
+    median = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    rank = _rank(count)
+    return Spread(count, median, ordered[rank], ordered[-1 - rank])
+
+
+def _rank(count: int) -> int:
+    """How many of the smallest and of the largest runs are outside of the interval."""
+    allowed = (1 - _CONFIDENCE) / 2
+    # In logarithms: 2**-count is 0 for more than a thousand runs.
+    total = 0.0
+    for rank in range((count + 1) // 2):
+        chance = math.lgamma(count + 1) - math.lgamma(rank + 1) - math.lgamma(count - rank + 1)
+        total += math.exp(chance - count * math.log(2))
+        if total > allowed:
+            return max(rank - 1, 0)
+    return 0
+
+
+# ---- the caption
+
+
+def caption(arranged: Arrangement, spreads: Sequence[Spread], lacking: int, panels: int) -> str:
+    """The sentences below a figure; `lacking`: runs without a value, `panels`: of all panels, also
+    those that are not shown."""
+    said = [_about_intervals(spreads)]
+    if lacking:
+        said.append(f"{lacking} of {len(arranged.runs)} runs have no value.")
+    if panels > MOST_PANELS:
+        names = " and ".join(arranged.panels)
+        said.append(
+            f"Only {MOST_PANELS} of {panels} combinations of {names} are shown; choose some with "
+            "where."
+        )
+    if arranged.fixed:
+        shown = ", ".join(f"{name}={value}" for name, value in arranged.fixed[:_MOST_NAMED])
+        more = len(arranged.fixed) - _MOST_NAMED
+        said.append(f"The same everywhere: {shown}{f' and {more} more' if more > 0 else ''}.")
+    return " ".join(filter(None, said))
+
+
+def _about_intervals(spreads: Sequence[Spread]) -> str:
+    counts = sorted({each.count for each in spreads})
+    if not counts:
+        return ""
+    if counts == [1]:
+        return "One run for each point."
+    each = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    first = f"Symbols: median of {each} runs."
+    interval = "95 % confidence interval of the median (order statistics)"
+    extent = "from the smallest to the largest run"
+    if counts[0] >= FEWEST_FOR_INTERVAL:
+        bars = f"Bars: {interval}."
+    elif counts[-1] < FEWEST_FOR_INTERVAL:
+        bars = f"Bars: {extent}."
+    else:
+        bars = f"Bars: {interval}; with fewer than {FEWEST_FOR_INTERVAL} runs, {extent}."
+    return f"{first} {bars} Dots: single runs."

@@ -14,8 +14,7 @@ import pandas
 from snakemake_kochi.artifacts.reading import published
 from snakemake_kochi.errors import NameNotFoundError, nearest
 from snakemake_kochi.snapshot import toplevel
-from snakemake_kochi.tables.measurements import as_numbers
-from snakemake_kochi.tables.recorded_runs import (
+from snakemake_kochi.tables.records import (
     VALUES,
     Metrics,
     RecordedRun,
@@ -25,13 +24,13 @@ from snakemake_kochi.tables.recorded_runs import (
     metrics_of,
     read_runs,
 )
+from snakemake_kochi.tables.report import as_numbers
 
 _BEFORE = (
     *("experiment", "batch", "rule", "name", "machine", "published_as", "duplicate", "outcome"),
 )
 _AFTER = (*(name for name in VALUES if name not in _BEFORE), "identity")
 _FIXED = (*_BEFORE, *_AFTER)
-_STARTED = list(VALUES).index("started")
 _DTYPES = {float: "float64", int: "Int64", bool: "boolean"}
 _WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
@@ -85,10 +84,10 @@ def results(
             f"commit '{at}' has no records of results",
             "A commit of an artifact branch was expected. To list them, type: kochi artifact log",
         )
-    runs.sort(key=lambda run: (str(run.values[_STARTED]), run.identity))
+    runs.sort(key=lambda run: (str(run["started"]), run.identity))
     chosen = _chosen(repository, runs, metrics, remarks)
     found = measured(branches, runs, chosen, remarks)
-    names = dict.fromkeys(name for each in _distinct(chosen) for name in each)
+    names = dict.fromkeys(name for each in {id(m): m for m in chosen}.values() for name in each)
     table = _frame(runs, {name: [row.get(name) for row in found] for name in names}, remarks)
     for remark in remarks:
         warnings.warn(remark, stacklevel=2)
@@ -119,26 +118,21 @@ def _chosen(
     return [defined.get((run.file, run.batch), {}) for run in runs]
 
 
-def _distinct(chosen: Sequence[Metrics]) -> list[Metrics]:
-    return list({id(each): each for each in chosen}.values())
-
-
 def _frame(
     runs: Sequence[RecordedRun], metrics: Mapping[str, Sequence[Any]], remarks: list[str]
 ) -> pandas.DataFrame:
     names = list(dict.fromkeys(name for run in runs for name in run.parameters))
     texts = {name: [run.parameters.get(name) for run in runs] for name in names}
-    fixed: dict[str, Any] = {
-        name: [getattr(run, name) for run in runs] for name in _FIXED if name not in VALUES
-    }
-    for index, (name, (kind, _)) in enumerate(VALUES.items()):
-        values = [run.values[index] for run in runs]
-        dtype = _DTYPES.get(kind)
-        fixed[name] = pandas.Series(values, dtype=dtype) if dtype else values
-    fixed = {n: _texts(each) if isinstance(each, list) else each for n, each in fixed.items()}
-    fixed["duplicate"] = pandas.array(fixed["duplicate"], dtype="Int64")
+    fixed: dict[str, Any] = {}
+    for name in _FIXED:
+        if name not in VALUES:
+            fixed[name] = _texts([getattr(run, name) for run in runs])
+            continue
+        values, dtype = [run[name] for run in runs], _DTYPES.get(VALUES[name][0])
+        fixed[name] = pandas.Series(values, dtype=dtype) if dtype else _texts(values)
+    fixed["duplicate"] = pandas.array([run.duplicate for run in runs], dtype="Int64")
     fixed["started"] = pandas.to_datetime(
-        pandas.Series(fixed["started"], dtype=object), format="ISO8601", errors="coerce", utc=True
+        fixed["started"].astype(object), format="ISO8601", errors="coerce", utc=True
     )
     more = dict.fromkeys(name for run in runs for name in run.more)
     columns = {name: fixed[name] for name in _BEFORE}

@@ -19,7 +19,7 @@ from snakemake_kochi.artifacts.journal import Result, journal
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.artifacts.record import RECORD_VERSION
 from snakemake_kochi.paths import Root
-from snakemake_kochi.tables import recorded_runs
+from snakemake_kochi.tables import records
 
 BRANCH = "kochi_artifacts_ada"
 FIB = """
@@ -115,7 +115,7 @@ class Project:
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the records that other tests have read."""
-    monkeypatch.setattr(recorded_runs, "_PARSED", {})
+    monkeypatch.setattr(records, "_PARSED", {})
 
 
 @pytest.fixture

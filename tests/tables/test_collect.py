@@ -22,8 +22,8 @@ from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Grid
 from snakemake_kochi.project.metrics import QUANTITIES, Quantity
-from snakemake_kochi.tables.collect import LeftOut, Run, Target, collect, collect_what_is_there
-from snakemake_kochi.tables.measurements import as_markdown, summarise
+from snakemake_kochi.tables.collect import LeftOut, Run, Target, collect
+from snakemake_kochi.tables.report import as_markdown, summarise
 
 SUMS = """
 batches:
@@ -45,13 +45,13 @@ def test_missing_and_stale_results_are_told_apart_and_skipped_points_are_counted
     left_out["5"] = LeftOut("exit status 3", ["no more beans"])
     markdown = tmp_path / "grid.md"
     target = Target(tmp_path / "grid.csv", markdown, ())
-    collect_what_is_there(grid, "sums.yaml", runs, left_out, target)
+    collect(grid, "sums.yaml", runs, target, left_out)
     said = capsys.readouterr().err
     assert "batch grid: 1 of 6 runs has no result, and 5 have a stale one; see " in said
     assert " and 2 more: stale: script changed\n" in said
     assert markdown.read_text() == (
         "# sums grid\n\n"
-        "Skipped: 1 point: more threads than items\n\n"
+        "1 point is skipped: more threads than items.\n\n"
         "## Runs without a result: 1\n\n"
         "**n=2, threads=2, duplicate 1**: exit status 3\n\n    no more beans\n\n"
         "## Runs with a stale result: 5\n\n"
@@ -70,6 +70,8 @@ def recorded(directory: Path, grid: Grid, outputs: Sequence[str]) -> list[Run]:
         artifact["sha256"] = hashlib.sha256(content).hexdigest()
         record = {
             "version": RECORD_VERSION,
+            "experiment": "sums.yaml",
+            "batch": "grid",
             "machine": "local",
             "node": "n1",
             "seconds": 1.0,
@@ -115,7 +117,7 @@ def test_a_result_that_was_edited_by_hand_is_left_out_and_named(
     with pytest.raises(PhaseError, match=re.escape(f"1 result is not as the run wrote it: {said}")):
         collect(grid, "sums.yaml", runs, target)
     assert not target.table.exists()
-    collect_what_is_there(grid, "sums.yaml", runs, {}, target)
+    collect(grid, "sums.yaml", runs, target, {})
     assert pandas.read_csv(target.table)["t"].tolist() == [1, 3, 4, 5, 6]
     assert f"stale: {said}kochi artifact restore --force\n" in capsys.readouterr().err
     assert f"**n=1, threads=1, duplicate 1**: {said}" in target.markdown.read_text()
@@ -152,6 +154,8 @@ def test_runs_too_short_for_noise_are_counted_aside_and_told_in_sum(tmp_path: Pa
         }
         record = {
             "version": 3,
+            "experiment": "sums.yaml",
+            "batch": "grid",
             "parameters": dict(point.parameters),
             "duplicate": point.duplicate,
             "machine": "local",

@@ -19,16 +19,17 @@ from matplotlib.image import imread
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.project.metrics import Quantity
 from snakemake_kochi.project.plots import Plot
-from snakemake_kochi.tables.arrangement import (
+from snakemake_kochi.tables.figure import (
     Arrangement,
     Spread,
+    _Drawing,
     arrange,
     caption,
+    draw,
     independent_parameters,
+    is_geometric,
     spread_of,
 )
-from snakemake_kochi.tables.figure import draw
-from snakemake_kochi.tables.ticks import exact_labels, is_geometric, labels, thinned
 
 
 def runs_of(values: Mapping[str, Sequence[Any]], duplicates: int = 3) -> pandas.DataFrame:
@@ -189,31 +190,7 @@ def test_the_caption_says_which_interval_it_is() -> None:
     assert "Only 24 of 30 combinations of" in said(3, panels=30)
 
 
-# ---- numbers
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([0, 0.5, 1.0], ["0", "0.5", "1"]),
-        ([0, 20000, 40000], ["0", "20\u202f000", "40\u202f000"]),
-        ([1000, 2000], ["1000", "2000"]),
-        ([-2.5, 0, 2.5], ["\u22122.5", "0", "2.5"]),
-        ([0, 1e9, 2.5e9], ["0", "1\u00d710⁹", "2.5\u00d710⁹"]),
-        ([0, 5e7, 1.5e8], ["0", "50\u00d710⁶", "150\u00d710⁶"]),
-        ([1e8, 3e8, 1e12], ["10⁸", "3\u00d710⁸", "10¹²"]),
-        ([1e-6, 1e-3, 1], ["10⁻⁶", "10⁻³", "1"]),
-        (
-            [1000000001, 1000000002],
-            ["1\u202f000\u202f000\u202f001", "1\u202f000\u202f000\u202f002"],
-        ),
-        ([0.1 + 0.2, 0.4], ["0.3", "0.4"]),
-    ],
-)
-def test_numbers_are_written_in_full_or_with_a_power_and_never_with_an_offset(
-    values: list[float], expected: list[str]
-) -> None:
-    assert labels(values) == expected
+# ---- axes
 
 
 @pytest.mark.parametrize(
@@ -233,31 +210,6 @@ def test_values_that_grow_by_a_factor_get_a_logarithmic_axis(
     assert is_geometric(values) == expected
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (["1024", "2048", "65536"], ["1024", "2048", "65 536"]),
-        (["1021", "131101"], ["1021", "131 101"]),
-        (["-0.125", "0.00", "1.10"], ["\u22120.125", "0", "1.1"]),
-        (["1", "9007199254740993"], ["1", "9 007 199 254 740 993"]),
-        (["16777216", "33554433"], ["16 777 216", "33 554 433"]),
-        (["1e8", "2.5e8"], ["100\u00d710⁶", "250\u00d710⁶"]),
-        (["1", "1.2345678e300"], ["1", "1.2345678\u00d710³⁰⁰"]),
-    ],
-)
-def test_values_of_a_parameter_are_written_with_all_their_digits(
-    values: list[str], expected: list[str]
-) -> None:
-    assert exact_labels(values) == [each.replace(" ", "\u202f") for each in expected]
-
-
-def test_ticks_whose_labels_would_overlap_are_left_out() -> None:
-    powers = {float(each): str(each) for each in (1, 2, 4, 8, 16)}
-    assert thinned(powers, is_log=True, width=300, size=5) == powers
-    few = {1.0: "1", 2.0: "2", 1000.0: "1000"}
-    assert thinned(few, is_log=False, width=300, size=5) == {1.0: "1", 1000.0: "1000"}
-
-
 # ---- the files
 
 
@@ -275,22 +227,6 @@ def test_the_unit_is_at_the_axis_and_the_caption_in_the_figure(tmp_path: Path) -
     assert "Bars: from the smallest to the largest run. Dots: single runs. 2 of 8 runs" in text
 
 
-@pytest.mark.parametrize("plot", [Plot("t", "t"), Plot("t", "t", scale="log")])
-def test_values_at_the_edge_have_a_margin_and_their_own_labels(plot: Plot, tmp_path: Path) -> None:
-    from snakemake_kochi.tables.figure import _Drawing
-
-    runs = runs_of({"n": [1024, 2048, 4096, 8192, 16384, 32768, 65536]}, duplicates=1)
-    runs["t"] += 10141 - 100
-    figure = _Drawing(arrange(runs, ["n"], plot), plot, Quantity(), "").figure("")
-    figure.canvas.draw()
-    axes = figure.axes[0]
-    # In points; a marker is 5.5 large.
-    edge = axes.transAxes.transform((0, 1))[1] - axes.transData.transform((1024, 10147))[1]
-    assert edge * 72 / figure.dpi > 5.5 / 2
-    shown = [each.get_text().replace("\u202f", "") for each in axes.get_xticklabels()]
-    assert shown == list(runs["n"])
-
-
 def test_the_same_runs_make_the_same_bytes(tmp_path: Path) -> None:
     runs = runs_of({"n": [1, 2], "r": "ab"})
     for name in ("one", "two"):
@@ -302,11 +238,9 @@ def test_the_same_runs_make_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lines", [3, 12])
 def test_lines_differ_in_marker_and_style_also_without_colours(tmp_path: Path, lines: int) -> None:
-    from snakemake_kochi.tables.figure import _Drawing
-
     runs = runs_of({"n": [1, 2], "r": [f"r{each}" for each in range(lines)]})
     plot = Plot("t", "t", x="n", lines="r")
-    drawing = _Drawing(arrange(runs, ["n", "r"], plot), plot, Quantity(), "")
+    drawing = _Drawing(arrange(runs, ["n", "r"], plot), plot)
     looks = [drawing._look(number) for number in range(lines)]
     assert len({look["marker"] for look in looks}) == lines
     assert len({(look["color"], look["linestyle"]) for look in looks}) == lines

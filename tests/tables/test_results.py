@@ -19,7 +19,7 @@ from snakemake_kochi.artifacts.large import Store
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.artifacts.record import RECORD_VERSION
 from snakemake_kochi.errors import ConfigError, GitError, KochiError, NameNotFoundError
-from snakemake_kochi.tables import recorded_runs
+from snakemake_kochi.tables import records
 
 from .conftest import BRANCH, FIB, Project
 
@@ -425,7 +425,7 @@ def test_a_shallow_and_a_partial_clone_give_what_they_have(
     assert frame["time"].isna().tolist() == [True, False]
     git(project.top, "config", "uploadpack.allowFilter", "true")
     git(tmp_path, "clone", "--quiet", "--filter=blob:none", "--no-checkout", address, "partial")
-    monkeypatch.setattr(recorded_runs, "_PARSED", {})
+    monkeypatch.setattr(records, "_PARSED", {})
     with pytest.warns(UserWarning, match="2 records were left out: not in this clone"):
         assert len(snakemake_kochi.results(tmp_path / "partial")) == 0
 

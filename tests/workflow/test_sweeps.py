@@ -40,7 +40,7 @@ def test_a_sweep_with_nested_values_and_a_file_is_run_and_extended(project: Any)
     ]
 
     table_of_points = (project.directory / "results/local/sweep/nested.md").read_text()
-    assert "\n\nSkipped: 2 points: 9999999 is too large\n" in table_of_points
+    assert "\n\n2 points are skipped: 9999999 is too large.\n" in table_of_points
 
     # A further line of the file is a further value: it makes no result stale.
     write(project.directory / "points.csv", "n\n1\n9999999\n2\n")
