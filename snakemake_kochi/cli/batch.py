@@ -227,7 +227,9 @@ def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -
         selected = "selected " * bool(asked.conditions)
         say(f"No {selected}point of batch {name} of {asked.path} has failed.")
         return 0
+    target = batch_rule(experiment.name, name)
     config = {
+        "kochi_batch": target,
         "kochi_experiments": globs_with(project, asked.path),
         "kochi_experiment": asked.path,
         "kochi_git_remote": asked.git_remote,
@@ -236,7 +238,6 @@ def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -
     words = _options(location, config)
     if part.is_again:
         words += ["--forcerun", *part.run_rules(experiment.name)]
-    target = batch_rule(experiment.name, name)
     if asked.dry_run:
         from snakemake_kochi.cli.show.batch import say_states
 

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import ConfigError, for_snakemake
+from snakemake_kochi.library.failures import BATCH, note_failures
 from snakemake_kochi.library.library import Library
 from snakemake_kochi.library.part import Part
 from snakemake_kochi.library.run_order import RunOrder
 from snakemake_kochi.library.survivors import Survivors
-from snakemake_kochi.library.unfinished import collect_at_exit, note_failures_at_exit
 from snakemake_kochi.location import find_location
-from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze, with_source_from
 from snakemake_kochi.phases.keep import commit_at_exit
 from snakemake_kochi.phases.script import MAIN_VARIABLE, SAVED_THREADS_VARIABLE, saved_threads
@@ -82,12 +81,10 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     library = Library(freeze, inherited, is_first, workflow, part, asked)
     if workflow.is_main_process:
         RunOrder(lambda: library.batches).begin(workflow)
-    if is_first and freeze.rerun is None:
-        collect_at_exit(workflow, freeze, lambda: library.batches, part)
-    elif is_first:
-        note_failures_at_exit(
-            workflow, lambda: library.batches, ProjectPaths.rerun_failures(freeze.file)
-        )
+    if is_first:
+        wanted = [str((config or {})[BATCH])] if BATCH in (config or {}) else []
+        asked = part.asked if part is not None else {}
+        note_failures(workflow, freeze, lambda: library.batches, wanted, lambda: asked)
     return library
 
 

@@ -99,11 +99,6 @@ class ProjectPaths:
         """The part of a freeze that one batch needs, in a directory beside the freeze."""
         return ProjectPaths.parts_of_freeze(freeze) / f"{name_of('batch freeze', digest)}.json"
 
-    @staticmethod
-    def rerun_failures(freeze: Path) -> Path:
-        """Why points of a rerun failed, beside its freeze."""
-        return freeze.with_suffix("") / "failures.json"
-
     def reruns(self) -> Path:
         """The reruns whose process has not ended yet, or was killed."""
         return self.directory / "reruns"

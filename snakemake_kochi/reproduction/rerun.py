@@ -6,7 +6,6 @@ reruns/<digest>.json   {"version", "below", "started" (ISO 8601)}: a rerun of a 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,9 +19,10 @@ from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import make_directory, random_word, read_json, to_json, write_atomically
 from snakemake_kochi.library.batch import BatchFiles
 from snakemake_kochi.location import Location
-from snakemake_kochi.paths import ProjectPaths, WorkingPaths
+from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.phases.products import Failure, read_failure
 from snakemake_kochi.project.grid import Point
 from snakemake_kochi.project.requirements import requirements_at
 from snakemake_kochi.reproduction.comparison import (
@@ -161,22 +161,19 @@ class Rerun:
 
     def outcomes(self) -> Iterator[Reproduced]:
         """What came out, in the order of the records. Call after `end`."""
-        failures = _failures(self.freeze.file)
         originals = Originals(self.freeze.directory)
         for subject in self.group.subjects:
-            yield self._outcome(subject, failures, originals)
+            yield self._outcome(subject, originals)
 
-    def _outcome(
-        self, subject: Subject, failures: Mapping[str, Any], originals: Originals
-    ) -> Reproduced:
+    def _outcome(self, subject: Subject, originals: Originals) -> Reproduced:
         file = self.records[subject.identity]
         try:
             record = read_record(self.freeze.directory / file)
         except FileNotFoundError:
-            failure = failures.get(file, {})
-            reason = str(failure.get("reason") or "the run was not finished")
-            lines = [str(line) for line in failure.get("output") or ()]
-            reason = "\n".join([reason, *lines[-_MOST_LINES:]])
+            failure = read_failure(self.freeze.directory / file)
+            if failure is None or failure.stopped:
+                failure = Failure("the run was not finished")
+            reason = "\n".join([failure.reason, *failure.output[-_MOST_LINES:]])
             return Reproduced(subject, "failed", "", (), (), (), reason)
         point, batch = self._points[subject.identity]
         results = self.working.results
@@ -197,11 +194,3 @@ class Rerun:
 
 
 _MOST_LINES = 4
-
-
-def _failures(freeze: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(ProjectPaths.rerun_failures(freeze).read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

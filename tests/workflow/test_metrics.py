@@ -16,7 +16,8 @@ def test_a_metric_that_matches_in_no_run_is_an_error_beside_the_table(
     project.edit(
         "sum.yaml", "total: 'total", "low: 'total (1[0-9])', gone: 'totl ([0-9]+)', total: 'total"
     )
-    done = project.try_snakemake("--keep-going", "sum_first", executor="kochi")
+    asked = ("--config", "kochi_batch=sum_first")
+    done = project.try_snakemake("--keep-going", "sum_first", *asked, executor="kochi")
     assert done.returncode == 1
     assert (
         "kochi: sum.yaml: batch first: metric 'gone' matches in none of the 2 runs: "

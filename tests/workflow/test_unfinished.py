@@ -32,6 +32,10 @@ def values_in_table(project: Any, below: str = "") -> list[str]:
     return [row.split(",")[-1] for row in rows]
 
 
+# As `kochi batch` asks for it.
+OF_BATCH = ("--config", "kochi_batch=sum_first")
+
+
 def make_failing(project: Any) -> Any:
     project.edit("sum.yaml", '    echo "total', f'{FAILS}    echo "total')
     project.edit("sum.yaml", "n: [1, 2]", "n: [1, 3]")
@@ -57,7 +61,7 @@ def test_a_failed_run_is_left_out_of_the_table_and_named_until_it_is_there(
     for executor, ran in (("local", ["1", "2", "3", "4"]), ("kochi", ["2"])):
         plot.unlink()
         project.take_ran()
-        done = project.try_snakemake("--keep-going", "sum_first", executor=executor)
+        done = project.try_snakemake("--keep-going", "sum_first", *OF_BATCH, executor=executor)
         assert done.returncode == 1
         assert project.take_ran() == [f"run sum {n}" for n in ran]
         assert values_in_table(project) == ["10", "30", "40"]
@@ -91,6 +95,18 @@ def test_a_failed_run_is_left_out_of_the_table_and_named_until_it_is_there(
     assert "Nothing to be done" in project.snakemake("sum_first")
 
 
+def test_snakemake_alone_notes_failures_and_makes_no_table_of_a_part(failing_project: Any) -> None:
+    project = failing_project
+    fails(project, 3)
+    before = files_of_table(project, "md").read_text()
+    done = project.try_snakemake("--keep-going", "sum_first")
+    assert done.returncode == 1
+    assert "have no result" not in done.stdout
+    assert files_of_table(project, "md").read_text() == before
+    (noted,) = (project.directory / ".snakemake/kochi").rglob("record.json.failed")
+    assert "the run script ended with exit status 3" in noted.read_text()
+
+
 @pytest.mark.compatibility
 def test_runs_whose_build_failed_are_left_out_with_what_the_build_printed(
     finished_project: Any,
@@ -103,7 +119,7 @@ def test_runs_whose_build_failed_are_left_out_with_what_the_build_printed(
         "sum.yaml", build, f'{build}    echo cc; [ ! -e "$RAN.fails-$KOCHI_PARAM_DEBUG" ]\n'
     )
     cause = fails(project, 1)
-    done = project.try_snakemake("--keep-going", "sum_first", executor="kochi")
+    done = project.try_snakemake("--keep-going", "sum_first", *OF_BATCH, executor="kochi")
     assert done.returncode == 1
     assert values_in_table(project) == ["10"]
     missing = files_of_table(project, "md").read_text().partition("with a stale result: 1")[2]
@@ -114,7 +130,7 @@ def test_runs_whose_build_failed_are_left_out_with_what_the_build_printed(
     # Broken altogether, nothing is there of the code as it is now: the table of before stays.
     project.edit("sum.yaml", "echo cc;", "echo cc; exit 5;")
     before = files_of_table(project, "md").read_text()
-    done = project.try_snakemake("--keep-going", "sum_first", executor="local")
+    done = project.try_snakemake("--keep-going", "sum_first", *OF_BATCH, executor="local")
     assert done.returncode == 1
     assert (
         "2 of 2 runs have a stale result; "
@@ -135,7 +151,7 @@ def test_without_keep_going_the_table_has_the_existing_results_at_the_end(
 ) -> None:
     project = failing_project
     # Elsewhere, where Snakemake is no longer when it ends.
-    elsewhere = ("--snakefile", "Snakefile", "--directory", "below", "sum_first")
+    elsewhere = ("--snakefile", "Snakefile", "--directory", "below", "sum_first", *OF_BATCH)
     project.snakemake(*elsewhere)
     project.edit("sum.yaml", "n: [1, 3]", "n: [1, 2, 3]")
     fails(project, 2)
@@ -155,7 +171,7 @@ def test_a_batch_of_which_every_run_failed_says_so_in_a_file(project: Any) -> No
     project.edit(
         "sum.yaml", '    echo "total', '    echo beans; kill -9 $PPID; sleep 60\n    echo "total'
     )
-    done = project.try_snakemake("--keep-going", "k_sum_first", executor="kochi")
+    done = project.try_snakemake("--keep-going", "k_sum_first", *OF_BATCH, executor="kochi")
     assert done.returncode == 1
     assert "2 of 2 runs have no result; see results/local/sum/first.md\n" in done.stdout
     text = files_of_table(project, "md").read_text()
@@ -166,7 +182,7 @@ def test_a_batch_of_which_every_run_failed_says_so_in_a_file(project: Any) -> No
     # Failed otherwise, the file says that: it has had no table that is worth keeping.
     project.edit("sum.yaml", "n: [1, 3]", "n: [1, 2, 3, 4]")
     project.edit("sum.yaml", "cp code.txt built.txt", "exit 9")
-    done = project.try_snakemake("k_sum_first")
+    done = project.try_snakemake("k_sum_first", *OF_BATCH)
     assert done.returncode == 1
     assert "4 of 4 runs have no result; see results/local/sum/first.md\n" in done.stdout
     reason = "not run because k_build_sum failed: the build script ended with exit status 9"
@@ -181,14 +197,14 @@ def test_of_many_runs_that_failed_alike_a_few_are_named(
     project = failing_project
     project.edit("sum.yaml", "n: [1, 3]", "n: [1, 2, 3, 4, 5, 6]")
     project.edit("sum.yaml", '    echo "total', '    [ $KOCHI_PARAM_N = 1 ]\n    echo "total')
-    assert project.try_snakemake("--keep-going", "sum_first").returncode == 1
+    assert project.try_snakemake("--keep-going", "sum_first", *OF_BATCH).returncode == 1
     few = "n=2, duplicate 0; n=3, duplicate 0; n=4, duplicate 0 and 2 more"
     assert f"**{few}**: the run script ended" in files_of_table(project, "md").read_text()
 
     # Where a job fails before it begins, that is not told as the reason.
     no_start = 'case "$BASH_EXECUTION_STRING" in *"phases run"*) exit 7;; esac\n'
     monkeypatch.setenv("BASH_ENV", str(write(project.directory.parent / "no-start", no_start)))
-    done = project.try_snakemake("--keep-going", "sum_first")
+    done = project.try_snakemake("--keep-going", "sum_first", *OF_BATCH)
     assert done.returncode == 1
     assert f"    {few}: failed\n" in done.stdout
     assert "the run script ended" not in done.stdout

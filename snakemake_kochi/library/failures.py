@@ -1,0 +1,157 @@
+"""Why jobs of our rules failed, noted beside the places of their outputs; and the table of a batch
+that `kochi batch` did not finish.
+
+A phase notes why it failed (`phases/products.py`). What only the executor knows, such as a timeout,
+and that a run waited for a phase that failed, is noted here, from Snakemake's log events.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import chdir, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.files import last_lines
+from snakemake_kochi.library.batch import BatchRules
+from snakemake_kochi.library.restorable import places
+from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.phases.products import LAST_LINES, Failure, read_failure, write_failure
+
+# `kochi batch` names the batch whose table it wants in any case.
+BATCH = "kochi_batch"
+_OURS = re.compile(r"(.*/)?\.snakemake/kochi/.*", re.DOTALL)
+_NO_REASON = "failed"
+# Without it, a message that a hundred runs share is printed once.
+_OF_ONE_JOB = re.compile(r"kochi job \d+ on node \S+: ")
+
+
+class _Failures(logging.Handler):
+    """Notes each failure when it is logged: others look at the batch meanwhile. `rules`: those of
+    the failed phases, by output."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.rules: dict[Path, str] = {}
+        self.has_failed = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(getattr(record, "event", None), "name", "") != "JOB_ERROR":
+            return
+        self.has_failed = True
+        # A job of a group is reported once more, without a message.
+        said = str(getattr(record, "rule_msg", None) or "")
+        logs = [str(log) for log in getattr(record, "log", None) or ()]
+        for output in map(str, getattr(record, "output", None) or ()):
+            if _OURS.fullmatch(output) and (said or Path(output) not in self.rules):
+                self.rules[Path(output)] = str(getattr(record, "rule_name", ""))
+                write_failure(Path(output), _failure(Path(output), said, logs))
+
+
+def _failure(output: Path, said: str, logs: Sequence[str]) -> Failure:
+    noted = read_failure(output)
+    # Messages of executors for clusters end with a log.
+    first = _OF_ONE_JOB.sub("", said.strip().partition("\n")[0])
+    if noted is None or noted.told:
+        lines = next(filter(None, (last_lines(Path(log), LAST_LINES) for log in logs)), [])
+        return Failure(first or _NO_REASON, tuple(lines))
+    if first and "exit status" not in first and not noted.reason.startswith(first):
+        # A timeout, for example, of which the phase knew only that it had to end.
+        return Failure(f"{first} ({noted.reason})", noted.output)
+    return replace(noted, stopped=False)
+
+
+def note_failures(
+    workflow: Any,
+    freeze: Freeze,
+    batches: Callable[[], Sequence[BatchRules]],
+    wanted: Collection[str],
+    asked: Callable[[], Collection[str]],
+) -> None:
+    """Note failures of jobs while this process runs, and at its end those of the runs that waited
+    for them; then make the tables of the batches in `wanted` that are not complete, and of those of
+    which a part was `asked`. Call while the workflow is parsed."""
+    from snakemake.logging import logger
+
+    failures, directory = _Failures(), Path.cwd()
+    logger.addHandler(failures)
+
+    def finish() -> None:
+        # A second interrupt must end the run. Of Snakemake's parts, the DAG is looked at here only.
+        with suppress(AttributeError, OSError, KeyboardInterrupt), chdir(directory):
+            if workflow.dryrun or workflow.dag is None:
+                return
+            why = _noted(failures.rules, batches())
+            named = {*asked(), *(wanted if failures.has_failed else ())}
+            is_over = not any(True for _ in workflow.dag.needrun_jobs())
+            has_run = any(True for _ in workflow.dag.needrun_jobs(exclude_finished=False))
+            if failures.has_failed or (has_run and is_over):  # else it was interrupted
+                for batch in batches():
+                    if batch.name in named:
+                        _make_table(workflow, freeze, batch, why)
+
+    atexit.register(finish)
+
+
+def _noted(rules: Mapping[Path, str], batches: Sequence[BatchRules]) -> dict[str, Failure]:
+    """Note that failures were told, and the failures of runs that waited for a failed phase;
+    returns the latter, by record."""
+    known = {file: failure for file in rules if (failure := read_failure(file)) is not None}
+    for file, failure in known.items():
+        write_failure(file, replace(failure, told=True))
+    waited = {}
+    for place in (each for batch in batches if known for each in places(batch)):
+        needed = [place.build_file, place.batch.prepared_for(place.point), *place.variant.installs]
+        for file in (Path(each) for each in needed if each):
+            if file in known and place.record not in known:
+                failure = known[file]
+                reason = f"not run because {rules[file]} failed: {failure.reason}"
+                waited[str(place.record)] = Failure(reason, failure.output, told=True)
+                write_failure(place.record, waited[str(place.record)])
+                break
+    return waited
+
+
+def _make_table(
+    workflow: Any, freeze: Freeze, batch: BatchRules, why: Mapping[str, Failure]
+) -> None:
+    """The table of all results that the batch has by now, with the reasons why others are missing.
+
+    A stale result is none of them: in one table it would be taken for a result of this code.
+    """
+    # Imported here: most runs are complete.
+    from snakemake.io import IOFile
+
+    from snakemake_kochi.library.states import BatchStates
+
+    left_out = {
+        state.record: {
+            "reason": why[state.record].reason if state.record in why else state.why,
+            "output": why[state.record].output if state.record in why else state.output,
+            "stale": state.state == "stale",
+        }
+        for state in BatchStates(freeze, batch).look()
+        if state.state not in ("done", "skipped")
+    }
+    files = batch.files
+    for path in (files.table, files.markdown, *(each for two in files.figures for each in two)):
+        with suppress(AttributeError, AssertionError, TypeError, OSError):
+            # If Snakemake's metadata knew the older files, it would ignore their dates.
+            workflow.persistence.cleanup_metadata(IOFile(path))
+    # A process of its own: this one is ending, and starts no more threads.
+    subprocess.run(
+        [
+            *(sys.executable, "-P", "-m", "snakemake_kochi.tables", batch.experiment.file),
+            *(f"--batch={batch.grid.batch}", f"--table={files.table}"),
+            *(f"--markdown={files.markdown}", "--left-out"),
+        ],
+        input=json.dumps(left_out).encode(),
+        check=False,
+    )
