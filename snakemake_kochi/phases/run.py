@@ -232,7 +232,6 @@ def _run_measured(
             started.before + (noting(recorded, seen) if is_noted else ""),
             timeout=task.timeout,
             wrapper=wrapper,
-            meanwhile=(lambda: None) if noise is None else noise.look,
             files=files,
         )
     if container and not container.is_parent:

@@ -146,7 +146,6 @@ def run_script(
     before: str = "",
     timeout: float | None = None,
     wrapper: Sequence[str] = (),
-    meanwhile: Callable[[], None] = lambda: None,
     files: Sequence[Path] = (),
 ) -> Ended:
     """Run a bash script in a directory.
@@ -156,8 +155,7 @@ def run_script(
     they are ours. `before` are lines for bash that see the environment of the script, `wrapper`
     words that come before `bash`. Files are left in `scratch`, a private directory. After `timeout`
     seconds the script is ended. What the pipeline of a successful script still writes is waited
-    for, and so is every process that writes to one of the `files`. `meanwhile` is called from time
-    to time while it runs; of a script of some milliseconds never.
+    for, and so is every process that writes to one of the `files`.
     """
     preamble, body = environment.sourced(scratch), scratch / f"{name}.sh"
     if preamble is not None:
@@ -169,9 +167,9 @@ def run_script(
     variables = environment.of_process()
     began = time.time()
     if output is None:
-        ended = _run(command, directory, variables, timeout, meanwhile, files)
+        ended = _run(command, directory, variables, timeout, files)
     else:
-        ended = _run_followed(command, directory, variables, output, timeout, meanwhile, files)
+        ended = _run_followed(command, directory, variables, output, timeout, files)
     if preamble is None:
         return ended
     seconds = _seconds_until_start(preamble, began, ended.status == 0)
@@ -253,13 +251,12 @@ def _run(
     directory: Path,
     variables: Mapping[str, str],
     timeout: float | None,
-    meanwhile: Callable[[], None],
     files: Sequence[Path],
 ) -> Ended:
     remains = Remains(files, ())
     process = subprocess.Popen(command, cwd=directory, env=variables)
     try:
-        return _wait(process, lambda: None, timeout, meanwhile, remains)
+        return _wait(process, lambda: None, timeout, remains)
     except BaseException:  # Ctrl-C
         process.kill()
         process.wait()
@@ -287,7 +284,6 @@ def _run_followed(
     variables: Mapping[str, str],
     output: Path,
     timeout: float | None,
-    meanwhile: Callable[[], None],
     files: Sequence[Path],
 ) -> Ended:
     remains = Remains(files, (output,))
@@ -302,24 +298,22 @@ def _run_followed(
             stdout=writer,
             stderr=subprocess.STDOUT,
         )
-        return _wait(process, lambda: _copy(reader), timeout, meanwhile, remains)
+        return _wait(process, lambda: _copy(reader), timeout, remains)
 
 
 def _wait(
     process: subprocess.Popen[bytes],
     follow: Callable[[], None],
     timeout: float | None,
-    meanwhile: Callable[[], None],
     remains: Remains,
 ) -> Ended:
-    """Wait for a process; call `follow` from time to time and at its end, `meanwhile` before it."""
+    """Wait for a process; call `follow` from time to time and at its end."""
     limit = TimeLimit(process.pid, timeout)
     pause = _FOLLOW_SECONDS
     # Not Popen.wait: it does not tell the usage, and would notice the end up to 50 ms late.
     with watch_end(process.pid) as has_ended:
         while not has_ended(min(pause, limit.seconds_left)):
             follow()
-            meanwhile()
             limit.look()
             pause = _FOLLOW_SECONDS if limit.is_over else min(2 * pause, _MOST_SECONDS)
     limit.finish()

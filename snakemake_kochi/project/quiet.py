@@ -13,19 +13,8 @@ if TYPE_CHECKING:
 ANY = "any"
 Thresholds = Mapping[str, float | str]
 
-# Numbers that a run must not exceed, and words that the node must have.
-DEFAULTS: Thresholds = FrozenDict(
-    {
-        "load": 0.5,  # CPUs that other processes used on average
-        "users": 0,  # busy processes of other users
-        "memory_pressure": 1,  # percent of the time
-        "throttled": 0,  # times during the run
-        "throttled_since_boot": ANY,
-        "governor": "performance",
-        "turbo": ANY,
-    }
-)
-_TURBO = ("on", "off", ANY)
+# The CPUs that other processes may use on average, and the governor that the node must have.
+DEFAULTS: Thresholds = FrozenDict({"load": 0.5, "governor": "performance"})
 
 
 class Noting(Protocol):
@@ -38,13 +27,7 @@ class Noting(Protocol):
 
 def read_threshold(key: str, text: str) -> float | str:
     """The value of a key of DEFAULTS. Raises ValueError, which says what was expected."""
-    if text == ANY:
-        return ANY
-    if key == "governor":
-        return text
-    if key == "turbo":
-        if text not in _TURBO:
-            raise ValueError(f"on, off or {ANY} was expected, not '{text}'")
+    if text == ANY or key == "governor":
         return text
     try:
         number = float(text)
@@ -61,11 +44,8 @@ def read_quiet(data: Mapping[str, Any], path: KeyPath, problems: Noting) -> Thre
     for key, value in data.items():
         if problems.is_unknown((*path, key)):
             continue
-        text = str(value)
-        if value.kind == "boolean" and key == "turbo":  # YAML 1.1 reads on and off as booleans
-            text = "on" if value.is_true else "off"
         try:
-            found[key] = read_threshold(key, text)
+            found[key] = read_threshold(key, str(value))
         except ValueError as error:
             problems.add((*path, key), str(error))
     return FrozenDict(found)

@@ -21,7 +21,7 @@ from snakemake_kochi.tables.records import RecordedRun
 
 WARNINGS = "run_warnings"
 # Kinds of warnings that are not known of each run.
-_OF_PROCESSES = ("load", "users", "memory_pressure")
+_OF_PROCESSES = ("load", "memory_pressure")
 _LEAST_SECONDS = 1.0  # of runs in sum, to say something about them
 _MOST_REASONS = 50
 _SHOWN = 3

@@ -19,7 +19,7 @@ from full_disk import mounted
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.phases import __main__ as phases
-from snakemake_kochi.phases.ending import Ended
+from snakemake_kochi.phases.ending import Ended, TimeLimit
 from snakemake_kochi.phases.record import Measured, complete
 from snakemake_kochi.phases.script import (
     Environment,
@@ -142,9 +142,10 @@ def test_a_phase_hardly_wakes_while_its_script_runs(
         monkeypatch.setattr(os, "pidfd_open", refuse)
     environment, output = Environment("", [], {}), tmp_path / "output"
     looks: list[bool] = []
+    monkeypatch.setattr(TimeLimit, "look", lambda self: looks.append(True))
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
     words = ("echo first; sleep 2", "x", tmp_path, environment, True, tmp_path, output)
-    run_script(*words, meanwhile=lambda: looks.append(True))
+    run_script(*words)
     # To start the script and to see its end are some. 20 looks a second would be 40 more.
     assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before < 25
     assert 1 <= len(looks) <= 8
