@@ -68,7 +68,7 @@ def finished(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
-        done = snakemake(directory, "bench_all")
+        done = snakemake(directory, "bench_all", "--config", "kochi_batch=bench_all")
     yield directory, done.stdout, variables
     shutil.rmtree(directory.parent)
 
