@@ -91,7 +91,9 @@ def table_command(
 
 def write_table(found: Report, output: Path) -> None:
     """Write a table: as CSV, or with the remarks for people, as the file's name says."""
-    content = found.csv() if output.suffix == ".csv" else found.markdown(found.remarks)
+    content = (
+        found.csv() if output.suffix == ".csv" else found.markdown((*found.noise, *found.remarks))
+    )
     with _aside(output) as beside:
         beside.write_bytes(content)
 

@@ -106,8 +106,9 @@ def read_batch(
         varying=[name for name in names if table[name].nunique(dropna=False) > 1],
         quantities=QUANTITIES if shown is None else shown.quantities,
         plots=default_plots(()) if shown is None else shown.plots,
-        remarks=(*remarks, *lacking, *noise(runs), *said, *without_value(metrics, values)),
+        remarks=(*remarks, *lacking, *said, *without_value(metrics, values)),
         lacking=lacking,
+        noise=tuple(noise(runs)),
     )
 
 

@@ -31,7 +31,7 @@ _SHOWN = 3
 class Report:
     """A batch. `runs`: its table, of which the columns `varying` tell the points apart. `remarks`:
     sentences, without a capital letter and a full stop. `lacking`: those of them that belong below
-    each figure."""
+    each figure. `noise`: more sentences, which a page has and a terminal not."""
 
     experiment: str
     batch: str
@@ -41,6 +41,7 @@ class Report:
     plots: Sequence[Plot]
     remarks: Sequence[str] = ()
     lacking: Sequence[str] = ()
+    noise: Sequence[str] = ()
 
     @property
     def title(self) -> str:

@@ -271,6 +271,17 @@ def test_options_change_the_plot(scale: Project, capsys: Any) -> None:
     assert not [name for name in os.listdir(scale.top) if name.startswith(".") and name != ".git"]
 
 
+def test_noise_is_told_below_a_page_and_not_on_the_terminal(scale: Project, capsys: Any) -> None:
+    noise = {"warnings": ["load: other processes used 1.9 CPUs"], "other_cpus": 1.9}
+    parameters = {"n": "1", "threads": "1"}
+    scale.run("time 3\nsays hello\n", "scale.yaml", parameters=parameters, noise=noise)
+    scale.commit()
+    assert run(["table", "scale", "first", "-o", "t.md"]) == 0
+    assert "quiet" not in capsys.readouterr().err
+    said = "(other processes are not known for 3): load in 1 of 1 (other processes used 1.9 CPUs)"
+    assert f"The node was not quiet in 1 of 4 runs {said}" in (scale.top / "t.md").read_text()
+
+
 def test_the_table_is_written_as_csv_markdown_or_json(scale: Project, capsys: Any) -> None:
     for name in ("t.csv", "t.md"):
         assert run(["table", "scale", "first", "-o", name]) == 0
