@@ -30,7 +30,7 @@ BATCH = "kochi_batch"
 _OURS = re.compile(r"(.*/)?\.snakemake/kochi/.*", re.DOTALL)
 _NO_REASON = "failed"
 # Without it, a message that a hundred runs share is printed once.
-_OF_ONE_JOB = re.compile(r"kochi job \d+ on node \S+: ")
+_OF_ONE_JOB = re.compile(r"kochi job (\d+) on node \S+: ")
 
 
 class _Failures(logging.Handler):
@@ -61,10 +61,11 @@ def _failure(output: Path, said: str, logs: Sequence[str]) -> Failure:
     first = _OF_ONE_JOB.sub("", said.strip().partition("\n")[0])
     if noted is None or noted.told:
         lines = next(filter(None, (last_lines(Path(log), LAST_LINES) for log in logs)), [])
-        return Failure(first or _NO_REASON, tuple(lines))
+        job = _OF_ONE_JOB.match(said.strip())
+        return Failure(first or _NO_REASON, tuple(lines), job=int(job[1]) if job else None)
     if first and "exit status" not in first and not noted.reason.startswith(first):
         # A timeout, for example, of which the phase knew only that it had to end.
-        return Failure(f"{first} ({noted.reason})", noted.output)
+        return Failure(f"{first} ({noted.reason})", noted.output, job=noted.job)
     return replace(noted, stopped=False)
 
 
