@@ -114,7 +114,10 @@ class RecordedRun:
 
     @classmethod
     def of(cls, record: Mapping[str, Any], identity: str, published_as: str = "") -> RecordedRun:
-        """Raises DamagedFileError for what lacks that which tells which run it is of."""
+        """Of a record in `results/`, the traits of the code are left out: they are of one code.
+
+        Raises DamagedFileError for a record that lacks what tells which run it is of.
+        """
         try:
             version, parameters, duplicate = (
                 record[key] for key in ("version", "parameters", "duplicate")
@@ -143,7 +146,7 @@ class RecordedRun:
                 _more(record.get("facts") or {}, record.get("environment") or {}),
                 _output(record.get("artifacts") or ()),
                 record.get("output"),
-                traits_of(record, published_as),
+                traits_of(record, published_as) if published_as else {},
             )
         except (KeyError, TypeError, AttributeError):
             raise DamagedFileError("not a record, or damaged") from None
