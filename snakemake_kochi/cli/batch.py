@@ -206,7 +206,7 @@ def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -
     """Run a batch, or a part of it, here."""
     from snakemake_kochi.cli.part import asked_part
     from snakemake_kochi.cli.unlock import unlock_dead_run
-    from snakemake_kochi.library.outputs import Directories, batch_rule
+    from snakemake_kochi.library.outputs import batch_rule, collected
     from snakemake_kochi.phases.sources import check_sources, restored_sources
     from snakemake_kochi.phases.variants import check_codes, recipes_of
     from snakemake_kochi.project.checks import check_experiments
@@ -248,7 +248,7 @@ def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -
         call_snakemake(location, [target], [*words, *quiet, "--dry-run", *asked.options])
 
     def prepare() -> None:
-        table = f"{Directories(machine).collected(experiment.name, name)}.csv"
+        table = f"{collected(machine, experiment.name, name)}.csv"
         same = shlex.join(["kochi", *asked.words(asked.machine, unlock=True)])
         unlock_dead_run(location.machine_paths, project.directory, table, asked.unlock, same)
 

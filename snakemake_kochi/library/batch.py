@@ -8,37 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.artifacts.record import read_record
-from snakemake_kochi.errors import ConfigError, DamagedFileError, for_snakemake
-from snakemake_kochi.files import is_there
-from snakemake_kochi.library.outputs import Directories, Kept, Outputs, batch_rule, run_rule
+from snakemake_kochi.errors import ConfigError, for_snakemake
+from snakemake_kochi.library.outputs import Made, Outputs, batch_rule, collected, run_rule
 from snakemake_kochi.library.requested import (
     Resource,
     Verbatim,
-    inspected,
     limits_of_phase,
     rule_resources,
     rule_threads,
     verbatim,
 )
 from snakemake_kochi.library.run_group import RunGroup, files_of, run_groups
-from snakemake_kochi.library.variants import BuildRule, Variants
+from snakemake_kochi.library.variants import BuildRule, Variants, prepare_rule
+from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.launcher import NO_PLACEMENT, Placement, placement_of
 from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.phases.run import run_identity
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Grid, Point
 from snakemake_kochi.project.launchers import Launchers, chosen
+from snakemake_kochi.project.plots import stems
 from snakemake_kochi.project.requests import TASKS_AND_CORES
-
-# The shell command of the rule that runs points. Snakemake repeats all runs if it changes.
-RUN_COMMAND = (
-    '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases run {params.experiment:q}'
-    " --batch={params.batch:q} --parameters {params.parameters:q}"
-    " --duplicate {params.duplicate} --build {input.build:q}"
-    " --installs {input.installs:q} --record {output.record:q}"
-    " --artifacts {output.artifacts:q}"
-)
 
 
 @dataclass(frozen=True)
@@ -57,18 +47,17 @@ class BatchFiles:
     @classmethod
     def of(cls, experiment: str, grid: Grid) -> BatchFiles:
         """The files of a batch of an experiment, by name."""
-        directories = Directories(grid.machine)
-        stem = directories.collected(experiment, grid.batch)
+        working = WorkingPaths(Path(), grid.machine)
+        results = str(working.results)
+        stem = collected(grid.machine, experiment, grid.batch)
         return cls(
             grid=grid,
-            groups=run_groups(
-                grid, directories.results, directories.records(experiment, grid.batch)
-            ),
+            groups=run_groups(grid, results, f"{working.records}/{experiment}/{grid.batch}"),
             table=f"{stem}.csv",
             markdown=f"{stem}.md",
             figures=tuple(
-                (f"{each}.png", f"{each}.svg")
-                for each in directories.figures(experiment, grid.batch, grid.plots)
+                (f"{results}/{experiment}/{each}.png", f"{results}/{experiment}/{each}.svg")
+                for each in stems(grid.batch, grid.plots)
             ),
         )
 
@@ -140,7 +129,9 @@ class BatchRules:
                 "artifacts": verbatim([artifact.type for artifact in grid.artifacts]),
                 "load_environment": verbatim(freeze.machine.load_env_on_machine),
             },
-            prepare=_prepare_rule(outputs, experiment, grid),
+            prepare=(
+                prepare_rule(outputs, experiment, grid, grid.prepare) if grid.prepare else None
+            ),
             seed=freeze.seed(experiment.batch(batch)),
         )
         if grid.run.launcher:
@@ -172,27 +163,23 @@ class BatchRules:
         what the run does not see makes nothing stale: Snakemake does not compare params whose
         function has the argument `output`.
         """
-        names = dict.fromkeys(n for each in group.points.values() for n in each.request.of_rule)
+        names = frozenset(n for each in group.points.values() for n in each.request.of_rule)
 
-        def words(wildcards: Mapping[str, str], input: Any, output: Any) -> list[str]:
-            return self._assignments(group.point(wildcards), input.prepared)
-
-        def words_and_limits(
+        def words(
             wildcards: Mapping[str, str], input: Any, output: Any, resources: Any
         ) -> list[str]:
             point = group.point(wildcards)
-            limits = limits_of_phase(point.request, resources)
+            limits = limits_of_phase(point.request, resources) if names else []
             return [*self._assignments(point, input.prepared), *limits]
 
-        found: Any = inspected(words_and_limits if names else words)
+        found: Any = words
         # For the executor (`executor/internals.py`): what the function reads, how to name a point
-        # to people, and a key that points with the same request share.
-        found.reads_resources = frozenset(names)
+        # to people, and a key that points with the same request share (they share a request).
+        found.reads_resources = names
         found.describe = lambda wildcards: self.describe(group.point(wildcards))
         found.run_of = (self, group)  # for `run_order.py`
-        found.kind = lambda wildcards: _kind(group.point(wildcards))
-        function: Callable[..., list[str]] = found
-        return function
+        found.kind = lambda w: (id(group.point(w).request), group.point(w).queue)
+        return words
 
     def describe(self, point: Point) -> str:
         """A point for people, without its duplicates, which are alike."""
@@ -202,7 +189,9 @@ class BatchRules:
         return f"{self.experiment.file}: batch {grid.batch}{', ' if shown else ''}{shown}"
 
     def _assignments(self, point: Point, prepared: Sequence[str]) -> list[str]:
-        words = _assignments(point, prepared)
+        words = [f"{name}={value}" for name, value in point.parameters.items()]
+        words += [f"--rerun-of={point.rerun_of}"] if point.rerun_of else []
+        words += [f"--prepared={file}" for file in prepared]
         if not self._is_placed:
             return words
         if launcher := self._chosen(point):
@@ -246,20 +235,6 @@ class BatchRules:
         determines that."""
         return self.prepare.file(point) if self.prepare else None
 
-    def is_finished(self, kept: Kept, group: RunGroup, wildcards: Mapping[str, str]) -> bool:
-        """Whether the results of a point exist and are those that would be made now."""
-        try:
-            record = read_record(Path(group.record.format(**wildcards)))
-        except (FileNotFoundError, DamagedFileError):
-            return False
-        point = group.point(wildcards)
-        files = (pattern.format(**wildcards) for pattern in group.artifacts)
-        return (
-            record.get("run") == self.identity(point)
-            and self.agrees(record, kept, point)
-            and all(map(is_there, files))
-        )
-
     def identity(self, point: Point) -> str:
         """A digest of what determines the run of a point, as its record has it."""
         return run_identity(
@@ -267,18 +242,18 @@ class BatchRules:
             *(self.prepared_for(point), self.placement(point).determines),
         )
 
-    def agrees(self, record: Mapping[str, Any], kept: Kept, point: Point) -> bool:
+    def agrees(self, record: Mapping[str, Any], made: Made, point: Point) -> bool:
         """Whether a run used the build, the installations and the preparation that are in use now.
 
         The names of builds do not contain a newer commit of a recipe's branch.
         """
         prepared = self.prepared_for(point)
         made_of = {each["dependency"]: each["digest"] for each in record["recipes"]}
-        made = kept.made(self.build_file(point), self.variants.at(point).installs)
-        is_prepared = prepared is None or kept.made(prepared, ()) == {
+        now = made.digests(self.build_file(point), self.variants.at(point).installs)
+        is_prepared = prepared is None or made.digests(prepared, ()) == {
             "": recorded_preparation(record)
         }
-        return is_prepared and made_of | {"": record["build"]} == made
+        return is_prepared and made_of | {"": record["build"]} == now
 
     def resources(self, group: RunGroup) -> dict[str, Resource]:
         """What runs request, as resources of their rule."""
@@ -339,28 +314,7 @@ def check_not_empty(experiment: Experiment, grid: Grid) -> None:
         )
 
 
-def _assignments(point: Point, prepared: Sequence[str]) -> list[str]:
-    words = [f"{name}={value}" for name, value in point.parameters.items()]
-    if point.rerun_of:
-        words.append(f"--rerun-of={point.rerun_of}")
-    return [*words, *(f"--prepared={file}" for file in prepared)]
-
-
 def recorded_preparation(record: Mapping[str, Any]) -> str | None:
     """The digest of what was prepared for the batch of a record, if something was."""
     made = (record.get("preparation") or {}).get("prepare")
     return made["digest"] if made else None
-
-
-def _kind(point: Point) -> tuple[object, ...]:
-    # Points with the same values share a request.
-    return id(point.request), point.queue
-
-
-def _prepare_rule(outputs: Outputs, experiment: Experiment, grid: Grid) -> BuildRule | None:
-    if grid.prepare is None:
-        return None
-    # Imported here: most batches have none.
-    from snakemake_kochi.library.preparation import prepare_rule
-
-    return prepare_rule(outputs, experiment, grid, grid.prepare)

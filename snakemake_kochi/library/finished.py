@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.library.library import RESTORING_VARIABLE
 from snakemake_kochi.library.loading import FREEZE_VARIABLE
 from snakemake_kochi.paths import WorkingPaths
 
@@ -34,7 +33,6 @@ _TABLE = "collect_"
 def main() -> int:
     """Exit status 1, with a message, if Snakemake refuses the workflow or lacks a part."""
     wanted = json.load(sys.stdin)
-    os.environ[RESTORING_VARIABLE] = "1"
     try:
         _note(wanted)
     except (KochiError, OSError) as error:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snakemake.io import ancient
 from snakemake_interface_common.exceptions import WorkflowError
 
 from snakemake_kochi.errors import (
@@ -18,10 +19,10 @@ from snakemake_kochi.errors import (
     for_snakemake,
     nearest,
 )
-from snakemake_kochi.library.batch import RUN_COMMAND, BatchRules
-from snakemake_kochi.library.outputs import Kept, Outputs, install_rule
+from snakemake_kochi.library.batch import BatchRules
+from snakemake_kochi.library.outputs import Outputs, install_rule, put_back
 from snakemake_kochi.library.part import Part
-from snakemake_kochi.library.requested import Resource, inspected, rule_resources, verbatim
+from snakemake_kochi.library.requested import Resource, rule_resources, verbatim
 from snakemake_kochi.library.run_group import RunGroup
 from snakemake_kochi.library.variants import BuildRule
 from snakemake_kochi.phases.freeze import Freeze
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from snakemake.utils import Paramspace
 
 _log = logging.getLogger(__name__)
-
-# Set while restored results are noted as finished: then files stand for the installations and
-# builds of another computer (`library/restorable.py`).
-RESTORING_VARIABLE = "KOCHI_RESTORING"
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,6 @@ class Library:
         freeze: Freeze,
         is_checked: bool = False,
         is_first: bool = False,
-        workflow: Any = None,
         part: Part | None = None,
         asked: str | None = None,
     ) -> None:
@@ -100,7 +96,6 @@ class Library:
         self._asked = asked
         self._is_checked = is_checked
         self._is_first = is_first
-        self.kept = Kept(workflow, forgets=is_first and RESTORING_VARIABLE not in os.environ)
         self._outputs = Outputs(freeze)
 
     @cached_property
@@ -142,9 +137,8 @@ class Library:
     def recipes(self) -> tuple[RecipeRule, ...]:
         """One install rule per recipe, in the order of kochi.yaml; then those at a branch."""
         rules = tuple(RecipeRule.of(self._outputs, each) for each in self.freeze.all_recipes)
-        # The user's own rules may have them as input.
-        for rule in rules:
-            self.kept.is_there(rule.manifest)
+        for rule in rules if self._is_first else ():
+            put_back(Path(rule.manifest))
         return rules
 
     @cached_property
@@ -166,22 +160,13 @@ class Library:
     @cached_property
     @for_snakemake
     def builds(self) -> tuple[BuildRule, ...]:
-        """The build rules, each once, though batches share them."""
+        """The rules of builds and of `prepare` scripts, each once, though batches share them."""
         merged: dict[str, BuildRule] = {}
-        for variant in (variant for batch in self.batches for variant in batch.variants):
-            build = variant.build
-            known = merged.get(build.name)
-            merged[build.name] = known.serving(build) if known else build
-        return tuple(merged.values())
-
-    @cached_property
-    @for_snakemake
-    def prepared(self) -> tuple[BuildRule, ...]:
-        """The rules of `prepare` scripts, each once, though batches share them."""
-        merged: dict[str, BuildRule] = {}
-        for rule in (each.prepare for each in self.batches if each.prepare):
-            known = merged.get(rule.name)
-            merged[rule.name] = known.serving(rule) if known else rule
+        for batch in self.batches:
+            for rule in (*(variant.build for variant in batch.variants), batch.prepare):
+                if rule is not None:
+                    known = merged.get(rule.name)
+                    merged[rule.name] = known.serving(rule) if known else rule
         return tuple(merged.values())
 
     @property
@@ -226,52 +211,35 @@ class Library:
         return batch.threads(group, least)
 
     @for_snakemake
-    def build_of_run(
-        self, batch: BatchRules, group: RunGroup, wildcards: Mapping[str, str]
-    ) -> list[str]:
-        """The file that says which build a run uses, as its input."""
+    def build_of_run(self, batch: BatchRules, group: RunGroup, wildcards: Mapping[str, str]) -> Any:
+        """The file that says which build a run uses, as its input. Its name contains what
+        determines the build, so its age says nothing."""
         if (missing := batch.variants.missing) is not None:
             # Not left to the install rule alone: Snakemake ignores an error of an input function
             # further down when a result exists, and then starts the run without input and deletes
             # the result.
             raise ConfigError(missing)
 
-        def is_finished() -> bool:
-            return batch.is_finished(self.kept, group, wildcards)
-
-        return self.kept.input_files([batch.build_file(group.point(wildcards))], is_finished)
+        return ancient(batch.build_file(group.point(wildcards)))
 
     @for_snakemake
     def prepared_for_run(
         self, batch: BatchRules, group: RunGroup, wildcards: Mapping[str, str]
-    ) -> list[str]:
+    ) -> Any:
         """The file that says what was prepared for a run, as its input, if something was."""
         file = batch.prepared_for(group.point(wildcards))
-        if file is None:
-            return []
-        return self.kept.input_files([file], lambda: batch.is_finished(self.kept, group, wildcards))
+        return [] if file is None else [ancient(file)]
 
     def installs_of_run(
         self, batch: BatchRules, group: RunGroup
-    ) -> tuple[str, ...] | Callable[[Mapping[str, str]], list[str]]:
+    ) -> tuple[str, ...] | Callable[[Mapping[str, str]], tuple[str, ...]]:
         """The manifests of the installations that a run uses, as its input."""
-        only = batch.variants.only
-        # Else a function, which Snakemake calls for each run.
-        if only is not None and self.kept.are_there(only.installs):
+        if (only := batch.variants.only) is not None:
             return only.installs
-
-        def installs(wildcards: Mapping[str, str]) -> list[str]:
-            return self.kept.input_files(
-                batch.variants.at(group.point(wildcards)).installs,
-                lambda: batch.is_finished(self.kept, group, wildcards),
-            )
-
-        return inspected(for_snakemake(installs))
+        return for_snakemake(lambda wildcards: batch.variants.at(group.point(wildcards)).installs)
 
     # For the rules, which cannot import them under names of their own.
     verbatim = staticmethod(verbatim)
-    inspected = staticmethod(inspected)
-    RUN_COMMAND = RUN_COMMAND
 
     @for_snakemake
     def manifest(self, requirement: str) -> str:

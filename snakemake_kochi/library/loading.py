@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,6 @@ from snakemake_kochi.library.failures import BATCH, note_failures
 from snakemake_kochi.library.library import Library
 from snakemake_kochi.library.part import Part
 from snakemake_kochi.library.run_order import RunOrder
-from snakemake_kochi.library.survivors import Survivors
 from snakemake_kochi.location import find_location
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze, with_source_from
 from snakemake_kochi.phases.keep import commit_at_exit
@@ -53,7 +53,8 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
             freeze = with_source_from(freeze, remote)
         if freeze.rerun is None:
             freeze = with_variants(freeze, Path.cwd())
-        Survivors(workflow).begin()
+        # Of the millions of objects of a large DAG none is garbage.
+        gc.set_threshold(100_000)
         have_read()
         commit_at_exit(
             freeze.directory,
@@ -78,7 +79,7 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     is_first = not (inherited or again)
     # The process of a job makes one file, whichever part wants it.
     part = Part.of(config or {}) if workflow.is_main_process and freeze.rerun is None else None
-    library = Library(freeze, inherited, is_first, workflow, part, asked)
+    library = Library(freeze, inherited, is_first, part, asked)
     if workflow.is_main_process:
         RunOrder(lambda: library.batches).begin(workflow)
     if is_first:

@@ -1,14 +1,13 @@
-"""Names of rules and of the files that they write; which of their builds and installs exist."""
+"""Names of rules and of the files that they write; what stands behind these."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from snakemake_kochi.errors import ConfigError, DamagedFileError
 from snakemake_kochi.files import is_there
@@ -17,7 +16,6 @@ from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.install import recipe_description
 from snakemake_kochi.phases.products import digest_of, read_build, read_manifest
 from snakemake_kochi.phases.sources import determining
-from snakemake_kochi.project.plots import Plot, stems
 from snakemake_kochi.project.recipes import Recipe
 from snakemake_kochi.project.short_forms import DEFAULT_BATCH
 from snakemake_kochi.project.values import encode_component
@@ -48,45 +46,9 @@ def install_rule(dependency: str, recipe: str) -> str:
     return f"install_{identifier(dependency)}_{identifier(recipe)}"
 
 
-@dataclass(frozen=True)
-class Directories:
-    """The directories to which rules write, relative to the working directory."""
-
-    machine: str
-
-    @property
-    def results(self) -> str:
-        return str(self._paths.results)
-
-    @property
-    def _state(self) -> str:
-        return str(self._paths.state)
-
-    @property
-    def _paths(self) -> WorkingPaths:
-        return WorkingPaths(Path(), self.machine)
-
-    def collected(self, experiment: str, batch: str) -> str:
-        """The table of a batch, without its suffix."""
-        return f"{self.results}/{experiment}/{encode_component(batch)}"
-
-    def figures(self, experiment: str, batch: str, plots: Sequence[Plot]) -> list[str]:
-        """The figures of a batch, without their suffixes."""
-        return [f"{self.results}/{experiment}/{stem}" for stem in stems(batch, plots)]
-
-    # Installations and builds are named by what determines them: a change that is undone leads to
-    # the same names, whatever was tried in between.
-    def install(self, dependency: str, recipe: str, key: str) -> str:
-        return f"{self._state}/installs/{dependency}/{recipe}/{key}"
-
-    def builds(self, rule: str, key: str) -> str:
-        return f"{self._state}/builds/{rule}/{key}"
-
-    def prepared(self, rule: str, key: str) -> str:
-        return f"{self._state}/prepared/{rule}/{key}"
-
-    def records(self, experiment: str, batch: str) -> str:
-        return f"{self._paths.records}/{experiment}/{batch}"
+def collected(machine: str, experiment: str, batch: str) -> str:
+    """The table of a batch, without its suffix, relative to the working directory."""
+    return f"{WorkingPaths(Path(), machine).results}/{experiment}/{encode_component(batch)}"
 
 
 @dataclass(frozen=True)
@@ -102,9 +64,14 @@ class Outputs:
     _keys: dict[str, str] = field(default_factory=dict)  # of the recipes
     _builds: dict[str, str] = field(default_factory=dict)  # the rules of builds, by their outputs
 
-    @property
-    def directories(self) -> Directories:
-        return Directories(self.freeze.machine_name)
+    def place(self, kind: str, *names: str) -> str:
+        """A directory for the file that stands for an installation or a build.
+
+        They are named by what determines them: a change that is undone leads to the same names,
+        whatever was tried in between.
+        """
+        state = WorkingPaths(Path(), self.freeze.machine_name).state
+        return "/".join((str(state), kind, *names))
 
     def take(self, name: str, owner: str) -> str:
         """Reserve a rule's name; ConfigError when another owner has it."""
@@ -133,7 +100,7 @@ class Outputs:
         return f"{self._install(recipe)}/{_ACTIVATION}"
 
     def _install(self, recipe: Recipe) -> str:
-        return self.directories.install(recipe.dependency, recipe.name, self.key(recipe))
+        return self.place("installs", recipe.dependency, recipe.name, self.key(recipe))
 
     def key(self, recipe: Recipe) -> str:
         """A digest of what determines an installation, and of what its dependants see of it."""
@@ -161,55 +128,12 @@ class Outputs:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The inputs of jobs, while one Snakefile is parsed; `workflow` is Snakemake's.
+class Made:
+    """What stands behind the files of builds and installations; each file is read once."""
 
-    A build or an installation may be gone, for example after KOCHI_ROOT was emptied. If an input
-    file is missing, Snakemake makes it, and then repeats every job with that input, finished or
-    not. So a finished job gets another input file with the same content, which no rule makes.
-
-    `forgets`: files that stand for vanished installations and builds are deleted at the first
-    question, so that Snakemake makes them again for jobs that need them. The other files of builds
-    get the age of what the build is made of.
-    """
-
-    workflow: Any = None
-    forgets: bool = False
-    _known: dict[str, bool] = field(default_factory=dict)
     _digests: dict[str, Digests | None] = field(default_factory=dict)
 
-    def is_there(self, file: str) -> bool:
-        """Whether a file existed at the first question."""
-        if file not in self._known:
-            if self.forgets:
-                _forget_if_gone(Path(file))
-                _restore_age(Path(file))
-            self._known[file] = is_there(file)
-        return self._known[file]
-
-    def are_there(self, files: Iterable[str]) -> bool:
-        return all(map(self.is_there, files))
-
-    def input_files(self, files: Iterable[str], is_finished: Callable[[], bool]) -> list[str]:
-        """These files; a finished job does without those that are gone."""
-        wanted = list(files)
-        if self.are_there(wanted) or self.is_forced():
-            return wanted
-        try:
-            # How Snakemake lets a file stand for another when it compares the sets of input files.
-            from snakemake.io import sourcecache_entry
-        except ImportError:  # then finished work is repeated when its inputs are made again
-            return wanted
-        if not is_finished():
-            return wanted
-
-        def stand_in(file: str) -> str:
-            beside = str(WorkingPaths.remembered(Path(file)))
-            return sourcecache_entry(beside, file) if is_there(beside) else file
-
-        return [file if self.is_there(file) else stand_in(file) for file in wanted]
-
-    def made(self, build: str, installs: Iterable[str]) -> Digests | None:
+    def digests(self, build: str, installs: Iterable[str]) -> Digests | None:
         """The digests of a build and of the installations of some manifests, now or when they last
         existed: of installations by dependency, of the build by "".
 
@@ -226,59 +150,21 @@ class Kept:
             together |= digests
         return together
 
-    def is_forced(self) -> bool:
-        """Whether finished work must be repeated all the same (`--forceall`, `--forcerun`)."""
-        settings = getattr(self.workflow, "dag_settings", None)
-        names = ("forceall", "forcerun", "forcetargets")
-        return any(getattr(settings, name, False) for name in names)
 
+def put_back(manifest: Path) -> None:
+    """Have the manifest of before again, which Snakemake deleted for an installation that failed.
 
-def _forget_if_gone(file: Path) -> None:
-    """Delete a manifest or a build file whose installations or build are gone."""
-    with suppress(FileNotFoundError):
-        with suppress(DamagedFileError):
-            if _are_there(_directories(file)):
-                return
-        file.unlink(missing_ok=True)
-        if _is_manifest(file):
-            file.with_name(_ACTIVATION).unlink(missing_ok=True)
-
-
-def _restore_age(file: Path) -> None:
-    """Give the file of a build the age that its phase has noted: Snakemake has touched it since.
-
-    Snakemake would take a younger input for the reason to repeat a run, and would not say which
-    source files have changed.
+    If it were missing, Snakemake would repeat all finished work with it.
     """
-    if not _is_manifest(file):
-        with suppress(OSError):
-            made = os.stat(WorkingPaths.remembered(file)).st_mtime_ns
-            os.utime(file, ns=(made, made))
-
-
-def _directories(file: Path) -> list[Path]:
-    if _is_manifest(file):
-        return [Path(install.prefix) for install in read_manifest(file)]
-    return [read_build(file).tree]
-
-
-def _is_manifest(file: Path) -> bool:
-    """Whether a file stands for an installation, not for a build."""
-    return file.name == _MANIFEST
+    remembered = WorkingPaths.remembered(manifest)
+    if is_there(remembered) and not is_there(manifest):
+        shutil.copy2(remembered, manifest)
 
 
 def _digests(file: Path) -> Digests | None:
-    for each in (file, WorkingPaths.remembered(file)):
-        with suppress(FileNotFoundError, DamagedFileError):
-            if _is_manifest(file):
-                return {install.dependency: install.digest for install in read_manifest(each)}
-            return {"": read_build(each).digest}
+    with suppress(FileNotFoundError, DamagedFileError):
+        if file.name != _MANIFEST:
+            return {"": read_build(file).digest}
+        known = file if is_there(file) else WorkingPaths.remembered(file)
+        return {install.dependency: install.digest for install in read_manifest(known)}
     return None
-
-
-def _are_there(directories: Iterable[Path]) -> bool:
-    """True also where it is not known now: nothing is repeated for that."""
-    try:
-        return all(map(is_there, directories))
-    except OSError:
-        return True

@@ -6,9 +6,8 @@ again and again for each job.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from snakemake_kochi.project.requests import Request
 
@@ -16,7 +15,6 @@ from snakemake_kochi.project.requests import Request
 Verbatim = Any
 # A value of `resources:` or `threads:`, or a function of the wildcards.
 Resource = Any
-Called = TypeVar("Called", bound=Callable[..., Any])
 RequestOf = Callable[[Mapping[str, str]], Request]
 
 
@@ -31,7 +29,7 @@ def _resource(name: str, requests: Iterable[Request], request_of: RequestOf) -> 
     values = {request.of_rule.get(name) for request in requests}
     if len(values) == 1:
         return verbatim(values.pop())
-    return inspected(lambda wildcards: request_of(wildcards).of_rule.get(name))
+    return lambda wildcards: request_of(wildcards).of_rule.get(name)
 
 
 def rule_threads(requests: Iterable[Request], request_of: RequestOf, least: int) -> Resource:
@@ -39,7 +37,7 @@ def rule_threads(requests: Iterable[Request], request_of: RequestOf, least: int)
     threads = {max(least, request.threads or least) for request in _different(requests)}
     if len(threads) <= 1:
         return threads.pop() if threads else least
-    return inspected(lambda wildcards: max(least, request_of(wildcards).threads or least))
+    return lambda wildcards: max(least, request_of(wildcards).threads or least)
 
 
 def limits_of_phase(request: Request, resources: Any) -> list[str]:
@@ -67,15 +65,6 @@ def _is_number(value: object) -> bool:
 def _different(requests: Iterable[Request]) -> list[Request]:
     # Points with the same values share one, and there may be a million points.
     return list({id(request): request for request in requests}.values())
-
-
-def inspected(function: Called) -> Called:
-    """A function for a rule, with its signature at hand.
-
-    Snakemake inspects the signatures of a rule's functions some twenty times for each job.
-    """
-    function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    return function
 
 
 def verbatim(value: Any) -> Verbatim:

@@ -4,8 +4,8 @@ A record counts for a point if what determines its run, its build and its instal
 determines them here. All of these are computed anew: of a record that somebody else wrote, nothing
 is believed but the commit of a remote source, and that the files are those of the run.
 
-An installation or a build of another computer is not here. As after KOCHI_ROOT was emptied, it is
-remembered by name, so finished work does without it (`library/outputs.py`).
+An installation or a build of another computer is not here. As after KOCHI_ROOT was emptied, a file
+says which one it is, and the phase that needs it makes it again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 
 from snakemake_kochi.files import is_there
 from snakemake_kochi.library.batch import BatchRules, recorded_preparation
-from snakemake_kochi.library.outputs import Digests, Kept, Outputs
+from snakemake_kochi.library.outputs import Digests, Made, Outputs
 from snakemake_kochi.library.variants import Variant
 from snakemake_kochi.paths import WorkingPaths
-from snakemake_kochi.phases.build import describe_build
+from snakemake_kochi.phases.build import describe_build, describe_preparation
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.install import as_recorded
 from snakemake_kochi.phases.products import (
@@ -115,7 +115,7 @@ class Restoration:
     def __init__(self, freeze: Freeze) -> None:
         self._freeze = freeze
         self._outputs = Outputs(freeze)
-        self._kept = Kept()
+        self._made = Made()
         self._described: dict[tuple[str, ...], str] = {}
         # The installations and builds that chosen records used, by the files that stand for them.
         self._chosen: dict[str, Digests] = {}
@@ -155,17 +155,13 @@ class Restoration:
         """Write which installations and builds the chosen records used, where this is not known
         yet. Their names say what determined them."""
         for file, installs in self._installs.items():
-            for each in self._unknown(Path(file)):
-                write_manifest(each, self._freeze.machine_name, installs)
-                os.utime(each, _OLD)
+            for each in (WorkingPaths.remembered(Path(file)), Path(file)):
+                if not is_there(each):
+                    write_manifest(each, self._freeze.machine_name, installs)
+                    os.utime(each, _OLD)
         for file, build in self._builds.items():
-            for each in self._unknown(Path(file)):
-                write_build(each, build)
-                os.utime(each, _OLD)
-
-    @staticmethod
-    def _unknown(file: Path) -> list[Path]:
-        return [each for each in (WorkingPaths.remembered(file), file) if not is_there(each)]
+            if not is_there(file):
+                write_build(Path(file), build)
 
     def _why_not(self, place: Place, record: Mapping[str, Any]) -> str:
         """Why a record with the run of a place does not count; "" if it does."""
@@ -193,7 +189,7 @@ class Restoration:
         products = [(file, {i.dependency: i.digest for i in s}) for file, s in sets.items()]
         products += [(file, {"": build.digest}) for file, build in builds.items()]
         for file, digests in products:
-            known = self._chosen.get(file) or self._kept.made(file, ())
+            known = self._chosen.get(file) or self._made.digests(file, ())
             if known is not None and known != digests:
                 return "with another installation or build than the one that is in use here"
             self._chosen[file] = digests
@@ -236,9 +232,6 @@ class Restoration:
         return self._described[key]
 
     def _prepared_digest(self, place: Place, installs: Sequence[Install]) -> str:
-        # Imported here: most batches have nothing prepared.
-        from snakemake_kochi.phases.preparation import describe_preparation
-
         batch = place.batch
         step = batch.grid.prepare
         assert step is not None

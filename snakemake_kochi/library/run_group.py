@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from snakemake_kochi.errors import NameNotFoundError, for_snakemake, nearest
-from snakemake_kochi.library.requested import Verbatim, inspected, verbatim
+from snakemake_kochi.library.requested import Verbatim, verbatim
 from snakemake_kochi.project.grid import Grid, Point
 from snakemake_kochi.project.templates import Template as ParameterTemplate
 from snakemake_kochi.project.values import ABSENT, encode_component
@@ -52,7 +52,7 @@ class RunGroup:
         found = {point.duplicate for point in self.points.values()}
         if len(found) == 1:
             return verbatim(found.pop())
-        return inspected(lambda wildcards: self.point(wildcards).duplicate)
+        return lambda wildcards: self.point(wildcards).duplicate
 
     @for_snakemake
     def point(self, wildcards: Mapping[str, str]) -> Point:

@@ -7,25 +7,22 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import NameNotFoundError, for_snakemake
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.library.outputs import Outputs, identifier
 from snakemake_kochi.library.requested import Resource, Verbatim, rule_resources, verbatim
 from snakemake_kochi.library.run_group import RunGroup, component_of, wildcard_name
-from snakemake_kochi.phases.build import source_files
+from snakemake_kochi.phases.build import code_digest, source_files
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Grid, Phase, Point
+from snakemake_kochi.project.preparation import Step
 from snakemake_kochi.project.recipes import Recipe
 from snakemake_kochi.project.requests import Request
-from snakemake_kochi.project.requirements import names_in, requirements_at
+from snakemake_kochi.project.requirements import fixed, names_in, requirements_at
 from snakemake_kochi.project.values import CODE, WORKING_TREE
-
-if TYPE_CHECKING:
-    from snakemake_kochi.project.preparation import Step
 
 _MOST_SOURCE_PARAMS = 20
 _MOST_NAMED_SOURCES = 100
@@ -33,8 +30,8 @@ _MOST_NAMED_SOURCES = 100
 
 @dataclass(frozen=True)
 class BuildRule:
-    """One rule per build script, and per code and recipes that it is used with: the parameters it
-    depends on are its wildcards. `code` is empty for that of the working tree."""
+    """One rule per script `build` or `prepare`, and per code and recipes that it is used with: the
+    parameters it depends on are its wildcards. `code` is empty for that of the working tree."""
 
     name: str
     experiment: Experiment
@@ -46,6 +43,11 @@ class BuildRule:
     values: Mapping[tuple[str, ...], Mapping[str, str]]
     requests: Mapping[tuple[str, ...], Request] = FrozenDict()
     code: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The phase, `build` or `prepare`."""
+        return "prepare" if isinstance(self.phase, Step) else "build"
 
     def file(self, point: Point) -> str:
         """The output for the build of a point."""
@@ -62,7 +64,7 @@ class BuildRule:
         values = self.values[self._key(wildcards)]
         words = [f"{name}={value}" for name, value in values.items()]
         # Not a word of its own in the rule: a changed rule would make all finished work stale.
-        return _Words(words, [f"--code={self.code}"]) if self.code else words
+        return [*words, f"--code={self.code}"] if self.code else words
 
     def _key(self, wildcards: Mapping[str, str]) -> tuple[str, ...]:
         key = tuple(wildcards[wildcard_name(name)] for name in self.phase.depend_params)
@@ -84,21 +86,6 @@ class BuildRule:
             values={**self.values, **other.values},
             requests={**self.requests, **other.requests},
         )
-
-
-class _Words(list[str]):
-    """Words of a command, of which Snakemake compares with those of before only the `compared`.
-
-    The files of a build are in its name, whichever branch they were taken from. Snakemake compares
-    params by their `repr`; a build that another branch serves now would repeat all of its runs.
-    """
-
-    def __init__(self, compared: Iterable[str], others: Iterable[str]) -> None:
-        self._compared = list(compared)
-        super().__init__((*self._compared, *others))
-
-    def __repr__(self) -> str:
-        return repr(self._compared)
 
 
 @dataclass(frozen=True)
@@ -211,12 +198,8 @@ def _build_rule(
 ) -> BuildRule:
     # What a build requests does not make it another build.
     is_own = grid.build.determining != experiment.build.determining
-    required = experiment.requirements_on(freeze.machine_name)
-    shared = not is_own and grid.requirements == required
-    label = identifier(experiment.name)
-    name = f"build_{label}" if shared else f"build_{label}_{identifier(grid.batch)}"
-    parameters = grid.build.depend_params
-    parts = [f"{p}~{{{wildcard_name(p)}}}" for p in parameters]
+    shared = not is_own and _has_no_more_recipes(freeze, experiment, grid)
+    name, owner = _named("build", experiment, grid, shared)
     sources = [(entry.path, entry.object, entry.mode) for entry in source_files(freeze, experiment)]
     key = digest_of(
         {
@@ -228,10 +211,9 @@ def _build_rule(
             "load_environment": freeze.machine.load_env_on_machine,
         }
     )
-    owner = experiment.file if shared else f"batch {grid.batch} of {experiment.file}"
     own = "" if shared else grid.batch
-    values = values_of(chosen.points, parameters)
-    output = "/".join([outputs.directories.builds(name, key), *parts, "build.json"])
+    values = _values_of(chosen.points, grid.build.depend_params)
+    output = _output(outputs.place("builds", name, key), grid.build, "build.json")
     words = "".join(f"_{identifier(word)}" for word in chosen.words)
     return BuildRule(
         name=outputs.take_for(output, f"{name}{words}", f"the build of {owner}", key),
@@ -239,9 +221,7 @@ def _build_rule(
         batch=own,
         phase=grid.build,
         output=output,
-        # Batches share a build rule, each with values of its own: any value is allowed that does
-        # not contain a directory separator.
-        constraints={wildcard_name(p): "[^/]+" for p in parameters},
+        constraints=_constraints(grid.build),
         installs=tuple(map(outputs.manifest, recipes)),
         values=values,
         requests={key: experiment.build_request(own, given) for key, given in values.items()},
@@ -249,7 +229,57 @@ def _build_rule(
     )
 
 
-def values_of(
+def prepare_rule(outputs: Outputs, experiment: Experiment, grid: Grid, step: Step) -> BuildRule:
+    """The rule of a `prepare` script. It has the recipes that all points share, and the code of the
+    working tree."""
+    freeze = outputs.freeze
+    common = requirements_at(fixed(grid.requirements), {})
+    recipes = freeze.recipes(common, f"{experiment.file}: batch {grid.batch}")
+    shared = step == experiment.prepare and _has_no_more_recipes(freeze, experiment, grid)
+    name, owner = _named("prepare", experiment, grid, shared)
+    key = digest_of(
+        {
+            "prepare": code_digest(freeze, experiment, step),
+            "installs": list(map(outputs.key, recipes)),
+            "load_environment": freeze.machine.load_env_on_machine,
+        }
+    )
+    return BuildRule(
+        name=outputs.take(name, f"the prepare script of {owner}"),
+        experiment=experiment,
+        batch="" if shared else grid.batch,
+        phase=step,
+        output=_output(outputs.place("prepared", name, key), step, "prepared.json"),
+        constraints=_constraints(step),
+        installs=tuple(map(outputs.manifest, recipes)),
+        values=_values_of(grid.points, step.depend_params),
+    )
+
+
+def _has_no_more_recipes(freeze: Freeze, experiment: Experiment, grid: Grid) -> bool:
+    return grid.requirements == experiment.requirements_on(freeze.machine_name)
+
+
+def _named(kind: str, experiment: Experiment, grid: Grid, shared: bool) -> tuple[str, str]:
+    """The name of a rule that batches may share, and whose it is."""
+    label = f"{kind}_{identifier(experiment.name)}"
+    if shared:
+        return label, experiment.file
+    return f"{label}_{identifier(grid.batch)}", f"batch {grid.batch} of {experiment.file}"
+
+
+def _output(directory: str, phase: Phase | Step, name: str) -> str:
+    parts = [f"{p}~{{{wildcard_name(p)}}}" for p in phase.depend_params]
+    return "/".join([directory, *parts, name])
+
+
+def _constraints(phase: Phase | Step) -> dict[str, str]:
+    # Batches share a rule, each with values of its own: any value is allowed that does not contain
+    # a directory separator.
+    return {wildcard_name(p): "[^/]+" for p in phase.depend_params}
+
+
+def _values_of(
     points: Iterable[Point], parameters: Sequence[str]
 ) -> dict[tuple[str, ...], Mapping[str, str]]:
     """The values that some parameters have together, by their texts in file names."""

@@ -148,7 +148,7 @@ class ProjectPaths:
         return InstallPaths(self.recipe(machine, dependency, recipe) / name_of("install", digest))
 
     def current_install(self, machine: str, dependency: str, recipe: str) -> Path:
-        """A symbolic link to the installation in use, switched by one rename."""
+        """A file with the name of the installation in use, replaced by one rename."""
         return self.recipe(machine, dependency, recipe) / "current"
 
     def newest_install_log(self, machine: str, dependency: str, recipe: str) -> Path | None:
@@ -251,7 +251,7 @@ class WorkingPaths:
 
     @staticmethod
     def remembered(file: Path) -> Path:
-        """A copy of a file that represents an installation or a build, beside that file.
+        """A copy of a file that represents an installation, beside that file.
 
         The copy stays when the file is deleted, because Snakemake does not know it.
         """

@@ -6,11 +6,11 @@ $KOCHI_FREEZE names the freeze of the run. People type `kochi` or `snakemake` in
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import KochiError, PhaseError, told
 from snakemake_kochi.files import (
@@ -20,7 +20,6 @@ from snakemake_kochi.files import (
     write_file,
 )
 from snakemake_kochi.paths import BuildPaths, InstallPaths, WorkingPaths
-from snakemake_kochi.phases.arguments import Options, run_options
 from snakemake_kochi.phases.batch_freeze import load_batch_freeze
 from snakemake_kochi.phases.keep import keep_failure, keep_result
 from snakemake_kochi.phases.launcher import placement_of
@@ -40,19 +39,10 @@ from snakemake_kochi.phases.run import CopyError, run_identity, run_task
 from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
 from snakemake_kochi.project.values import CODE, parse_assignment
 
-if TYPE_CHECKING:
-    import argparse
-
-_OLD = 10**9  # nanoseconds since the epoch: before any result
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one phase; exit status 1 and a message when it fails."""
-    words = sys.argv[1:] if arguments is None else arguments
-    if (options := run_options(words)) is not None:
-        options.phase, options.output_of = _run, _record_of
-    else:
-        options = make_parser().parse_args(words, Options())
+    options = make_parser().parse_args(arguments)
     clean_up_on_sigterm()
     output = options.output_of(options)
     forget_failure(output)
@@ -72,7 +62,7 @@ def _fail(output: Path, error: KochiError) -> int:
 
 
 # Imported where it is used: the runs, of which there are thousands, need neither YAML nor git.
-def _install(file: Path, options: Options) -> None:
+def _install(file: Path, options: argparse.Namespace) -> None:
     from snakemake_kochi.phases.freeze import load_freeze
     from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE, install_recipe
     from snakemake_kochi.project.recipes import Requirement
@@ -84,10 +74,12 @@ def _install(file: Path, options: Options) -> None:
     installs = install_recipe(
         freeze,
         recipe,
-        _installs(options.depends),
+        _installs(file, options.depends),
         again=_is_asked(AGAIN_VARIABLE, options.requirement),
         before=before,
-        newest=_is_asked(NEWEST_VARIABLE, options.requirement),
+        # What is gone is made again as it was: finished work is based on it.
+        newest=_is_asked(NEWEST_VARIABLE, options.requirement)
+        and (before is None or is_there(before.prefix)),
     )
     for file in (remembered, options.manifest):
         write_manifest(file, freeze.machine_name, installs)
@@ -99,60 +91,37 @@ def _is_asked(variable: str, requirement: str) -> bool:
     return requirement in os.environ.get(variable, "").split()
 
 
-def _build(file: Path, options: Options) -> None:
-    _note(options, _built(file, options))
+def _build(file: Path, options: argparse.Namespace) -> None:
+    write_build(options.output, _made(file, options, options.kind))
 
 
-def _note(options: Options, build: Build) -> None:
-    # As old as its newest installation: what else determines it is in its name. See `_restore_age`
-    # in library/outputs.py.
-    made = max((os.stat(each).st_mtime_ns for each in options.installs), default=_OLD)
-    for path in (WorkingPaths.remembered(options.output), options.output):
-        write_build(path, build)
-        os.utime(path, ns=(made, made))
-
-
-def _built(file: Path, options: Options) -> Build:
-    from snakemake_kochi.phases.build import build_experiment
+def _made(file: Path, options: argparse.Namespace, kind: str) -> Build:
+    """What the script `build` or `prepare` of a batch makes."""
+    from snakemake_kochi.phases.build import build_experiment, prepare_batch
     from snakemake_kochi.phases.freeze import load_freeze
-
-    freeze = load_freeze(file)
-    experiment = freeze.experiment(options.experiment)
-    batch = experiment.batch(options.batch) if options.batch else None
-    phase = batch.build if batch else experiment.build
-    parameters = _parameters(options.parameters)
-    code = parameters.get(CODE, options.code) if batch and batch.has_code else options.code
-    variables = phase.environment(parameters)
-    installs = _installs(options.installs)
-    timeout = experiment.build_request(options.batch, parameters).timeout
-    return build_experiment(freeze.at(code), experiment, phase, variables, installs, timeout)
-
-
-def _prepare(file: Path, options: Options) -> None:
-    _note(options, _prepared(file, options))
-
-
-def _prepared(file: Path, options: Options) -> Build:
-    from snakemake_kochi.phases.freeze import load_freeze
-    from snakemake_kochi.phases.preparation import prepare_batch
     from snakemake_kochi.project.requirements import fixed, requirements_at
 
     freeze = load_freeze(file)
     experiment = freeze.experiment(options.experiment)
     batch = experiment.batch(options.batch) if options.batch else None
-    step = (batch or experiment).prepare
-    assert step is not None
-    variables = step.environment(_parameters(options.parameters))
-    # In place of a run, it has the recipes of a point, of which some may be its own.
-    wanted = experiment.requirements_on(freeze.machine_name, batch.requirements if batch else ())
-    shared = freeze.recipes(requirements_at(fixed(wanted), {}), experiment.file)
-    names = set(map(str, shared))
-    installs = _installs(options.installs)
-    own = tuple(each for each in installs if f"{each.dependency}:{each.recipe}" in names)
-    return prepare_batch(freeze, experiment, step, variables, own)
+    step, parameters = (batch or experiment).prepare, _parameters(options.parameters)
+    installs = _installs(file, options.installs)
+    if kind == "prepare" and step is not None:
+        # In place of a run, it has the recipes of a point, of which some may be its own.
+        extra = batch.requirements if batch else ()
+        wanted = fixed(experiment.requirements_on(freeze.machine_name, extra))
+        shared = freeze.recipes(requirements_at(wanted, {}), experiment.file)
+        names = set(map(str, shared))
+        own = tuple(each for each in installs if f"{each.dependency}:{each.recipe}" in names)
+        return prepare_batch(freeze, experiment, step, step.environment(parameters), own)
+    phase = batch.build if batch else experiment.build
+    code = parameters.get(CODE, options.code) if batch and batch.has_code else options.code
+    timeout = experiment.build_request(options.batch, parameters).timeout
+    variables = phase.environment(parameters)
+    return build_experiment(freeze.at(code), experiment, phase, variables, installs, timeout)
 
 
-def _run(file: Path, options: Options) -> None:
+def _run(file: Path, options: argparse.Namespace) -> None:
     parameters = _parameters(options.parameters)
     freeze = load_batch_freeze(file, options.experiment, options.batch).at(parameters)
     point = freeze.point(parameters, options.duplicate)
@@ -180,23 +149,23 @@ def _run(file: Path, options: Options) -> None:
         timeout=options.timeout,
         placement=placement,
     )
-    installs = _installs(options.installs)
+    installs = _installs(file, options.installs)
     build = read_build(options.build)
     if not note_use(BuildPaths(build.tree.parent).manifest):
         # Finished work needs none; this one was forced to run.
-        build = _built(file, options)
+        build = _made(file, options, "build")
     prepared = None
     if options.prepared is not None:
         prepared = read_build(options.prepared)
         if not note_use(BuildPaths(prepared.tree.parent).manifest):
-            prepared = _prepared(file, options)
+            prepared = _made(file, options, "prepare")
     try:
         try:
             record = run_task(freeze, task, build, installs, outputs, prepared)
         except CopyError:
             # It may have been deleted just now. Under its lock it is found or made again.
-            build = _built(file, options)
-            prepared = _prepared(file, options) if prepared else None
+            build = _made(file, options, "build")
+            prepared = _made(file, options, "prepare") if prepared else None
             record = run_task(freeze, task, build, installs, outputs, prepared)
     except PhaseError as error:
         if error.record is not None:
@@ -206,21 +175,20 @@ def _run(file: Path, options: Options) -> None:
     keep_result(freeze, record, outputs)
 
 
-def _record_of(options: Options) -> Path:
-    return Path(options.record)
+def _installs(freeze: Path, manifests: Sequence[Path]) -> tuple[Install, ...]:
+    """The installations of some manifests; those that are gone are made again.
 
-
-def _installs(manifests: Sequence[Path]) -> tuple[Install, ...]:
-    """Raises PhaseError when an installation is gone."""
+    Raises PhaseError when that is not possible.
+    """
     installs = merge(read_manifest(path) for path in manifests)
-    gone = [f"-d {each.dependency}:{each.recipe}" for each in installs if not is_there(each.prefix)]
     for install in installs:
-        note_use(InstallPaths(Path(install.prefix).parent).manifest)
-    if gone:
-        raise PhaseError(
-            f"installations are gone: {', '.join(each[3:] for each in gone)}",
-            f"Type: kochi install {' '.join(gone)}",
-        )
+        if is_there(install.prefix):
+            note_use(InstallPaths(Path(install.prefix).parent).manifest)
+        else:
+            from snakemake_kochi.phases.freeze import load_freeze
+            from snakemake_kochi.phases.install import install_again
+
+            install_again(load_freeze(freeze), install, installs)
     return installs
 
 
@@ -229,11 +197,6 @@ def _parameters(assignments: Sequence[str]) -> dict[str, str]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the arguments. To make it takes as long as a third of a short run, and to use
-    it, a tenth."""
-    # Imported here: runs do not need it, and copies are made faster of a smaller process.
-    import argparse
-
     parser = argparse.ArgumentParser(prog="python -m snakemake_kochi.phases", description=__doc__)
     phases = parser.add_subparsers(required=True)
     install = phases.add_parser("install")
@@ -242,14 +205,12 @@ def make_parser() -> argparse.ArgumentParser:
     install.add_argument("--depends", type=Path, nargs="*", default=[])
     install.add_argument("--manifest", type=Path, required=True)
     install.add_argument("--activation", type=Path, required=True)
-    build = phases.add_parser("build")
-    build.set_defaults(phase=_build, output_of=lambda options: options.output)
-    build.add_argument("--output", type=Path, required=True)
-    prepare = phases.add_parser("prepare")
-    prepare.set_defaults(phase=_prepare, output_of=lambda options: options.output)
-    prepare.add_argument("--output", type=Path, required=True)
+    build, prepare = phases.add_parser("build"), phases.add_parser("prepare")
+    for each, kind in ((build, "build"), (prepare, "prepare")):
+        each.set_defaults(phase=_build, kind=kind, output_of=lambda options: options.output)
+        each.add_argument("--output", type=Path, required=True)
     run = phases.add_parser("run")
-    run.set_defaults(phase=_run, output_of=_record_of)
+    run.set_defaults(phase=_run, output_of=lambda options: options.record)
     run.add_argument("--duplicate", type=int, required=True)
     run.add_argument("--rerun-of", default="", help="identity of the record to repeat")
     run.add_argument("--resource", action="append", default=[], metavar="NAME=NUMBER")

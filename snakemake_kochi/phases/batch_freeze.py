@@ -7,27 +7,25 @@ larger the grid, and a batch the square of that.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.confidential import is_secret_variable
-from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.project.grid import Artifact, Batch, Isolation, Phase, Point, PointTexts
 from snakemake_kochi.project.launchers import Launchers
+from snakemake_kochi.project.preparation import Step
 from snakemake_kochi.project.values import CODE, encode_component
 
 if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
     from snakemake_kochi.project.experiment import Experiment
-    from snakemake_kochi.project.preparation import Step
     from snakemake_kochi.project.recipes import Recipe
 
 BATCH_FREEZE_VERSION = 9
@@ -122,11 +120,6 @@ class BatchFreeze:
             return self
         return replace(self, **code, configuration=self.snapshot)
 
-    def find_once(self) -> None:
-        """Find what is found once for all points, and kept. Raises OSError and KochiError."""
-        _ = self.paths, self._texts
-        find_lock_settings(self.paths.machine(self.machine_name))
-
     @property
     def repository(self) -> Path:
         return Path(self.directory)
@@ -150,34 +143,14 @@ class BatchFreeze:
         return self._texts.point(FrozenDict(parameters), self.batch, duplicate, encoded)
 
 
-# What `remember` has read, by the arguments of `load_batch_freeze`.
-_known: dict[tuple[Path, str, str], BatchFreeze] = {}
-
-
-def batch_freeze_file(freeze: Path, experiment: str, batch: str) -> Path:
-    return ProjectPaths.batch_freeze(freeze, digest_of([BATCH_FREEZE_VERSION, experiment, batch]))
-
-
-def remember(freeze: Path, experiment: str, batch: str) -> bool:
-    """Read the part of a freeze for a batch, as `load_batch_freeze`, for the processes that are
-    forked from this one, and forget what was remembered; return whether it could be read."""
-    _known.clear()
-    file, key = batch_freeze_file(freeze, experiment, batch), (freeze, experiment, batch)
-    with suppress(OSError, KochiError):
-        found = _known[key] = _from_json(file, read_json(file, BATCH_FREEZE_VERSION))
-        found.find_once()
-    return key in _known
-
-
 def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
     """The part of a freeze for a batch; `freeze` and `experiment` name their files.
 
     The first run of a batch writes it. Raises DamagedFileError; and, as `load_freeze`,
     NameNotFoundError and ConfigError when it does not exist yet.
     """
-    if (known := _known.get((freeze, experiment, batch))) is not None:
-        return known
-    file = batch_freeze_file(freeze, experiment, batch)
+    key = digest_of([BATCH_FREEZE_VERSION, experiment, batch])
+    file = ProjectPaths.batch_freeze(freeze, key)
     try:
         return _from_json(file, read_json(file, BATCH_FREEZE_VERSION))
     except FileNotFoundError:
@@ -195,26 +168,18 @@ def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
 def _from_json(file: Path, data: dict[str, Any]) -> BatchFreeze:
     fields = {key: value for key, value in data.items() if key != "version"}
     try:
+        step = fields.pop("prepare")
         return BatchFreeze(
             build=_phase(fields.pop("build")),
             run=_phase(fields.pop("run")),
             artifacts=tuple(Artifact(**artifact) for artifact in fields.pop("artifacts")),
             recorded_variables=tuple(fields.pop("recorded_variables")),
-            prepare=_step(fields.pop("prepare")),
+            prepare=None if step is None else Step.from_json(step),
             launchers=Launchers(**fields.pop("launchers")),
             **fields,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{file}: not what a batch was frozen to ({error})") from error
-
-
-def _step(data: Mapping[str, Any] | None) -> Step | None:
-    if data is None:
-        return None
-    # Imported here: most batches have none.
-    from snakemake_kochi.project.preparation import Step
-
-    return Step.from_json(data)
 
 
 def _phase(data: Mapping[str, Any]) -> Phase:

@@ -1,9 +1,11 @@
-"""Building an experiment: a source tree of the snapshot, with the products of the build script."""
+"""Builds: source trees of the snapshot with the products of the build script; and what `prepare`
+scripts make, which is named by what determines it, too, so that batches share it."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import last_lines, make_directory, note_use, to_json, write_last
@@ -21,8 +23,10 @@ from snakemake_kochi.phases.script import (
 )
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Phase
+from snakemake_kochi.project.preparation import Step
 from snakemake_kochi.snapshot import Entry, digest_sources, materialise, select_sources
 
+PREPARED_VARIABLE = "KOCHI_PREPARED"
 # Files that are no code of an experiment, unless its `sources:` say otherwise: Kochi's own files,
 # the workflow and its documentation. Patterns as in .gitignore.
 NOT_SOURCES = (
@@ -78,11 +82,36 @@ def describe_build(
         "sources": digest_sources(freeze.entries, *_source_patterns(freeze, experiment)),
         "script": phase.script,
         "strict": phase.strict,
-        **describe_surroundings(freeze, variables, installs),
+        **_describe_surroundings(freeze, variables, installs),
     }
 
 
-def describe_surroundings(
+def describe_preparation(
+    freeze: Freeze,
+    experiment: Experiment,
+    step: Step,
+    variables: Mapping[str, str],
+    installs: Sequence[Install],
+) -> dict[str, object]:
+    """What determines what a `prepare` script makes; as `describe_build`."""
+    return {
+        "prepare": code_digest(freeze, experiment, step),
+        **_describe_surroundings(freeze, variables, installs),
+    }
+
+
+def code_digest(freeze: Freeze, experiment: Experiment, step: Step) -> str:
+    """A digest of a `prepare` script and of the files that determine it."""
+    files: Sequence[Entry] = ()
+    if step.sources is None:
+        files = source_files(freeze, experiment)
+    elif step.sources:
+        files = select_sources(freeze.entries, step.sources)
+    sources = [(entry.path, entry.object, entry.mode) for entry in files]
+    return digest_of({"script": step.script, "strict": step.strict, "sources": sources})
+
+
+def _describe_surroundings(
     freeze: Freeze, variables: Mapping[str, str], installs: Sequence[Install]
 ) -> dict[str, object]:
     """What determines what a script makes, beside the script and the files that it reads.
@@ -113,59 +142,104 @@ def build_experiment(
     place = freeze.paths.build(freeze.machine_name, digest_of(description))
 
     def make() -> dict[str, object]:
-        materialise(freeze.paths.store, freeze.snapshot.tree, place.tree)
-        give_repository(freeze.git_directory, place.tree)
-        environment = Environment(
-            freeze.machine.load_env_on_machine, installs, {**variables, **own_variables(freeze)}
+        record = _execute(
+            *(freeze, experiment, "build", phase, place, place.tree, variables, installs, timeout)
         )
-        with scratch_directory(freeze.workspaces) as scratch, Stopwatch() as watch:
-            container, wrapper = None, tuple[str, ...]()
-            if phase.isolation is not None:
-                from snakemake_kochi.phases.isolation import Container
+        # A run of another commit may use the same build: it gets its own .git.
+        give_repository(None, place.tree)
+        return {"experiment": experiment.file, "snapshot": freeze.snapshot.tree, **record}
 
-                container = Container(
-                    phase.isolation,
-                    freeze.machine.isolation,
-                    *(place.tree, scratch, installs),
-                    trees=(),
-                    key=f"{experiment.file}: build",
-                )
-                environment, wrapper = container.around(environment)
+    return _make_once(freeze, place, description, make)
+
+
+def prepare_batch(
+    freeze: Freeze,
+    experiment: Experiment,
+    step: Step,
+    variables: Mapping[str, str],
+    installs: Sequence[Install],
+) -> Build:
+    """Run a `prepare` script, unless what it makes exists already.
+
+    The script runs in a private copy of the snapshot, which is deleted afterwards. The `tree` of
+    what is returned is the directory that scripts find in $KOCHI_PREPARED. `variables`: as in
+    `describe_preparation`. Raises PhaseError when the script fails.
+    """
+    description = describe_preparation(freeze, experiment, step, variables, installs)
+    place = freeze.paths.prepared(freeze.machine_name, digest_of(description))
+
+    def make() -> dict[str, object]:
+        make_directory(place.tree)
+        given = {**variables, PREPARED_VARIABLE: str(place.tree)}
+        record = _execute(freeze, experiment, "prepare", step, place, None, given, installs)
+        return {"experiment": experiment.file, "script": step.script, **record}
+
+    return _make_once(freeze, place, description, make)
+
+
+def _execute(
+    freeze: Freeze,
+    experiment: Experiment,
+    kind: str,
+    step: Phase | Step,
+    place: BuildPaths,
+    tree: Path | None,
+    variables: Mapping[str, str],
+    installs: Sequence[Install],
+    timeout: float | None = None,
+) -> dict[str, str | float]:
+    """Execute a script in a copy of the snapshot, in `tree` or in a private directory; return when
+    and where."""
+    environment = Environment(
+        freeze.machine.load_env_on_machine,
+        installs,
+        {
+            **source_variables(freeze.snapshot.base, freeze.snapshot.dirty),
+            "KOCHI_MACHINE": freeze.machine_name,
+            **variables,
+        },
+    )
+    wrapper: tuple[str, ...] = ()
+    with scratch_directory(freeze.workspaces) as scratch:
+        directory = tree or scratch / "workspace"
+        materialise(freeze.paths.store, freeze.snapshot.tree, directory)
+        give_repository(freeze.git_directory, directory)
+        container = None
+        if isinstance(step, Phase) and step.isolation is not None:
+            from snakemake_kochi.phases.isolation import Container
+
+            container = Container(
+                step.isolation,
+                freeze.machine.isolation,
+                *(directory, scratch, installs),
+                trees=(),
+                key=f"{experiment.file}: {kind}",
+            )
+            environment, wrapper = container.around(environment)
+        with Stopwatch() as watch:
             ended = run_script(
-                phase.script,
-                f"build_{experiment.name}",
-                place.tree,
+                step.script,
+                f"{kind}_{experiment.name}",
+                directory,
                 environment,
-                phase.strict,
+                step.strict,
                 scratch,
                 output=place.log,
                 timeout=timeout,
                 wrapper=wrapper,
             )
-            if container is not None:
-                container.finish(ended, place.log)
-        if ended.has_failed:
-            raise PhaseError(
-                f"{experiment.file}: the build script {ended.how} in {place.tree}",
-                reason=ended.reason("the build script"),
-                output=last_lines(place.log, LAST_LINES),
-            )
-        # A run of another commit may use the same build: it gets its own .git.
-        give_repository(None, place.tree)
-        return {"experiment": experiment.file, "snapshot": freeze.snapshot.tree, **watch.record}
-
-    return make_once(freeze, place, description, make)
+        if container is not None:
+            container.finish(ended, place.log)
+    if ended.has_failed:
+        raise PhaseError(
+            f"{experiment.file}: the {kind} script {ended.how}\nIts output is in {place.log}",
+            reason=ended.reason(f"the {kind} script"),
+            output=last_lines(place.log, LAST_LINES),
+        )
+    return watch.record
 
 
-def own_variables(freeze: Freeze) -> dict[str, str]:
-    """What a script learns of its code and its machine."""
-    return {
-        **source_variables(freeze.snapshot.base, freeze.snapshot.dirty),
-        "KOCHI_MACHINE": freeze.machine_name,
-    }
-
-
-def make_once(
+def _make_once(
     freeze: Freeze,
     place: BuildPaths,
     description: Mapping[str, object],

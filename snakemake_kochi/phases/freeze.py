@@ -295,28 +295,19 @@ def load_freeze(file: Path) -> Freeze:
             "Was it deleted, by `kochi clean` or with KOCHI_ROOT? Start the run again.",
         ) from None
     try:
+        own = {key: value for key, value in data.items() if key != "version"}
         return Freeze(
             file=file,
-            root=Root(Path(data["root"])),
-            directory=Path(data["directory"]),
-            machine_name=data["machine"],
-            snapshot=Snapshot(**data["snapshot"]),
-            config_file=Path(data["config_file"]),
-            config=data["config"],
-            common=tuple(CommonFile(**each) for each in data.get("common", ())),
-            experiments=data["experiments"],
-            sources=data["sources"],
-            without_source=data.get("without_source", {}),
-            diff=data.get("diff", ""),  # written by an earlier release
-            git_directory=data.get("git_directory"),
-            source_trees=data.get("source_trees", {}),
-            rerun=Rerun.of(data["rerun"]) if "rerun" in data else None,
-            facts=data.get("facts", {}),
-            without_facts=data.get("without_facts", ""),
-            tables=data.get("tables", {}),
-            revisions=tuple(data.get("revisions", ())),
-            codes={code: Code.of(each) for code, each in data.get("codes", {}).items()},
-            without_code=data.get("without_code", {}),
+            root=Root(Path(own.pop("root"))),
+            directory=Path(own.pop("directory")),
+            machine_name=own.pop("machine"),
+            snapshot=Snapshot(**own.pop("snapshot")),
+            config_file=Path(own.pop("config_file")),
+            common=tuple(CommonFile(**each) for each in own.pop("common")),
+            rerun=Rerun.of(own.pop("rerun")) if "rerun" in own else None,
+            revisions=tuple(own.pop("revisions", ())),
+            codes={code: Code.of(each) for code, each in own.pop("codes", {}).items()},
+            **own,
         )
     except (KeyError, TypeError) as error:
         raise DamagedFileError(f"{file}: not a freeze ({error})") from error

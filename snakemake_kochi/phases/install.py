@@ -6,24 +6,20 @@ use.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import (
-    LINK_REFUSED,
     answered,
     is_there,
     last_lines,
-    link_atomically,
     make_directory,
     note_use,
     read_json,
@@ -44,7 +40,7 @@ from snakemake_kochi.phases.products import (
 from snakemake_kochi.phases.script import Environment, Stopwatch, run_script, scratch_directory
 from snakemake_kochi.phases.sources import determining, fetch, find_source
 from snakemake_kochi.project.machines import Machine
-from snakemake_kochi.project.recipes import Recipe
+from snakemake_kochi.project.recipes import Recipe, Requirement
 
 # Recipes, as DEPENDENCY:RECIPE and separated by blanks: those to install again, and those to
 # install from the newest commit of their repositories.
@@ -103,8 +99,25 @@ def install_recipe(
         else:
             _install(freeze, recipe, dependencies, install, place, lock)
         if freeze.rerun is None:  # else it may be an old one, which is not for `kochi run`
-            _make_current(place, paths.current_install(machine, recipe.dependency, recipe.name))
+            current = paths.current_install(machine, recipe.dependency, recipe.name)
+            write_atomically(current, os.fsencode(name))
     return merge([*[(dependency,) for dependency in dependencies], (install,)])
+
+
+def install_again(freeze: Freeze, install: Install, others: Sequence[Install]) -> None:
+    """Make an installation again whose prefix is gone; `others` are those on which it may depend.
+
+    Raises PhaseError if this is no place to install it, or if the same one cannot be made any more.
+    """
+    recipe = freeze.project.recipe(Requirement(install.dependency, install.recipe, None))
+    needed = {str(each.dependency) for each in recipe.depends}
+    below = [each for each in others if each.dependency in needed]
+    is_here = not freeze.machine.installs_on_login_node(recipe.on_machine)
+    if not is_here or install not in install_recipe(freeze, recipe, below, before=install):
+        raise PhaseError(
+            f"the installation of {recipe} in {install.prefix} is gone",
+            _line_to_type([str(recipe)]),
+        )
 
 
 def recipe_description(machine: Machine, recipe: Recipe) -> dict[str, object]:
@@ -252,8 +265,8 @@ def _install(
             timeout=recipe.request.timeout,
         )
     if ended.has_failed:
-        link = freeze.paths.current_install(freeze.machine_name, recipe.dependency, recipe.name)
-        good = is_there(link)
+        current = freeze.paths.current_install(freeze.machine_name, recipe.dependency, recipe.name)
+        good = is_there(current)
         raise PhaseError(
             f"{recipe}: the install script {ended.how} in {place.source}; its output is in "
             f"{place.log}",
@@ -273,27 +286,13 @@ def _install(
     write_last(place.manifest, to_json(manifest), place.directory)
 
 
-def _make_current(place: InstallPaths, link: Path) -> None:
-    """Switch the link to an installation by one rename: it always leads to a complete one."""
+def _current_place(current: Path) -> InstallPaths | None:
+    """The installation in use, of which a file has the name: it is replaced by one rename, and
+    always names a complete one."""
     try:
-        link_atomically(link, place.directory)
-    except OSError as error:
-        if error.errno not in LINK_REFUSED:
-            raise
-        # A filesystem without symbolic links: a file with the name.
-        write_atomically(link, os.fsencode(place.directory.name))
-
-
-def _current_place(link: Path) -> InstallPaths | None:
-    try:
-        name = answered(partial(os.readlink, link))
+        return InstallPaths(current.with_name(os.fsdecode(answered(current.read_bytes))))
     except FileNotFoundError:
         return None
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        name = os.fsdecode(answered(link.read_bytes))
-    return InstallPaths(link.with_name(name))
 
 
 def _current_record(
@@ -301,8 +300,7 @@ def _current_record(
 ) -> dict[str, Any] | None:
     """The record of the installation in use (its manifest's keys, node, started as ISO time,
     seconds), or None when the recipe is not installed."""
-    link = paths.current_install(machine, dependency, recipe)
-    place = _current_place(link)
+    place = _current_place(paths.current_install(machine, dependency, recipe))
     if place is None or not is_there(place.prefix):
         return None
     try:
@@ -352,8 +350,8 @@ def current_digests(paths: ProjectPaths, machine: str) -> set[tuple[str, str, st
     """
     found = set()
     for place in paths.recipes(machine):
-        link = paths.current_install(machine, place.parent.name, place.name)
-        if (current := _current_place(link)) is None:
+        file = paths.current_install(machine, place.parent.name, place.name)
+        if (current := _current_place(file)) is None:
             continue
         found.add((place.parent.name, place.name, current.directory.name))
         with suppress(FileNotFoundError):

@@ -25,7 +25,7 @@ from typing import NoReturn
 
 from snakemake_kochi.errors import KochiError, ScriptError, told
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
-from snakemake_kochi.phases.build import build_experiment
+from snakemake_kochi.phases.build import build_experiment, prepare_batch
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
 from snakemake_kochi.phases.install import read_install
 from snakemake_kochi.phases.interactive import TERMINAL_VARIABLES, commands_of, shell_script
@@ -191,9 +191,6 @@ def _run_experiment(
     )
     prepared = None
     if (step := experiment.prepare) is not None:
-        # Imported here: few experiments have such a script.
-        from snakemake_kochi.phases.preparation import prepare_batch
-
         prepared = prepare_batch(
             freeze, experiment, step, step.environment(point.parameters), installs
         )

@@ -152,21 +152,17 @@ def commit_journal(
 
     `large`: see `journal`.
     """
-    with _not_now():
-        _commit_rest(repository, paths, machine, large)
-
-
-def _commit_rest(repository: Path, paths: ProjectPaths, machine: str, large: int | None) -> None:
     from snakemake_kochi.artifacts.committer import commit_in_burst, commit_missing
     from snakemake_kochi.artifacts.replaced import take_replaced
 
-    keep_unfinished(paths, machine)
-    if pending(paths, machine):
-        commit_in_burst(repository, paths, machine, _PATIENCE)
-    if count := commit_missing(repository, paths, machine, _PATIENCE, large=large):
-        print(f"kochi: committed {told_missed(count, machine)}", file=sys.stderr)
-    if (replaced := take_replaced(paths, machine)) is not None:
-        print(f"kochi: {replaced.describe()}", file=sys.stderr)
+    with _not_now():
+        keep_unfinished(paths, machine)
+        if pending(paths, machine):
+            commit_in_burst(repository, paths, machine, _PATIENCE)
+        if count := commit_missing(repository, paths, machine, _PATIENCE, large=large):
+            print(f"kochi: committed {told_missed(count, machine)}", file=sys.stderr)
+        if (replaced := take_replaced(paths, machine)) is not None:
+            print(f"kochi: {replaced.describe()}", file=sys.stderr)
 
 
 def _is_repository(directory: Path) -> bool:

@@ -6,11 +6,21 @@ several nodes they are bound to cores.
 
 from __future__ import annotations
 
+import os
+import platform
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.files import read_file, write_file
 from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.phases.ending import Usage
 from snakemake_kochi.project.launchers import MPIRUN, NO_LAUNCHER, Launcher, Launchers
+from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.schedulers.launchers import LAUNCHERS, Shape
 
 # Of resources of a point, those that say what a launcher starts.
@@ -125,3 +135,145 @@ def shape_of(
         ),
         tasks,
     )
+
+
+_NOT_FOUND = 127
+_KEYS = {"Cpus_allowed_list": "cpus", "Mems_allowed_list": "memory_nodes"}
+
+
+def _own() -> dict[str, Any]:
+    """What the kernel allows the calling process, and so a script that it starts."""
+    found: dict[str, Any] = {"cpus": None, "memory_nodes": None, "memory_policy": None}
+    with suppress(OSError):
+        for line in read_file("/proc/self/status").decode("utf-8", "replace").splitlines():
+            key, _, value = line.partition(":")
+            if key in _KEYS:
+                found[_KEYS[key]] = value.strip()
+    with suppress(OSError, IndexError), open("/proc/self/numa_maps", "rb", buffering=0) as maps:
+        found["memory_policy"] = maps.read(200).split()[1].decode()
+    return found
+
+
+@dataclass(frozen=True)
+class Started:
+    """How a run's script is started. `before`: lines for bash. `variables`: for its environment.
+    `described`: the launcher for the record, if any. `binding`: for the record, what the kernel
+    allows the script. `missing`: what to say without the launcher's program, and
+    `missing_file` is there then."""
+
+    variables: Mapping[str, str]
+    before: str = ""
+    described: Mapping[str, Any] | None = None
+    # A script has what its parent has. Reading it there costs the run no time.
+    binding: Mapping[str, Any] = field(default_factory=_own)
+    missing: str = field(default="", repr=False)
+    missing_file: Path = Path()
+    counts_tasks: bool = False
+
+    def check(self, status: int) -> None:
+        """Raise PhaseError if a script that ended with this status could not begin."""
+        if status == _NOT_FOUND and self.missing_file.exists():
+            message, _, hint = self.missing.partition("\n")
+            raise PhaseError(message, hint)
+
+    def own_seconds(self, usage: Usage | None) -> float | None:
+        """The CPU time of the run on this node, from that of the script; None if not known."""
+        # Tasks of a scheduler's launcher are no children of the script, and those of a template
+        # may not be.
+        if usage is None or not (self.described is None or self.counts_tasks):
+            return None
+        return usage.user_seconds + usage.system_seconds
+
+
+def start(placement: Placement, machine: str, exclusive: bool, directory: Path) -> Started:
+    """Prepare the start of a run's script.
+
+    `directory`: private to the run. `exclusive`: the job has its worker to itself. Raises
+    PhaseError if it cannot have its tasks.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    # A job on several nodes has an allocation to itself, also if it is not exclusive otherwise.
+    exclusive = exclusive or placement.resources.get("nodes", 1) > 1
+    hosts = _hosts(exclusive, len(cpus))
+    allocation = own_allocation(os.environ)
+    granted = allocation.tasks if allocation is not None and exclusive else []
+    launcher = placement.launcher
+    try:
+        shape, tasks = shape_of(placement.resources, len(hosts), granted)
+    except ValueError as error:
+        raise PhaseError(
+            f"{error}: {', '.join(hosts)}",
+            f"On machine {machine}, correct 'nodes' in the resources of the run.",
+        ) from error
+    if not placement.resources and not launcher.starts_tasks:
+        tasks = list(hosts.values())
+    used = dict(zip(hosts, tasks, strict=False))
+    host_file = directory / "hosts"
+    lines = "".join(f"{host} slots={number}\n" for host, number in used.items())
+    write_file(host_file, lines.encode())
+    variables = {
+        "KOCHI_LAUNCH": "",
+        "KOCHI_NODELIST": ",".join(used),
+        "KOCHI_HOSTFILE": str(host_file),
+    }
+    if not launcher.starts_tasks:
+        return Started(variables)
+    _check_scheduler(launcher, machine)
+    if len(str(directory).split()) != 1:
+        raise PhaseError(
+            f"the launcher {launcher.name} cannot be used, because bash splits $KOCHI_LAUNCH at "
+            f"blanks, and {directory} has some",
+            "Set KOCHI_ROOT, or kochi_root of the machine, to a directory without blanks.",
+        )
+    slots = ",".join(f"{host}:{number}" for host, number in used.items())
+    line = line_of(launcher, shape, Files(variables["KOCHI_NODELIST"], slots, str(host_file)))
+    variables["KOCHI_LAUNCH"] = line
+    if allocation is not None:
+        variables |= allocation.variables_for(tasks)
+    program = line.split()[0]
+    missing = directory / "missing"
+    return Started(
+        variables,
+        f"type -P -- {shlex.quote(program)} > /dev/null || "
+        f"{{ : > {shlex.quote(str(missing))}; exit {_NOT_FOUND}; }}\n",
+        {
+            "name": launcher.name,
+            "line": line,
+            "nodes": shape.nodes,
+            "tasks": shape.tasks,
+            "cpus_per_task": shape.cpus_per_task or None,
+        },
+        missing=f"the launcher {launcher.name} needs a program {program}, and there is none on "
+        f"{platform.node()}\nHave load_env_script of machine {machine} load it, or give it another "
+        f"launcher in kochi.yaml: machines: {machine}: launchers: {{{launcher.name}: ...}}",
+        missing_file=missing,
+        counts_tasks=launcher.text == MPIRUN,
+    )
+
+
+def _check_scheduler(launcher: Launcher, machine: str) -> None:
+    """Raise PhaseError if the launcher works only in allocations of a scheduler, and this job is in
+    none."""
+    known = LAUNCHERS.get(launcher.text)
+    if known is None:
+        return
+    allocation = own_allocation(os.environ)
+    if allocation is None or allocation.scheduler != known[1]:
+        raise PhaseError(
+            f"the launcher {launcher.text} works in allocations of {known[1]}, and this "
+            f"job on {platform.node()} is in none",
+            f"Give machine {machine} another one in kochi.yaml: machines: {machine}: launchers: "
+            f"{{{launcher.text}: mpirun}}; or use 'launcher: auto'.",
+        )
+
+
+def _hosts(exclusive: bool, cpus: int) -> dict[str, int]:
+    """The nodes of the job, each with its number of CPUs there; this one first."""
+    here = {platform.node(): cpus}
+    if not exclusive:
+        return here
+    with suppress(KeyError, OSError, ValueError):
+        lines = Path(os.environ["KOCHI_HOSTFILE"]).read_text("utf-8").splitlines()
+        pairs = (line.partition(" slots=")[::2] for line in lines)
+        return {host: int(number) for host, number in pairs} or here
+    return here

@@ -1,33 +1,29 @@
-"""The node on which a run runs, as far as the kernel shows it: hardware and settings.
+"""The node on which a run runs, as far as the kernel shows it: hardware and settings, and what
+disturbed the run: other processes, the state of the CPUs, too little memory.
 
-Each run reads it anew, the hardware once in a second, so it is read from /proc and /sys without a
-command; what is not readable (in a container, or on another architecture) is None.
+It is read from /proc and /sys without a command; what is not readable (in a container, or on
+another architecture) is None. proc_stat(5) counts CPU time in ticks of usually 10 ms, so about the
+processes beside a single short run nothing is said; the CPU time beside many is known in sum.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.cpu_lists import cpus_in
 from snakemake_kochi.files import read_file
+from snakemake_kochi.project.quiet import ANY, DEFAULTS, Thresholds
 
 _ROOT = Path("/")
 _CPUS = Path("sys/devices/system/cpu")
 _FIRST_CPU = 4096  # bytes of cpuinfo, which has a megabyte on a large node
-
-
-# What `remember_hardware` has read.
-_known: dict[str, Any] = {}
-
-
-def remember_hardware() -> None:
-    """Read the hardware for the processes that are forked from this one within a short time."""
-    _known.clear()
-    _known.update(hardware())
 
 
 def hardware(root: Path = _ROOT) -> dict[str, Any]:
@@ -36,8 +32,6 @@ def hardware(root: Path = _ROOT) -> dict[str, Any]:
     "architecture", "cpu_model" (text), "sockets", "cores", "threads" (logical CPUs that are
     online), "memory_mb" (MiB of the node, whatever the limit of the job).
     """
-    if _known and root is _ROOT:
-        return dict(_known)
     online = cpus_in(_text(root / _CPUS / "online"))
     return {
         "architecture": platform.machine(),
@@ -131,3 +125,124 @@ def _turbo(root: Path) -> bool | None:
         return no_turbo == "0"
     boost = _text(f"{root}/{_CPUS}/cpufreq/boost")
     return boost == "1" if boost in ("0", "1") else None
+
+
+_SHORTEST = 1.0  # seconds
+_MOST_PRESSURE = 1.0  # percent of the time in which processes may wait for memory
+_FIRST_LINE = 4096  # bytes of /proc/stat that have its line "cpu"
+# Of that line: user, nice, system, irq, softirq, steal.
+_BUSY_COLUMNS = (1, 2, 3, 6, 7, 8)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A moment on a node. `busy`: CPU seconds of all processes since the boot. `throttled`: times
+    since the boot. `stalled`: seconds since the boot in which a process waited for memory."""
+
+    moment: float
+    busy: float | None
+    throttled: int | None
+    stalled: float | None
+
+
+class Noise:
+    """Watches the node of a run from its creation on.
+
+    `count_jobs`: how many other jobs of Kochi run on this computer now.
+    """
+
+    def __init__(
+        self, root: Path = Path("/"), count_jobs: Callable[[], int | None] = lambda: None
+    ) -> None:
+        self._root = root
+        self._count_jobs = count_jobs
+        self._jobs = count_jobs()
+        self._before = _read(root)
+
+    def found(
+        self, own_seconds: float | None, system: Mapping[str, Any], thresholds: Thresholds
+    ) -> dict[str, Any]:
+        """For the record: what was seen since, and what is beyond the thresholds.
+
+        `own_seconds`: the CPU time of the run, None if not known. `system`: see `node.system`.
+        """
+        seen = _between(self._before, _read(self._root), own_seconds)
+        jobs = self._count_jobs()
+        known = None if jobs is None or self._jobs is None else max(jobs, self._jobs)
+        seen["other_jobs"] = known
+        limit = {**DEFAULTS, **thresholds}["load"]
+        seen["load_limit"] = None if limit == ANY else limit
+        return {"warnings": list(_warnings({**seen, **system}, thresholds)), **seen}
+
+
+def _read(root: Path) -> Reading:
+    return Reading(time.monotonic(), _busy(root), _throttled(root), _stalled(root))
+
+
+def _between(before: Reading, after: Reading, own: float | None) -> dict[str, Any]:
+    seconds = after.moment - before.moment
+    used_beside = load = pressure = None
+    if own is not None and before.busy is not None and after.busy is not None:
+        # Below 0 by up to a tick: in a sum of many these errors vanish.
+        used_beside = round(after.busy - before.busy - own, 3)
+    if seconds >= _SHORTEST:
+        if used_beside is not None:
+            load = round(max(0.0, used_beside) / seconds, 2)
+        if before.stalled is not None and after.stalled is not None:
+            pressure = round(100 * (after.stalled - before.stalled) / seconds, 1)
+    throttled = None
+    if before.throttled is not None and after.throttled is not None:
+        throttled = after.throttled - before.throttled
+    return {
+        "other_cpus": load,
+        "other_cpu_seconds": used_beside,
+        "memory_pressure": pressure,
+        "throttled": throttled,
+    }
+
+
+def _warnings(seen: Mapping[str, Any], given: Thresholds) -> Iterator[str]:
+    """Each begins with what it is about: the key of its threshold, if there is one."""
+    load, governor = (({**DEFAULTS, **given})[key] for key in ("load", "governor"))
+    used, pressure, throttled = (seen[n] for n in ("other_cpus", "memory_pressure", "throttled"))
+    if isinstance(load, int | float) and used is not None and used > load:
+        jobs = seen["other_jobs"]
+        beside = f", among them {jobs} other {'job' if jobs == 1 else 'jobs'} of Kochi"
+        yield f"load: other processes used {used} CPUs{beside if jobs else ''}"
+    if pressure is not None and pressure > _MOST_PRESSURE:
+        yield f"memory_pressure: processes waited for memory for {pressure} % of the time"
+    if throttled:
+        yield f"throttled: CPUs were throttled {throttled} times during the run"
+    if seen["governor"] is not None and governor not in (ANY, seen["governor"]):
+        yield f"governor: {seen['governor']}"
+
+
+def _busy(root: Path) -> float | None:
+    with (
+        suppress(OSError, ValueError, IndexError),
+        open(f"{root}/proc/stat", "rb", buffering=0) as stream,
+    ):
+        words = stream.read(_FIRST_LINE).partition(b"\n")[0].split()
+        return sum(int(words[column]) for column in _BUSY_COLUMNS) / os.sysconf("SC_CLK_TCK")
+    return None
+
+
+def _throttled(root: Path) -> int | None:
+    """How often the cores of this process's CPUs, and the chips, were throttled."""
+    total = None
+    for cpu in os.sched_getaffinity(0):
+        place = f"{root}/{_CPUS}/cpu{cpu}/thermal_throttle"
+        for name in ("core_throttle_count", "package_throttle_count"):
+            try:
+                total = (total or 0) + int(read_file(f"{place}/{name}"))
+            except (OSError, ValueError):
+                return total  # the kernel tells it of all CPUs or of none
+    return total
+
+
+def _stalled(root: Path) -> float | None:
+    with suppress(OSError, ValueError):
+        # some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS
+        first = read_file(f"{root}/proc/pressure/memory").partition(b"\n")[0]
+        return int(first.rpartition(b"total=")[2]) / 1e6
+    return None

@@ -25,9 +25,9 @@ from snakemake_kochi.files import (
 from snakemake_kochi.node_lock import HELD_VARIABLE, count_others, held
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.ending import STATUS_OF_TIMEOUT, Ended
-from snakemake_kochi.phases.facts import Facts
-from snakemake_kochi.phases.node import load_now
-from snakemake_kochi.phases.noise import Noise
+from snakemake_kochi.phases.facts import Facts, is_as_given, noted, noting
+from snakemake_kochi.phases.launcher import Started, start
+from snakemake_kochi.phases.node import Noise, load_now
 from snakemake_kochi.phases.printed import write_printed
 from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
 from snakemake_kochi.phases.record import (
@@ -48,8 +48,6 @@ from snakemake_kochi.phases.script import (
     scratch_directory,
     source_variables,
 )
-from snakemake_kochi.phases.tasks import Started, start
-from snakemake_kochi.phases.variables import is_as_given, noted, noting
 from snakemake_kochi.project.grid import Phase, Point
 from snakemake_kochi.schedulers.launchers import LAUNCHERS
 

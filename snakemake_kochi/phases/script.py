@@ -17,10 +17,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import IO
 
@@ -102,16 +101,7 @@ class Environment:
 
     def of_process(self) -> dict[str, str]:
         """The environment of the process that executes the preamble."""
-        return dict(self._of_process)
-
-    @cached_property
-    def _of_process(self) -> dict[str, str]:
         return ({} if self.is_whole else own_environment()) | dict(self.variables)
-
-    def sourced(self, scratch: Path) -> Path | None:
-        """The file for the preamble in a private directory; None if the start needs none."""
-        is_needed = self.load_environment or self.installs
-        return scratch / "environment.sh" if is_needed else None
 
     def preamble(self) -> str:
         """Bash that loads the machine's modules, exports the prefixes and activates the recipes.
@@ -157,19 +147,23 @@ def run_script(
     seconds the script is ended. What the pipeline of a successful script still writes is waited
     for, and so is every process that writes to one of the `files`.
     """
-    preamble, body = environment.sourced(scratch), scratch / f"{name}.sh"
+    is_loaded = environment.load_environment or environment.installs
+    preamble = scratch / "environment.sh" if is_loaded else None
+    body = scratch / f"{name}.sh"
     if preamble is not None:
         before += _noting_start(preamble)
         Path(f"{preamble}.end").unlink(missing_ok=True)  # of an earlier script in this directory
         write_file(preamble, environment.preamble().encode("utf-8", "surrogateescape"))
     write_file(body, f"{script}\n".encode("utf-8", "surrogateescape"))
-    command = [*wrapper, *starting(preamble, body, strict, before)]
+    # Sourced, not appended: bash then reports the user's script with its own line numbers.
+    first = _STOPPING if preamble is None else f". {shlex.quote(str(preamble))}"
+    lines = f"{first}\n{before}{mode_of(strict)}\n. {shlex.quote(str(body))}\n"
+    # $0 is the user's script. Without --norc, a bash with -c may read ~/.bashrc where SSH_CLIENT is
+    # set and SHLVL is not.
+    command = [*wrapper, "bash", "--norc", "-c", lines, str(body)]
     variables = environment.of_process()
     began = time.time()
-    if output is None:
-        ended = _run(command, directory, variables, timeout, files)
-    else:
-        ended = _run_followed(command, directory, variables, output, timeout, files)
+    ended = _run(command, directory, variables, output, timeout, files)
     if preamble is None:
         return ended
     seconds = _seconds_until_start(preamble, began, ended.status == 0)
@@ -200,16 +194,6 @@ def _seconds_until_start(preamble: Path, began: float, has_ended_well: bool) -> 
     return max(0.0, now - began)
 
 
-def starting(preamble: Path | None, body: Path, strict: bool, before: str = "") -> list[str]:
-    """The command that a script is started by; see `run_script`. `preamble`: see `sourced`."""
-    # Sourced, not appended: bash then reports the user's script with its own line numbers.
-    first = _STOPPING if preamble is None else f". {shlex.quote(str(preamble))}"
-    lines = f"{first}\n{before}{mode_of(strict)}\n. {shlex.quote(str(body))}\n"
-    # Not a file: each one that is made for a run takes its time. $0 is the user's script. Without
-    # --norc, a bash with -c whose SSH_CLIENT is set and whose SHLVL is not may read ~/.bashrc.
-    return ["bash", "--norc", "-c", lines, str(body)]
-
-
 def mode_of(strict: bool) -> str:
     """What bash does in a user's script when a command fails."""
     return "set -euo pipefail" if strict else "set +e +o pipefail"
@@ -221,20 +205,9 @@ def saved_threads() -> str:
     return json.dumps({n: os.environ[n] for n in THREAD_VARIABLES if n in os.environ})
 
 
-# The environment of this process, where it is known without a look at each of its variables.
-_known_environment: dict[str, str] = {}
-
-
-def know_environment(variables: Mapping[str, str]) -> None:
-    """Note what the environment of this process is from now on: os.environ has bytes, and decodes
-    a name and a value at each look."""
-    _known_environment.clear()
-    _known_environment.update(variables)
-
-
 def own_environment() -> dict[str, str]:
     """The environment of this process without the variables of Snakemake and ours."""
-    variables = dict(_known_environment or os.environ)
+    variables = dict(os.environ)
     saved = variables.get(SAVED_THREADS_VARIABLE)
     for name in (*_OWN_VARIABLES, *_FOREIGN_VARIABLES):
         variables.pop(name, None)
@@ -250,55 +223,26 @@ def _run(
     command: Sequence[str],
     directory: Path,
     variables: Mapping[str, str],
+    output: Path | None,
     timeout: float | None,
     files: Sequence[Path],
 ) -> Ended:
-    remains = Remains(files, ())
-    process = subprocess.Popen(command, cwd=directory, env=variables)
-    try:
-        return _wait(process, lambda: None, timeout, remains)
-    except BaseException:  # Ctrl-C
-        process.kill()
-        process.wait()
-        raise
-
-
-def _found(command: Sequence[str], variables: Mapping[str, str]) -> str | None:
-    """The path of a command's program, as the command itself would find it in PATH; None if that
-    is not known before it starts.
-
-    `subprocess` knows only the directories, and takes longer for that than for the rest.
-    """
-    for directory in variables.get("PATH", "").split(os.pathsep):
-        if not directory.startswith("/"):
-            return None  # relative to the directory in which it starts
-        file = f"{directory}/{command[0]}"
-        if os.access(file, os.X_OK) and os.path.isfile(file):
-            return file
-    return None
-
-
-def _run_followed(
-    command: Sequence[str],
-    directory: Path,
-    variables: Mapping[str, str],
-    output: Path,
-    timeout: float | None,
-    files: Sequence[Path],
-) -> Ended:
-    remains = Remains(files, (output,))
-    # To a file and not through a pipe: a background child that keeps the pipe open would delay the
-    # job as long as it lives.
-    with output.open("wb") as writer, output.open("rb") as reader:
+    remains = Remains(files, () if output is None else (output,))
+    with ExitStack() as opened:
+        # To a file and not through a pipe: a background child that keeps the pipe open would delay
+        # the job as long as it lives.
+        writer = None if output is None else opened.enter_context(output.open("wb"))
+        reader = None if output is None else opened.enter_context(output.open("rb"))
+        error = None if output is None else subprocess.STDOUT
         process = subprocess.Popen(
-            command,
-            executable=_found(command, variables),
-            cwd=directory,
-            env=variables,
-            stdout=writer,
-            stderr=subprocess.STDOUT,
+            command, cwd=directory, env=variables, stdout=writer, stderr=error
         )
-        return _wait(process, lambda: _copy(reader), timeout, remains)
+        try:
+            return _wait(process, lambda: _copy(reader), timeout, remains)
+        except BaseException:  # Ctrl-C
+            process.kill()
+            process.wait()
+            raise
 
 
 def _wait(
@@ -366,9 +310,10 @@ def watch_end(pid: int) -> Iterator[Callable[[float], bool]]:
         os.close(descriptor)
 
 
-def _copy(reader: IO[bytes]) -> None:
-    copy_stream(reader, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
+def _copy(reader: IO[bytes] | None) -> None:
+    if reader is not None:
+        copy_stream(reader, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
 
 
 def clean_up_on_sigterm(*others: signal.Signals) -> None:

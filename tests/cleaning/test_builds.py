@@ -47,7 +47,7 @@ class Made:
         place.record.write_bytes(content)
         make_old(place.directory)
         if is_current:
-            self.project.current_install("local", *RECIPE).symlink_to(digest)
+            self.project.current_install("local", *RECIPE).write_text(digest)
         return install
 
     @property

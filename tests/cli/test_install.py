@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faulty_filesystem import FaultyFilesystem
 from support import git
 
 from .conftest import Outcome
@@ -131,18 +129,3 @@ def test_how_to_start_a_worker_is_told_when_the_queue_has_none(
     assert "kochi work -q nobody" in outcome.err
     assert "--kochi-queue nobody --jobs 3" in outcome.err
     assert f"the root is {os.environ['KOCHI_ROOT']}\n" in outcome.err
-
-
-def test_without_symbolic_links_an_installation_is_current_all_the_same(
-    project: Path, kochi: Kochi, shell: Kochi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as filesystem:
-        monkeypatch.setenv("KOCHI_ROOT", str(filesystem.path / "root"))
-        with filesystem.fault("symlink", errno.EPERM, "*/.current.*") as fault:
-            assert shell("install", "-d", "tool:release").status == 0
-            first = prefix(kochi, "tool:release")
-            assert shell("install", "-d", "tool:release", "--again").status == 0
-            assert filesystem.count(fault) == 2
-        assert state(kochi, "tool:release") == "installed"
-        assert prefix(kochi, "tool:release") != first
-        assert (Path(prefix(kochi, "tool:release")) / "tool").exists()

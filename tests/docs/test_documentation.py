@@ -25,8 +25,8 @@ from support import REPOSITORY, run
 from snakemake_kochi.cli.main import kochi
 from snakemake_kochi.executor import ExecutorSettings
 from snakemake_kochi.phases.build import NOT_SOURCES
+from snakemake_kochi.phases.facts import VARIABLES
 from snakemake_kochi.phases.given import given_now
-from snakemake_kochi.phases.variables import VARIABLES
 from snakemake_kochi.project.configuration import load_project
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.parameters import Given

@@ -9,7 +9,7 @@ import pytest
 
 # Each takes longer than the module of ours that would have it.
 NOT_FOR_RUNS = {
-    *("argparse", "difflib", "git", "logging", "random", "secrets", "shutil", "tempfile", "yaml"),
+    *("difflib", "git", "logging", "random", "secrets", "shutil", "tempfile", "yaml"),
     "snakemake_kochi.phases.isolation",
     "snakemake_kochi.phases.placement",
     "snakemake_kochi.project.expansion",

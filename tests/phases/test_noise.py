@@ -11,7 +11,7 @@ import pytest
 from support import write
 
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.phases.noise import Noise
+from snakemake_kochi.phases.node import Noise
 from snakemake_kochi.project.configuration import load_project
 
 SYSTEM = {"governor": "powersave", "turbo": True}

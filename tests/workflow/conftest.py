@@ -204,5 +204,5 @@ TABLE_RULES = ["collect_sum_first", "sum_first"]
 
 def base_prefix(project: ExampleProject) -> str:
     root = Path(os.environ["KOCHI_ROOT"])
-    (link,) = root.glob("projects/*/installs/local/base/one/current")
-    return str(link.resolve() / "prefix")
+    (current,) = root.glob("projects/*/installs/local/base/one/current")
+    return str(current.with_name(current.read_text()) / "prefix")

@@ -44,6 +44,21 @@ def test_a_build_or_installation_that_failed_reruns_nothing_once_its_cause_is_pu
     assert base_prefix(finished_project) == before and Path(before).is_dir()
 
 
+def test_an_installation_that_failed_when_it_was_repeated_reruns_nothing(project: Any) -> None:
+    flag = project.directory.parent / "fail"
+    project.edit("kochi.yaml", "mkdir -p", f"test ! -e {flag}; mkdir -p")
+    project.snakemake(*results(1))
+    project.take_ran()
+    flag.touch()
+    again = (sys.executable, "-P", "-m", "snakemake_kochi.cli", "install", "--again")
+    assert run(*again, "-d", "base:one", cwd=project.directory).returncode != 0
+    assert nothing_to_do(project, *results(1))
+    # A new value is one run more, with the installation of before.
+    project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
+    project.snakemake(*results(1, 3))
+    assert project.take_ran() == ["run sum 3"]
+
+
 def test_a_misspelt_branch_reruns_nothing_once_it_is_put_back(project: Any) -> None:
     source = project.directory.parent / "base"
     write(source / "a.txt", "a\n")
@@ -144,3 +159,11 @@ def test_a_repeated_installation_has_the_same_commit_until_a_newer_one_is_reques
     project.snakemake(*results(1, 2, 3))
     ran = project.take_ran()
     assert [each for each in ran if each.startswith("run")] == [f"run sum {n}" for n in (1, 2, 3)]
+
+    # What is gone is installed again at its commit, and repeats nothing.
+    shutil.rmtree(os.environ["KOCHI_ROOT"])
+    write(source / "a.txt", "newer than newest\n")
+    git(source, "commit", "-qam", "newer than newest")
+    assert run(*kochi, "install", "-d", "base:one", cwd=top).returncode == 0
+    assert project.take_ran() == ["install base newest"]
+    assert nothing_to_do(project, *results(1, 2, 3))

@@ -22,8 +22,8 @@ from .conftest import results as results_of
 
 def base_prefix(project: Any) -> Path:
     root = Path(os.environ["KOCHI_ROOT"])
-    (link,) = root.glob("projects/*/installs/local/base/one/current")
-    return link.resolve() / "prefix"
+    (current,) = root.glob("projects/*/installs/local/base/one/current")
+    return current.with_name(current.read_text()) / "prefix"
 
 
 @pytest.mark.compatibility

@@ -1,4 +1,4 @@
-# One rule per build script. Its wildcards are the parameters on which it depends. Its output path has a
+# One rule per build script, and one per `prepare` script. Its wildcards are the parameters on which it depends. Its output path has a
 # digest of everything else that determines it.
 for build in kochi.builds:
 
@@ -6,10 +6,7 @@ for build in kochi.builds:
         name:
             build.name
         input:
-            lambda wildcards, build=build: kochi.kept.input_files(
-                build.installs,
-                lambda: kochi.kept.is_there(build.output.format(**wildcards)),
-            ),
+            build.installs,
         output:
             build.output,
         wildcard_constraints:
@@ -20,10 +17,13 @@ for build in kochi.builds:
             kochi_pinned=0,
             kochi_joins=1,
         params:
+            phase=build.kind,
             experiment=kochi.verbatim(build.experiment.file),
             batch=kochi.verbatim(build.batch),
-            parameters=lambda wildcards, build=build: build.assignments(wildcards),
+            # They are in the output's path, and so is a digest of the code, whichever branch it was taken
+            # from: Snakemake does not compare what depends on the output.
+            parameters=lambda wildcards, output, build=build: build.assignments(wildcards),
         shell:
-            '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases build {params.experiment:q}'
+            '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases {params.phase} {params.experiment:q}'
             " --batch={params.batch:q} --parameters {params.parameters:q}"
             " --installs {input:q} --output {output:q}"

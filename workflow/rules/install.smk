@@ -7,9 +7,7 @@ for recipe in kochi.recipes:
         name:
             recipe.name
         input:
-            lambda wildcards, recipe=recipe: kochi.kept.input_files(
-                recipe.needed(), lambda: kochi.kept.is_there(recipe.manifest)
-            ),
+            lambda wildcards, recipe=recipe: recipe.needed(),
         output:
             manifest=recipe.manifest,
             activation=recipe.activation,

@@ -7,13 +7,11 @@ for batch in kochi.batches:
             name:
                 batch.run_name(index)
             input:
-                build=kochi.inspected(
-                    lambda wildcards, batch=batch, group=group: kochi.build_of_run(
-                        batch, group, wildcards
-                    )
+                build=lambda wildcards, batch=batch, group=group: kochi.build_of_run(
+                    batch, group, wildcards
                 ),
                 prepared=(
-                    kochi.inspected(
+                    (
                         lambda wildcards, batch=batch, group=group: kochi.prepared_for_run(
                             batch, group, wildcards
                         )
@@ -34,25 +32,23 @@ for batch in kochi.batches:
                 # Without that, only the script knows how many threads it starts.
                 kochi_pinned=int(batch.requests_cores),
                 kochi_queue=(
-                    kochi.inspected(
-                        lambda wildcards, group=group: group.point(wildcards).queue or ""
-                    )
+                    (lambda wildcards, group=group: group.point(wildcards).queue or "")
                     if batch.names_queue
                     else ""
                 ),
-                kochi_name=kochi.inspected(
-                    lambda wildcards, group=group: group.point(wildcards).name
-                ),
+                kochi_name=lambda wildcards, group=group: group.point(wildcards).name,
             params:
                 **batch.determined_by(group),
                 experiment=kochi.verbatim(batch.experiment.file),
                 batch=kochi.verbatim(batch.grid.batch),
-                seen=kochi.inspected(
-                    lambda wildcards, batch=batch, group=group: batch.seen_by_run(
-                        group.point(wildcards)
-                    )
+                seen=lambda wildcards, batch=batch, group=group: batch.seen_by_run(
+                    group.point(wildcards)
                 ),
                 duplicate=group.duplicate,
                 parameters=batch.words(group),
             shell:
-                kochi.RUN_COMMAND
+                '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases run {params.experiment:q}'
+                " --batch={params.batch:q} --parameters {params.parameters:q}"
+                " --duplicate {params.duplicate} --build {input.build:q}"
+                " --installs {input.installs:q} --record {output.record:q}"
+                " --artifacts {output.artifacts:q}"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -16,9 +15,10 @@ from snakemake_kochi.cli.output import print_json, remark, say, shown
 from snakemake_kochi.errors import KochiError
 
 if TYPE_CHECKING:
-    from snakemake_kochi.library.pipeline import Stage
     from snakemake_kochi.library.restorable import Place
     from snakemake_kochi.location import Location
+    from snakemake_kochi.phases.freeze import Freeze
+    from snakemake_kochi.phases.products import Install
 
 # In place of the name of the run, which is random and becomes a part of paths.
 _CONTROLLER = "RUN"
@@ -33,16 +33,16 @@ _CONTROLLER = "RUN"
 def pipeline_command(
     machine: str | None, conditions: tuple[str, ...], as_json: bool, file: str, batch: str | None
 ) -> int:
-    """Show what one run goes through, from snakemake to its command.
+    """Show the texts that are executed for one run, from the request for an allocation to its
+    script.
 
-    Each stage is the text that would be executed, for the first point for which the conditions
-    hold. Nothing is executed. What is only known when the job runs is in angle brackets.
+    They are those of the first point for which the conditions hold. Nothing is executed. What is
+    only known when the job runs is in angle brackets.
     """
     from snakemake_kochi.enqueue.experiment_files import globs_with, load, path_in_project
     from snakemake_kochi.library.batch import BatchRules
     from snakemake_kochi.library.outputs import Outputs
     from snakemake_kochi.library.part import check_part, name_of
-    from snakemake_kochi.library.pipeline import stages_on_node
     from snakemake_kochi.library.restorable import places
     from snakemake_kochi.location import find_location
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
@@ -74,8 +74,7 @@ def pipeline_command(
             f"To see why, type: {shlex.join(['kochi', 'show', 'batch', path, batch])}",
         )
     place = chosen[0]
-    stages = [*_before(location, place), *stages_on_node(freeze, place)]
-    values = {**place.point.parameters, "duplicate": str(place.point.duplicate)}
+    stages = [*_before(location, place), *_on_node(freeze, place)]
     if as_json:
         print_json(
             {
@@ -86,12 +85,20 @@ def pipeline_command(
                 "duplicate": place.point.duplicate,
                 "identity": place.identity,
                 "results": [str(each) for each in place.files.values()],
-                "stages": [asdict(stage) for stage in stages],
+                "stages": [each._asdict() for each in stages],
             }
         )
         return 0
-    for line in _lines(stages, place, values, location.machine.has_allocations):
-        say(line)
+    values = {**place.point.parameters, "duplicate": str(place.point.duplicate)}
+    say(f"Point: {shown(', '.join(f'{name}={value}' for name, value in values.items()))}")
+    say(f"Identity of the run: {place.identity}")
+    for number, stage in enumerate(stages, 1):
+        say(f"\n{number}. {stage.name}{f' ({stage.note})' if stage.note else ''}")
+        for line in stage.text.rstrip("\n").splitlines():
+            say(f"    {line}".rstrip())
+    say("\nResults:")
+    for each in place.files.values():
+        say(f"    {shown(str(each))}")
     if len(chosen) > 1:
         remark(
             f"This is the first of {len(chosen)} runs; the others differ in values. To choose "
@@ -100,56 +107,73 @@ def pipeline_command(
     return 0
 
 
-def _lines(
-    stages: list[Stage], place: Place, values: dict[str, str], has_nodes: bool
-) -> Iterator[str]:
-    from snakemake_kochi.library.pipeline import CONTROLLER, NODE
+class _Stage(NamedTuple):
+    """A step of the way to the script of a run: its text for bash, and a note for people."""
 
-    here, there = ("login node", "compute node") if has_nodes else ("this computer",) * 2
-    where = {CONTROLLER: here, NODE: there}
-    yield f"Point: {shown(', '.join(f'{name}={value}' for name, value in values.items()))}"
-    yield f"Identity of the run: {place.identity}"
-    for number, stage in enumerate(stages, 1):
-        yield ""
-        yield f"{number}. {stage.name} ({where[stage.where]})"
-        if stage.note:
-            yield stage.note
-        yield from (f"    {line}" if line else "" for line in stage.text.splitlines())
-    yield ""
-    yield "Results:"
-    yield from (f"    {shown(str(file))}" for file in place.files.values())
+    name: str
+    text: str
+    note: str = ""
 
 
-# ---- before a job is on its node
+def _before(location: Location, place: Place) -> Iterator[_Stage]:
+    """The request for an allocation, whose script starts the worker."""
+    if location.machine.has_allocations:
+        try:
+            yield _Stage("allocation", _submission(location, place), "if no other job waited")
+        except KochiError as error:
+            yield _Stage("allocation", "", f"not known now: {error.message}")
 
 
-def _before(location: Location, place: Place) -> Iterator[Stage]:
-    """The stages up to the worker."""
-    from snakemake_kochi.library.pipeline import CONTROLLER, NODE, Stage
-    from snakemake_kochi.worker.settings import start_command
+def _on_node(freeze: Freeze, place: Place) -> Iterator[_Stage]:
+    from snakemake_kochi.phases.batch_freeze import BatchFreeze
+    from snakemake_kochi.phases.launcher import line_of, shape_of
+    from snakemake_kochi.phases.script import Environment, mode_of, source_variables
 
-    machine, batch = location.machine, place.batch
-    profile = "cluster" if machine.has_allocations else "local"
-    command = ["snakemake", "--profile", profile, batch.name]
-    yield Stage("snakemake", CONTROLLER, f"{shlex.join(command)}\n", "As you type it.")
-    if place.point.queue:
-        said = f"The job goes to the queue {place.point.queue}. A worker of yours that serves it "
-        note = f"{said}takes the job; else it gets what follows."
-    else:
-        note = ""
-    if not machine.has_allocations:
-        text = f"{shlex.join(start_command(Path('SETTINGS')))}\n"
-        yield Stage("worker", NODE, text, note or "The run starts it on this computer.")
-        return
-    usual = "Without --set-resources, and if no other job waited."
+    batch, point = place.batch, place.point
+    known = BatchFreeze.of(freeze, batch.experiment, batch.grid.batch).at(point.parameters)
+    for recipe in place.variant.recipes:
+        exports = _exports(recipe.envs)
+        yield _Stage(f"install {recipe}", f"{exports}{recipe.install_script}\n", "once")
+    preamble = Environment(known.load_environment, _installs(place), {}).preamble()
+    variables = {
+        "KOCHI_MACHINE": known.machine_name,
+        **source_variables(known.snapshot["base"], known.snapshot["dirty"]),
+    }
+    prepared = {}
+    if known.prepare is not None:
+        exports = _exports(known.prepare.environment(point.parameters))
+        yield _Stage("prepare", f"{exports}{known.prepare.script}\n", "once per batch")
+        prepared = {"KOCHI_PREPARED": "<what prepare made>"}
+    if known.build.script.strip():
+        exports = _exports(variables | known.build.environment(point.parameters))
+        text = f"{exports}{preamble}{mode_of(known.build.strict)}\n{known.build.script}\n"
+        yield _Stage("build", text, "once for all runs with the same sources and parameters")
+    placement = batch.placement(point)
+    shape, _ = shape_of(placement.resources, placement.resources.get("nodes", 1))
+    variables |= {"KOCHI_JOB_NAME": point.name, **prepared}
+    variables |= {"KOCHI_LAUNCH": line_of(placement.launcher, shape)}
+    exports = _exports(variables | dict(point.environment(known.run)))
+    yield _Stage("environment", f"{exports}{preamble}{mode_of(known.run.strict)}\n")
+    isolation = known.run.isolation
+    words = "" if isolation is None else ", ".join(isolation.words) or "container"
+    yield _Stage("script", f"{known.run.script}\n", words and f"isolated: {words}")
+
+
+def _installs(place: Place) -> tuple[Install, ...]:
+    """The installations that a point uses, or, before they are made, what is known of them."""
+    from snakemake_kochi.phases.products import Install, merge, read_manifest
+
     try:
-        text = _submission(location, place)
-    except KochiError as error:
-        yield Stage("allocation", CONTROLLER, "", f"Not known now: {error.message}")
-        return
-    yield Stage("allocation", CONTROLLER, text, f"{note} {usual}".strip())
-    worker = next((line for line in text.splitlines() if line.startswith("exec ")), "")
-    yield Stage("worker", NODE, f"{worker}\n", "The end of that script.")
+        return merge(read_manifest(Path(file)) for file in place.variant.installs)
+    except (FileNotFoundError, KochiError):
+        return tuple(
+            Install(r.dependency, r.name, "", f"<prefix of {r}>", {}, r.activate_script)
+            for r in place.variant.recipes
+        )
+
+
+def _exports(variables: Mapping[str, str]) -> str:
+    return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in variables.items())
 
 
 def _submission(location: Location, place: Place) -> str:

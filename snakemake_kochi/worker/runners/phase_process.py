@@ -27,8 +27,6 @@ from snakemake_kochi.worker.runners.spawner_process import SpawnerProcess
 from snakemake_kochi.worker.runners.variables import Variables
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from snakemake_kochi.queue.ticket import ShellJob
     from snakemake_kochi.worker.runners.job_process import Job
 
@@ -53,8 +51,6 @@ def main(link: socket.socket, worker: int) -> None:
     import resource  # noqa: F401
 
     from snakemake_kochi.phases.__main__ import main
-    from snakemake_kochi.phases.beforehand import Beforehand
-    from snakemake_kochi.phases.script import know_environment
     from snakemake_kochi.processes import node_words
 
     # The same for all copies. Python remembers the answer, for which it searches long.
@@ -62,16 +58,8 @@ def main(link: socket.socket, worker: int) -> None:
     isinstance([], os.PathLike)
     variables.end()
     own = dict(os.environ)
-    phase, program, beforehand = (
-        _Phase(main, own, know_environment),
-        _Program(variables, own),
-        Beforehand(),
-    )
-
-    def look(shell: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        beforehand.read(shell["phase"], environment)
-
-    spawner = SpawnerProcess(link, worker, phase.execute, program.refuse, look)
+    phase, program = _Phase(main, own), _Program(variables, own)
+    spawner = SpawnerProcess(link, worker, phase.execute, program.refuse)
     gc.collect()
     spawner.answer(0, memory_mb())
     spawner.serve(_IDLE)
@@ -122,16 +110,12 @@ class _Phase:
     """How a copy lives as the Python that the command of a job starts."""
 
     def __init__(
-        self,
-        main: Callable[[Sequence[str]], int],
-        environment: Mapping[str, str],
-        know: Callable[[Mapping[str, str]], None],
+        self, main: Callable[[Sequence[str]], int], environment: Mapping[str, str]
     ) -> None:
         """`main`: the phases' own, which takes their arguments and returns an exit status.
-        `environment`: that of this process. `know` is told that of a copy."""
+        `environment`: that of this process."""
         self._main = main
         self._environment = environment
-        self._know = know
 
     def execute(
         self, job: Job, shell: ShellJob, environment: dict[str, str], temporary: str | None
@@ -150,7 +134,6 @@ class _Phase:
         # Bash sets SHLVL and _ when it becomes the program.
         wanted = {"SHLVL": "0", **environment, "_": environment["KOCHI_PYTHON"]}
         _change_environment(self._environment, wanted)
-        self._know(wanted)
         sys.argv[1:] = words
         gc.enable()
         return run_as_main(partial(self._main, words))

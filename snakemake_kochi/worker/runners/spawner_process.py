@@ -63,21 +63,18 @@ class SpawnerProcess:
         worker: int,
         run: Callable[[Job, ShellJob, dict[str, str], str | None], int] = execute_shell_job,
         refuse: Callable[[Mapping[str, str]], int] = lambda environment: 0,
-        look: Callable[[Mapping[str, Any], Mapping[str, str]], None] = lambda *_: None,
     ) -> None:
         """Serve nobody yet.
 
         `run` lives as the process of a job, like `execute_shell_job`, with the environment and the
         temporary directory of the job. `refuse` returns the number of an error if no copy of this
-        process can have that environment, or 0. `look` reads before a fork what the process of a
-        shell job in an environment need not read.
+        process can have that environment, or 0.
         """
         link.set_inheritable(False)
         self._link = link
         self._worker = worker
         self._run = run
         self._refuse = refuse
-        self._look = look
         self._fork_sibling: Callable[[], int] | None = None
 
     def serve(self, idle: float | None = None) -> None:
@@ -108,7 +105,6 @@ class SpawnerProcess:
         try:
             if error := self._refuse(request["environment"]):
                 raise OSError(error, os.strerror(error))
-            self._look(request["shell"], request["environment"])
             if not self._fork_once(request, log, held):
                 self._fork_twice(request, log, held)
         except OSError as error:
