@@ -234,8 +234,7 @@ def _plots(found: Report, metric: str | None, chosen: Mapping[str, Any]) -> list
     from dataclasses import replace
 
     from snakemake_kochi.frozen import FrozenDict
-    from snakemake_kochi.project.metrics import SECONDS
-    from snakemake_kochi.project.plots import Plot, stems
+    from snakemake_kochi.project.plots import SECONDS, Plot, stems
 
     plots = list(found.plots)
     if metric is not None and metric not in {plot.metric for plot in plots}:

@@ -13,8 +13,7 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.export.publication import Publication, batch_title
 from snakemake_kochi.export.selection import Run
 from snakemake_kochi.project.experiment_file import experiment_name, load_experiment
-from snakemake_kochi.project.metrics import QUANTITIES, Quantity
-from snakemake_kochi.project.plots import Plot, default_plots, stems
+from snakemake_kochi.project.plots import QUANTITIES, Plot, Quantity, default_plots, stems
 from snakemake_kochi.project.values import encode_component
 from snakemake_kochi.tables.branch import Codes
 from snakemake_kochi.tables.collect import read_results

@@ -17,8 +17,7 @@ from snakemake_kochi.phases.build import code_digest, source_files
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.grid import Grid, Phase, Point
-from snakemake_kochi.project.preparation import Step
+from snakemake_kochi.project.grid import Grid, Phase, Point, Step
 from snakemake_kochi.project.recipes import Recipe
 from snakemake_kochi.project.requests import Request
 from snakemake_kochi.project.requirements import fixed, names_in, requirements_at

@@ -18,10 +18,9 @@ from snakemake_kochi.files import make_directory, read_json, to_json, write_atom
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.phases.products import digest_of
-from snakemake_kochi.project.grid import Artifact, Batch, Isolation, Phase, Point, PointTexts
+from snakemake_kochi.project.grid import Artifact, Batch, Isolation, Phase, Point, PointTexts, Step
 from snakemake_kochi.project.launchers import Launchers
-from snakemake_kochi.project.preparation import Step
-from snakemake_kochi.project.values import CODE, encode_component
+from snakemake_kochi.project.values import CODE
 
 if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
@@ -37,7 +36,7 @@ class BatchFreeze:
     for a job outside of any batch. `job_name` and `artifacts` are templates, `snapshot` is JSON,
     with the `diff` of the freeze. `recipes` has for each recipe, at least for those in use, what
     made its installation, by `dependency:recipe`: "script" and "envs". `facts` are commands by
-    name, and `recorded_variables` names, see `project/recording.py`. `large_files`: see `Project`.
+    name, and `recorded_variables` names, see `project/recipes.py`. `large_files`: see `Project`.
     `prepare` is the script before the runs, if there is one.
     `machine_isolation` and `launchers` are those of the machine, `quiet` are thresholds, see
     `project/quiet.py`. `seed`: see `Freeze.seed`.
@@ -138,9 +137,7 @@ class BatchFreeze:
 
     def point(self, parameters: Mapping[str, str], duplicate: int) -> Point:
         """One point from its resolved parameters, without the whole grid."""
-        encoded = {name: encode_component(value) for name, value in parameters.items()}
-        encoded["batch_name"] = encode_component(self.batch)
-        return self._texts.point(FrozenDict(parameters), self.batch, duplicate, encoded)
+        return self._texts.point(FrozenDict(parameters), self.batch, duplicate)
 
 
 def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:

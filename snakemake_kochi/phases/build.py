@@ -22,8 +22,7 @@ from snakemake_kochi.phases.script import (
     source_variables,
 )
 from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.grid import Phase
-from snakemake_kochi.project.preparation import Step
+from snakemake_kochi.project.grid import Phase, Step
 from snakemake_kochi.snapshot import Entry, digest_sources, materialise, select_sources
 
 PREPARED_VARIABLE = "KOCHI_PREPARED"

@@ -44,8 +44,8 @@ from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import ROUNDS, Batch, Recorded
 from snakemake_kochi.project.machines import CommonFile, Machine, common_files
 from snakemake_kochi.project.parameters import Given
+from snakemake_kochi.project.points import only_recorded
 from snakemake_kochi.project.recipes import Project, Recipe, Requirement
-from snakemake_kochi.project.repetition import only_recorded
 from snakemake_kochi.project.shape import is_experiment
 from snakemake_kochi.snapshot import (
     Entry,

@@ -13,9 +13,8 @@ from typing import Any
 from snakemake_kochi.errors import ConfigError, KochiError, NameNotFoundError
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.document import decode_text, read_yaml, section
-from snakemake_kochi.project.machine_facts import STANDARD_FACTS
 from snakemake_kochi.project.machines import Machine
-from snakemake_kochi.project.parameters import CSV, Given
+from snakemake_kochi.project.parameters import CSV, STANDARD_FACTS, Given
 from snakemake_kochi.project.short_forms import write_out
 from snakemake_kochi.project.values import CODE
 from snakemake_kochi.snapshot import read_file

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +16,28 @@ from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.document import (
     Document,
-    Scalar,
-    optional_text,
+    merged,
     read_text,
     read_yaml,
-    script,
     section,
 )
 from snakemake_kochi.project.machine_file import Layers, read_machines
 from snakemake_kochi.project.machines import CommonFile, common_files
-from snakemake_kochi.project.problems import KeyPath, Problems, chain, check_name
-from snakemake_kochi.project.quiet import read_quiet
-from snakemake_kochi.project.recipes import Project, Recipe
-from snakemake_kochi.project.recording import DEFAULT_FACTS, Recording, read_recording
-from snakemake_kochi.project.request_keys import plain_request_of
+from snakemake_kochi.project.problems import KeyPath, Problems, chain
+from snakemake_kochi.project.recipes import DEFAULT_FACTS, Project, Recipe, Recording
+from snakemake_kochi.project.requests import check_time_limit, plain_request
 from snakemake_kochi.project.requirements import check_recipes, requirements
-from snakemake_kochi.project.shape import check_shape
+from snakemake_kochi.project.shape import read_shape
 from snakemake_kochi.project.short_forms import write_out_recipes
-from snakemake_kochi.project.values import environment_name, path_problem, value_problem
-from snakemake_kochi.quantities import memory_of
+from snakemake_kochi.project.values import environment_name, path_problem
 
 FILE_NAME = "kochi.yaml"
 _SCHEMA = "kochi.schema.yaml"
 _OF_PROJECTS = ("dependencies", "large_files", "facts", "recorded_variables", "quiet")
+_SCRIPTS = ("before_", "", "after_", "activate_")
+_SOURCES = ("git", "branch", "commit_hash", "mirror_dir")
 # Snakemake goes from rule to rule by recursion, and gives up after some 500.
 _LONGEST_CHAIN = 300
-# MiB. Hosting services refuse larger files in git.
-_LARGEST_IN_GIT = 100
 
 
 def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Path:
@@ -53,38 +48,37 @@ def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Pa
     and names a kochi.yaml that is not at the top of a repository and therefore not read.
     """
     top = repository(start)
-    configured = _configured(environment)
-    if configured is not None:
-        if not configured.is_file():
-            raise ConfigError(
-                f"KOCHI_CONF names {configured}, which does not exist",
-                "Correct the variable, or type: unset KOCHI_CONF",
-            )
-        return top or start.absolute()
-    if top is None:
-        if Root.find(environment=environment).has_configuration():
-            return start.absolute()
-        if (found := nearest_file(start)) is not None:
-            raise ConfigError(
-                f"{found} is not read, because {found.parent} is not in a git repository",
-                f"Type: git init {shlex.quote(str(found.parent))}",
-            )
+    if (configured := _configured(environment)) is not None:
+        if configured.is_file():
+            return top or start.absolute()
         raise ConfigError(
-            f"there is no {FILE_NAME} in {start.absolute()}, and this directory is not in a git "
-            "repository",
-            f"A project is a git repository with a {FILE_NAME}. To make one, type in its "
-            "directory: git init && kochi init",
+            f"KOCHI_CONF names {configured}, which does not exist",
+            "Correct the variable, or type: unset KOCHI_CONF",
         )
-    if not (top / FILE_NAME).is_file():
-        if (found := nearest_file(start)) is not None and found.is_relative_to(top):
-            raise ConfigError(
-                f"{found} is not read, because it is not at the top of its git repository, {top}",
-                f"Move it there, or type: git init {shlex.quote(str(found.parent))}",
-            )
+    if top is None and Root.find(environment=environment).has_configuration():
+        return start.absolute()
+    if top is not None and (top / FILE_NAME).is_file():
+        return top
+    found = nearest_file(start)
+    if found is not None and (top is None or found.is_relative_to(top)):
+        why, type_it = f"{found.parent} is not in a git repository", "Type"
+        if top is not None:
+            why = f"it is not at the top of its git repository, {top}"
+            type_it = "Move it there, or type"
+        raise ConfigError(
+            f"{found} is not read, because {why}",
+            f"{type_it}: git init {shlex.quote(str(found.parent))}",
+        )
+    if top is not None:
         raise ConfigError(
             f"there is no {FILE_NAME} in {top}", f"To write one, type: cd {top} && kochi init"
         )
-    return top
+    raise ConfigError(
+        f"there is no {FILE_NAME} in {start.absolute()}, and this directory is not in a git "
+        "repository",
+        f"A project is a git repository with a {FILE_NAME}. To make one, type in its "
+        "directory: git init && kochi init",
+    )
 
 
 def nearest_file(start: Path) -> Path | None:
@@ -149,35 +143,34 @@ def load_project(
     if file is not None:
         inside = file.is_relative_to(directory)
         shown = file.relative_to(directory).as_posix() if inside else str(file)
-    document = read_yaml(shown, text)
-    write_out_recipes(document)
-    if not check_shape(document, _SCHEMA):
-        document.problems.raise_all()
+    document = _shaped(shown, text)
     below = tuple(_read_common(each) for each in common or () if each.file != str(file))
-    layers = Layers((document, *below))
+    data, problems = document.data, document.problems
     project = Project(
         directory=directory,
         file=file,
-        machines=read_machines(layers),
-        dependencies=_dependencies(document),
-        recording=Recording(DEFAULT_FACTS).and_those_of(
-            read_recording(document.data, document.problems)
-        ),
+        machines=read_machines(Layers((document, *below))),
+        dependencies=_dependencies(data.get("dependencies") or {}, problems),
+        recording=Recording(DEFAULT_FACTS).and_those_of(Recording.of(data)),
         common_files=tuple(each.source_map.file for each in below),
-        large_files=_large_files(document),
-        quiet=read_quiet(section(document.data, "quiet"), ("quiet",), document.problems),
+        large_files=data.get("large_files") or None,
+        quiet=FrozenDict(data.get("quiet") or {}),
     )
-    _check_requirements(project, document)
-    _check_circles(project, document)
     for each in (*below, document):
         each.problems.raise_all()
+    _check_requirements(project, data.get("dependencies") or {}, problems)
+    problems.raise_all()
     return project
 
 
+def _shaped(shown: str, text: str) -> Document:
+    document = read_yaml(shown, text)
+    write_out_recipes(document)
+    return replace(document, data=read_shape(document, _SCHEMA))
+
+
 def _read_common(common: CommonFile) -> Document:
-    document = read_yaml(common.file, common.text)
-    if not check_shape(document, _SCHEMA):
-        document.problems.raise_all()
+    document = _shaped(common.file, common.text)
     for key in document.data if common.is_of_site else ():
         if key in _OF_PROJECTS:
             said = "this key is for projects; the file of a site has only 'machines'"
@@ -192,147 +185,97 @@ def _read(file: Path) -> str:
         raise ConfigError(f"there is no file {file}", "To write one, type: kochi init") from None
 
 
-def _large_files(document: Document) -> int | None:
-    text = optional_text(document.data.get("large_files"))
-    if text is None:
-        return None
-    try:
-        size = memory_of(text)
-    except ValueError:
-        size = 0
-    if not 1 <= size <= _LARGEST_IN_GIT:
-        said = f"{text!r}: a size like 10M was expected, from 1 MiB to {_LARGEST_IN_GIT} MiB"
-        document.problems.add(("large_files",), said)
-    return size << 20
-
-
-def _dependencies(document: Document) -> FrozenDict[str, FrozenDict[str, Recipe]]:
-    problems = document.problems
+def _dependencies(
+    data: Mapping[str, Any], problems: Problems
+) -> FrozenDict[str, FrozenDict[str, Recipe]]:
     dependencies = {}
     variables: dict[str, str] = {}
-    for name, data in section(document.data, "dependencies").items():
+    for name, common in data.items():
         path: KeyPath = ("dependencies", name)
-        check_name("dependency", name, path, problems)
         other = variables.setdefault(environment_name(name), name)
         if other != name:
-            problems.add(
-                path, f"'{name}' and '{other}' would share their environment variables; rename one"
-            )
+            said = f"'{name}' and '{other}' would share their environment variables; rename one"
+            problems.add(path, said)
         recipes: dict[str, Recipe] = {}
-        for index, own in enumerate(data["recipes"]):
-            if own is None:  # its shape was wrong; the recipes after it keep their index
-                continue
-            recipe = _recipe(name, data, own, (*path, "recipes", index), problems)
+        for index, own in enumerate(common["recipes"]):
+            place = (*path, "recipes", index)
+            recipe = _recipe(name, common, own, place, problems)
             if recipe.name in recipes:
-                problems.add(
-                    (*path, "recipes", index), f"there are two recipes '{recipe.name}'; rename one"
-                )
+                problems.add(place, f"there are two recipes '{recipe.name}'; rename one")
             recipes[recipe.name] = recipe
         dependencies[name] = FrozenDict(recipes)
     return FrozenDict(dependencies)
 
 
 def _recipe(
-    dependency: str, parent: Mapping[str, Any], own: Mapping[str, Any], path: KeyPath, p: Problems
+    dependency: str,
+    parent: Mapping[str, Any],
+    own: Mapping[str, Any],
+    path: KeyPath,
+    problems: Problems,
 ) -> Recipe:
-    data = {**parent, **own}
-    mirror = "mirror" in data and data["mirror"].is_true
-    branch = None if mirror else optional_text(data.get("branch"))
-    commit_hash = None if mirror or branch else optional_text(data.get("commit_hash"))
-    envs: dict[str, str] = {}
-    for level, place in ((parent, path[:2]), (own, path)):
-        envs |= _envs(section(level, "envs"), (*place, "envs"), p)
+    data = merged(parent, own)
+    mirror = data.get("mirror", False)
+    branch = None if mirror else data.get("branch") or None
+
+    def place(*keys: str) -> KeyPath:
+        return problems.source_map.first((*path, *keys), (*path[:2], *keys), path)
+
+    for at, level in ((path[:2], parent), (path, own)):
+        check_time_limit(level, at, problems)
+    request, wrong = plain_request(section(data, "resources"), data.get("timeout", ""))
+    for key, said in wrong.items():
+        problems.add(place(*map(str, key)), said)
     recipe = Recipe(
         dependency=dependency,
-        name=str(own["name"]),
-        git=optional_text(data.get("git")),
+        name=own["name"],
+        git=data.get("git") or None,
         branch=branch,
-        commit_hash=commit_hash,
+        commit_hash=None if mirror or branch else data.get("commit_hash") or None,
         mirror=mirror,
-        mirror_dir=optional_text(data.get("mirror_dir")),
-        envs=FrozenDict(envs),
-        before_script=script(data.get("before_script")),
-        script=script(data.get("script")),
-        after_script=script(data.get("after_script")),
-        activate_script=script(data.get("activate_script")),
-        depends=requirements(data, path if "depends" in own else path[:2], p),
-        on_machine="on_machine" in data and data["on_machine"].is_true,
-        strict="strict" not in data or data["strict"].is_true,
-        request=plain_request_of(parent, own, path, p),
-        source_at=FrozenDict(
-            (key, p.source_map.position(p.source_map.first((*path, key), (*path[:2], key), path)))
-            for key in ("git", "branch", "commit_hash", "mirror_dir")
-        ),
+        mirror_dir=data.get("mirror_dir") or None,
+        envs=FrozenDict(section(data, "envs")),
+        **{f"{when}script": data.get(f"{when}script", "") for when in _SCRIPTS},
+        depends=requirements(data, path if "depends" in own else path[:2], problems),
+        on_machine=data.get("on_machine", False),
+        strict=data.get("strict", True),
+        request=request,
+        source_at=FrozenDict((key, problems.source_map.position(place(key))) for key in _SOURCES),
     )
-    _check_recipe(recipe, path, p)
+    if not recipe.install_script.strip():
+        problems.add(path, f"{recipe} has nothing to run: a key 'script' was expected")
+    if recipe.git is not None:
+        is_path = ":" not in recipe.git.partition("/")[0]
+        if wrong_git := path_problem(recipe.git, is_path):
+            problems.add(place("git"), wrong_git)
+    if recipe.mirror_dir is not None:
+        if os.path.normpath(recipe.mirror_dir) in ("/", "//"):
+            whole = "this is the whole filesystem; the directory of the sources was expected"
+            problems.add(place("mirror_dir"), whole)
+    elif recipe.mirror:
+        problems.add(path, f"{recipe} mirrors nothing: a key 'mirror_dir' was expected")
+    for lost in ("branch", "commit_hash"):
+        if recipe.git is None and getattr(recipe, lost):
+            problems.add((*path, lost), f"{recipe} has the key '{lost}' but no key 'git'")
     return recipe
 
 
-def _check_recipe(recipe: Recipe, path: KeyPath, problems: Problems) -> None:
-    if not problems.is_unknown((*path, "name")):
-        check_name("recipe", recipe.name, (*path, "name"), problems)
-    if not recipe.install_script.strip():
-        problems.add(path, f"{recipe} has nothing to run: a key 'script' was expected")
-    for key in ("git", "mirror", "mirror_dir"):
-        if any(problems.is_unknown((*place, key)) for place in (path, path[:2])):
-            return  # the origin of the source is not known
-    _check_places(recipe, path, problems)
-    if recipe.mirror and not recipe.mirror_dir:
-        problems.add(path, f"{recipe} mirrors nothing: a key 'mirror_dir' was expected")
-    if recipe.git is None:
-        for key in ("branch", "commit_hash"):
-            if getattr(recipe, key):
-                problems.add((*path, key), f"{recipe} has the key '{key}' but no key 'git'")
-
-
-def _check_places(recipe: Recipe, path: KeyPath, problems: Problems) -> None:
-    def place(key: str) -> KeyPath:
-        return problems.source_map.first((*path, key), (*path[:2], key))
-
-    if recipe.git is not None:
-        is_path = ":" not in recipe.git.partition("/")[0]
-        if wrong := path_problem(recipe.git, is_path):
-            problems.add(place("git"), wrong)
-    if recipe.mirror_dir is not None:
-        if wrong := path_problem(recipe.mirror_dir):
-            problems.add(place("mirror_dir"), wrong)
-        if os.path.normpath(recipe.mirror_dir) in ("/", "//"):
-            said = "this is the whole filesystem; the directory of the sources was expected"
-            problems.add(place("mirror_dir"), said)
-
-
-def _envs(data: Mapping[str, Scalar], path: KeyPath, problems: Problems) -> dict[str, str]:
-    for name, value in data.items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            problems.add((*path, name), "the name of an environment variable was expected")
-        wrong = value_problem(value.value_text)
-        if wrong:
-            problems.add((*path, name), wrong)
-    return {name: value.value_text for name, value in data.items()}
-
-
-def _check_requirements(project: Project, document: Document) -> None:
-    """Every recipe on which another one depends must exist."""
-    for name, data in section(document.data, "dependencies").items():
-        own = (
-            (entry or {}, ("dependencies", name, "recipes", index))
-            for index, entry in enumerate(data["recipes"])
-        )
-        for level, path in ((data, ("dependencies", name)), *own):
-            check_recipes(project, level, path, document.problems)
-
-
-def _check_circles(project: Project, document: Document) -> None:
+def _check_requirements(project: Project, data: Mapping[str, Any], problems: Problems) -> None:
+    """Every recipe on which another one depends must exist, and there must be no circle."""
+    for name, common in data.items():
+        path: KeyPath = ("dependencies", name)
+        levels = [(path, common)]
+        levels += [((*path, "recipes", i), own) for i, own in enumerate(common["recipes"])]
+        for place, level in levels:
+            check_recipes(project, requirements(level, place, problems), place, problems)
     circles = list(project.circles())
     if not circles and (length := project.longest_chain()) > _LONGEST_CHAIN:
         said = f"{length} recipes depend on each other in a row"
-        document.problems.add(("dependencies",), f"{said}; at most {_LONGEST_CHAIN} are possible")
+        problems.add(("dependencies",), f"{said}; at most {_LONGEST_CHAIN} are possible")
     for circle in circles:
         first = circle[0]
-        entries = document.data["dependencies"][first.dependency]["recipes"]
-        index = next(i for i, own in enumerate(entries) if own and str(own["name"]) == first.name)
-        names = chain((*circle, first))
-        document.problems.add(
+        index = list(project.dependencies[first.dependency]).index(first.name)
+        problems.add(
             ("dependencies", first.dependency, "recipes", index),
-            f"recipes depend on each other in a circle: {names}",
+            f"recipes depend on each other in a circle: {chain((*circle, first))}",
         )

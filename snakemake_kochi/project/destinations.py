@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 from snakemake_kochi.project.grid import Batch, Point, varying_parameters
 from snakemake_kochi.project.plots import default_plots, stems
-from snakemake_kochi.project.problems import KeyPath, Problems
+from snakemake_kochi.project.problems import Problems
 from snakemake_kochi.project.templates import Template
 from snakemake_kochi.project.values import has_control_character, path_problem
+
+if TYPE_CHECKING:
+    from snakemake_kochi.project.experiment import Experiment
 
 # The table and the figures of a batch, `<experiment>/<batch>.csv` and so on, are beside its
 # artifacts.
@@ -57,28 +62,27 @@ def normalise_dest(dest: str) -> str:
 class _Owner:
     """A batch whose points write files."""
 
-    experiment: str
-    file: str
+    experiment: Experiment
     batch: Batch
     points: tuple[Point, ...]
     problems: Problems
-    unused: Mapping[str, str]
 
     @property
     def varying(self) -> tuple[str, ...]:
         return varying_parameters(self.points)
 
-    def path(self, index: int, key: str = "dest") -> KeyPath:
-        return ("batches", self.batch.name, "artifacts", index, key)
-
     @property
     def named(self) -> str:
-        return f"batch '{self.batch.name}' of {self.file}"
+        return f"batch '{self.batch.name}' of {self.experiment.file}"
 
     def called_by(self, other: _Owner) -> str:
         """The name of this batch in messages about another batch."""
-        elsewhere = "" if other.file == self.file else f" of {self.file}"
-        return f"batch '{self.batch.name}'{elsewhere}"
+        is_here = other.experiment.file == self.experiment.file
+        return f"batch '{self.batch.name}'" if is_here else self.named
+
+    def note(self, index: int, message: str | Callable[[], str], key: str = "dest") -> None:
+        """Note a problem of an artifact: one of thousands is enough."""
+        self.problems.add_first(("batches", self.batch.name, "artifacts", index, key), message)
 
 
 _Artifact = tuple[_Owner, Point, int]
@@ -90,43 +94,31 @@ class Destinations:
     def __init__(self) -> None:
         self._artifacts: dict[str, _Artifact] = {}
         self._tables: dict[str, _Owner] = {}
-        self._told: set[tuple[object, ...]] = set()
 
     def add(
-        self,
-        experiment: str,
-        file: str,
-        batch: Batch,
-        points: tuple[Point, ...],
-        problems: Problems,
-        unused: Mapping[str, str],
+        self, experiment: Experiment, batch: Batch, points: tuple[Point, ...], problems: Problems
     ) -> None:
         """Note in `problems` every path that is impossible or belongs to another artifact.
 
-        `experiment` is the experiment's name, `file` its path in messages. `unused` describes
-        parameters that nothing uses. An empty dest, because a parameter in it has no value, is left
-        out.
+        An empty dest, because a parameter in it has no value, is left out.
         """
-        owner = _Owner(experiment, file, batch, points, problems, unused)
+        owner = _Owner(experiment, batch, points, problems)
         figures = stems(batch.name, batch.plots or default_plots(batch.metrics))
         own = [f"{batch.name}{suffix}" for suffix in _TABLE_SUFFIXES]
         own += [f"{stem}{suffix}" for stem in figures for suffix in _FIGURE_SUFFIXES]
-        for name in own:
-            self._tables[f"{experiment}/{name}"] = owner
+        self._tables |= dict.fromkeys((f"{experiment.name}/{name}" for name in own), owner)
         for point in points:
             for index, artifact in enumerate(point.artifacts):
-                wrong = None if artifact.src is None else src_problem(artifact.src)
-                if wrong and self._first("src", owner, index):
-                    problems.add(owner.path(index, "src"), f"{artifact.src!r}: {wrong}")
+                if artifact.src is not None and (wrong := src_problem(artifact.src)):
+                    owner.note(index, f"{artifact.src!r}: {wrong}", "src")
                 if not artifact.dest:
                     continue
-                wrong = dest_problem(artifact.dest)
-                if wrong and self._first("path", owner, index):
-                    problems.add(owner.path(index), f"{artifact.dest!r}: {wrong}")
+                if wrong := dest_problem(artifact.dest):
+                    owner.note(index, f"{artifact.dest!r}: {wrong}")
                 here = (owner, point, index)
                 other = self._artifacts.setdefault(artifact.dest, here)
-                if other is not here and self._first("same", owner, index, other[0], other[2]):
-                    problems.add(owner.path(index), _collision(artifact.dest, other, here))
+                if other is not here:
+                    owner.note(index, functools.partial(_collision, artifact.dest, other, here))
 
     def finish(self) -> None:
         """When all are added: note every file that would also be a directory, and every one that
@@ -134,46 +126,33 @@ class Destinations:
         for dest, (owner, _, index) in self._artifacts.items():
             for parent in _parents(dest):
                 if parent in self._artifacts:
-                    other, _, other_index = self._artifacts[parent]
-                    if self._first("inside", owner, index, other, other_index):
-                        of = "" if other is owner else f" of {other.called_by(owner)}"
-                        said = f"'{parent}'{of} would be both a file and the directory of '{dest}'"
-                        owner.problems.add(owner.path(index), f"{said}; rename one")
+                    other = self._artifacts[parent][0]
+                    of = "" if other is owner else f" of {other.called_by(owner)}"
+                    said = f"'{parent}'{of} would be both a file and the directory of '{dest}'"
+                    owner.note(index, f"{said}; rename one")
             for taken in (dest, *_parents(dest)):
                 if taken in self._tables:
-                    self._table(taken, dest, owner, index)
+                    self._table(taken, dest)
         for table in self._tables:
             for parent in _parents(table):
                 if parent in self._artifacts:
-                    owner, _, index = self._artifacts[parent]
-                    self._table(table, parent, owner, index)
+                    self._table(table, parent)
 
     def owner_of(self, path: str) -> str | None:
         """Which batch would write a path, or one above or below it, for people; None if none."""
-        for place in (path, *_parents(path)):
-            if place in self._artifacts:
-                return self._artifacts[place][0].named
-            if place in self._tables:
-                return f"the table or plot of {self._tables[place].named}"
-        below = f"{path}/"
-        for dest, (owner, _, _) in self._artifacts.items():
-            if dest.startswith(below):
-                return owner.named
-        return next((o.named for table, o in self._tables.items() if table.startswith(below)), None)
+        owners = {dest: each[0].named for dest, each in self._artifacts.items()}
+        tables = {each: f"the table or plot of {own.named}" for each, own in self._tables.items()}
+        for known in (owners, tables):
+            for place, named in known.items():
+                if f"{path}/".startswith(f"{place}/") or place.startswith(f"{path}/"):
+                    return named
+        return None
 
-    def _table(self, table: str, dest: str, owner: _Owner, index: int) -> None:
-        other = self._tables[table]
-        if self._first("table", owner, index):
-            whose = f"the table or plot of {other.called_by(owner)}"
-            said = f"is {whose}" if dest == table else f"conflicts with '{table}', {whose}"
-            owner.problems.add(owner.path(index), f"'{dest}' {said}; rename the artifact")
-
-    def _first(self, *kind: object) -> bool:
-        """Whether this is the first problem of its kind: one example of thousands is enough."""
-        if kind in self._told:
-            return False
-        self._told.add(kind)
-        return True
+    def _table(self, table: str, dest: str) -> None:
+        owner, _, index = self._artifacts[dest]
+        whose = f"the table or plot of {self._tables[table].called_by(owner)}"
+        said = f"is {whose}" if dest == table else f"conflicts with '{table}', {whose}"
+        owner.note(index, f"'{dest}' {said}; rename the artifact")
 
 
 def _parents(dest: str) -> Iterator[str]:
@@ -184,30 +163,27 @@ def _collision(dest: str, first: _Artifact, second: _Artifact) -> str:
     (one, a, i), (other, b, j) = first, second
     used = Template.parse(other.batch.artifacts[j].dest).names
     if one is not other:
-        alike = one.file == other.file and "batch_name" not in used
+        alike = one.experiment.file == other.experiment.file and "batch_name" not in used
         advice = "add ${batch_name}" if alike else "rename one"
         return f"'{dest}' is also written by {one.called_by(other)}; {advice}"
     if i != j and a.parameters == b.parameters and a.duplicate == b.duplicate:
         return f"'{dest}' is also the dest of artifacts[{i}]; rename one"
-    varying = one.varying
+    varying, unused = one.varying, one.experiment.unused(one.batch)
     differing = [n for n in varying if a.parameters.get(n) != b.parameters.get(n)]
     if a.duplicate != b.duplicate:
         differing.append("duplicate")
     missing = [f"${{{name}}}" for name in differing if name not in used]
-    without_effect = [one.unused[name] for name in differing if name in one.unused]
-    if without_effect:  # a dest for each would keep the same result twice
-        advice = without_effect[0]
+    if without_effect := [unused[name] for name in differing if name in unused]:
+        advice = without_effect[0]  # a dest for each would keep the same result twice
     elif missing and i == j:
         advice = f"add {' and '.join(missing)}"
     else:
         advice = "put different texts around and between the ${...}"
-    labels = f"{_label(a, one)} and {_label(b, one)}"
-    return f"two points would write '{dest}': {labels}; {advice}"
 
+    def label(point: Point) -> str:
+        parts = [f"{n}={point.parameters[n]}" for n in varying if n in point.parameters]
+        text = f"({', '.join([*parts, f'duplicate {point.duplicate}'])})"
+        sweeps = one.batch.sweeps
+        return f"{text} of {sweeps[point.sweep].called}" if len(sweeps) > 1 else text
 
-def _label(point: Point, owner: _Owner) -> str:
-    known = [name for name in owner.varying if name in point.parameters]
-    parts = [f"{name}={point.parameters[name]}" for name in known]
-    label = f"({', '.join([*parts, f'duplicate {point.duplicate}'])})"
-    sweeps = owner.batch.sweeps
-    return f"{label} of {sweeps[point.sweep].called}" if len(sweeps) > 1 else label
+    return f"two points would write '{dest}': {label(a)} and {label(b)}; {advice}"

@@ -315,17 +315,6 @@ def is_null(value: Any) -> bool:
     return isinstance(value, Scalar) and value.kind == "null"
 
 
-def script(value: Any) -> str:
-    """A script as one text, from a text or a list of lines."""
-    if isinstance(value, list):
-        return "\n".join(map(str, value))
-    return "" if value is None or value.kind == "null" else str(value)
-
-
-def optional_text(value: Scalar | None) -> str | None:
-    return None if value is None or value.kind == "null" else str(value)
-
-
 def section(data: Mapping[str, Any], key: str) -> dict[str, Any]:
     """A mapping in a mapping; empty if it is missing or nothing is written after its key."""
     value = data.get(key)
@@ -337,6 +326,27 @@ def names(value: Any) -> tuple[str, ...] | None:
     if value is None or is_null(value):
         return None
     return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+
+
+def merged(*levels: Mapping[str, Any]) -> dict[str, Any]:
+    """The data of levels, of which each overrides the one before, key by key; None removes a key.
+
+    The time limit of a script is one key with two names: `timeout` replaces a `runtime` in
+    `resources`, and the reverse.
+    """
+    found: dict[str, Any] = {}
+    for own in levels:
+        if "timeout" in own:
+            section(found, "resources").pop("runtime", None)
+        elif "runtime" in section(own, "resources"):
+            found.pop("timeout", None)
+        for key, value in own.items():
+            if value is None:
+                found.pop(key, None)
+            else:
+                is_mapping = isinstance(value, dict)
+                found[key] = merged(section(found, key), value) if is_mapping else value
+    return found
 
 
 def read_text(file: Path, shown: str) -> str:

@@ -27,23 +27,22 @@ class TemplateError(Exception):
 _MAXIMUM_BITS = 10_000  # of a whole number; Python writes out no more than 4300 digits
 _MAXIMUM_ENTRIES = 10_000  # of a list
 
-_NODES = (
-    ast.Expression,
-    ast.Constant,
-    ast.Name,
-    ast.Load,
-    ast.BinOp,
-    ast.UnaryOp,
-    ast.BoolOp,
-    ast.Compare,
-    ast.IfExp,
-    ast.Tuple,
-    ast.List,
-    ast.Call,
-    ast.operator,
-    ast.unaryop,
-    ast.boolop,
-    ast.cmpop,
+_NODES = frozenset(
+    [
+        "Constant",
+        "Name",
+        "Load",
+        "BinOp",
+        "UnaryOp",
+        "BoolOp",
+        "And",
+        "Or",
+        "Compare",
+        "IfExp",
+        "Tuple",
+        "List",
+        "Call",
+    ]
 )
 _LITERAL_NAMES = {"true": True, "false": False}
 
@@ -293,7 +292,7 @@ def refuse_foreign_parts(tree: ast.expr, known: set[str]) -> None:
 
 
 def _refuse_foreign(node: ast.AST, known: set[str]) -> None:
-    if not isinstance(node, _NODES) or isinstance(node, ast.Is | ast.IsNot):
+    if type(node) not in _OPERATORS and type(node).__name__ not in _NODES:
         raise TemplateError(
             f"{type(node).__name__} is not allowed here; use only numbers, texts, $parameters, "
             "operators and calls"

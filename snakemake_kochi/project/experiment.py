@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.frozen import FrozenDict
@@ -15,28 +15,20 @@ from snakemake_kochi.project.grid import (
     Grid,
     Phase,
     Point,
-    PointTexts,
-    point_problems,
+    Step,
     varying_parameters,
 )
-from snakemake_kochi.project.machine_facts import Facts
-from snakemake_kochi.project.metrics import Quantity
 from snakemake_kochi.project.parameters import (
-    CSV,
     Given,
     ParameterValues,
     Skipped,
     Sweep,
-    machines_named,
 )
-from snakemake_kochi.project.plots import Plot, note_plot_problems
-from snakemake_kochi.project.points import make_points
-from snakemake_kochi.project.preparation import Step
-from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems, SourceMap
-from snakemake_kochi.project.recipes import Requirement, override
-from snakemake_kochi.project.recording import NOTHING_MORE, Recording
-from snakemake_kochi.project.repetition import recorded_points
-from snakemake_kochi.project.requests import Request, Requests, request_texts
+from snakemake_kochi.project.plots import Plot, Quantity, note_plot_problems
+from snakemake_kochi.project.points import make_points, recorded_points
+from snakemake_kochi.project.problems import MAXIMUM_LINES, Problems, SourceMap
+from snakemake_kochi.project.recipes import NOTHING_MORE, Recording, Requirement, override
+from snakemake_kochi.project.requests import Request, request_of, request_texts
 from snakemake_kochi.project.requirements import names_in
 from snakemake_kochi.project.templates import Template, Value, is_fact, parse_value
 from snakemake_kochi.project.values import CODE, SUBSTITUTED, name_problem, value_problem
@@ -69,19 +61,13 @@ class Experiment:
     recording: Recording = NOTHING_MORE
     given: Given | None = field(default=None, repr=False)
     quantities: Mapping[str, Quantity] = FrozenDict()
-    plots: tuple[Plot, ...] | None = None
+    plots: tuple[Plot, ...] = ()
     prepare: Step | None = None
 
     def parameters_of(self, batch: Batch) -> tuple[str, ...]:
         """The names of all parameters of a batch's points."""
         own = batch.parameters
         return (*(name for name in self.default_parameters if name not in own), *own)
-
-    @property
-    def mentioned_machines(self) -> set[str]:
-        """The machines for which a parameter has values of its own."""
-        own = (batch.parameters for batch in self.batches.values())
-        return set().union(*map(machines_named, (self.default_parameters, *own)))
 
     def batch(self, name: str) -> Batch:
         """Raises NameNotFoundError."""
@@ -130,32 +116,21 @@ class Experiment:
         problems and their files. They are incomplete if something is wrong."""
         skipped: tuple[Skipped, ...] = ()
         if batch.recorded is None:
-            expansions = list(self._expansions(batch, machine, problems))
-            points, skipped = make_points(batch, expansions, self.facts_of(machine), problems)
+            facts = self.facts_of(machine)
+            every = (self.default_parameters, facts, problems, batch.name, batch.sometimes)
+            expansions = [Expansion(each, *every) for each in batch.sweeps]
+            points, skipped = make_points(batch, expansions, facts, problems)
             note_plot_problems(batch.plots, points, problems)
         else:
             names = self.parameters_of(batch)
-            points = recorded_points(self.file, batch, names, self.facts_of(machine))
-        destinations.add(self.name, self.file, batch, points, problems, self.unused(batch))
+            points = tuple(recorded_points(self.file, batch, names, self.facts_of(machine)))
+        destinations.add(self, batch, points, problems)
         return points, skipped
 
-    def facts_of(self, machine: str) -> Facts:
-        """The facts that values can use: those that are given, if they are of that machine."""
-        return Facts.of(self.given, machine)
-
-    def _expansions(self, batch: Batch, machine: str, problems: Problems) -> Iterator[Expansion]:
-        facts = self.facts_of(machine)
-        tables = self.given.tables if self.given else {}
-        for sweep in batch.sweeps:
-            yield Expansion(
-                self.default_parameters,
-                sweep,
-                facts,
-                tables,
-                problems,
-                batch.name,
-                batch.sometimes,
-            )
+    def facts_of(self, machine: str) -> Given:
+        """What is given, with the facts if they are of that machine."""
+        given = self.given or Given(machine)
+        return given if given.machine == machine else Given(machine, tables=given.tables)
 
     def point(self, machine: str, overrides: Mapping[str, str]) -> Point:
         """The default parameters with some overridden or added, by texts in which nothing is
@@ -168,32 +143,22 @@ class Experiment:
             wrong = name_problem(name) or value_problem(text)
             if wrong:
                 raise ConfigError(f"parameter '{name}': {wrong}")
-        problems = Problems(self.source_map)
-        place: dict[str, KeyPath] = {
-            name: ("default_params", name) for name in (*self.default_parameters, *overrides)
-        }
+        problems, facts = Problems(self.source_map), self.facts_of(machine)
         given = {name: (ParameterValues((t,), literal=True),) for name, t in overrides.items()}
         # in the order of the file
-        parameters = {name: given.get(name) or self.default_parameters[name] for name in place}
-        facts = self.facts_of(machine)
-        sweep = Sweep(parameters, (), place)
-        expansion = Expansion(self.default_parameters, sweep, facts, {}, problems)
+        parameters = {**self.default_parameters, **given}
+        sweep = Sweep(parameters, (), {name: ("default_params", name) for name in parameters})
+        expansion = Expansion(sweep, {}, facts, problems)
         problems.raise_all()
         self._check_complete(values_on(parameters, machine))
         if not (self.run.script.strip() or self.build.script.strip()):
             raise self.source_map.error(("run",), "a key 'script' was expected")
-        ((found, _),) = expansion
+        batch = Batch(
+            *("", self.default_name, self.default_queue, 1, {}, (), (), Phase((), ""), self.run, {})
+        )
+        points, _ = make_points(batch, [expansion], facts, problems)
         problems.raise_all()
-        texts = PointTexts.parse(self.default_name, self.default_queue, ())
-        point = texts.point(found, "", 0, {})
-        request, wrong_keys = Requests(self.run).of({**facts.values, **found})
-        for path, wrong in wrong_keys.items():
-            problems.add(("run", *path), wrong)
-        point = replace(point, request=request)
-        for key, wrong in point_problems(point):
-            problems.add((f"default_{key}",), wrong)
-        problems.raise_all()
-        return point
+        return points[0]
 
     def build_request(self, batch: str, parameters: Mapping[str, str]) -> Request:
         """What a build requests. `parameters`: those on which it depends.
@@ -207,7 +172,7 @@ class Experiment:
         values = (
             {**self.facts_of(self.given.machine).values, **parameters} if self.given else parameters
         )
-        found = [Requests(phase).of(values)[0] for phase in dict.fromkeys(phases)]
+        found = [request_of(phase, values)[0] for phase in dict.fromkeys(phases)]
         return functools.reduce(Request.or_more, found)
 
     def requirements_on(
@@ -225,14 +190,6 @@ class Experiment:
             if name not in known:
                 said = f"{self.file}: nothing uses the parameter '{name}', {nearest(name, known)}"
                 yield said
-
-    def needs_more(self, batch: Batch) -> bool:
-        """Whether facts of the machine or other files determine the points of a batch."""
-        parameters = {**self.default_parameters, **batch.parameters}
-        choices = [choice for own in parameters.values() for choice in own]
-        return any(choice.series == CSV for choice in choices) or any(
-            is_fact(name) for name in self._used(batch)
-        )
 
     def unused(self, batch: Batch | None) -> dict[str, str]:
         """A message about each of a batch's own parameters, or of the defaults, that nothing
@@ -263,18 +220,11 @@ class Experiment:
 
     def _named(self, batch: Batch | None) -> Iterator[str]:
         """The parameters among these that no value uses for another one."""
-        phases = (batch.build, batch.run) if batch else (self.build, self.run)
-        texts = [batch.job_name, batch.queue] if batch else [self.default_name, self.default_queue]
-        for artifact in batch.artifacts if batch else ():
-            texts += [artifact.dest, artifact.src]
-        for phase in phases:
-            yield from phase.depend_params
-            for requested in (*request_texts(phase).values(), phase.launcher):
-                yield from parse_value(requested).names
-        if step := (batch or self).prepare:
-            yield from step.depend_params
+        yield from self.told(batch)
+        texts = [batch.job_name if batch else self.default_name]
+        texts += [artifact.dest for artifact in batch.artifacts] if batch else []
         for text in texts:
-            yield from Template.parse(text or "").names
+            yield from Template.parse(text).names
         for sweep in batch.sweeps if batch else ():
             for condition in sweep.conditions:
                 yield from condition.expression.names
@@ -282,7 +232,22 @@ class Experiment:
             for _, entry in sweep.exclude:
                 values = (parse_value(text) for own in entry.values() for text in own)
                 yield from (name for value in values for name in value.names)
+
+    def told(self, batch: Batch | None) -> Iterator[str]:
+        """The parameters by which runs of a batch differ, or those outside of the batches, as the
+        file says itself. A destination and the name of a job have some, too, but change no
+        result."""
+        owner = batch or self
+        for phase in (owner.build, owner.run):
+            yield from phase.depend_params
+            for requested in (*request_texts(phase).values(), phase.launcher):
+                yield from parse_value(requested).names
+        yield from owner.prepare.depend_params if owner.prepare else ()
         yield from names_in((*self.requirements, *(batch.requirements if batch else ())))
+        texts = [batch.queue if batch else self.default_queue]
+        texts += [artifact.src for artifact in batch.artifacts] if batch else []
+        for text in texts:
+            yield from Template.parse(text or "").names
         if batch and batch.has_code:
             yield CODE
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.files import is_name
@@ -18,15 +17,14 @@ from snakemake_kochi.project.templates import Template
 from snakemake_kochi.project.values import (
     ABSENT,
     SUBSTITUTED,
+    encode_component,
     has_control_character,
     parameter_variables,
 )
 
 if TYPE_CHECKING:
-    from snakemake_kochi.project.metrics import Quantity
     from snakemake_kochi.project.parameters import ParameterValues, Skipped, Sweep
-    from snakemake_kochi.project.plots import Plot
-    from snakemake_kochi.project.preparation import Step
+    from snakemake_kochi.project.plots import Plot, Quantity
     from snakemake_kochi.project.problems import KeyPath
     from snakemake_kochi.project.recipes import Requirement
 
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 # No benchmark repeats a point so often; the limit finds an extra zero before any point is made.
 MAXIMUM_DUPLICATES = 10_000
 ROUNDS = "rounds"  # of the orders of runs, the default
-_NOTHING = Template(("",), ())
 
 
 @dataclass(frozen=True)
@@ -88,6 +85,48 @@ class Phase:
     def environment(self, parameters: Mapping[str, str]) -> dict[str, str]:
         """KOCHI_PARAM_<NAME> for the parameters on which the phase depends."""
         return parameter_variables(self.depend_params, parameters)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A script before the runs, and the parameters that it sees.
+
+    `sources` are patterns of the code that determines it; None for the code of the experiment.
+    """
+
+    depend_params: tuple[str, ...]
+    script: str
+    strict: bool = True
+    sources: tuple[str, ...] | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Step:
+        """From `asdict` of one that went through JSON."""
+        depend, sources = data["depend_params"], data["sources"]
+        return cls(
+            **{
+                **data,
+                "depend_params": tuple(depend),
+                "sources": None if sources is None else tuple(sources),
+            }
+        )
+
+    def environment(self, parameters: Mapping[str, str]) -> dict[str, str]:
+        """KOCHI_PARAM_<NAME> for the parameters that the script sees."""
+        return parameter_variables(self.depend_params, parameters)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Step | None:
+        """The section `prepare` of a batch or a file. A script without text is none."""
+        if not data.get("script", "").strip():
+            return None
+        sources = data.get("sources")
+        return cls(
+            depend_params=tuple(dict.fromkeys(data.get("depend_params", ()))),
+            script=data["script"],
+            strict=data.get("strict", True),
+            sources=None if sources is None else tuple(dict.fromkeys(sources)),
+        )
 
 
 @dataclass(frozen=True)
@@ -212,41 +251,11 @@ class PointTexts:
 
     @classmethod
     def parse(cls, name: str, queue: str | None, artifacts: Iterable[Artifact]) -> PointTexts:
-        return cls(
-            Template.parse(name),
-            None if queue is None else Template.parse(queue),
-            tuple(
-                (a.type, Template.parse(a.dest), None if a.src is None else Template.parse(a.src))
-                for a in artifacts
-            ),
-        )
+        def parsed(text: str | None) -> Template | None:
+            return None if text is None else Template.parse(text)
 
-    @cached_property
-    def _of_destinations(self) -> frozenset[str]:
-        return frozenset(name for _, dest, _ in self.artifacts for name in dest.names)
-
-    def knowing(self, parameters: Collection[str], sometimes: Collection[str]) -> PointTexts:
-        """With only the templates that need no other parameters; the others are left empty. A
-        destination has a word for a parameter that only other points have, one of `sometimes`."""
-
-        def known(template: Template | None, others: Collection[str] = ()) -> bool:
-            names = template.names if template else ()
-            return all(
-                name in parameters or name in SUBSTITUTED or name in others for name in names
-            )
-
-        return PointTexts(
-            self.name if known(self.name) else _NOTHING,
-            self.queue if known(self.queue) else None,
-            tuple(
-                (
-                    type_,
-                    dest if known(dest, sometimes) else _NOTHING,
-                    src if known(src) else None,
-                )
-                for type_, dest, src in self.artifacts
-            ),
-        )
+        texts = ((each.type, Template.parse(each.dest), parsed(each.src)) for each in artifacts)
+        return cls(Template.parse(name), parsed(queue), tuple(texts))
 
     def missing(self, parameters: Collection[str]) -> Iterator[tuple[KeyPath, str]]:
         """The names that are not among the parameters, and the keys of a batch with them."""
@@ -264,26 +273,33 @@ class PointTexts:
         parameters: FrozenDict[str, str],
         batch: str,
         duplicate: int,
-        encoded: dict[str, str],
         sweep: int = 0,
+        absent: Collection[str] | None = None,
     ) -> Point:
-        """`encoded` holds the texts of all values for paths, including the batch's name."""
-        number = {"duplicate": str(duplicate)}
-        raw = {**parameters, "batch_name": batch, **number}
-        safe = encoded | number
-        for name in self._of_destinations:
-            safe.setdefault(name, ABSENT)
+        """A destination has a word for a parameter that only other points have, which is one of
+        those that may be `absent`; None: any."""
+        raw = {**parameters, "batch_name": batch, "duplicate": str(duplicate)}
+        used = (name for _, dest, _ in self.artifacts for name in dest.names)
+        safe = dict.fromkeys((n for n in used if absent is None or n in absent), ABSENT)
+        safe |= {name: encode_component(text) for name, text in raw.items()}
         return Point(
             parameters=parameters,
             duplicate=duplicate,
-            name=self.name.render(raw),
-            queue=None if self.queue is None else self.queue.render(raw),
+            name=_filled(self.name, raw) or "",
+            queue=_filled(self.queue, raw),
             artifacts=tuple(
-                Artifact(type_, dest.render(safe), None if src is None else src.render(raw))
+                Artifact(type_, _filled(dest, safe) or "", _filled(src, raw))
                 for type_, dest, src in self.artifacts
             ),
             sweep=sweep,
         )
+
+
+def _filled(template: Template | None, values: Mapping[str, str]) -> str | None:
+    """None if a name has no value, which was noted."""
+    if template is None or not all(name in values for name in template.names):
+        return None
+    return template.render(values)
 
 
 def job_name_problem(name: str) -> str | None:
@@ -295,31 +311,28 @@ def job_name_problem(name: str) -> str | None:
 
 def queue_problem(queue: str) -> str | None:
     """Why a text cannot be a queue's name, or None."""
-    if not is_name(queue):
-        return (
-            "the queue's name cannot be used in paths; 1 to 128 letters, digits and any of "
-            "._+@=- were expected, not starting with a dot or dash"
-        )
-    return None
+    if is_name(queue):
+        return None
+    return (
+        "the queue's name cannot be used in paths; 1 to 128 letters, digits and any of "
+        "._+@=- were expected, not starting with a dot or dash"
+    )
 
 
 def point_problems(point: Point) -> Iterator[tuple[str, str]]:
     """The keys ("name", "queue") that are wrong in a resolved point, and the problems."""
-    wrong = job_name_problem(point.name)
-    if wrong:
+    if wrong := job_name_problem(point.name):
         yield "name", f"{point.name!r}: {wrong}"
-    wrong = None if point.queue is None else queue_problem(point.queue)
-    if wrong:
+    if point.queue is not None and (wrong := queue_problem(point.queue)):
         yield "queue", f"{point.queue!r}: {wrong}"
 
 
 def varying_parameters(points: Sequence[Point]) -> tuple[str, ...]:
     """The parameters that have more than one value over the points, or that some do not have."""
     seen: dict[str, set[str]] = {}
+    count: dict[str, int] = {}
     for point in points:
         for name, value in point.parameters.items():
             seen.setdefault(name, set()).add(value)
-    sometimes: set[str] = set()
-    if any(len(point.parameters) < len(seen) for point in points):
-        sometimes = {name for name in seen if any(name not in p.parameters for p in points)}
-    return tuple(name for name, values in seen.items() if len(values) > 1 or name in sometimes)
+            count[name] = count.get(name, 0) + 1
+    return tuple(name for name in seen if len(seen[name]) > 1 or count[name] < len(points))

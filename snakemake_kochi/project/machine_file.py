@@ -5,257 +5,172 @@ Several files may describe a machine. The nearest file counts, key by key.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.clean_rules import Rules, read_rule
-from snakemake_kochi.project.document import (
-    Document,
-    is_null,
-    names,
-    optional_text,
-    script,
-    section,
-)
+from snakemake_kochi.project.document import Document, merged, section
 from snakemake_kochi.project.launchers import (
     Launchers,
-    is_launcher_name,
     preferred_launcher,
     template_problem,
 )
 from snakemake_kochi.project.machines import LOCAL, ControllerPlace, Machine
-from snakemake_kochi.project.problems import KeyPath, check_name
-from snakemake_kochi.project.quiet import read_quiet
-from snakemake_kochi.project.values import path_problem, value_problem
-from snakemake_kochi.quantities import memory_of, walltime_of
+from snakemake_kochi.project.problems import KeyPath
 from snakemake_kochi.schedulers.interface import AllocationSettings
-from snakemake_kochi.schedulers.native import OPTIONS, Options
+from snakemake_kochi.schedulers.native import OPTIONS
 
-_FACT_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
+_SETTINGS = ("node_spec", *_NUMBERS, "time", "idle_timeout")
+_TEXTS = ("login_host", "work_dir", "kochi_root", "lock_dir", "lock_kind", "scheduler")
+_HOST = "HOST or USER@HOST was expected, or a name from ~/.ssh/config"
 
 
 def read_machines(layers: Layers) -> FrozenDict[str, Machine]:
     """All machines by name, including `local`; notes their problems."""
     machines = {LOCAL: Machine(LOCAL)}
     for name in layers.names():
-        path: KeyPath = ("machines", name)
-        check_name("machine", name, path, layers)
-        machines[name] = _machine(name, layers.data(name), path, layers)
+        machines[name] = _Reader(name, layers).machine()
     return FrozenDict(machines)
 
 
-def _machine(name: str, data: Mapping[str, Any], path: KeyPath, layers: Layers) -> Machine:
-    environment = data.get("load_env_script")
-    if isinstance(environment, dict):
-        on_login_node = script(environment.get("on_login_node"))
-        on_machine = script(environment.get("on_machine"))
-    else:
-        on_login_node = on_machine = script(environment)
-    machine = Machine(
-        name=name,
-        login_host=optional_text(data.get("login_host")),
-        hosts=names(data.get("hosts")) or (),
-        work_dir=optional_text(data.get("work_dir")),
-        kochi_root=optional_text(data.get("kochi_root")),
-        lock_dir=optional_text(data.get("lock_dir")),
-        lock_kind=optional_text(data.get("lock_kind")),
-        alloc_interact_script=script(data.get("alloc_interact_script")),
-        alloc_script=script(data.get("alloc_script")),
-        scheduler=optional_text(data.get("scheduler")),
-        allocation=_allocation(data, (*path, "allocation"), layers),
-        controller=_controller(data, (*path, "controller"), layers),
-        load_env_on_login_node=on_login_node,
-        load_env_on_machine=on_machine,
-        launchers=_launchers(data, path, layers),
-        facts=_facts(data, (*path, "facts"), layers),
-        quiet=read_quiet(section(data, "quiet"), (*path, "quiet"), layers),
-        clean=_clean(data, (*path, "clean"), layers),
-        isolation=FrozenDict(
-            (key, names(value) or ()) for key, value in section(data, "isolation").items()
-        ),
-        files=layers.files(name),
-        root_file=layers.origin((*path, "kochi_root")).source_map.file,
-        script_file=layers.origin((*path, "alloc_script")).source_map.file,
-        allocation_files=FrozenDict(
-            (key, layers.origin((*path, "allocation", key)).source_map.file)
-            for key in section(data, "allocation")
-        ),
-    )
-    _check(machine, data, path, layers)
-    return machine
+class _Reader:
+    """Reads one machine, noting problems."""
 
+    def __init__(self, name: str, layers: Layers) -> None:
+        self._name = name
+        self._layers = layers
+        self._data = layers.data(name)
 
-def _allocation(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> AllocationSettings:
-    data = section(machine, "allocation")
-    found: dict[str, Any] = {"node_spec": optional_text(data.get("node_spec"))}
-    if (options := OPTIONS.get(optional_text(machine.get("scheduler")) or "")) is not None:
-        texts = {key: optional_text(data.get(key)) for key in options.CONSTRAINTS}
-        set_texts = {key: text for key, text in texts.items() if text is not None}
-        found["constraints"] = FrozenDict(set_texts)
-        found["arguments"] = _arguments(options, data, (*path, "arguments"), problems)
-    for key in _NUMBERS:
-        if key in data and not problems.is_unknown((*path, key)):
-            found[key] = data[key].whole_number
-    quantities: dict[str, tuple[str, Callable[[str], float]]] = {
-        "time": ("time", walltime_of),
-        "idle_timeout": ("idle_timeout", walltime_of),
-        "memory": ("memory_mb", memory_of),
-    }
-    for key, (field, read) in quantities.items():
-        text = optional_text(data.get(key))
-        if text is None or problems.is_unknown((*path, key)):
-            continue
-        try:
-            found[field] = read(text)
-        except ValueError as error:
-            problems.add((*path, key), f"{text!r}: {error}")
-    if optional_text(machine.get("alloc_script")) is not None:
-        # It may start all of them on one host, where they would wait for each other.
-        found.setdefault("max_workers", max(1, found.get("min_workers", 0)))
-    return AllocationSettings(**found)
+    def _add(self, *place: str | int, said: str) -> None:
+        path = ("machines", self._name, *place)
+        document = self._layers.origin(path)
+        document.problems.add(document.source_map.nearest(path), said)
 
+    def _file(self, *keys: str) -> str:
+        return self._layers.origin(("machines", self._name, *keys)).source_map.file
 
-def _controller(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> ControllerPlace:
-    data = section(machine, "controller")
-    in_allocation = "in_allocation" in data and data["in_allocation"].is_true
-    if in_allocation and optional_text(machine.get("scheduler")) is None:
-        problems.add(
-            (*path, "in_allocation"), "this is for machines with a scheduler, as 'scheduler: slurm'"
+    def machine(self) -> Machine:
+        data = self._data
+        environment = data.get("load_env_script", "")
+        if not isinstance(environment, dict):
+            environment = {"on_login_node": environment, "on_machine": environment}
+        machine = Machine(
+            self._name,
+            **{key: data.get(key) or None for key in _TEXTS},
+            hosts=data.get("hosts", ()),
+            alloc_interact_script=data.get("alloc_interact_script", ""),
+            alloc_script=data.get("alloc_script", ""),
+            allocation=self._allocation(),
+            controller=self._controller(),
+            load_env_on_login_node=environment.get("on_login_node", ""),
+            load_env_on_machine=environment.get("on_machine", ""),
+            launchers=self._launchers(),
+            facts=FrozenDict(section(data, "facts")),
+            quiet=FrozenDict(section(data, "quiet")),
+            clean=self._clean(),
+            isolation=FrozenDict(section(data, "isolation")),
+            files=self._layers.files(self._name),
+            root_file=self._file("kochi_root"),
+            script_file=self._file("alloc_script"),
+            allocation_files=FrozenDict(
+                (key, self._file("allocation", key)) for key in section(data, "allocation")
+            ),
         )
-    text = optional_text(data.get("time"))
-    if text is None or problems.is_unknown((*path, "time")):
-        return ControllerPlace(in_allocation)
-    if not in_allocation:
-        problems.add((*path, "time"), "this key is for controllers with 'in_allocation: true'")
-    try:
-        return ControllerPlace(in_allocation, walltime_of(text))
-    except ValueError as error:
-        problems.add((*path, "time"), f"{text!r}: {error}")
-    return ControllerPlace(in_allocation)
+        self._check(machine)
+        return machine
 
+    def _allocation(self) -> AllocationSettings:
+        data = section(self._data, "allocation")
+        found = {key: data[key] for key in _SETTINGS if data.get(key) not in (None, "")}
+        found |= {"memory_mb": data["memory"]} if data.get("memory") else {}
+        if (options := OPTIONS.get(self._data.get("scheduler", ""))) is not None:
+            limits = ((key, data[key]) for key in options.CONSTRAINTS if data.get(key))
+            found["constraints"] = FrozenDict(limits)
+            words = data.get("arguments", ())
+            place: tuple[str | int, ...] = ("allocation", "arguments")
+            for index, word in enumerate(words):
+                if (wrong := options.argument_problem(word)) is not None:
+                    self._add(*place, index, said=wrong)
+            try:
+                found["arguments"] = tuple(options.joined_options(words))
+            except ValueError as error:
+                self._add(*place, said=str(error))
+        if self._data.get("alloc_script"):
+            # It may start all of them on one host, where they would wait for each other.
+            found.setdefault("max_workers", max(1, found.get("min_workers", 0)))
+        return AllocationSettings(**found)
 
-def _facts(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> FrozenDict[str, str]:
-    found = {}
-    for name, value in section(machine, "facts").items():
-        if problems.is_unknown((*path, name)):
-            continue
-        wrong = value_problem(value.value_text)
-        if not _FACT_NAME.fullmatch(name):
-            wrong = "a fact's name has only letters, digits and _, and starts with a letter or _"
-        elif name == "name":
-            wrong = "$machine.name is the machine's own name; give the fact another name"
-        if wrong:
-            problems.add((*path, name), wrong)
-        else:
-            found[name] = value.value_text
-    return FrozenDict(found)
+    def _controller(self) -> ControllerPlace:
+        data = section(self._data, "controller")
+        in_allocation, time = data.get("in_allocation", False), data.get("time")
+        if in_allocation and not self._data.get("scheduler"):
+            said = "this is for machines with a scheduler, as 'scheduler: slurm'"
+            self._add("controller", "in_allocation", said=said)
+        if not time:
+            return ControllerPlace(in_allocation)
+        if not in_allocation:
+            said = "this key is for controllers with 'in_allocation: true'"
+            self._add("controller", "time", said=said)
+        return ControllerPlace(in_allocation, time)
 
+    def _launchers(self) -> Launchers:
+        own, default = section(self._data, "launchers"), self._data.get("launcher", "")
+        written: dict[tuple[str, ...], str] = {("launchers", each): own[each] for each in own}
+        for place, text in (written | ({("launcher",): default} if default else {})).items():
+            if (wrong := template_problem(text, own)) is not None:
+                self._add(*place, said=f"{text!r}: {wrong}")
+        preferred = preferred_launcher(self._data.get("scheduler") or None)
+        return Launchers(default, FrozenDict(own), preferred)
 
-def _launchers(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> Launchers:
-    own = {name: optional_text(text) or "" for name, text in section(machine, "launchers").items()}
-    for name, text in own.items():
-        if not is_launcher_name(name):
-            said = "the name of a launcher begins with a letter, and has letters, digits, _ . -"
-            problems.add((*path, "launchers", name), said)
-        if (wrong := template_problem(text, own)) is not None:
-            problems.add((*path, "launchers", name), f"{text!r}: {wrong}")
-    default = optional_text(machine.get("launcher")) or ""
-    if default and (wrong := template_problem(default, own)) is not None:
-        problems.add((*path, "launcher"), f"{default!r}: {wrong}")
-    return Launchers(
-        default, FrozenDict(own), preferred_launcher(optional_text(machine.get("scheduler")))
-    )
+    def _clean(self) -> Rules | None:
+        if "clean" not in self._data:
+            return None
+        found: dict[str, Any] = {}
+        for key, written in section(self._data, "clean").items():
+            if not written:
+                continue
+            try:
+                read_rule(key, written)
+                found[key] = written
+            except ValueError as error:
+                shown = list(written) if key == "keep" else written
+                self._add("clean", key, said=f"{shown!r}: {error}")
+        return Rules().changed_by(found)
 
-
-def _clean(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> Rules | None:
-    if "clean" not in machine:
-        return None
-    written: dict[str, Any] = {}
-    for key, value in section(machine, "clean").items():
-        if problems.is_unknown((*path, key)):
-            continue
-        text = names(value) if key == "keep" else optional_text(value)
-        try:
-            written[key] = text
-            if text is not None:
-                read_rule(key, text)
-        except ValueError as error:
-            written.pop(key)
-            shown = text if key != "keep" else list(text or ())
-            problems.add((*path, key), f"{shown!r}: {error}")
-    return Rules().changed_by(written)
-
-
-def _arguments(
-    options: Options, data: Mapping[str, Any], path: KeyPath, problems: Layers
-) -> tuple[str, ...]:
-    """Further options of the scheduler's submission command, each in one word with its value."""
-    written = data.get("arguments")
-    words = names(written) or ()
-    for index, word in enumerate(words):
-        if (problem := options.argument_problem(word)) is not None:
-            problems.add((*path, index) if isinstance(written, list) else path, problem)
-    try:
-        return tuple(options.joined_options(words))
-    except ValueError as error:
-        problems.add(path, str(error))
-    return ()
-
-
-def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: Layers) -> None:
-    settings = machine.allocation
-    for key in ("work_dir", "kochi_root", "lock_dir"):
-        if wrong := path_problem(getattr(machine, key) or ""):
-            problems.add((*path, key), wrong)
-    host = machine.login_host or ""
-    if host.startswith("-") or len(host.split()) > 1:
-        # ssh would take it for options, or for a host and a command.
-        problems.add(
-            (*path, "login_host"),
-            f"{host!r}: HOST or USER@HOST was expected, or a name from ~/.ssh/config",
-        )
-    if "login_host" in data and not str(data["login_host"]):
-        # What is meant for the machine would run on this computer.
-        problems.add(
-            (*path, "login_host"),
-            "HOST or USER@HOST was expected, or a name from ~/.ssh/config; if this computer "
-            "belongs to the machine, delete the line, or write null",
-        )
-    if machine.name == LOCAL and machine.hosts:
-        problems.add(
-            (*path, "hosts"), "'local' stands for any computer; give these hosts to another machine"
-        )
-    for pattern in machine.hosts:
-        if not pattern.strip("*?"):
-            problems.add(
-                (*path, "hosts"), f"{pattern!r} matches every host name; write a narrower pattern"
+    def _check(self, machine: Machine) -> None:
+        settings, written = machine.allocation, section(self._data, "allocation")
+        host = machine.login_host or ""
+        if host.startswith("-") or len(host.split()) > 1:
+            # ssh would take it for options, or for a host and a command.
+            self._add("login_host", said=f"{host!r}: {_HOST}")
+        if self._data.get("login_host") == "":
+            # What is meant for the machine would run on this computer.
+            delete = "if this computer belongs to the machine, delete the line, or write null"
+            self._add("login_host", said=f"{_HOST}; {delete}")
+        if machine.name == LOCAL and machine.hosts:
+            said = "'local' stands for any computer; give these hosts to another machine"
+            self._add("hosts", said=said)
+        if machine.scheduler is not None and machine.alloc_script:
+            said = "'alloc_script' has no effect with 'scheduler'; remove one of them"
+            self._add("alloc_script", said=said)
+        if settings.min_workers > settings.max_workers:
+            said = (
+                f"{settings.min_workers} is more than max_workers, which is {settings.max_workers}"
             )
-    if machine.scheduler is not None and machine.alloc_script:
-        problems.add(
-            (*path, "alloc_script"),
-            "'alloc_script' has no effect with 'scheduler'; remove one of them",
-        )
-    if settings.min_workers > settings.max_workers:
-        problems.add(
-            (*path, "allocation", "min_workers"),
-            f"{settings.min_workers} is more than max_workers, which is {settings.max_workers}",
-        )
-    written = section(data, "allocation")
-    own = OPTIONS.get(machine.scheduler or "")
-    for key in written:
-        users = [each for each in OPTIONS if key in (*OPTIONS[each].CONSTRAINTS, "arguments")]
-        if users and machine.scheduler not in users:
-            schedulers = " or ".join(f"'scheduler: {each}'" for each in users)
-            problems.add((*path, "allocation", key), f"this key is for machines with {schedulers}")
-    if own is not None and "node_spec" in written:
-        problems.add(
-            (*path, "allocation", "node_spec"),
-            f"this key is for machines with an 'alloc_script'; {own.INSTEAD_OF_NODE_SPEC}",
-        )
+            self._add("allocation", "min_workers", said=said)
+        for key in written:
+            users = [each for each in OPTIONS if key in (*OPTIONS[each].CONSTRAINTS, "arguments")]
+            if users and machine.scheduler not in users:
+                schedulers = " or ".join(f"'scheduler: {each}'" for each in users)
+                said = f"this key is for machines with {schedulers}"
+                self._add("allocation", key, said=said)
+        own = OPTIONS.get(machine.scheduler or "")
+        if own is not None and "node_spec" in written:
+            said = f"this key is for machines with an 'alloc_script'; {own.INSTEAD_OF_NODE_SPEC}"
+            self._add("allocation", "node_spec", said=said)
 
 
 # The two ways to a compute node; each has other keys in `allocation`.
@@ -264,8 +179,8 @@ _WAYS = {"scheduler": "alloc_script", "alloc_script": "scheduler"}
 
 @dataclass(frozen=True)
 class Layers:
-    """The sections `machines:` of files, the nearest first. The problems of a key are noted in its
-    file."""
+    """Files with a section `machines:`, the nearest first, whose shape was read. The problems of a
+    key are noted in its file."""
 
     documents: tuple[Document, ...]
 
@@ -278,29 +193,21 @@ class Layers:
         return tuple(each.source_map.file for each in self.documents if name in _machines(each))
 
     def data(self, name: str) -> dict[str, Any]:
-        """The merged description of a machine: the nearest file counts for each key, also within
-        `allocation` and `facts`.
+        """The merged description of a machine: the nearest file counts for each key.
 
         A nearer `scheduler` or `alloc_script` replaces the other one, with its keys of
-        `allocation`, and `controller`. A null removes a key.
+        `allocation`, and `controller`.
         """
-        merged: dict[str, Any] = {}
+        found: dict[str, Any] = {}
         for document in reversed(self.documents):
             own = section(_machines(document), name)
             for way, other in _WAYS.items():
-                gone = way if is_null(own.get(way)) else other
-                if way in own and gone in merged and (gone == way or other not in own):
+                gone = way if not own.get(way) else other
+                if way in own and gone in found and (gone == way or other not in own):
                     for key in (gone, "allocation", "controller"):
-                        merged.pop(key, None)
-            inner = {
-                key: section(merged, key) | section(own, key)
-                for key in ("allocation", "facts")
-                if not (is_null(own.get(key)) and str(own[key]))
-            }
-            merged |= own | {key: _without_nulls(value) for key, value in inner.items() if value}
-            # Nothing after `clean:` is an empty section, and after `login_host:` a mistake.
-            merged = {key: v for key, v in merged.items() if not (is_null(v) and str(v))}
-        return merged
+                        found.pop(key, None)
+            found = merged(found, own)
+        return found
 
     def origin(self, path: KeyPath) -> Document:
         """The file that defines a key."""
@@ -310,17 +217,6 @@ class Layers:
                     return document
         return self.documents[0]
 
-    def add(self, path: KeyPath, message: str) -> None:
-        """Note a problem."""
-        self.origin(path).problems.add(path, message)
 
-    def is_unknown(self, path: KeyPath) -> bool:
-        return self.origin(path).problems.is_unknown(path)
-
-
-def _without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in data.items() if not is_null(value)}
-
-
-def _machines(document: Document) -> dict[str, Any]:
+def _machines(document: Document) -> Mapping[str, Any]:
     return section(document.data, "machines")

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from snakemake_kochi.errors import nearest
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.templates import (
+    FACT,
     Expression,
     Literal,
     Value,
@@ -197,6 +199,10 @@ class Skipped:
     reason: str
 
 
+# The facts that every machine has, if its scheduler can be asked.
+STANDARD_FACTS = ("name", "cores", "sockets", "memory_mb", "gpus", "nodes")
+
+
 @dataclass(frozen=True)
 class Given:
     """What determines points besides the text of an experiment, frozen with it.
@@ -206,6 +212,25 @@ class Given:
     """
 
     machine: str
-    facts: Mapping[str, str]
+    facts: Mapping[str, str] = FrozenDict()
     without: str = ""
     tables: Mapping[str, str] = FrozenDict()
+
+    @cached_property
+    def values(self) -> Mapping[str, str]:
+        """The facts by the names that values and conditions have for them."""
+        facts = {**self.facts, "name": self.machine}
+        return {f"{FACT}{name}": value for name, value in facts.items()}
+
+    def problem(self, name: str) -> str:
+        """What is wrong with such a name that is not known, for people."""
+        short = name.removeprefix(FACT)
+        write = (
+            f"write into kochi.yaml: machines: {{{self.machine}: {{facts: {{{short}: VALUE}}}}}}"
+        )
+        if short in STANDARD_FACTS:
+            why = f": {self.without}" if self.without else ""
+            return f"${name} is not known for machine '{self.machine}'{why}; {write}"
+        said = nearest(short, {*self.facts, *STANDARD_FACTS})
+        also = " Or " if said.endswith("?") else "; or "
+        return f"machine '{self.machine}' has no fact '{short}', {said}{also}{write}"

@@ -1,4 +1,4 @@
-"""The figures of a batch as experiments choose them. `tables/figure.py` draws them."""
+"""The metrics and the figures of a batch as experiments choose them; `tables/` makes them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.document import optional_text
-from snakemake_kochi.project.metrics import SECONDS
 from snakemake_kochi.project.problems import KeyPath, Problems
-from snakemake_kochi.project.values import encode_component, has_control_character
+from snakemake_kochi.project.values import encode_component
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment
@@ -23,6 +21,28 @@ MACHINE = "machine"  # the column of a table with the results of several machine
 # So many can be told apart by colour, marker and line style together.
 MOST_LINES = 12
 _LONGEST_STEM = 100  # of the part of a file's name that a metric gives
+
+
+SECONDS = "run_seconds"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """How a measurement is shown: plain texts, empty if not given."""
+
+    unit: str = ""
+    label: str = ""
+
+
+QUANTITIES: Mapping[str, Quantity] = FrozenDict({SECONDS: Quantity("s")})
+
+
+def read_metrics(data: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Quantity]]:
+    """The expressions in a section `metrics`, each given alone or beside its unit, and how their
+    measurements are shown."""
+    every = {k: v if isinstance(v, dict) else {"pattern": v} for k, v in data.items()}
+    shown = {k: Quantity(v.get("unit", ""), v.get("label", "")) for k, v in every.items()}
+    return {name: keys["pattern"] for name, keys in every.items()}, {**QUANTITIES, **shown}
 
 
 @dataclass(frozen=True)
@@ -86,77 +106,47 @@ def _short(name: str) -> str:
 # ---- reading
 
 
-def read_plots(data: Any, path: KeyPath, problems: Problems) -> tuple[Plot, ...] | None:
-    """The figures below a key `plots`; None if none is given."""
-    if not isinstance(data, list):
-        return None
-    plots = []
-    first: dict[str, int] = {}
+def read_plots(
+    data: Sequence[Mapping[str, Any]], path: KeyPath, problems: Problems
+) -> tuple[Plot, ...]:
+    """The figures below a key `plots`."""
+    plots: dict[str, Plot] = {}
     for index, entry in enumerate(data):
-        if not isinstance(entry, dict) or not entry.get("metric"):
-            continue  # which was noted
-        plot = _read_plot(entry, (*path, index))
-        other = first.setdefault(plot.name, index)
-        if other != index:
-            said = f"plots[{other}] is called '{plot.name}', too; give one of them a name: ..."
-            problems.add((*path, index), said)
-            continue
-        if has_control_character(plot.name):
-            problems.add((*path, index, "name"), "one line of text was expected")
-        if plot.scale == "log" and "y_from_zero" in entry and plot.y_from_zero:
+        texts = {key: entry.get(key) or "" for key in ("x", "lines", "scale", "x_scale")}
+        where = {
+            name: tuple(text or "" for text in values)
+            for name, values in entry.get("where", {}).items()
+        }
+        plot = Plot(
+            entry.get("name") or entry["metric"],
+            entry["metric"],
+            panels=entry.get("panels", ()),
+            where=FrozenDict(where),
+            y_from_zero=entry.get("y_from_zero", True),
+            path=(*path, index),
+            **texts,
+        )
+        if (other := plots.setdefault(plot.name, plot)) is not plot:
+            said = f"plots[{other.path[-1]}] is called '{plot.name}', too; give one of them a name"
+            problems.add(plot.path, f"{said}: ...")
+        if plot.scale == "log" and entry.get("y_from_zero"):
             said = "a logarithmic axis has no zero; remove this key, or use scale: linear"
-            problems.add((*path, index, "y_from_zero"), said)
+            problems.add((*plot.path, "y_from_zero"), said)
         used = [name for key, name in plot.parameters if key != "where"]
         for name in dict.fromkeys(name for name in used if used.count(name) > 1):
             said = f"'{name}' can be used once: for x, for lines, or for panels"
-            problems.add((*path, index), said)
-        plots.append(plot)
-    return tuple(plots)
-
-
-def _read_plot(entry: Mapping[str, Any], path: KeyPath) -> Plot:
-    metric = str(entry["metric"])
-    where = entry.get("where")
-    return Plot(
-        name=optional_text(entry.get("name")) or metric,
-        metric=metric,
-        x=optional_text(entry.get("x")) or "",
-        lines=optional_text(entry.get("lines")) or "",
-        panels=_texts(entry.get("panels")),
-        where=FrozenDict(
-            (name, _texts(value))
-            for name, value in (where if isinstance(where, dict) else {}).items()
-        ),
-        scale=optional_text(entry.get("scale")) or "",
-        x_scale=optional_text(entry.get("x_scale")) or "",
-        y_from_zero="y_from_zero" not in entry or entry["y_from_zero"].is_true,
-        path=path,
-    )
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    entries = value if isinstance(value, list) else [value]
-    return tuple(each.value_text for each in entries if each is not None)
-
-
-def batch_plots(
-    top: Mapping[str, Any],
-    batch: Mapping[str, Any],
-    path: KeyPath,
-    metrics: Collection[str],
-    problems: Problems,
-) -> tuple[Plot, ...]:
-    """The figures of a batch at a key path: its own, else those of the file that it has metrics
-    for, else one for each metric."""
-    own = read_plots(batch.get("plots"), (*path, "plots"), problems)
-    if own is not None:
-        return own
-    common = read_plots(top.get("plots"), ("plots",), problems) or ()
-    some = [plot for plot in common if plot.metric in (*metrics, SECONDS)]
-    return tuple(some) or default_plots(metrics)
+            problems.add(plot.path, said)
+    return tuple(plots.values())
 
 
 # ---- checks
+
+
+def batch_plots(above: Iterable[Plot], metrics: Collection[str]) -> tuple[Plot, ...]:
+    """The figures of a batch without its own: those of the file that it has metrics for, else one
+    for each metric."""
+    some = tuple(plot for plot in above if plot.metric in (*metrics, SECONDS))
+    return some or default_plots(metrics)
 
 
 def check_plots(experiment: Experiment, problems: Problems) -> None:
@@ -165,7 +155,7 @@ def check_plots(experiment: Experiment, problems: Problems) -> None:
     everywhere = [(batch.metrics, _names_for_plots(experiment, batch)) for batch in batches]
     metrics = {name for known, _ in everywhere for name in known} | experiment.metrics.keys()
     parameters = {name for _, known in everywhere for name in known}
-    _check(experiment.plots or (), metrics, parameters | {*experiment.default_parameters}, problems)
+    _check(experiment.plots, metrics, parameters | {*experiment.default_parameters}, problems)
     for batch, (metrics_of_it, parameters_of_it) in zip(batches, everywhere, strict=True):
         own = [plot for plot in batch.plots if plot.is_of_batch]
         _check(own, metrics_of_it, parameters_of_it, problems)
@@ -184,16 +174,11 @@ def _check(
     problems: Problems,
 ) -> None:
     for plot in plots:
-        sections: list[KeyPath] = [("default_params",), ("batches",), (*plot.path[:-2], "params")]
         if plot.metric not in (*metrics, SECONDS):
-            places: list[KeyPath] = [("metrics",), (*plot.path[:-2], "metrics"), ("batches",)]
-            own = (plot.metric,), (plot.metric, "pattern")
-            wrong = (place for top in places for place in (top, *((*top, *each) for each in own)))
-            if not any(map(problems.is_unknown, wrong)):
-                said = nearest(plot.metric, [*metrics, SECONDS])
-                problems.add((*plot.path, "metric"), f"there is no metric '{plot.metric}', {said}")
+            said = nearest(plot.metric, [*metrics, SECONDS])
+            problems.add((*plot.path, "metric"), f"there is no metric '{plot.metric}', {said}")
         for key, name in plot.parameters:
-            if name not in parameters and not any(map(problems.is_unknown, sections)):
+            if name not in parameters:
                 said = f"there is no parameter '{name}', {nearest(name, parameters)}"
                 problems.add((*plot.path, key), said)
 

@@ -6,24 +6,29 @@ A run makes its own point only, and does not load this module.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.expansion import Expansion
 from snakemake_kochi.project.grid import (
     MAXIMUM_DUPLICATES,
+    Artifact,
     Batch,
     Point,
     PointTexts,
+    Recorded,
     point_problems,
 )
-from snakemake_kochi.project.machine_facts import Facts
-from snakemake_kochi.project.parameters import Skipped, without_parameter
+from snakemake_kochi.project.parameters import Given, Skipped, without_parameter
 from snakemake_kochi.project.problems import KeyPath, Problems
-from snakemake_kochi.project.requests import Requests, request_texts
+from snakemake_kochi.project.requests import missing_names, request_of
 from snakemake_kochi.project.templates import is_fact
-from snakemake_kochi.project.values import encode_component
+
+if TYPE_CHECKING:
+    from snakemake_kochi.project.experiment import Experiment
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +39,7 @@ _MOST_TOLD = 10**12
 
 
 def make_points(
-    batch: Batch, expansions: Sequence[Expansion], facts: Facts, problems: Problems
+    batch: Batch, expansions: Sequence[Expansion], facts: Given, problems: Problems
 ) -> tuple[tuple[Point, ...], tuple[Skipped, ...]]:
     """The points of a batch, duplicates innermost, and the combinations that it skips.
 
@@ -44,44 +49,42 @@ def make_points(
     if _are_too_many(batch, expansions, problems):
         return (), ()
     path: KeyPath = ("batches", batch.name)
-    all_texts = PointTexts.parse(batch.job_name, batch.queue, batch.artifacts)
-    encodings: dict[str, str] = {}
-    known: dict[tuple[str, ...], PointTexts] = {}
+
+    def place(*keys: str | int) -> KeyPath:
+        default = (f"default_{keys[0]}",) if keys[0] in ("name", "queue") else keys
+        return problems.source_map.first((*path, *keys), default, path)
+
+    texts = PointTexts.parse(batch.job_name, batch.queue, batch.artifacts)
     points = []
     skipped = []
     for index, parameters, reason in _combinations(expansions, problems):
         if reason:
             skipped.append(Skipped(parameters, reason))
             continue
-        for value in (batch.name, *parameters.values()):
-            if value not in encodings:
-                encodings[value] = encode_component(value)
-        encoded = {name: encodings[value] for name, value in parameters.items()}
-        encoded["batch_name"] = encodings[batch.name]
-        names = tuple(parameters)
-        if names not in known:
-            known[names] = all_texts.knowing(names, batch.sometimes)
-            for at_key, missing in all_texts.missing(names):
-                if missing in batch.sometimes:
-                    said = without_parameter(missing, parameters, batch.parameters)
-                    at = problems.source_map.first((*path, *at_key), (f"default_{at_key[0]}",))
-                    problems.add_example(at, said)
+        values = {**facts.values, **parameters}
+        missing = list(texts.missing(parameters))
+        for phase, key in ((batch.run, "run"), (batch.build, "build")):
+            missing += [((key, *at), name) for at, name in missing_names(phase, values)]
+        for at, name in missing:
+            if is_fact(name):
+                problems.add_example(place(*at), facts.problem(name))
+            elif name in batch.sometimes:
+                said = without_parameter(name, parameters, batch.parameters)
+                problems.add_example(place(*at), said)
+        request, wrong = request_of(batch.run, values)
+        told = {("run", *at): said for at, said in wrong.items()}
+        told |= {("build", *at): said for at, said in request_of(batch.build, values)[1].items()}
+        for at, said in told.items():
+            problems.add_example(place(*at), said)
         for duplicate in range(batch.duplicates):
-            point = known[names].point(parameters, batch.name, duplicate, encoded, index)
-            for key, wrong in point_problems(point):
-                at = problems.source_map.first((*path, key), (f"default_{key}",), path)
-                problems.add_example(at, wrong)
-            points.append(point)
+            point = texts.point(parameters, batch.name, duplicate, index, batch.sometimes)
+            for key, said in point_problems(point):
+                problems.add_example(place(key), said)
+            points.append(replace(point, request=request))
     if not (points or skipped or problems):
-        excluding = next((sweep for sweep in batch.sweeps if sweep.exclude), None)
-        if excluding is not None:
-            place = (*excluding.place, "exclude")
-            problems.add(place, "nothing is left of the grid; remove an entry")
-        else:
-            place = (*batch.sweeps[0].place, "params")
-            problems.add(place, "there is no point, because a parameter has no values")
-    if request_texts(batch.run) or request_texts(batch.build):
-        points = list(_with_requests(points, batch, facts, problems))
+        excluding = next(sweep for sweep in batch.sweeps if sweep.exclude)
+        said = "nothing is left of the grid; remove an entry"
+        problems.add((*excluding.place, "exclude"), said)
     return tuple(points), tuple(skipped)
 
 
@@ -120,30 +123,58 @@ def _combinations(
                 yield index, parameters, ""
             elif first != index or not problems:
                 shown = ", ".join(f"{name}={value}" for name, value in parameters.items())
-                said = f"is in {expansions[first].called}, too; leave it out of one"
+                said = f"is in {expansions[first].sweep.called}, too; leave it out of one"
                 if first == index:
                     said = "is there twice: two values are the same when they are computed"
-                problems.add_example(expansion.path, f"the point ({shown}) {said}")
+                problems.add_example(expansion.sweep.place, f"the point ({shown}) {said}")
     for parameters, (index, reason) in skipped.items():
         if parameters not in owners:
             yield index, parameters, reason
 
 
-def _with_requests(
-    points: Iterable[Point], batch: Batch, facts: Facts, problems: Problems
-) -> Iterator[Point]:
-    """The points with their requests, noting what is wrong in these and in those of builds."""
-    requests = {"run": Requests(batch.run), "build": Requests(batch.build)}
-    for point in points:
-        values = {**facts.values, **point.parameters}
-        for phase, each in requests.items():
-            told = dict(each.of(values)[1])
-            for key, name in each.without_value(values):
-                if is_fact(name):
-                    told[key] = facts.problem(name)
-                elif name in batch.sometimes:
-                    told[key] = without_parameter(name, point.parameters, batch.parameters)
-            for key, said in told.items():
-                own: KeyPath = ("batches", batch.name, phase, *key)
-                problems.add_example(problems.source_map.first(own, (phase, *key)), said)
-        yield replace(point, request=requests["run"].of(values)[0])
+# ---- what was recorded: a rerun on another machine has the values of the machine of the record
+
+
+def only_recorded(
+    experiment: Experiment, recorded: Mapping[str, Sequence[Recorded]], below: str
+) -> Experiment:
+    """The experiment with these batches and points only, with all artifacts in the directory
+    `below`.
+
+    Raises NameNotFoundError for a batch that the experiment does not have.
+    """
+    batches = {}
+    for name, points in recorded.items():
+        batch = experiment.batch(name)
+        artifacts = (Artifact(a.type, f"{below}/{a.dest}", a.src) for a in batch.artifacts)
+        batches[name] = replace(
+            batch, artifacts=tuple(artifacts), recorded=tuple(points), below=below
+        )
+    return replace(experiment, batches=FrozenDict(batches), remarks=())
+
+
+def recorded_points(file: str, batch: Batch, names: Sequence[str], facts: Given) -> Iterator[Point]:
+    """The points of a batch that were recorded.
+
+    `names`: the parameters of the batch in the experiment `file`. Raises ConfigError for
+    a point with others, or with values that no such point has.
+    """
+    texts = PointTexts.parse(batch.job_name, batch.queue, batch.artifacts)
+    for each in batch.recorded or ():
+        where = f"{file}: batch '{batch.name}', record {each.identity}"
+        differing = sorted(({*each.parameters} ^ {*names}) - batch.sometimes)
+        if differing:
+            raise ConfigError(
+                f"{where}: it does not have the parameters of the batch, but differs in "
+                f"{', '.join(differing)}",
+                "Was the record edited? A record describes the code that it names.",
+            )
+        # In the order of the file, as in the grid.
+        parameters = FrozenDict((n, each.parameters[n]) for n in names if n in each.parameters)
+        point = texts.point(parameters, batch.name, each.duplicate)
+        request, wrong = request_of(batch.run, {**facts.values, **parameters})
+        problems = [said for _, said in point_problems(point)]
+        problems += [f"run.{'.'.join(map(str, key))}: {said}" for key, said in wrong.items()]
+        if problems:
+            raise ConfigError(f"{where}: {problems[0]}")
+        yield replace(point, request=request, rerun_of=each.identity)

@@ -3,20 +3,55 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.files import is_name
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.problems import chain
-from snakemake_kochi.project.recording import NOTHING_MORE, Recording
 from snakemake_kochi.project.requests import NO_REQUEST, Request
 from snakemake_kochi.project.revisions import Revision
 from snakemake_kochi.project.sent import local_path
+
+DEFAULT_FACTS: Mapping[str, str] = FrozenDict(
+    {
+        # sed reads all lines, so cc is not ended by SIGPIPE.
+        "cc": "cc --version | sed -n 1p",
+        "modules": 'if [ -n "${LOADEDMODULES-}" ]; then echo "$LOADEDMODULES"; '
+        "elif type module > /dev/null 2>&1; then module -t list 2>&1; fi",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What records say beyond what Kochi knows itself, which determines nothing.
+
+    `facts` maps names to commands for bash; "" turns a fact off. `variables` are names of
+    environment variables, or the beginnings of names with a `*` after them.
+    """
+
+    facts: Mapping[str, str] = FrozenDict()
+    variables: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Recording:
+        """The keys of one document, whose shape was read."""
+        facts = ((name, command or "") for name, command in (data.get("facts") or {}).items())
+        return cls(FrozenDict(facts), data.get("recorded_variables", ()))
+
+    def and_those_of(self, other: Recording) -> Recording:
+        """With the keys of another file, whose facts replace those of the same name."""
+        variables = dict.fromkeys((*self.variables, *other.variables))
+        return Recording(FrozenDict({**self.facts, **other.facts}), tuple(variables))
+
+
+NOTHING_MORE = Recording()
 
 
 @dataclass(frozen=True)
@@ -193,76 +228,73 @@ class Project:
         ConfigError when they need two recipes of one dependency. There are no cycles: a kochi.yaml
         with a cycle is refused.
         """
-        chosen: dict[str, Requirement] = {}  # by dependency
-        parents: dict[str, str | None] = {}  # who required it first
+        ways: dict[str, list[str]] = {}  # to the recipe of each dependency, from who requires it
+        found: list[Recipe] = []
 
-        def way_to(name: str | None) -> Iterator[str]:
-            while name is not None:
-                yield name
-                name = parents[name]
-            yield origin
+        def add(requirement: Requirement, way: list[str]) -> None:
+            if not requirement.on(machine):
+                return
+            own = [*way, str(requirement)]
+            known = ways.setdefault(requirement.dependency, own)
+            if known[-1] != own[-1]:
+                raise ConfigError(
+                    f"two recipes of '{requirement.dependency}' on machine '{machine}':\n"
+                    f"  {chain(known)}\n  {chain(own)}",
+                    "Make both require the same recipe.",
+                )
+            if known is own:
+                recipe = self.recipe(requirement)
+                for each in recipe.depends:
+                    add(each, own)
+                found.append(recipe)
 
-        def needed(parent: str | None, wanted: Iterable[Requirement]) -> Iterator[str]:
-            for requirement in wanted:
-                if not requirement.on(machine):
-                    continue
-                name = str(requirement)
-                known = str(chosen.setdefault(requirement.dependency, requirement))
-                if known != name:
-                    ways = ([*way_to(known)], [name, *way_to(parent)])
-                    first, second = (chain(way[::-1]) for way in ways)
-                    raise ConfigError(
-                        f"two recipes of '{requirement.dependency}' on machine '{machine}':\n"
-                        f"  {first}\n  {second}",
-                        "Make both require the same recipe.",
-                    )
-                parents.setdefault(name, parent)
-                yield name
-
-        def needed_by(name: str) -> Iterator[str]:
-            dependency, _, _ = name.partition(":")
-            return needed(name, self.recipe(chosen[dependency]).depends)
-
-        order = _in_order(needed(None, requirements), needed_by, lambda _: None)
-        return tuple(self.recipe(chosen[name.partition(":")[0]]) for name in order)
+        for requirement in requirements:
+            add(requirement, [origin])
+        return tuple(found)
 
     def circles(self) -> Iterator[tuple[Recipe, ...]]:
-        """Each cycle of recipes once, on whatever machine.
+        """Each cycle of recipes once, on whatever machine."""
+        from graphlib import CycleError, TopologicalSorter
 
-        Dependencies differ between machines, so a cycle may exist on some only.
-        """
-        requirements = [each for recipe in self._recipes.values() for each in recipe.depends]
-        mentioned = {machine for each in requirements for machine in each.machines or ()}
+        order = {name: index for index, name in enumerate(self._recipes)}
         seen: set[frozenset[str]] = set()
-        for machine in sorted({*self.machines, *mentioned}):
-            for circle in self._circles_on(machine):
-                if (members := frozenset(circle)) not in seen:
-                    seen.add(members)
+        for graph in self._graphs():
+            while True:
+                try:
+                    TopologicalSorter(graph).prepare()
+                    break
+                except CycleError as error:
+                    circle = error.args[1][:0:-1]  # each needs the next one
+                start = min(range(len(circle)), key=lambda at: order[circle[at]])
+                circle = circle[start:] + circle[:start]
+                graph[circle[0]].remove(circle[1 % len(circle)])
+                if frozenset(circle) not in seen:
+                    seen.add(frozenset(circle))
                     yield tuple(map(self._recipes.__getitem__, circle))
-
-    def _circles_on(self, machine: str) -> list[list[str]]:
-        """One cycle for each dependency that leads back."""
-        found: list[list[str]] = []
-
-        def needed_by(name: str) -> Iterator[str]:
-            for requirement in self._recipes[name].depends:
-                if str(requirement) in self._recipes and requirement.on(machine):
-                    yield str(requirement)
-
-        _in_order(self._recipes, needed_by, found.append)
-        return found
 
     def longest_chain(self) -> int:
         """How many recipes depend on each other in a row, on whatever machine. There must be no
         cycles."""
-        lengths: dict[str, int] = {}
+        from graphlib import TopologicalSorter
 
-        def needed_by(name: str) -> list[str]:
-            return [str(each) for each in self._recipes[name].depends if str(each) in self._recipes]
+        longest = 0
+        for graph in self._graphs():
+            lengths: dict[str, int] = {}
+            for name in TopologicalSorter(graph).static_order():
+                lengths[name] = 1 + max((lengths[other] for other in graph[name]), default=0)
+                longest = max(longest, lengths[name])
+        return longest
 
-        for name in _in_order(self._recipes, needed_by, lambda _: None):
-            lengths[name] = 1 + max((lengths.get(other, 0) for other in needed_by(name)), default=0)
-        return max(lengths.values(), default=0)
+    def _graphs(self) -> Iterator[dict[str, list[str]]]:
+        """What each recipe needs, on each machine: a cycle may exist on some only."""
+        recipes = self._recipes
+        requirements = [each for recipe in recipes.values() for each in recipe.depends]
+        mentioned = {machine for each in requirements for machine in each.machines or ()}
+        for machine in sorted({*self.machines, *mentioned}):
+            yield {
+                name: [str(e) for e in recipe.depends if e.on(machine) and str(e) in recipes]
+                for name, recipe in recipes.items()
+            }
 
     @cached_property
     def _recipes(self) -> dict[str, Recipe]:
@@ -286,31 +318,3 @@ class Project:
     @property
     def _source(self) -> str:
         return "kochi.yaml" if self.file is None else str(self.file)
-
-
-def _in_order(
-    names: Iterable[str],
-    needed_by: Callable[[str], Iterable[str]],
-    circle: Callable[[list[str]], object],
-) -> list[str]:
-    """The names and all that they need, each after the names that it needs.
-
-    `circle` is called with each cycle. Depth first, without recursion, because chains may be long.
-    """
-    order: dict[str, None] = {}
-    path: dict[str, Iterator[str]] = {}
-    for name in names:
-        if name not in order:
-            path[name] = iter(needed_by(name))
-        while path:
-            last = next(reversed(path))
-            other = next((each for each in path[last] if each not in order), None)
-            if other is None:
-                del path[last]
-                order[last] = None
-            elif other in path:
-                way = list(path)
-                circle(way[way.index(other) :])
-            else:
-                path[other] = iter(needed_by(other))
-    return list(order)

@@ -9,14 +9,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.templates import TemplateError, Value, parse_value
+from snakemake_kochi.project.templates import Literal, TemplateError, Value, parse_value
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.grid import Phase
-    from snakemake_kochi.project.problems import KeyPath
+    from snakemake_kochi.project.problems import KeyPath, Problems
 
 _WHOLE = re.compile(r"0*[0-9]{1,9}", re.ASCII)
 # The resources that say how many cores a run has on a node.
@@ -87,51 +87,6 @@ class Request:
 NO_REQUEST = Request()
 
 
-class Requests:
-    """The requests of a phase for any parameters. Points with the same values share one."""
-
-    def __init__(self, phase: Phase) -> None:
-        """Raises TemplateError for a value that is no value."""
-        self._values: dict[KeyPath, Value] = {
-            key: parse_value(text) for key, text in request_texts(phase).items()
-        }
-        # In the order of the file, for messages.
-        self._names = tuple(dict.fromkeys(n for each in self._values.values() for n in each.names))
-        self._known: dict[tuple[str | None, ...], tuple[Request, dict[KeyPath, str]]] = {}
-
-    def __bool__(self) -> bool:
-        """Whether the phase requests anything."""
-        return bool(self._values)
-
-    def of(self, parameters: Mapping[str, str]) -> tuple[Request, Mapping[KeyPath, str]]:
-        """The request with these parameters; and for each key that is wrong, what is.
-
-        What is wrong, or needs a parameter without a value, is left out of the request.
-        """
-        given = tuple(map(parameters.get, self._names))
-        if given not in self._known:
-            self._known[given] = self._resolve(parameters)
-        return self._known[given]
-
-    def without_value(self, parameters: Mapping[str, str]) -> Iterator[tuple[KeyPath, str]]:
-        """The keys that need a name without a value, and the name."""
-        if not all(name in parameters for name in self._names):
-            for key, value in self._values.items():
-                yield from ((key, name) for name in value.names if name not in parameters)
-
-    def _resolve(self, parameters: Mapping[str, str]) -> tuple[Request, dict[KeyPath, str]]:
-        found: dict[KeyPath, int | str | float] = {}
-        wrong: dict[KeyPath, str] = {}
-        for key, value in self._values.items():
-            try:
-                found[key] = _resolved(key, value, parameters)
-            except KeyError:  # of a parameter without a value, which was noted
-                continue
-            except TemplateError as error:
-                wrong[key] = str(error)
-        return _request(found), wrong
-
-
 def request_texts(phase: Phase) -> dict[KeyPath, str]:
     """The unresolved values of a phase's request, by their keys in `build` or `run`."""
     texts: dict[KeyPath, str] = {("cores",): phase.cores, ("timeout",): phase.timeout}
@@ -139,43 +94,57 @@ def request_texts(phase: Phase) -> dict[KeyPath, str]:
     return {key: text for key, text in texts.items() if text or key[0] == "resources"}
 
 
+def missing_names(phase: Phase, values: Mapping[str, str]) -> Iterator[tuple[KeyPath, str]]:
+    """The keys of a phase's request that need a name without a value, and the name."""
+    for key, text in request_texts(phase).items():
+        yield from ((key, name) for name in parse_value(text).names if name not in values)
+
+
+def request_of(phase: Phase, values: Mapping[str, str]) -> tuple[Request, dict[KeyPath, str]]:
+    """What a phase requests with these values; and for each key that is wrong, what is.
+
+    What is wrong, or needs a name without a value, is left out of the request.
+    """
+    return _resolved({key: parse_value(t) for key, t in request_texts(phase).items()}, values)
+
+
 def plain_request(resources: Mapping[str, str], timeout: str) -> tuple[Request, dict[KeyPath, str]]:
-    """The request of texts in which nothing is substituted, as `Requests.of` has it."""
-    found: dict[KeyPath, int | str | float] = {}
+    """The request of texts in which nothing is substituted, as `request_of` has it."""
+    found: dict[KeyPath, Value] = {("resources", n): Literal(t) for n, t in resources.items()}
+    return _resolved(found | ({("timeout",): Literal(timeout)} if timeout else {}), {})
+
+
+def check_time_limit(data: Mapping[str, Any], path: KeyPath, problems: Problems) -> None:
+    """Note two time limits in the section at a key path."""
+    if "runtime" in (data.get("resources") or {}) and data.get("timeout"):
+        problems.add(
+            (*path, "timeout"),
+            "there is a 'runtime' in 'resources', too; leave out one of the two: a timeout is "
+            "exact, and gives a runtime",
+        )
+
+
+def _resolved(
+    texts: Mapping[KeyPath, Value], values: Mapping[str, str]
+) -> tuple[Request, dict[KeyPath, str]]:
+    found: dict[str, Any] = {}
+    resources: dict[str, int | str] = {}
     wrong: dict[KeyPath, str] = {}
-    texts: dict[KeyPath, str] = {("resources", name): text for name, text in resources.items()}
-    for key, text in (texts | ({("timeout",): timeout} if timeout else {})).items():
+    for key, value in texts.items():
         try:
-            found[key] = _read(key, text)
+            text = value.render(values)
+            (resources if len(key) > 1 else found)[str(key[-1])] = _read(key, text)
+        except KeyError:
+            continue
+        except TemplateError as error:
+            wrong[key] = str(error)
         except ValueError as error:
-            wrong[key] = f"{error}, not {text!r}"
-    return _request(found), wrong
+            given = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(value.names))
+            wrong[key] = f"{error}, not {text!r}{f' with {given}' if given else ''}"
+    return Request(resources=FrozenDict(resources), **found), wrong
 
 
-def _request(found: Mapping[KeyPath, int | str | float]) -> Request:
-    cores, timeout = found.get(("cores",)), found.get(("timeout",))
-    return Request(
-        cores=cores if isinstance(cores, int) else None,
-        resources=FrozenDict(
-            (str(key[1]), value)
-            for key, value in found.items()
-            if key[0] == "resources" and not isinstance(value, float)
-        ),
-        timeout=None if timeout is None else float(timeout),
-    )
-
-
-def _resolved(key: KeyPath, value: Value, parameters: Mapping[str, str]) -> int | str | float:
-    text = value.render(parameters)
-    try:
-        return _read(key, text)
-    except ValueError as error:
-        given = ", ".join(f"{name}={parameters[name]!r}" for name in dict.fromkeys(value.names))
-        where = f" with {given}" if given else ""
-        raise TemplateError(f"{error}, not {text!r}{where}") from error
-
-
-def _read(key: KeyPath, text: str) -> int | str | float:
+def _read(key: KeyPath, text: str) -> Any:
     """The value of a text. Raises ValueError, which says what was expected."""
     if key == ("timeout",):
         return _seconds(text)

@@ -6,12 +6,11 @@ each point has requirements of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.project.document import names, optional_text
 from snakemake_kochi.project.parameters import flattened, without_parameter
 from snakemake_kochi.project.problems import KeyPath, Problems
 from snakemake_kochi.project.recipes import Project, Requirement, override
@@ -34,46 +33,25 @@ def requirements(
     machines replaces an earlier one there.
     """
     found: list[Requirement] = []
-    for index, entry in _entries(data):
-        requirement = _requirement(entry)
-        for key, text in _texts(requirement).items():
+    for index, entry in enumerate(data.get("depends") or ()):
+        place = (*path, "depends", index)
+        texts = {key: entry.get(key, "") for key in _KEYS}
+        for key, text in texts.items():
             try:
                 parse_value(text)
             except TemplateError as error:
-                problems.add((*path, "depends", index, key), str(error))
-                requirement = Requirement(requirement.dependency, "", requirement.machines)
-        if requirement.branch and requirement.commit_hash:
-            said = "either 'branch' or 'commit_hash' was expected, not both"
-            problems.add((*path, "depends", index), said)
+                problems.add((*place, key), str(error))
+                texts[key] = ""
+        own = Requirement(entry["name"], machines=entry.get("machines"), **texts)
+        if own.branch and own.commit_hash:
+            problems.add(place, "either 'branch' or 'commit_hash' was expected, not both")
         for other in found:
-            same = (other.dependency, other.machines) == (
-                requirement.dependency,
-                requirement.machines,
-            )
-            if same and other != requirement:
-                problems.add(
-                    (*path, "depends", index),
-                    f"two recipes of one dependency: {other} and {requirement}; remove one",
-                )
-        found.append(requirement)
+            alike = (other.dependency, other.machines) == (own.dependency, own.machines)
+            if alike and other != own:
+                said = f"two recipes of one dependency: {other} and {own}; remove one"
+                problems.add(place, said)
+        found.append(own)
     return tuple(found)
-
-
-def _entries(data: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    value = data.get("depends")
-    for index, entry in enumerate(value if isinstance(value, list) else []):
-        if entry is not None:  # its shape was wrong
-            yield index, entry
-
-
-def _requirement(entry: Mapping[str, Any]) -> Requirement:
-    return Requirement(
-        str(entry["name"]),
-        str(entry["recipe"]),
-        names(entry.get("machines")),
-        optional_text(entry.get("branch")) or "",
-        optional_text(entry.get("commit_hash")) or "",
-    )
 
 
 def _texts(requirement: Requirement) -> dict[str, str]:
@@ -87,22 +65,14 @@ def _is_open(text: str) -> bool:
 
 
 def check_recipes(
-    project: Project, data: Mapping[str, Any], path: KeyPath, problems: Problems
+    project: Project, required: Iterable[Requirement], path: KeyPath, problems: Problems
 ) -> None:
     """Note every entry of `depends` that names no recipe of the project, as far as that is known
     without parameters."""
-
-    def is_known(dependency: str) -> bool:
-        path = ("dependencies", dependency)
-        return not (problems.is_unknown(path) or problems.is_unknown((*path, "recipes")))
-
-    for index, entry in _entries(data):
-        requirement = _requirement(entry)
-        if is_known(requirement.dependency):
-            is_of_recipe = path[:1] == ("dependencies",)
-            wrong = (_fixed_problem if is_of_recipe else _known_problem)(project, requirement)
-            if wrong:
-                problems.add((*path, "depends", index), wrong)
+    problem = _fixed_problem if path[:1] == ("dependencies",) else _known_problem
+    for index, each in enumerate(required):
+        if wrong := problem(project, each):
+            problems.add((*path, "depends", index), wrong)
 
 
 def _fixed_problem(project: Project, requirement: Requirement) -> str | None:
@@ -185,58 +155,38 @@ def note_recipe_problems(
     """Note every value of a parameter that names no recipe, and points that need two recipes of
     one dependency."""
     wanted = override((*experiment.requirements, *batch.requirements), machine)
-    used = names_in(wanted)
+    used, points, at = names_in(wanted), list(points), ("batches", batch.name)
     if not used:
         return
-    told: set[object] = set()
-    points = list(points)
-    for point in points:
-        for name in (name for name in used if name not in point.parameters):
-            if name not in told:
-                told.add(name)
+    for name in used:
+        for point in points:
+            if name not in point.parameters:
                 said = without_parameter(name, point.parameters, batch.parameters)
-                problems.add(("batches", batch.name), f"{said} (in 'depends')")
+                problems.add(at, f"{said} (in 'depends')")
+                break
     for point in distinct(points, used):
-        fine = True
+        found = True
         for each in wanted:
             own = {name: point.parameters[name] for name in names_in([each])}
             try:
-                revision = _revision_at(each, point.parameters)
-                found = replace(each, recipe=revision.recipe, branch=revision.branch)
-                wrong = _problem(project, replace(found, commit_hash=revision.commit_hash))
+                revision = _revision_at(each, own)
+                wrong = _problem(project, replace(each, **asdict(revision)))
             except TemplateError as error:
                 wrong = str(error)
-            if wrong is None:
-                continue
-            fine = False
-            if (each, *own.items()) not in told:
-                told.add((each, *own.items()))
+            if wrong is not None:
+                found = False
                 path = place_of(experiment, batch, each, own)
                 problems.add(path, f"{wrong} (in 'depends'{_with(own)})")
-        if fine:
-            _note_conflict(project, wanted, point, machine, batch, problems)
-
-
-def _note_conflict(
-    project: Project,
-    wanted: Sequence[Requirement],
-    point: Point,
-    machine: str,
-    batch: Batch,
-    problems: Problems,
-) -> None:
-    own = {name: point.parameters[name] for name in names_in(wanted)}
-    try:
-        project.resolve(
-            requirements_at(wanted, point.parameters),
-            machine,
-            f"batch {batch.name}{_with(own)}",
-        )
-    except ConfigError as error:
-        # Its lines are the ways to the two recipes.
-        told, *ways = error.message.split("\n")
-        said = f"{told} {' and '.join(map(str.strip, ways))}"
-        problems.add(("batches", batch.name), said)
+        if not found:
+            continue
+        own = {name: point.parameters[name] for name in used}
+        try:
+            recipes = requirements_at(wanted, point.parameters)
+            project.resolve(recipes, machine, f"batch {batch.name}{_with(own)}")
+        except ConfigError as error:
+            # Its lines are the ways to the two recipes.
+            told, *ways = error.message.split("\n")
+            problems.add(at, f"{told} {' and '.join(map(str.strip, ways))}")
 
 
 def distinct(points: Iterable[Point], parameters: Sequence[str]) -> list[Point]:

@@ -76,13 +76,9 @@ def _range(*bounds: Any) -> Series:
 
 def _linspace(first: Any, last: Any, number: Any) -> Series:
     number = _number("linspace", number)
-    start, end = _exact(first), _exact(last)
-
-    def values() -> Iterable[str]:
-        step = (end - start) / (number - 1) if number > 1 else Fraction(0)
-        return (_text(start + step * index) for index in range(number))
-
-    return Series(number, values)
+    start, end = Fraction(str(first)), Fraction(str(last))
+    step = (end - start) / max(1, number - 1)
+    return Series(number, lambda: (_text(start + step * index) for index in range(number)))
 
 
 def _geom(first: Any, last: Any, number: Any) -> Series:
@@ -98,12 +94,11 @@ def _igeom(first: Any, last: Any, number: Any) -> Series:
     if number > _MOST_STEPS:
         raise TemplateError(f"igeom: a NUMBER of at most {_MOST_STEPS} was expected, not {number}")
     ratio = _ratio("igeom", first, last)
-
-    def values() -> Iterable[str]:
-        found = dict.fromkeys(map(round, _progression(first, last, ratio, number)))
-        return map(str, found)
-
-    return Series(min(number, abs(last - first) + 1), values)
+    count = min(number, abs(last - first) + 1)
+    return Series(
+        count,
+        lambda: map(str, dict.fromkeys(map(round, _progression(first, last, ratio, number)))),
+    )
 
 
 def _ratio(kind: str, first: Any, last: Any) -> float:
@@ -156,10 +151,6 @@ def _number(kind: str, number: Any) -> int:
     return number
 
 
-def _exact(number: int | float) -> Fraction:
-    return Fraction(str(number))
-
-
 def _text(value: Fraction | float) -> str:
     """The shortest exact form; whole numbers without a point."""
     return str(int(value)) if value == int(value) else str(float(value))
@@ -180,32 +171,24 @@ def column_of(file: str, text: str, column: str) -> tuple[str, ...]:
     such column, or has rows of different lengths.
     """
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    found: list[str] = []
-    names: list[str] = []
-    index = 0
     try:
-        for row in reader:
-            if not row:
-                continue
-            if not names:
-                names = [name.strip() for name in row]
-                if column not in names:
-                    said = nearest(column, names)
-                    raise TemplateError(f"{file}:1: there is no column '{column}', {said}")
-                if names.count(column) > 1:
-                    raise TemplateError(f"{file}:1: there are several columns '{column}'")
-                index = names.index(column)
-                continue
-            if len(row) != len(names):
-                raise TemplateError(
-                    f"{file}:{reader.line_num}: {len(names)} fields were expected as in the first "
-                    f"line, not {len(row)}"
-                )
-            if wrong := value_problem(row[index].strip()):
-                raise TemplateError(f"{file}:{reader.line_num}: {wrong}")
-            found.append(row[index].strip())
+        rows = [(reader.line_num, [field.strip() for field in row]) for row in reader if row]
     except csv.Error as error:
         raise TemplateError(f"{file}:{reader.line_num}: not valid CSV: {error}") from error
-    if not found:
+    names = rows[0][1] if rows else []
+    if column not in names and rows:
+        said = nearest(column, names)
+        raise TemplateError(f"{file}:1: there is no column '{column}', {said}")
+    if names.count(column) > 1:
+        raise TemplateError(f"{file}:1: there are several columns '{column}'")
+    if len(rows) < 2:
         raise TemplateError(f"{file}: there is no row with values below the names of the columns")
+    found = []
+    for line, row in rows[1:]:
+        if len(row) != len(names):
+            said = f"{len(names)} fields were expected as in the first line, not {len(row)}"
+            raise TemplateError(f"{file}:{line}: {said}")
+        found.append(row[names.index(column)])
+        if wrong := value_problem(found[-1]):
+            raise TemplateError(f"{file}:{line}: {wrong}")
     return tuple(found)

@@ -1,83 +1,309 @@
-"""The shape of a document: whether it is an experiment, and what contradicts its JSON schema."""
+"""The shape of a document: its schema says which keys it has, and how they are read.
+
+The schemas in workflow/schemas/ are the table of keys: from them come the values, as plain data,
+and what is said about a wrong key or value. Editors read them, too. Our own words in them:
+
+x-read       `script`: one text, of one or several lines. `names`: a tuple of one or several. `raw`:
+             as it is written, with its Scalars; else one of the amounts that are read below
+x-check      what a text, or each of a list, must be: see below
+x-keys       what the keys of a mapping must be: see below
+x-expected   what matches a `pattern`, for people
+x-instead    other names for keys
+x-otherwise  what to do if none of the values of an `enum` fits
+"""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from snakemake_kochi.errors import ConfigError, nearest
-from snakemake_kochi.project.document import FASTEST, Document, Scalar, compose, is_null
+from snakemake_kochi.files import is_name
+from snakemake_kochi.project.document import FASTEST, Document, Scalar, compose
 from snakemake_kochi.project.problems import KeyPath
+from snakemake_kochi.project.quiet import threshold_of
+from snakemake_kochi.project.values import (
+    glob_problem,
+    has_control_character,
+    metric_problem,
+    name_problem,
+    path_problem,
+    value_problem,
+)
+from snakemake_kochi.quantities import memory_of, walltime_of
 from snakemake_kochi.resources import workflow_directory
 
-if TYPE_CHECKING:
-    import jsonschema
-
-# What replaces a wrong value while the rest is checked: present and harmless.
-_NO_VALUE = Scalar("", "null")
-_SCRIPT = Scalar(":")
-_TEXT = Scalar("x")
-_ABSENT = object()
-# Keys of a batch whose values no parameter has.
-_NO_PARAMETERS = frozenset({"artifacts", "build", "depends", "metrics", "plots", "run"})
 _UNCLEAR = re.compile(r"^[-+]?0[0-9_]|:")
 # the largest count; schedulers use 32 bits
 MAXIMUM_NUMBER = 2**31 - 1
+# Keys of a batch whose values no parameter has.
+_NO_PARAMETERS = frozenset({"artifacts", "build", "depends", "metrics", "plots", "run"})
+_MEANT = re.compile(r"did you mean '(.*)'\?")
 
 
-def _is_kind(*kinds: str) -> Any:
-    return lambda checker, instance: isinstance(instance, Scalar) and instance.kind in kinds
+def read_shape(document: Document, name: str) -> dict[str, Any]:
+    """The data of a document as the schema of that name has it.
 
-
-def _minimum(
-    validator: Any, minimum: int, instance: Any, schema: Any
-) -> Iterator[jsonschema.ValidationError]:
-    import jsonschema
-
-    if not validator.is_type(instance, "integer"):
-        return
-    if _UNCLEAR.search(instance):  # YAML takes 010 for 8, and 1:30 for 90
-        said = f"a whole number such as 10 was expected, not {_short(instance)}"
-        yield jsonschema.ValidationError(said)
-        return
-    try:
-        number = instance.whole_number
-    except ValueError:  # too many digits
-        number = MAXIMUM_NUMBER + 1
-    if number < minimum:
-        yield jsonschema.ValidationError(f"{minimum} or more was expected, not {_short(instance)}")
-    if number > MAXIMUM_NUMBER:
-        said = f"{MAXIMUM_NUMBER} or less was expected, not {_short(instance)}"
-        yield jsonschema.ValidationError(said)
-
-
-def _enum(
-    validator: Any, choices: list[str | None], instance: Any, schema: Any
-) -> Iterator[jsonschema.ValidationError]:
-    import jsonschema
-
-    if instance not in choices and not (None in choices and is_null(instance)):
-        yield jsonschema.ValidationError("")  # see _in_words
+    `null` is None; nothing after a key is an empty text, list or mapping. Raises ConfigError with a
+    line per problem of shape: nothing else can be said about such a file.
+    """
+    schema = _schema(name)
+    found = _Reader(schema["definitions"], document).read(document.data, schema, ())
+    document.problems.raise_all()
+    return found or {}
 
 
 @functools.cache
-def _validator(name: str) -> Any:
-    import jsonschema
-
+def _schema(name: str) -> Any:
     text = (workflow_directory() / "schemas" / name).read_text("utf-8")
-    schema = yaml.load(text, Loader=FASTEST)
-    base: Any = jsonschema.Draft7Validator
-    checker = base.TYPE_CHECKER.redefine_many(
-        {kind: _is_kind(kind) for kind in ("string", "integer", "boolean", "null")}
-        | {"number": _is_kind("integer", "number")}
+    return yaml.load(text, Loader=FASTEST)
+
+
+def _size_in_git(text: str) -> int:
+    """In bytes. Hosting services refuse files of more than 100 MiB."""
+    with suppress(ValueError):
+        if 1 <= (size := memory_of(text)) <= 100:
+            return size << 20
+    raise ValueError("a size like 10M was expected, from 1 MiB to 100 MiB")
+
+
+# They raise a ValueError, which says what was expected.
+AMOUNTS: dict[str, Callable[[str], Any]] = {
+    "memory": memory_of,
+    "size_in_git": _size_in_git,
+    "threshold": threshold_of,
+    "walltime": walltime_of,
+}
+
+
+def _like(pattern: str, said: str) -> Callable[[str], str | None]:
+    return lambda text: None if re.fullmatch(pattern, text) else said.format(text)
+
+
+def _name_of(kind: str) -> Callable[[str], str | None]:
+    return lambda name: (
+        None
+        if is_name(name)
+        else f"the {kind} name {name!r} cannot be used in paths; 1 to 128 letters, digits and any "
+        "of ._+@=- were expected, not starting with a dot or dash"
     )
-    extend: Any = jsonschema.validators.extend
-    return extend(base, {"minimum": _minimum, "enum": _enum}, type_checker=checker)(schema)
+
+
+def _pattern_problem(text: str) -> str | None:
+    try:
+        groups = re.compile(text).groups
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"not a Python regular expression: {error}"
+    if groups == 1:
+        return None
+    said = f"one group (...) around the number was expected, not {groups}"
+    return f"{said}; write other groups as (?:...)"
+
+
+def _fact_problem(name: str) -> str | None:
+    if name == "name":
+        return "$machine.name is the machine's own name; give the fact another name"
+    only = "a fact's name has only letters, digits and _, and starts with a letter or _"
+    return None if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) else only
+
+
+# Why a text, or a key, cannot be one.
+CHECKS: dict[str, Callable[[str], str | None]] = {
+    "glob": glob_problem,
+    "host": _like(r".*[^*?].*", "'{}' matches every host name; write a narrower pattern"),
+    "line": lambda text: "one line of text was expected" if has_control_character(text) else None,
+    "path": path_problem,
+    "pattern": _pattern_problem,
+    "value": value_problem,
+    "variables": _like(
+        r"[A-Za-z_][A-Za-z0-9_]*\*?",
+        "'{}': the name of an environment variable was expected; a * may end it",
+    ),
+    "fact": _fact_problem,
+    "launcher": _like(
+        r"[A-Za-z][A-Za-z0-9_.-]{0,63}",
+        "the name of a launcher begins with a letter, and has letters, digits, _ . -",
+    ),
+    "metric": metric_problem,
+    "parameter": name_problem,
+    "recorded_fact": _like(
+        r"[A-Za-z_][A-Za-z0-9_.-]{0,63}",
+        "the name of a fact has letters, digits, _, . and -, at most 64",
+    ),
+    "variable": _like("[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable was expected"),
+    **{kind: _name_of(kind) for kind in ("batch", "dependency", "machine", "recipe")},
+}
+
+
+class _Reader:
+    def __init__(self, definitions: dict[str, Any], document: Document) -> None:
+        self._definitions = definitions
+        self._problems = document.problems
+
+    def _add(self, path: KeyPath, said: str) -> None:
+        for index, (section, key) in enumerate(pairwise(path)):
+            if section in ("params", "default_params") and key in _NO_PARAMETERS:
+                # It is indented into the parameters before it.
+                said = f"'{key}' is no parameter; indent it as far as '{section}'"
+                path = path[: index + 2]
+                break
+        self._problems.add(path, said)
+
+    def read(self, value: Any, schema: dict[str, Any], path: KeyPath) -> Any:
+        if not schema:
+            return value
+        if "$ref" in schema:
+            own = {key: word for key, word in schema.items() if key.startswith("x-")}
+            schema = functools.reduce(
+                lambda at, part: at[part], schema["$ref"].split("/")[2:], self._definitions
+            )
+            schema = schema | own
+        how, check = schema.get("x-read"), schema.get("x-check")
+        if (choices := schema.get("enum")) is not None:
+            return self._chosen(value, choices, schema, path)
+        types = {schema["type"]} if isinstance(schema["type"], str) else {*schema["type"]}
+        if not types & _types_of(value):
+            said = f"{_expected(types)} was expected, not {_found(value)}"
+            hint = isinstance(value, dict) and any("script" in str(key) for key in path)
+            self._add(path, f"{said}; quote a line that contains ': '" if hint else said)
+            return None
+        found: Any
+        if isinstance(value, dict):
+            found = self._mapping(value, schema, path)
+        elif isinstance(value, list):
+            if not value and "minItems" in schema:
+                self._add(path, "the list is empty; give it an entry or remove the key")
+            entry = schema["items"] | ({"x-check": check} if check else {})
+            found = [self.read(each, entry, (*path, i)) for i, each in enumerate(value)]
+        elif "then" in schema and value.kind != "null":  # as an entry of the list
+            return (self.read(value, schema["then"], path),)
+        else:
+            found = self._scalar(value, types, schema.get("minimum", 0), path)
+            pattern = schema.get("pattern", "") if value.kind != "null" else ""
+            if pattern and not re.search(pattern, found):
+                self._add(path, f"{schema['x-expected']} was expected, not {_found(value)}")
+        if how == "raw":
+            return value
+        if how == "script" and found and not isinstance(found, dict):
+            found = "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+        if isinstance(found, str) and found:
+            return self._text(found, how, check, path)
+        if how == "names" and found is not None:
+            return tuple(found)
+        return found
+
+    def _text(self, text: str, how: str | None, check: str | None, path: KeyPath) -> Any:
+        if check and (wrong := CHECKS[check](text)):
+            self._add(path, wrong)
+        if how in AMOUNTS:
+            try:
+                return AMOUNTS[how](text)
+            except ValueError as error:
+                self._add(path, f"{text!r}: {error}")
+        return (text,) if how == "names" else text
+
+    def _chosen(
+        self, value: Any, choices: list[str | None], schema: dict[str, Any], path: KeyPath
+    ) -> str | None:
+        if isinstance(value, Scalar) and value.kind == "null" and None in choices:
+            return None
+        if value in choices:
+            return str(value)
+        said = nearest(str(value), filter(None, choices))
+        if (otherwise := schema.get("x-otherwise")) and not _MEANT.fullmatch(said):
+            said += f"; {otherwise}"
+        self._add(path, f"{_found(value)} is not possible here, {said}")
+        return None
+
+    def _mapping(
+        self, data: dict[str, Any], schema: dict[str, Any], path: KeyPath
+    ) -> dict[str, Any]:
+        known, others = schema.get("properties", {}), schema["additionalProperties"]
+        ignored = "|".join(schema.get("patternProperties", ())) or "(?!)"
+        instead = schema.get("x-instead", {})
+        found, meant = {}, set()
+        for key, value in data.items():
+            place = (*path, key)
+            if (keys := schema.get("x-keys")) and (wrong := CHECKS[keys](key)):
+                self._add(place, wrong)
+            if key in known or others is not False:
+                found[key] = self.read(value, known.get(key, others), place)
+            elif not re.match(ignored, key):
+                said = f"did you mean '{instead[key]}'?" if key in instead else nearest(key, known)
+                self._add(place, f"unknown key, {said}")
+                if (key_meant := _MEANT.fullmatch(said)) and key_meant[1] not in data:
+                    meant.add(key_meant[1])
+                    self.read(value, known[key_meant[1]], place)
+        if missing := [key for key in schema.get("required", ()) if key not in {*data, *meant}]:
+            self._add(path, f"the key {' and '.join(map(repr, missing))} is missing")
+        one_of = [each["required"][0] for each in schema.get("anyOf", ())]
+        if one_of and not {*data, *meant} & {*one_of}:  # the first is the usual one
+            self._add(path, f"the key '{one_of[0]}' is missing")
+        return found
+
+    def _scalar(self, value: Scalar, types: set[str], minimum: int, path: KeyPath) -> Any:
+        if value.kind == "null":
+            empty: tuple[tuple[str, Any], ...] = (("string", ""), ("array", []), ("object", {}))
+            return None if value else next((each for kind, each in empty if kind in types), None)
+        if "string" in types:
+            return value.value_text
+        if value.kind == "boolean":
+            return value.is_true
+        if _UNCLEAR.search(value):  # YAML takes 010 for 8, and 1:30 for 90
+            self._add(path, f"a whole number such as 10 was expected, not {_short(value)}")
+            return None
+        try:
+            number = value.whole_number
+        except ValueError:  # too many digits
+            number = MAXIMUM_NUMBER + 1
+        if number < minimum:
+            self._add(path, f"{minimum} or more was expected, not {_short(value)}")
+        if number > MAXIMUM_NUMBER:
+            self._add(path, f"{MAXIMUM_NUMBER} or less was expected, not {_short(value)}")
+        return number
+
+
+def _types_of(value: Any) -> set[str]:
+    if isinstance(value, Scalar):
+        return {value.kind, "number"} if value.kind == "integer" else {value.kind}
+    return {"object" if isinstance(value, dict) else "array"}
+
+
+def _expected(types: set[str]) -> str:
+    words = []
+    if {"string", "boolean"} <= types:
+        words.append("a single value")
+    elif "string" in types:
+        words.append("a text")
+    for kind, word in (
+        ("integer", "a whole number"),
+        ("boolean", "true or false"),
+        ("array", "a list"),
+        ("object", "a mapping (key: value)"),
+    ):
+        if kind in types and not (kind == "boolean" and "string" in types):
+            words.append(word)
+    return " or ".join(words)
+
+
+def _found(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if value.kind == "null":
+        return "nothing"
+    if value.kind == "boolean":
+        return f"{value} (quote it to make it a text)"
+    return f"the {'text' if value.kind == 'string' else 'number'} '{_short(value)}'"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def is_experiment(text: str) -> bool:
@@ -105,208 +331,3 @@ def is_experiment(text: str) -> bool:
         return True
     scripts = {key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
     return bool(mappings & {"params", "batches"}) and bool(scripts & {"run", "build"})
-
-
-def check_shape(document: Document, schema: str) -> bool:
-    """Add the problems of the document's shape.
-
-    Unknown keys are repaired in the data (renamed to the key that was probably intended, or
-    dropped), and wrong values are replaced and marked as unknown, so that the meaning of the rest
-    can be checked, too. Returns False when that makes no sense.
-    """
-    validator = _validator(schema)
-    for error in list(validator.iter_errors(document.data)):
-        _move_out_of_parameters(document, tuple(error.absolute_path))
-    for error in list(validator.iter_errors(document.data)):
-        if error.validator == "additionalProperties":
-            _repair_unknown_keys(document, error)
-    wrong: list[KeyPath] = []
-    for error in list(validator.iter_errors(document.data)):
-        path = tuple(error.absolute_path)
-        document.problems.add(path, _in_words(error))
-        if error.validator == "required":
-            missing = [key for key in error.validator_value if key not in error.instance]
-            wrong += [(*path, key) for key in missing]
-        else:
-            wrong.append(path)
-    if () in wrong:
-        return False
-    for path in sorted(wrong, key=len):  # the content of a wrong value is gone with it
-        _replace(document, path)
-    return True
-
-
-def _move_out_of_parameters(document: Document, path: KeyPath) -> None:
-    """Repair a key of a batch or an experiment that is indented into the parameters before it."""
-    for index, (section, key) in enumerate(pairwise(path)):
-        if section in ("params", "default_params") and key in _NO_PARAMETERS:
-            inner, outer = (_follow(document.data, path[:end]) for end in (index + 1, index))
-            if isinstance(inner, dict) and isinstance(outer, dict) and key in inner:
-                said = f"'{key}' is no parameter; indent it as far as '{section}'"
-                document.problems.add(path[: index + 2], said)
-                outer.setdefault(key, inner.pop(key))
-            return
-
-
-def _replace(document: Document, path: KeyPath) -> None:
-    place, stand_in = _stand_in(path)
-    document.problems.mark_unknown(place)
-    lost = _lost_with(place)
-    if lost:
-        document.problems.mark_unknown(lost)
-    container = _follow(document.data, place[:-1])
-    key: Any = place[-1]
-    if stand_in is not _ABSENT and isinstance(container, dict | list):
-        container[key] = stand_in
-    elif isinstance(container, dict):
-        container.pop(key, None)
-
-
-def _lost_with(place: KeyPath) -> KeyPath | None:
-    """The list of names, the recipes of a dependency or the parameters of all batches, that is
-    incomplete without a wrong value."""
-    match place:
-        case ("dependencies", _, "recipes", _) | ("dependencies", _, "recipes", _, "name"):
-            return place[:3]
-        case ("batches", _) | ("batches", _, "params"):
-            return place[:1]
-    return None
-
-
-def _stand_in(path: KeyPath) -> tuple[KeyPath, Any]:
-    """Where to replace a wrong value at a key path, and by what. Nothing is removed from a list:
-    the following entries would get wrong key paths."""
-    # Below these keys the next key is a name that the user chose, and may equal one of our keys.
-    depth = 2 if path[0] in ("batches", "dependencies", "machines") else 0
-    if path[0] == "dependencies" and path[2:3] == ("recipes",) and len(path) > 3:
-        depth = 4
-    match path[depth:]:
-        case ():
-            return path, {2: _ABSENT, 4: None}[depth]
-        case ("params" | "default_params" | "envs", _, *_):
-            return path[: depth + 2], _NO_VALUE
-        case ("grids", int(), *inner) if inner:
-            place, stand_in = _stand_in((*path[:depth], *inner))
-            return (*path[: depth + 2], *place[depth:]), stand_in
-        case ("include", int(), _, *_):
-            return path[: depth + 3], _NO_VALUE
-        case ("artifacts", _, "type", *_):
-            return path[: depth + 3], Scalar("unknown")
-        case ("artifacts", _, "src", *_):
-            return path[: depth + 3], _TEXT
-        case ("artifacts" | "depends", _, *_):
-            return path[: depth + 2], None
-        case (_, "depend_params", _):
-            return path, None
-        case ("sources", _):
-            return path, _TEXT
-        case ("run" | "build",):
-            return path, {"script": _SCRIPT}
-        case ("run" | "build", "script", *_):
-            return path[: depth + 2], _SCRIPT
-        case ("before_script" | "script" | "after_script" | "activate_script", *_):
-            return path[: depth + 1], _SCRIPT
-        case ("recipes",):
-            return path, []
-        case ("name",) if depth == 4:
-            return path, Scalar(f"recipes[{path[3]}]")
-        case (*_, int()):  # a line of a script on which nothing else depends
-            return path[:-1], _ABSENT
-        case _:
-            return path, _ABSENT
-
-
-def _repair_unknown_keys(document: Document, error: Any) -> None:
-    path = tuple(error.absolute_path)
-    known = list(error.schema.get("properties", {}))
-    patterns = error.schema.get("patternProperties", {})
-    mapping = _follow(document.data, path)
-    unknown = [
-        key
-        for key in mapping
-        if key not in known and not any(re.search(pattern, key) for pattern in patterns)
-    ]
-    instead = error.schema.get("x-instead", {})  # our own word: other names for keys
-    for key in unknown:
-        said = f"did you mean '{instead[key]}'?" if key in instead else nearest(key, known)
-        document.problems.add((*path, key), f"unknown key, {said}")
-        value = mapping.pop(key)
-        meant = re.fullmatch(r"did you mean '(.*)'\?", said)
-        if meant and meant[1] not in mapping:
-            mapping[meant[1]] = value
-
-
-def _follow(data: Any, path: KeyPath) -> Any:
-    """The value at a key path; None if there is nothing any more."""
-    for part in path:
-        if isinstance(data, dict):
-            data = data.get(str(part))
-        elif isinstance(data, list):
-            data = data[int(part)]
-        else:
-            return None
-    return data
-
-
-def _in_words(error: Any) -> str:
-    instance = error.instance
-    match error.validator:
-        case "required":
-            missing = [key for key in error.validator_value if key not in instance]
-            return f"the key {' and '.join(map(repr, missing))} is missing"
-        case "anyOf":  # one of several keys; the first is the usual one
-            return f"the key '{error.validator_value[0]['required'][0]}' is missing"
-        case "type":
-            said = f"{_expected(error.validator_value)} was expected, not {_found(instance)}"
-            if isinstance(instance, dict) and "script" in str(error.absolute_path):
-                said += "; quote a line that contains ': '"
-            return said
-        case "pattern":
-            return f"{error.schema['x-expected']} was expected, not {_found(instance)}"
-        case "enum":
-            said = nearest(str(instance), list(filter(None, error.validator_value)))
-            otherwise = error.schema.get("x-otherwise")  # our own word
-            if otherwise is not None and not said.startswith("did you mean"):
-                said += f"; {otherwise}"
-            return f"{_found(instance)} is not possible here, {said}"
-        case "minItems":
-            return "the list is empty; give it an entry or remove the key"
-        case _:
-            return str(error.message)
-
-
-def _expected(types: str | list[str]) -> str:
-    names = {types} if isinstance(types, str) else set(types)
-    words = []
-    if {"string", "boolean"} <= names:
-        words.append("a single value")
-    elif "string" in names:
-        words.append("a text")
-    words += [
-        word
-        for kind, word in (
-            ("integer", "a whole number"),
-            ("boolean", "true or false"),
-            ("array", "a list"),
-            ("object", "a mapping (key: value)"),
-        )
-        if kind in names and not (kind == "boolean" and "string" in names)
-    ]
-    return " or ".join(words)
-
-
-def _found(instance: Any) -> str:
-    if isinstance(instance, dict):
-        return "a mapping"
-    if isinstance(instance, list):
-        return "a list"
-    if instance.kind == "null":
-        return "nothing"
-    if instance.kind == "boolean":
-        return f"{instance} (quote it to make it a text)"
-    kind = "text" if instance.kind == "string" else "number"
-    return f"the {kind} '{_short(instance)}'"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -6,6 +6,7 @@ In values and conditions, `$machine.cores` is a fact of the machine.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -114,6 +115,7 @@ class Joined:
         return "".join(part.render(values) for part in self.parts)
 
 
+@functools.lru_cache(10_000)
 def parse_value(text: str) -> Value:
     """A parameter's value: a text with references, in which text between backticks is an
     expression. Raises TemplateError."""
@@ -130,6 +132,7 @@ def _parse_text(text: str) -> Value:
     return Template.parse(text, facts=True) if "$" in text else Literal(text)
 
 
+@functools.lru_cache(10_000)
 def parse_expression(text: str) -> Expression:
     """A text that is an expression as a whole, with or without backticks around it: a condition,
     or a bound of a series. Raises TemplateError."""

@@ -101,6 +101,14 @@ def path_problem(text: str, is_one: bool = True) -> str | None:
     return None
 
 
+def glob_problem(pattern: str) -> str | None:
+    """Why a text cannot be a pattern of files of the project, or None."""
+    # A leading / means the top of the project, as in .gitignore.
+    if ".." in pattern.split("/") or not pattern.strip("/ "):
+        return "a glob relative to the project, without '..', was expected"
+    return None
+
+
 def has_control_character(text: str) -> bool:
     return any(ord(c) < 32 or ord(c) == 127 for c in text)
 
@@ -169,6 +177,7 @@ def looks_like_list(text: str) -> bool:
     )
 
 
+@functools.lru_cache(10_000)
 def encode_component(text: str) -> str:
     """A value as part of one component of a path; two values never become the same text.
 

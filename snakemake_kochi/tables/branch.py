@@ -17,8 +17,7 @@ from snakemake_kochi.project.document import decode_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Batch, Grid
-from snakemake_kochi.project.metrics import QUANTITIES
-from snakemake_kochi.project.plots import DUPLICATE, MACHINE, default_plots
+from snakemake_kochi.project.plots import DUPLICATE, MACHINE, QUANTITIES, default_plots
 from snakemake_kochi.tables.records import (
     SOURCES,
     RecordedRun,

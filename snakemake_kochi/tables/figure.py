@@ -21,8 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from snakemake_kochi.errors import ConfigError, shortened
-from snakemake_kochi.project.metrics import Quantity
-from snakemake_kochi.project.plots import DUPLICATE, MOST_LINES, Plot, too_many_lines
+from snakemake_kochi.project.plots import DUPLICATE, MOST_LINES, Plot, Quantity, too_many_lines
 
 # More would be too small to be read.
 MOST_PANELS = 24

@@ -15,8 +15,7 @@ from typing import Any
 import pandas
 
 from snakemake_kochi.project.grid import Grid
-from snakemake_kochi.project.metrics import SECONDS, Quantity
-from snakemake_kochi.project.plots import DUPLICATE, Plot
+from snakemake_kochi.project.plots import DUPLICATE, SECONDS, Plot, Quantity
 from snakemake_kochi.tables.records import RecordedRun
 
 WARNINGS = "run_warnings"

@@ -177,12 +177,6 @@ def test_facts_are_for_conditions_and_requests_but_not_for_destinations(tmp_path
     )
 
 
-def test_a_parameter_named_machine_keeps_its_meaning(tmp_path: Path) -> None:
-    params = "{machine: [a, b], file: $machine.dat}"
-    freeze = take_freeze(project(tmp_path, params), "local")
-    assert [point["file"] for point in points(freeze)] == ["a.dat", "b.dat"]
-
-
 def test_slurm_is_asked_for_the_partition_of_the_settings(slurm: FakeSlurm) -> None:
     settings = AllocationSettings()
     facts = system("slurm").node_facts(settings, Machine("own").allocation_at)

@@ -106,8 +106,8 @@ def test_a_process_that_uses_a_cpu_beside_the_run_is_seen() -> None:
     ("quiet", "said"),
     [
         ("{lod: 1}", "unknown key, did you mean 'load'?"),
-        ("{load: much}", "quiet.load: a number from 0, or any, was expected, not 'much'"),
-        ("{load: -1}", "quiet.load: a number from 0, or any, was expected, not '-1'"),
+        ("{load: much}", "quiet.load: 'much': a number from 0, or any, was expected"),
+        ("{load: -1}", "quiet.load: '-1': a number from 0, or any, was expected"),
     ],
 )
 def test_a_wrong_threshold_is_told(quiet: str, said: str) -> None:

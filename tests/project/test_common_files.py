@@ -85,6 +85,25 @@ def test_the_nearest_file_counts_for_each_key(
     assert machine.root_said_at == f"machines: spica: kochi_root in {of_user}"
 
 
+def test_the_nearest_file_counts_for_each_key_of_a_section(repository: Path, of_site: Path) -> None:
+    write(
+        of_site,
+        "machines: {spica: {load_env_script: {on_login_node: a, on_machine: b}, "
+        "launchers: {own: 'x {tasks}'}, quiet: {load: 2}, clean: {jobs: 3d}}}\n",
+    )
+    write(
+        repository / "kochi.yaml",
+        "machines: {spica: {load_env_script: {on_machine: c}, launchers: {other: 'y {tasks}'}, "
+        "quiet: {governor: any}, clean: {runs: 4d}}}\n",
+    )
+    machine = find_location("spica").machine
+    assert (machine.load_env_on_login_node, machine.load_env_on_machine) == ("a", "c")
+    assert machine.launchers.own == {"own": "x {tasks}", "other": "y {tasks}"}
+    assert machine.quiet == {"load": 2, "governor": "any"}
+    assert machine.clean is not None
+    assert (machine.clean.jobs, machine.clean.runs) == (3 * 86400, 4 * 86400)
+
+
 def test_null_removes_a_key_of_any_kind_with_what_is_below_it(
     repository: Path, of_site: Path
 ) -> None:
@@ -107,11 +126,11 @@ def test_null_removes_a_key_of_any_kind_with_what_is_below_it(
         write(repository / "kochi.yaml", f"machines: {{spica: {written}}}\n")
         assert find_location("spica").machine.allocation.max_workers == 8
     assert find_location("spica").machine.scheduler is None
-    for written in ("{}", ""):  # an empty section
+    for written, days in (("{}", 3), ("", 3), ("{jobs: null}", 30)):
         write(repository / "kochi.yaml", f"machines: {{spica: {{clean: {written}}}}}\n")
         rules = find_location("spica").machine.clean
         assert rules is not None
-        assert rules.jobs == 30 * 86400
+        assert rules.jobs == days * 86400
 
 
 def test_a_whole_number_that_yaml_reads_differently_is_refused(repository: Path) -> None:

@@ -425,8 +425,7 @@ def test_a_default_that_a_batch_lacks_a_parameter_for_is_reported_with_the_batch
 
 
 def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
-    lines = said(
-        """
+    text = """
 default_params: {a: $x}
 depends: [{name: nothing, recipe: r}]
 run: {script: x, depend_params: [b]}
@@ -438,12 +437,39 @@ batches:
       - {type: stdout}
       - {type: file, dest: ../x}
 """.lstrip()
-    ).splitlines()
-    assert [line.split(": ")[0] for line in lines] == [
-        f"bench/fib.yaml:{number}" for number in (1, 2, 3, 6, 8, 8, 9, 10, 10)
+
+    def numbers() -> list[int]:
+        places = [line.split(": ")[0] for line in said(text).splitlines()]
+        return [int(place.removeprefix("bench/fib.yaml:")) for place in places]
+
+    assert numbers() == [6, 8, 9]
+    text = text.replace("duplicats", "duplicates").replace("typ:", "type:")
+    text = text.replace("{type: stdout}", "{type: stdout, dest: other}")
+    assert numbers() == [10, 10]
+    assert "artifacts[2].dest" in said(text)
+    text = text.replace("{type: file, dest: ../x}", "{type: file, dest: x, src: x}")
+    assert numbers() == [1, 2, 3]
+
+
+def test_what_stands_below_a_mistyped_key_is_checked_and_the_key_is_not_missing() -> None:
+    lines = said("runn: {scirpt: x, strict: 1}\nbatches: {b: {artifacts: [{type: stats, des: x}]}}")
+    assert lines.splitlines() == [
+        "bench/fib.yaml:1: runn: unknown key, did you mean 'run'?",
+        "bench/fib.yaml:1: runn.scirpt: unknown key, did you mean 'script'?",
+        "bench/fib.yaml:1: runn.strict: true or false was expected, not the number '1'",
+        "bench/fib.yaml:2: batches.b.artifacts[0].des: unknown key, did you mean 'dest'?",
     ]
-    assert "artifacts[2].dest" in lines[-1] + lines[-2]
-    assert "two points would write 'same'" in lines[4] + lines[5]
+
+
+def test_null_in_a_batch_removes_what_the_file_says() -> None:
+    text = """
+run: {script: x, depend_params: [], cores: 2, resources: {nodes: 2, tasks: 4}, timeout: 1m}
+batches: {b: {run: {resources: {tasks: null}}}, c: {run: {resources: ~}}}
+"""
+    found = load_experiment("e.yaml", text, None)
+    assert found.batches["b"].run.resources == {"nodes": "2"}
+    assert found.batches["c"].run.resources == {}
+    assert found.batches["c"].run.timeout == "1m"
 
 
 def test_null_is_the_same_as_nothing() -> None:

@@ -7,8 +7,7 @@ import pytest
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
-from snakemake_kochi.project.metrics import Quantity
-from snakemake_kochi.project.plots import Plot, stems
+from snakemake_kochi.project.plots import Plot, Quantity, stems
 
 TEXT = """
 default_params: {threads: 1, n: 1, flags: -O2}
@@ -97,8 +96,9 @@ def test_each_plot_has_files_of_its_own_that_no_other_batch_can_have() -> None:
     assert (first, second) == ("strong", "strong,a%20b%2Fc")
     assert third.startswith("strong,xxxx")
     assert len(third) < 60
-    text = TEXT.replace("'e/${batch_name}/${threads}_${n}_${flags}.log'", "'e/own,near.svg'")
-    with pytest.raises(ConfigError, match=r"'e/own,near\.svg' is the table or plot of batch 'own'"):
+    text = TEXT.replace("'e/${batch_name}/$", "'e/own,near.svg/$")
+    said = r"conflicts with 'e/own,near\.svg', the table or plot of batch 'own'"
+    with pytest.raises(ConfigError, match=said):
         experiment(text).grid("own", "local")
 
 
@@ -152,7 +152,10 @@ def test_too_many_lines_are_told_before_anything_runs() -> None:
         ("{time: {unit: s}}", "metrics.time: the key 'pattern' is missing"),
         ("{time: {pattern: (a), unt: s}}", "metrics.time.unt: unknown key, did you mean 'unit'?"),
         ('{time: {pattern: (a), label: "a\\nb"}}', "metrics.time.label: one line of text was exp"),
-        ("{time: {pattern: a}}", "metrics.time: one group (...) around the number was expected"),
+        (
+            "{time: {pattern: a}}",
+            "metrics.time.pattern: one group (...) around the number was expected",
+        ),
         ("{time: [a]}", "metrics.time: a text or a mapping (key: value) was expected, not a list"),
     ],
 )

@@ -157,6 +157,7 @@ def test_expressions_calculate(expression: str, result: str) -> None:
         "a$n",
         "await $n",
         "$n is 1",
+        "$n @ 2",
     ],
 )
 def test_an_expression_has_no_names_attributes_or_other_calls(expression: str) -> None:

@@ -21,7 +21,7 @@ from snakemake_kochi.artifacts.record import RECORD_VERSION
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Grid
-from snakemake_kochi.project.metrics import QUANTITIES, Quantity
+from snakemake_kochi.project.plots import QUANTITIES, Quantity
 from snakemake_kochi.tables.collect import LeftOut, Run, Target, collect
 from snakemake_kochi.tables.report import as_markdown, summarise
 

@@ -17,8 +17,7 @@ import pytest
 from matplotlib.image import imread
 
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.project.metrics import Quantity
-from snakemake_kochi.project.plots import Plot
+from snakemake_kochi.project.plots import Plot, Quantity
 from snakemake_kochi.tables.figure import (
     Arrangement,
     Spread,
