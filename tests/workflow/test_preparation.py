@@ -126,7 +126,7 @@ def test_two_workers_share_what_was_prepared_once_per_batch(
 def test_nothing_runs_when_nothing_could_be_prepared(own_project: ExampleProject) -> None:
     project = own_project
     project.edit("use.yaml", 'cp input.txt "$', 'echo sorry; cp missing.txt "$')
-    done = project.try_snakemake("use_all")
+    done = project.try_snakemake("use_all", "--config", "kochi_batch=use_all")
     assert done.returncode == 1
     assert "use.yaml: the prepare script ended with exit status 1" in done.stdout
     said = "not run because prepare_use failed: the prepare script ended with exit status 1"
