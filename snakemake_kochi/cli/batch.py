@@ -27,7 +27,7 @@ from snakemake_kochi.paths import WorkingPaths
 if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment
     from snakemake_kochi.project.machines import Machine
-    from snakemake_kochi.project.recipes import Project
+    from snakemake_kochi.project.recipes import Project, Recipe
 
 
 @click.command()
@@ -204,23 +204,13 @@ def _elsewhere(location: Location, asked: _Asked) -> int:
 
 def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -> int:
     """Run a batch, or a part of it, here."""
+    from snakemake_kochi.cli.install import say_locked
     from snakemake_kochi.cli.part import asked_part
     from snakemake_kochi.cli.unlock import unlock_dead_run
     from snakemake_kochi.library.outputs import batch_rule, collected
-    from snakemake_kochi.phases.sources import check_sources, restored_sources
-    from snakemake_kochi.phases.variants import check_codes, recipes_of
-    from snakemake_kochi.project.checks import check_experiments
 
     project, machine = location.require_project(), location.machine.name
-    # All errors of the experiment are reported before Snakemake starts.
-    batch = experiment.batch(name)
-    check_experiments([experiment], machine, project)
-    check_sources(
-        project,
-        recipes_of(project, experiment, batch, machine),
-        restored_sources(WorkingPaths(project.directory, machine)),
-    )
-    check_codes(project.directory, experiment, batch, machine)
+    recipes = _checked(location, experiment, name)
     grid = experiment.grid(name, machine)
     part = asked_part(experiment, grid, asked.conditions, asked.retry, asked.again)
     if not part.has_points(project.directory):
@@ -251,6 +241,7 @@ def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -
         table = f"{collected(machine, experiment.name, name)}.csv"
         same = shlex.join(["kochi", *asked.words(asked.machine, unlock=True)])
         unlock_dead_run(location.machine_paths, project.directory, table, asked.unlock, same)
+        say_locked(location, recipes)
 
     if asked.launch:
         from snakemake_kochi.cli.launched_batch import launch_batch
@@ -262,6 +253,21 @@ def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -
         return launch_batch(location, called, snakemake, prepare, follow, as_json, shown)
     prepare()
     call_snakemake(location, [target], [*words, *asked.options])
+
+
+def _checked(location: Location, experiment: Experiment, name: str) -> list[Recipe]:
+    """The recipes of a batch. All errors of the experiment are reported before Snakemake starts."""
+    from snakemake_kochi.phases.sources import check_sources, restored_sources
+    from snakemake_kochi.phases.variants import check_codes, recipes_of
+    from snakemake_kochi.project.checks import check_experiments
+
+    project, machine = location.require_project(), location.machine.name
+    batch = experiment.batch(name)
+    check_experiments([experiment], machine, project)
+    recipes = list(recipes_of(project, experiment, batch, machine))
+    check_sources(project, recipes, restored_sources(WorkingPaths(project.directory, machine)))
+    check_codes(project.directory, experiment, batch, machine)
+    return recipes
 
 
 def _options(location: Location, config: Mapping[str, Any]) -> list[str]:

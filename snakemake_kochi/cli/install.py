@@ -25,6 +25,11 @@ from snakemake_kochi.project.recipes import Recipe
     "'on_machine: true'.",
 )
 @click.option(
+    "--newest",
+    is_flag=True,
+    help="Look up the branches of remote repositories, and note their commits in kochi.lock.",
+)
+@click.option(
     "--again", is_flag=True, help="Install the recipes again, even if they are installed."
 )
 @click.option(
@@ -37,18 +42,20 @@ def install_command(
     machine: str | None,
     dependencies: tuple[str, ...],
     queue: str | None,
+    newest: bool,
     again: bool,
     cores: int | None,
 ) -> None:
     """Install recipes and their dependencies.
 
     On a cluster, recipes are installed here, on the login node; recipes with 'on_machine: true' are
-    installed on a compute node. The branch of a remote repository is looked up each time. The
-    previous installation stays in use until the new one is complete.
+    installed on a compute node. The branch of a remote repository is looked up by the first
+    installation, which notes its commit in kochi.lock: commit that file. The previous installation
+    stays in use until the new one is complete.
     """
     from snakemake_kochi.cli.snakemake_calls import call_snakemake, snakefile_options
     from snakemake_kochi.library.outputs import install_rule
-    from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE, REVISIONS_VARIABLE
+    from snakemake_kochi.phases.install import AGAIN_VARIABLE, REVISIONS_VARIABLE
 
     location = find_location(machine, asks=True)
     location.require_here()
@@ -57,13 +64,13 @@ def install_command(
     project = location.require_project()
     wanted = [project.requirement(text) for text in dependencies]
     recipes = project.resolve(wanted, location.machine.name)
+    say_locked(location, recipes, newest)
     targets = [install_rule(requirement.dependency, requirement.recipe) for requirement in wanted]
     here = [each for each in recipes if location.machine.installs_on_login_node(each.on_machine)]
     # Without a way to other nodes this command does all the work, unless a queue is named.
     is_elsewhere = len(here) < len(recipes) and (queue or location.machine.has_allocations)
     words = _executor(queue, cores) if is_elsewhere else _here(cores)
     meant = {
-        NEWEST_VARIABLE: [str(recipe) for recipe in recipes if _is_remote(location, recipe)],
         AGAIN_VARIABLE: list(map(str, wanted)) if again else [],
         REVISIONS_VARIABLE: [
             str(recipe)
@@ -116,21 +123,20 @@ def _forced(location: Location, recipes: Sequence[Recipe], again: Sequence[str])
         recipe = state.recipe
         # Not installed although Snakemake has its manifest: KOCHI_ROOT was emptied, or is another
         # one. Or the installation in use belongs to an earlier version of kochi.yaml.
-        if _is_remote(location, recipe) or state.state != "installed":
+        if state.state != "installed":
             forced.append(install_rule(recipe.dependency, recipe.name))
     return list(dict.fromkeys(forced))
 
 
-def _is_remote(location: Location, recipe: Recipe) -> bool:
-    """Whether its source is a branch of a repository that is not on this computer."""
-    from snakemake_kochi.phases.sources import local_repository
+def say_locked(location: Location, recipes: Sequence[Recipe], newest: bool = False) -> None:
+    """Note the commits of remote recipes in kochi.lock, and say those that are new there."""
+    from snakemake_kochi.phases.commits import LOCK_FILE, lock_commits
 
-    return (
-        recipe.git is not None
-        and not recipe.mirror
-        and recipe.commit_hash is None
-        and local_repository(recipe.git, location.require_project().directory) is None
-    )
+    project = location.require_project()
+    machine = location.machine.name
+    changed = lock_commits(project, location.project_paths, machine, recipes, newest)
+    for name, commit in changed.items():
+        remark(f"{LOCK_FILE}: {name} is at commit {commit[:10]}. Commit {LOCK_FILE}.")
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})

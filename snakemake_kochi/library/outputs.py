@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,16 +107,27 @@ class Outputs:
         name = str(recipe)
         if name not in self._keys:
             source = determining(self.freeze.sources.get(name, {}))
-            self._keys[name] = digest_of(
-                {
-                    "name": name,
-                    "recipe": recipe_description(self.freeze.machine, recipe),
-                    "activate_script": recipe.activate_script,
-                    "source": source,
-                    "depends": [self.key(each) for each in self.depends(recipe)],
-                }
-            )
+            key = self._key(recipe, source)
+            if recipe.is_remote and source:
+                # What was installed before the lock file named this commit stays what it is.
+                before = self._key(recipe, {})
+                place = self.place("installs", recipe.dependency, recipe.name, before)
+                with suppress(OSError, DamagedFileError):
+                    if read_manifest(Path(place, _MANIFEST))[-1].source == source:
+                        key = before
+            self._keys[name] = key
         return self._keys[name]
+
+    def _key(self, recipe: Recipe, source: Mapping[str, str]) -> str:
+        return digest_of(
+            {
+                "name": str(recipe),
+                "recipe": recipe_description(self.freeze.machine, recipe),
+                "activate_script": recipe.activate_script,
+                "source": source,
+                "depends": [self.key(each) for each in self.depends(recipe)],
+            }
+        )
 
     def depends(self, recipe: Recipe) -> list[Recipe]:
         """The recipes on which a recipe itself depends."""

@@ -64,7 +64,7 @@ def _fail(output: Path, error: KochiError) -> int:
 # Imported where it is used: the runs, of which there are thousands, need neither YAML nor git.
 def _install(file: Path, options: argparse.Namespace) -> None:
     from snakemake_kochi.phases.freeze import load_freeze
-    from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE, install_recipe
+    from snakemake_kochi.phases.install import AGAIN_VARIABLE, install_recipe
     from snakemake_kochi.project.recipes import Requirement
 
     freeze = load_freeze(file)
@@ -77,9 +77,6 @@ def _install(file: Path, options: argparse.Namespace) -> None:
         _installs(file, options.depends),
         again=_is_asked(AGAIN_VARIABLE, options.requirement),
         before=before,
-        # What is gone is made again as it was: finished work is based on it.
-        newest=_is_asked(NEWEST_VARIABLE, options.requirement)
-        and (before is None or is_there(before.prefix)),
     )
     for file in (remembered, options.manifest):
         write_manifest(file, freeze.machine_name, installs)

@@ -30,6 +30,7 @@ PREPARED_VARIABLE = "KOCHI_PREPARED"
 # the workflow and its documentation. Patterns as in .gitignore.
 NOT_SOURCES = (
     "/kochi.yaml",
+    "/kochi.lock",
     "Snakefile",
     "*.smk",
     "/workflow/",

@@ -34,6 +34,7 @@ from snakemake_kochi.files import (
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import ProjectPaths, Root, WorkingPaths
+from snakemake_kochi.phases.commits import locked_sources
 from snakemake_kochi.phases.given import given_in, given_of
 from snakemake_kochi.phases.sent import as_sent
 from snakemake_kochi.phases.sources import SNAKEMAKE_STATE, local_sources, restored_sources
@@ -257,6 +258,7 @@ def take_freeze(
     restored = restored_sources(WorkingPaths(start, machine))
     every = [recipe for each in project.dependencies.values() for recipe in each.values()]
     sources, without_source = local_sources(every, project, paths, restored)
+    sources |= locked_sources(directory, every)
     data = {
         "root": str(root.directory),
         "directory": str(directory),

@@ -42,10 +42,8 @@ from snakemake_kochi.phases.sources import determining, fetch, find_source
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Recipe, Requirement
 
-# Recipes, as DEPENDENCY:RECIPE and separated by blanks: those to install again, and those to
-# install from the newest commit of their repositories.
+# Recipes to install again, as DEPENDENCY:RECIPE and separated by blanks.
 AGAIN_VARIABLE = "KOCHI_INSTALL_AGAIN"
-NEWEST_VARIABLE = "KOCHI_INSTALL_NEWEST"
 # Those at a branch or commit, which no batch need use.
 REVISIONS_VARIABLE = "KOCHI_INSTALL_REVISIONS"
 State = Literal["installed", "stale", "NOT installed"]
@@ -71,20 +69,17 @@ def install_recipe(
     dependencies: Sequence[Install],
     again: bool = False,
     before: Install | None = None,
-    newest: bool = False,
 ) -> tuple[Install, ...]:
     """Install a recipe, unless the same installation exists already; return its install set.
 
     The recipe, the machine's environment, the commit or tree of its source and the installations on
     which it depends determine an installation. With `again` it is installed again, in a new prefix.
-    `before` is its last installation: a remote repository is used at that commit, unless the
-    `newest` is requested. The previously current installation stays for jobs that use it; a failed
+    `before` is its last installation: a remote repository that no lock file names is used at that
+    commit. The previously current installation stays for jobs that use it; a failed
     installation changes nothing that worked. Raises PhaseError when the script fails, GitError when
     the source is not available.
     """
-    source = find_source(
-        recipe, freeze.sources.get(str(recipe)), freeze.directory, None if newest else before
-    )
+    source = find_source(recipe, freeze.sources.get(str(recipe)), freeze.directory, before)
     paths, machine = freeze.paths, freeze.machine_name
     digest = digest_of(_description(freeze.machine, recipe, dependencies, source))
     locks = find_lock_settings(freeze.root.machine(machine))

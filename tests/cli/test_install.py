@@ -88,7 +88,7 @@ def test_it_is_installed_in_another_root_too(
     assert state(kochi, "tool:release") == "installed"
 
 
-def test_the_branch_of_a_remote_is_looked_up_again(
+def test_the_branch_of_a_remote_is_looked_up_when_the_newest_is_asked_for(
     project: Path, tmp_path: Path, kochi: Kochi, shell: Kochi
 ) -> None:
     # A URL as far as anybody can tell; only git knows where it leads.
@@ -101,6 +101,12 @@ def test_the_branch_of_a_remote_is_looked_up_again(
     (tmp_path / "tool" / "tool.sh").write_text("echo newer\n")
     git(tmp_path / "tool", "commit", "--quiet", "--all", "--message", "newer")
     assert shell("install", "-d", "tool:release").status == 0
+    assert prefix(kochi, "tool:release") == before
+    newer = shell("install", "--newest", "-d", "tool:release")
+    assert newer.status == 0
+    commit = git(tmp_path / "tool", "rev-parse", "HEAD").strip()
+    assert f"kochi.lock: tool:release is at commit {commit[:10]}" in newer.err
+    assert f"commit: {commit}\n" in (project / "kochi.lock").read_text()
     assert prefix(kochi, "tool:release") != before
 
 

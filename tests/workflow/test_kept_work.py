@@ -118,6 +118,10 @@ def test_a_run_that_is_forced_after_the_root_was_emptied_is_done(finished_projec
     ]
 
 
+def ran_points(project: Any) -> list[str]:
+    return [each for each in project.take_ran() if each.startswith("run")]
+
+
 def test_a_repeated_installation_has_the_same_commit_until_a_newer_one_is_requested(
     project: Any,
 ) -> None:
@@ -143,22 +147,23 @@ def test_a_repeated_installation_has_the_same_commit_until_a_newer_one_is_reques
     assert [each for each in ran if each.startswith("run")] == ["run sum 2"]
 
     kochi = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
+    # The lock file has the commit of what is installed, and what is made of it still counts.
     assert run(*kochi, "install", "-d", "base:one", cwd=top).returncode == 0
+    assert (project.take_ran(), nothing_to_do(project, *results(1, 2))) == ([], True)
+    assert run(*kochi, "install", "--newest", "-d", "base:one", cwd=top).returncode == 0
     assert project.take_ran() == ["install base new"]
     project.snakemake(*results(1, 2))
-    ran = project.take_ran()
-    assert [each for each in ran if each.startswith("run")] == ["run sum 1", "run sum 2"]
+    assert ran_points(project) == ["run sum 1", "run sum 2"]
 
     # The work of the older one does not count as that of the newer one when that is gone, too.
     write(source / "a.txt", "newest\n")
     git(source, "commit", "-qam", "newest")
-    assert run(*kochi, "install", "-d", "base:one", cwd=top).returncode == 0
+    assert run(*kochi, "install", "--newest", "-d", "base:one", cwd=top).returncode == 0
     shutil.rmtree(os.environ["KOCHI_ROOT"])
     project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
     project.take_ran()
     project.snakemake(*results(1, 2, 3))
-    ran = project.take_ran()
-    assert [each for each in ran if each.startswith("run")] == [f"run sum {n}" for n in (1, 2, 3)]
+    assert ran_points(project) == [f"run sum {n}" for n in (1, 2, 3)]
 
     # What is gone is installed again at its commit, and repeats nothing.
     shutil.rmtree(os.environ["KOCHI_ROOT"])
