@@ -30,5 +30,5 @@ def test_a_snakemake_with_another_executor_imports_few_of_our_modules() -> None:
     ).stdout.split()
     assert "snakemake_kochi.executor.plugin" in said
     ours = {each for each in said if each.startswith("snakemake_kochi.")}
-    assert {each.split(".")[1] for each in ours} == {"executor", "errors"}
+    assert {each.split(".")[1] for each in ours} == {"executor"}
     assert "snakemake_kochi.executor.executor" not in ours

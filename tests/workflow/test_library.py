@@ -251,6 +251,7 @@ def odd_experiment() -> str:
         {stdout % named}
       bare:
         params: {{n: [bare]}}
+        artifacts: []
     build:
       depend_params: [debug]
       script: test -e $KOCHI_INSTALL_PREFIX_A/a && test -e $KOCHI_INSTALL_PREFIX_B/b

@@ -59,6 +59,7 @@ EXPERIMENT = """
           - {type: stats, dest: 'sum/${batch_name}/${n}_${duplicate}.json'}
       bare:
         params: {n: [7]}
+        artifacts: []
     build:
       script: cat code.txt link.txt inner/inner.txt untracked.txt > built.txt
     run:
