@@ -324,12 +324,10 @@ class Tracker:
 def _was_cancelled(end: Allocation | None, log: Path) -> bool:
     """Whether a person cancelled an allocation that ended like this before its worker started.
 
-    If it is not known how it ended, that counts as cancelled, unless it has a log. One that had
-    nodes had begun: a scheduler also cancels those that their nodes could not begin.
+    If it is not known how it ended, that counts as cancelled, unless it has a log. A scheduler also
+    cancels those that a node could not begin, and then gives that node to nobody.
     """
-    if end is None:
-        return not was_written(log)
-    return end.was_cancelled and (not end.nodes or end.was_taken)
+    return not was_written(log) if end is None else end.was_cancelled
 
 
 class OrphanedAllocations:

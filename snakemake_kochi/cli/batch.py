@@ -83,6 +83,8 @@ def command(machine: str | None, file: str, name: str | None, **given: Any) -> i
     If the batch has `machines` and none is named, it is run on each of them, by a launched run for
     each: Ctrl-C ends only what is shown here, and the same line shows it again.
     """
+    if name and name.startswith("-"):  # the first option of Snakemake: click does not tell
+        name, given["options"] = None, (name, *given["options"])
     location = find_location(machine, asks=True)
     project = location.require_project()
     path = path_in_project(project, file)

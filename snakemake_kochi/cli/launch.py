@@ -54,8 +54,8 @@ _SAYS_HOW = ("--profile", "--executor", "-e", "--workflow-profile")
 @click.option(
     *("-t", "--time-limit", "limit"),
     metavar="LIMIT",
-    help="The time limit of that job, as for sbatch --time; by default the partition's. Jobs in "
-    "other allocations go on after it.",
+    help="The time limit of that job, as 30m, 2h or for sbatch --time; by default the partition's. "
+    "Jobs in other allocations go on after it.",
 )
 @click.option("--run", "identity", hidden=True, help="Not the last run here, but this one.")
 @click.option("--from", "position", type=int, default=0, hidden=True, help="Skip output.")
@@ -94,6 +94,11 @@ def command(
     is_in_one = in_allocation if says_where else location.machine.controller.in_allocation
     if limit is not None and not is_in_one:
         raise click.UsageError("-t requires --in-allocation")
+    if limit is not None:
+        from snakemake_kochi.cli.workers import seconds_of_limit
+        from snakemake_kochi.schedulers.interface import time_limit
+
+        limit = time_limit(seconds_of_limit(limit))
     if not (arguments or says_where or not (asks or follow)):
         if name:
             raise click.UsageError(

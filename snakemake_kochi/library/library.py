@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snakemake.io import ancient
 from snakemake_interface_common.exceptions import WorkflowError
 
 from snakemake_kochi.errors import (
@@ -219,8 +218,7 @@ class Library:
             # further down when a result exists, and then starts the run without input and deletes
             # the result.
             raise ConfigError(missing)
-
-        return ancient(batch.build_file(group.point(wildcards)))
+        return _ancient(batch.build_file(group.point(wildcards)))
 
     @for_snakemake
     def prepared_for_run(
@@ -228,7 +226,7 @@ class Library:
     ) -> Any:
         """The file that says what was prepared for a run, as its input, if something was."""
         file = batch.prepared_for(group.point(wildcards))
-        return [] if file is None else [ancient(file)]
+        return [] if file is None else [_ancient(file)]
 
     def installs_of_run(
         self, batch: BatchRules, group: RunGroup
@@ -275,3 +273,10 @@ class Library:
             if str(rule.requirement) == str(wanted):
                 return rule
         raise NameNotFoundError(f"{wanted}: no batch uses this recipe at this branch or commit")
+
+
+def _ancient(file: str) -> Any:
+    # Imported here: a table needs names of files and no Snakemake.
+    from snakemake.io import ancient
+
+    return ancient(file)

@@ -214,17 +214,30 @@ run: {depend_params: [n, inverse], script: "true"}
 def test_a_mistake_is_told_once_for_all_batches_and_each_line_has_its_prefix(
     project: Path, kochi: Kochi
 ) -> None:
-    (project / "fib.yaml").write_text(MISTAKEN)
-    outcome = kochi("batch", "fib.yaml", "b")
-    assert outcome.status == 1
-    assert outcome.err.splitlines() == [
-        "kochi: fib.yaml:1: default_params.inverse: `1 / ${n}` with n='0': division by zero",
-        "kochi: fib.yaml:2: default_name: the parameter 'x' has no value in the batches "
-        "'b' and 'c'",
+
+    def said(*corrections: tuple[str, str]) -> list[str]:
+        text = MISTAKEN
+        for wrong, right in corrections:
+            text = text.replace(wrong, right)
+        (project / "fib.yaml").write_text(text)
+        outcome = kochi("batch", "fib.yaml", "b")
+        assert outcome.status == 1
+        return outcome.err.splitlines()
+
+    # Values first, then what they refer to, then the grids.
+    assert said() == [
         "kochi: fib.yaml:3: default_queue: '${n}/${n}': the queue's name cannot be used in paths; "
         "1 to 128 letters, digits and any of ._+@=- were expected, not starting with a dot or dash",
+    ]
+    queue = ("${n}/${n}", "q${n}")
+    assert said(queue) == [
+        "kochi: fib.yaml:2: default_name: the parameter 'x' has no value in the batches "
+        "'b' and 'c'",
         "kochi: fib.yaml:6: batches.a.params: parameters refer to each other in a circle: "
         "loop -> loop; give one of them a value",
     ]
-    (project / "fib.yaml").write_text(MISTAKEN.replace("1 / $n", "1 / $inverse"))
-    assert kochi("batch", "fib.yaml", "b").err.count("inverse -> inverse") == 1
+    assert said(queue, ("run_${x}", "run"), ("$loop", "1")) == [
+        "kochi: fib.yaml:1: default_params.inverse: `1 / ${n}` with n='0': division by zero",
+    ]
+    circle = said(queue, ("1 / $n", "1 / $inverse"))
+    assert sum("inverse -> inverse" in line for line in circle) == 1

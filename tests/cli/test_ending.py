@@ -224,8 +224,8 @@ def test_allocations_of_released_workers_end_in_slurm(
     # Each of these fills a node, so the third waits.
     done = kochi("alloc", "-q", "q", "-d", "3", "-b")
     assert done.status == 0, done.err
-    assert "or until you type: kochi release 0 1 2\n" in done.err
-    said = [line.partition(", log: ")[0] for line in done.out.splitlines()]
+    assert "or until you type: kochi release -m own 0 1 2\n" in done.err
+    said = [line.partition(", log, once")[0] for line in done.out.splitlines()]
     ids = in_queue(cluster)
     assert said == [
         f"Requested worker {number} for queue q: allocation {each}"

@@ -465,7 +465,7 @@ def test_at_its_time_limit_a_run_leaves_its_jobs_to_the_next_one_which_adopts_th
     assert (status["state"], status["time_limit_reached"]) == ("ended", True)
     wait_until(lambda: int(controller) not in on_cluster.jobs())
     assert "RUNNING" in on_cluster.jobs().values()
-    assert kochi("launch", "--in-allocation", "-t", "5").status == 0
+    assert kochi("launch", "--in-allocation", "-t", "5m").status == 0
     wait_until(lambda: launched("own").paths.output.exists())
     output = launched("own").paths.output
     wait_until(lambda: output.read_text().count("still runs and is not started again") == 2)

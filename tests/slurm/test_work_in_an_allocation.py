@@ -26,7 +26,7 @@ SNAKEFILE = """
 
 @pytest.fixture
 def machine(isolated_environment: Path) -> MachinePaths:
-    return Root(isolated_environment).machine("local")
+    return Root(isolated_environment).machine("own")  # the name of the cluster
 
 
 def test_jobs_of_a_run_are_executed_by_a_worker_inside_an_allocation(

@@ -29,7 +29,17 @@ def test_four_lines_give_a_table_and_files_with_names_of_their_own(project: Any)
 
     # A further value makes a further run, and leaves the names of the others.
     project.edit("sort.yaml", "[1, 2]", "[1, 2, 4]")
-    words = (sys.executable, "-P", "-m", "snakemake_kochi.cli", "batch", "sort.yaml")
+    words = (
+        sys.executable,
+        "-P",
+        "-m",
+        "snakemake_kochi.cli",
+        "batch",
+        "sort.yaml",
+        "--",
+        "--quiet",
+        "host",
+    )
     run(*words, cwd=project.directory)
     assert project.take_ran() == ["run 4"]
     table = (results / "default.csv").read_text().splitlines()
