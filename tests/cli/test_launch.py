@@ -460,7 +460,7 @@ def test_at_its_time_limit_a_run_leaves_its_jobs_to_the_next_one_which_adopts_th
     followed = kochi("launch", "--follow")
     assert followed.status == 1
     assert "2 kochi jobs continue in their allocations, 0 wait" in followed.out
-    assert "to adopt them, type the same kochi launch again" in followed.err
+    assert "to adopt them, type the same kochi launch -m own again" in followed.err
     status = kochi("launch", "--status", "--json").data
     assert (status["state"], status["time_limit_reached"]) == ("ended", True)
     wait_until(lambda: int(controller) not in on_cluster.jobs())
