@@ -29,7 +29,7 @@ def test_an_allocation_that_its_node_cannot_begin_makes_the_run_request_another_
         project.start()
         assert project.runs[-1].wait(120) == 0, project.said
         # Slurm does not tell it from an allocation that a person cancelled.
-        assert "Cancelled before a worker started: 1" in project.said
+        assert "Cancelled before a worker started, and not by this run: 1." in project.said
         assert "avoids node" not in project.said
         assert (project.directory / "out" / "0").read_text().split() == ["2", "node2"]
         assert cluster.jobs() == {}
