@@ -8,7 +8,6 @@ point again.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from snakemake_kochi.errors import NameNotFoundError, for_snakemake, nearest
 from snakemake_kochi.library.requested import Verbatim, verbatim
 from snakemake_kochi.project.grid import Grid, Point
 from snakemake_kochi.project.templates import Template as ParameterTemplate
-from snakemake_kochi.project.values import ABSENT, encode_component
+from snakemake_kochi.project.values import ABSENT, digest_component, encode_component
 
 # Attributes of Snakemake's list of wildcards, which have a meaning already.
 _TAKEN_NAMES = frozenset({*dir(list), "get", "items", "keys", "update"})
@@ -156,11 +155,8 @@ def files_of(groups: Iterable[RunGroup], pattern_index: int | None) -> list[str]
 def short_component(value: str) -> str:
     """A parameter's value as part of one of our file names: as in artifacts, but with a digest for
     the rest of a long one (a file name has 255 bytes), or of one that Snakemake would refuse."""
-    encoded = encode_component(value)
-    if len(encoded) <= _LONGEST and not _looks_endless(encoded):
-        return encoded
-    digest = hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()
-    return f"{encoded[:16]}%{digest[:32]}"
+    encoded = encode_component(value, _LONGEST)
+    return digest_component(value) if _looks_endless(encoded) else encoded
 
 
 def component_of(parameters: Mapping[str, str], name: str) -> str:

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.files import write_atomically
 from snakemake_kochi.git import FULL_IDENTITY
 from snakemake_kochi.paths import ProjectPaths
-from snakemake_kochi.phases.sources import local_repository
+from snakemake_kochi.project.document import is_null, read_text, read_yaml, section
 from snakemake_kochi.project.recipes import Project, Recipe
 from snakemake_kochi.snapshot import resolve_source
 
 LOCK_FILE = "kochi.lock"
+_Entry = Mapping[str, str | None]
 _HEADER = (
     "# The commits of remote sources. Commit this file.\n"
     "# To use newer ones: kochi install --newest DEPENDENCY:RECIPE...\n"
@@ -35,9 +34,9 @@ def locked_sources(directory: Path, recipes: Iterable[Recipe]) -> dict[str, dict
     """
     entries = _read(directory)
     return {
-        str(recipe): {"git": str(recipe.git), "commit": entries[str(recipe)]["commit"]}
+        str(recipe): {"git": str(recipe.git), "commit": str(entries[str(recipe)]["commit"])}
         for recipe in recipes
-        if str(recipe) in entries and _is_of(recipe, entries[str(recipe)])
+        if _is_open(recipe) and _is_of(entries.get(str(recipe)), recipe)
     }
 
 
@@ -55,19 +54,15 @@ def lock_commits(
     """
     from snakemake_kochi.phases.install import recipe_states  # which imports freezes, as we do
 
-    remote = [each for each in recipes if _is_open(each, project.directory)]
-    known = {} if newest else locked_sources(project.directory, remote)
-    states = recipe_states(paths, project.machine(machine), remote)
+    remote = list(filter(_is_open, recipes))
     entries = _read(project.directory) if remote else {}
+    open_ones = [each for each in remote if newest or not _is_of(entries.get(str(each)), each)]
     changed = {}
-    for state in states:
+    for state in recipe_states(paths, project.machine(machine), open_ones) if open_ones else ():
         recipe, name = state.recipe, str(state.recipe)
-        if name in known:
-            continue
-        installed = {} if newest or state.install is None else state.install.source
-        if state.state != "installed" or installed.get("git") != recipe.git:
-            installed = {}
-        commit = installed.get("commit") or resolve_source(str(recipe.git), recipe.branch, None)
+        source = state.install.source if state.install and state.state == "installed" else {}
+        known = source.get("commit") if source.get("git") == recipe.git and not newest else None
+        commit = known or resolve_source(str(recipe.git), recipe.branch, None)
         entry = {"git": recipe.git, "branch": recipe.branch, "commit": commit}
         if entries.get(name) != entry:
             entries[name] = entry
@@ -78,40 +73,30 @@ def lock_commits(
     return changed
 
 
-def _is_open(recipe: Recipe, directory: Path) -> bool:
+def _is_open(recipe: Recipe) -> bool:
     """Whether the commit is that of a branch of a repository on another computer."""
-    return (
-        recipe.git is not None
-        and not recipe.mirror
-        and recipe.commit_hash is None
-        and local_repository(recipe.git, directory) is None
-    )
+    return recipe.is_remote and not recipe.mirror and recipe.commit_hash is None
 
 
-def _is_of(recipe: Recipe, entry: Mapping[str, Any]) -> bool:
-    is_same = (entry["git"], entry["branch"]) == (recipe.git, recipe.branch)
-    return is_same and recipe.commit_hash is None and not recipe.mirror
+def _is_of(entry: _Entry | None, recipe: Recipe) -> bool:
+    return entry is not None and (entry["git"], entry["branch"]) == (recipe.git, recipe.branch)
 
 
-def _read(directory: Path) -> dict[str, dict[str, Any]]:
-    file = directory / LOCK_FILE
+def _read(directory: Path) -> dict[str, _Entry]:
     try:
-        data = yaml.safe_load(file.read_bytes())
+        document = read_yaml(LOCK_FILE, read_text(directory / LOCK_FILE, LOCK_FILE))
     except FileNotFoundError:
         return {}
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        said = str(error).partition("\n")[0]
-        raise ConfigError(f"{file}: not valid YAML: {said}", _restore(file)) from error
-    for name, entry in data.items() if isinstance(data, dict) else [("", data)] if data else []:
-        if not (
-            isinstance(entry, dict)
-            and {"git", "branch", "commit"} <= entry.keys()
-            and FULL_IDENTITY.fullmatch(str(entry["commit"]))
-        ):
+    entries: dict[str, _Entry] = {}
+    found = document.data if isinstance(document.data, dict) else {"": None}
+    for name in found:
+        keys = section(found, name).items()
+        texts = {
+            key: str(each) for key, each in keys if isinstance(each, str) and not is_null(each)
+        }
+        entries[name] = {key: texts.get(key) for key in ("git", "branch", "commit")}
+        if not FULL_IDENTITY.fullmatch(texts.get("commit", "")):
             said = "a mapping with git, branch and a commit of 40 digits was expected"
-            raise ConfigError(f"{file}: {name}: {said}", _restore(file))
-    return dict(data or {})
-
-
-def _restore(file: Path) -> str:
-    return f"To get the committed one again, type: git checkout -- {file.name}"
+            document.problems.add((name,), f"{said}; type: git checkout -- {LOCK_FILE}")
+    document.problems.raise_all()
+    return entries

@@ -178,19 +178,23 @@ def looks_like_list(text: str) -> bool:
 
 
 @functools.lru_cache(10_000)
-def encode_component(text: str) -> str:
+def encode_component(text: str, most: int = _LONGEST) -> str:
     """A value as part of one component of a path; two values never become the same text.
 
     Percent-encoding (RFC 3986), and %empty for the empty value. A digest replaces the rest of one
-    that leaves no room for others in a component.
+    with more than `most` characters, which leaves no room for others in a component.
     """
     if not text:
         return "%empty"
     if text in (".", ".."):
         return text.replace(".", "%2E")
     encoded = urllib.parse.quote(text, safe=_SAFE)
-    if len(encoded) <= _LONGEST:
-        return encoded
+    return encoded if len(encoded) <= most else digest_component(text)
+
+
+def digest_component(text: str) -> str:
+    """A long value as part of one component of a path: its beginning, and a digest of it."""
+    encoded = urllib.parse.quote(text, safe=_SAFE)
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
     return f"{encoded[:16]}%{digest[:32]}"
 
