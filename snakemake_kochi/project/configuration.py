@@ -137,13 +137,14 @@ def load_project(
     """
     if text is None:
         file = file or configuration_file(directory)
-        text = _read(file)
-        common = common_files() if common is None else common
     shown = FILE_NAME
     if file is not None:
         inside = file.is_relative_to(directory)
         shown = file.relative_to(directory).as_posix() if inside else str(file)
-    document = _shaped(shown, text)
+    if text is None and file is not None:
+        text = _read(file, shown)
+        common = common_files() if common is None else common
+    document = _shaped(shown, text or "")
     below = tuple(_read_common(each) for each in common or () if each.file != str(file))
     data, problems = document.data, document.problems
     project = Project(
@@ -178,9 +179,9 @@ def _read_common(common: CommonFile) -> Document:
     return document
 
 
-def _read(file: Path) -> str:
+def _read(file: Path, shown: str) -> str:
     try:
-        return read_text(file, str(file))
+        return read_text(file, shown)
     except FileNotFoundError:
         raise ConfigError(f"there is no file {file}", "To write one, type: kochi init") from None
 

@@ -209,8 +209,6 @@ def compose(file: str, text: str) -> yaml.Node | None:
         said = " ".join(part for part in (error.context, error.problem) if part)
         if (mistake := _mistake(said, error, text.splitlines())) is not None:
             raise _not_yaml(file, mistake[1], mistake[0] + 1) from error
-        if "flow mapping" in said:
-            said += "; quote texts that contain { or }, or ': '"
         raise _not_yaml(file, said, None if mark is None else mark.line + 1) from error
     if node is not None and (size := _expanded_size(node)) > MAXIMUM_NODES:
         about = str(size) if size < 10**9 else "more than a billion"
@@ -239,6 +237,9 @@ def _mistake(
                 mark.line,
                 f"a text that contains ': ' must be quoted; write {key.strip()}: {quoted}",
             )
+        above = lines[mark.line - 1] if mark.line else ""
+        if ": " in above and _spaces(above) < _spaces(line):
+            return mark.line, f"wrong indentation; {_indentations(lines, mark.line)}"
         return mark.line, (
             "a second ': ' belongs to one key; quote a text that contains ': ', and write a blank "
             "after the ':' of the key above"
@@ -251,7 +252,42 @@ def _mistake(
         )
     if "block mapping" in said and "start>'" in said:
         return mark.line, f"wrong indentation; {_indentations(lines, mark.line)}"
+    if "quoted scalar" in said and "end of" in said and around is not None:
+        return around.line, "a quote of this line is not closed; add it at the end of its text"
+    if around is not None and ("flow mapping" in said or "flow sequence" in said):
+        return _in_brackets(mark, around, line)
+    for part, advice in _ADVICE.items():
+        if part in said:
+            return mark.line, f"{said}; {advice}"
     return None
+
+
+# What the parser says -> what to type.
+_SINGLE = "in single quotes, write '' for '"
+_ADVICE = {
+    "escape character": "write a regular expression in single quotes",
+    "cannot start any token": "quote a text that begins with this character",
+    "undefined alias": "quote a text that begins with *",
+    "<block end>, but found '<scalar>'": f"a key ends with ':'; {_SINGLE}",
+    "<block end>": "check the indentation of this line and of the one above",
+}
+
+
+def _in_brackets(mark: yaml.Mark, around: yaml.Mark, line: str) -> tuple[int, str]:
+    """What is wrong between [ and ], or { and }: of a bracket that is open where the next key
+    begins, the line in which it was opened."""
+    opening = around.buffer[around.pointer]
+    closing = {"[": "]", "{": "}"}[opening]
+    found = line[mark.column : mark.column + 1]
+    if mark.line > around.line and found in ("", ":", "-"):
+        return around.line, (
+            f"the {opening} of this line is not closed before line {mark.line + 1}; add {closing}, "
+            f"or quote a text that contains any of [ ] {{ }} and ': '"
+        )
+    return mark.line, (
+        f"after the {opening} of line {around.line + 1}, ',' or {closing} was expected, not "
+        f"'{found}'; quote a text that contains any of [ ] {{ }} and ': '; {_SINGLE}"
+    )
 
 
 def _indentations(lines: Sequence[str], number: int) -> str:

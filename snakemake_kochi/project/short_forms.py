@@ -61,8 +61,10 @@ def write_out_recipes(document: Document) -> None:
     """The same for a kochi.yaml."""
     if isinstance(document.data, dict):
         for dependency in section(document.data, "dependencies").values():
-            if isinstance(dependency, dict):
-                _write_depends(dependency)
+            recipes = dependency.get("recipes") if isinstance(dependency, dict) else None
+            for each in (dependency, *(recipes if isinstance(recipes, list) else ())):
+                if isinstance(each, dict):
+                    _write_depends(each)
 
 
 def _write_depends(data: dict[str, Any]) -> None:
