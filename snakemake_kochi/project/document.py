@@ -254,8 +254,9 @@ def _mistake(
         return mark.line, f"wrong indentation; {_indentations(lines, mark.line)}"
     if "quoted scalar" in said and "end of" in said and around is not None:
         return around.line, "a quote of this line is not closed; add it at the end of its text"
-    if around is not None and ("flow mapping" in said or "flow sequence" in said):
-        return _in_brackets(mark, around, line)
+    for kind, brackets in (("flow mapping", "{}"), ("flow sequence", "[]")):
+        if kind in said and around is not None:
+            return _in_brackets(brackets, mark, around.line, line)
     for part, advice in _ADVICE.items():
         if part in said:
             return mark.line, f"{said}; {advice}"
@@ -273,21 +274,17 @@ _ADVICE = {
 }
 
 
-def _in_brackets(mark: yaml.Mark, around: yaml.Mark, line: str) -> tuple[int, str]:
-    """What is wrong between [ and ], or { and }: of a bracket that is open where the next key
-    begins, the line in which it was opened."""
-    opening = around.buffer[around.pointer]
-    closing = {"[": "]", "{": "}"}[opening]
+def _in_brackets(brackets: str, mark: yaml.Mark, start: int, line: str) -> tuple[int, str]:
+    """What is wrong between brackets: where the next key begins before they are closed, it is in
+    the line in which they were opened."""
+    opening, closing = brackets[0], brackets[1]
     found = line[mark.column : mark.column + 1]
-    if mark.line > around.line and found in ("", ":", "-"):
-        return around.line, (
-            f"the {opening} of this line is not closed before line {mark.line + 1}; add {closing}, "
-            f"or quote a text that contains any of [ ] {{ }} and ': '"
-        )
-    return mark.line, (
-        f"after the {opening} of line {around.line + 1}, ',' or {closing} was expected, not "
-        f"'{found}'; quote a text that contains any of [ ] {{ }} and ': '; {_SINGLE}"
-    )
+    advice = "quote a text that contains any of [ ] { } and ': '"
+    if mark.line > start and found in ("", ":", "-"):
+        said = f"the {opening} of this line is not closed before line {mark.line + 1}"
+        return start, f"{said}; add {closing}, or {advice}"
+    said = f"after the {opening} of line {start + 1}, ',' or {closing} was expected, not '{found}'"
+    return mark.line, f"{said}; {advice}; {_SINGLE}"
 
 
 def _indentations(lines: Sequence[str], number: int) -> str:

@@ -1,4 +1,4 @@
-"""Experiments: what the file says, single points, and what is said about mistakes."""
+"""Experiments: what the file says, and single points."""
 
 from __future__ import annotations
 
@@ -252,176 +252,9 @@ def test_the_environment_holds_only_what_the_phase_depends_on() -> None:
     assert point.environment(found.build) == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("run: {}", "fib.yaml:1: run: a key 'script' was expected"),
-        ("build: {}", "the key 'run' is missing"),
-        ("depends: []", "the key 'run' is missing"),
-        ("batches: {b: {}}\nbuild: {depend_params: []}", "the key 'run' is missing"),
-        (
-            "run: {script: x}\ndefault_params: {a: [{value: [1, 2]}]}",
-            "default_params.a: a single value was expected, not a list; lists go into the params",
-        ),
-        (
-            "run: {script: x}\ndefault_params: {a: [{value: $b}], b: $a}",
-            "parameters refer to each other in a circle: a -> b -> a",
-        ),
-        (
-            "run: ",
-            "run: a single value or a list or a mapping (key: value) was expected, not nothing",
-        ),
-        ("run: x\nbatches: {b: }\nparams: {a: 1}", "unknown key beside 'batches'; write default_p"),
-        ("run: x\ndepends: [v]", "depends[0]: NAME:RECIPE was expected, not the text 'v'"),
-        ("run: {script: x, exclusiv: no}", "run.exclusiv: unknown key, did you mean 'exclusive'?"),
-        ("run: {script: x}\nbuild: {exclusive: no}", "build.exclusive: unknown key"),
-        ("run: {script: x, depend_params: [a]}", "run.depend_params: there is no parameter 'a'"),
-        ("run: {script: x}\ndefault_duplicates: 0", "1 or more was expected, not 0"),
-        ("run: {script: x}\ndefault_duplicates: two", "a whole number was expected"),
-        ("run: {script: x}\ndefault_params: {a: [1]}", "a single value was expected, not a list"),
-        ("run: {script: x}\ndefault_params: {batch_name: 1}", "'batch_name' is substituted by"),
-        ("run: {script: x}\ndefault_params: {duplicate: 1}", "'duplicate' is substituted by"),
-        ("run: {script: x}\ndefault_params: {1a: 1}", "starts with a letter or _"),
-        ("run: {script: x}\ndefault_params: {a-b: 1, A_B: 2}", "'a-b' and 'A_B' would both be"),
-        ("run: {script: x}\ndefault_name: $a", "default_name: there is no parameter 'a'"),
-        ("run: {script: x}\nsources: []", "sources: the list is empty"),
-        ("run: {script: x}\nsources: [../x]", "sources[0]: a glob relative to the project"),
-        ("run: {script: x}\ndefault_params: {run_seconds: 1}", "cannot be a parameter; rename it"),
-        ("run: {script: x}\nmetrics: {run_seconds: (a)}", "metrics.run_seconds: 'run_seconds' has"),
-        ("run: {script: x}\nmetrics: {duplicate: (a)}", "metrics.duplicate: 'duplicate' has a"),
-        ("run: {script: x}\ndefault_params: {a: '`2 %`'}", "default_params.a: `2 %` is not an"),
-        ("run: {script: x}\ndefault_params: {a: '`2 % 0`'}", "default_params.a: `2 % 0`: integer"),
-        ("run: {script: x}\ndefault_queue: a b", "default_queue: 'a b': the queue's name cannot"),
-        ("run: {script: x}\nmetrics: {t: '('}", "metrics.t: not a Python regular expression"),
-        ("run: {script: x}\nmetrics: {t: 'a'}", "one group (...) around the number was expected"),
-        ("run: {script: x}\nmetrics: {t: '(a)(b)'}", "was expected, not 2"),
-        ("run: {script: x}\ndepends: [{name: jemaloc, recipe: v5}]", "did you mean 'jemalloc'?"),
-        (
-            "run: {script: x}\ndepends: [{name: jemalloc, recipe: v6}]",
-            "has no recipe 'v6', known: v5",
-        ),
-        (
-            "run: {script: x}\ndepends: [{name: massivethreads, recipe: release}, "
-            "{name: massivethreads, recipe: debug}]",
-            "two recipes of one dependency: massivethreads:release and massivethreads:debug",
-        ),
-    ],
-)
-def test_a_mistake_in_the_file_is_reported_with_its_key(text: str, expected: str) -> None:
-    message = said(text)
-    assert expected in message
-    assert len(message.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("batch", "expected"),
-    [
-        ("{parms: {}}", "batches.b.parms: unknown key, did you mean 'params'?"),
-        ("{params: {a: []}}", "batches.b.params.a: the list is empty"),
-        ("{params: {a: [1, 2, 1]}}", "batches.b.params.a[2]: the value '1' is in the list twice"),
-        ("{params: {a: [yes, true]}}", "the value 'true' is in the list twice"),
-        (
-            "{params: {a: [{value: [3, 3]}]}}",
-            "a[0].value[1]: the value '3' is in the list twice",
-        ),
-        ("{params: {a: [{value: []}]}}", "params.a[0].value: the list is empty"),
-        ("{params: {a: [{machines: [x]}]}}", "params.a[0]: the key 'value' is missing"),
-        ("{params: {a: [{value: 1}, 2]}}", "the entries must be either all values or all"),
-        ("{params: {a: [[1]]}}", "params.a[0]: a single value or a mapping"),
-        ("{params: {a: $c}}", "batches.b.params.a: there is no parameter 'c'"),
-        ("{params: {a: '$d', d: '$a'}}", "batches.b.params: parameters refer to each other in a"),
-        ("{params: {a: '`1 +`'}}", "batches.b.params.a: `1 +` is not an expression"),
-        ("{params: {A: 1}}", "'a' and 'A' would both be KOCHI_PARAM_A"),
-        ("{name: $c}", "batches.b.name: there is no parameter 'c'"),
-        ("{queue: $c}", "batches.b.queue: there is no parameter 'c'"),
-        (
-            "{metrics: {a: (x)}, artifacts: [{type: stdout, dest: x}]}",
-            "batches.b.metrics.a: this is also a parameter",
-        ),
-        (
-            "{metrics: {t: (x)}, artifacts: []}",
-            "batches.b.metrics: metrics are read from a run's standard output; add an artifact of "
-            "type stdout",
-        ),
-        ("{metrics: {t: (x)}, artifacts: [{type: stats, dest: x}]}", "add an artifact of type st"),
-        ("{metrics: {t: (x)}, artifacts: [{type: std, dest: x}]}", "did you mean 'stdout'?"),
-        (
-            "{metrics: {run_node: (x)}, artifacts: [{type: stdout, dest: x}]}",
-            "batches.b.metrics.run_node: 'run_node' has another meaning in every batch's",
-        ),
-        ("{params: {run_started: 1}}", "'run_started' is a column of every batch's table"),
-        ("{params: {a: '`1/0`'}}", "batches.b.params.a: `1/0`: division by zero"),
-        ("{queue: ../x}", "batches.b.queue: '../x': the queue's name cannot be used in paths"),
-        ("{queue: -$a}", "batches.b.queue: '-$a': the queue's name cannot be used in paths"),
-        (
-            '{name: "a\\nb"}',
-            "batches.b.name: 'a\\nb': a job's name cannot contain control characters",
-        ),
-        ("x", "batches.b: a mapping (key: value) was expected, not the text 'x'"),
-        ("{run: [{a: b}]}", "batches.b.run.script[0]: a single value was expected, not a mapping"),
-        ("{params: [a]}", "batches.b.params: a mapping (key: value) was expected"),
-        ("{run: {depend_params: [[a]]}}", "batches.b.run.depend_params[0]: a text was expected"),
-        ("{run: {script: [{a: b}]}}", "quote a line that contains ': '"),
-        (
-            "{artifacts: [{type: file, src: /etc/hostname, dest: x}]}",
-            "artifacts[0].src: '/etc/hostname': a path relative to the workspace, without '..'",
-        ),
-        ("{artifacts: [{type: file, src: '../$a', dest: x}]}", "artifacts[0].src: '../$a': a path"),
-        ("{artifacts: [{type: file, src: 'a/..', dest: x}]}", "artifacts[0].src: 'a/..': a path"),
-        ("{run: {depend_params: [c]}}", "batches.b.run.depend_params: there is no parameter 'c'"),
-        ("{run: {script: ''}}", "batches.b.run: a key 'script' was expected"),
-        ("{depends: [{name: x, recipe: y}]}", "batches.b.depends[0]: there is no dependency 'x'"),
-        (
-            "{artifacts: [{typ: stdout, dest: x}]}",
-            "artifacts[0].typ: unknown key, did you mean 'ty",
-        ),
-        (
-            "{artifacts: [{type: out, dest: x}]}",
-            "the text 'out' is not possible here, did you mean",
-        ),
-        ("{artifacts: [{type: stdout}]}", "batches.b.artifacts[0]: the key 'dest' is missing"),
-        (
-            "{artifacts: [{type: file, dest: x}]}",
-            "batches.b.artifacts[0]: the key 'src' is missing",
-        ),
-        ("{artifacts: [{type: stats, dest: '${c}'}]}", "artifacts[0].dest: there is no parameter"),
-        ("{artifacts: [{type: stats, dest: /x}]}", "a relative path without '..' was expected"),
-        ("{artifacts: [{type: stats, dest: a/../x}]}", "a relative path without '..'"),
-        ("{artifacts: [{type: stats, dest: .}]}", "a relative path without '..'"),
-        ('{artifacts: [{type: stats, dest: "a\\nb"}]}', "a path cannot contain control characters"),
-        ("{artifacts: [{type: stats, dest: .kochi/x}]}", "are reserved for Kochi"),
-        ("{artifacts: [{type: stats, dest: x/.gitattributes}]}", "is for Kochi: it tells git"),
-        ("{artifacts: [{type: stats, dest: a/.GIT/x}]}", "git cannot store a file named '.GIT'"),
-    ],
-)
-def test_a_mistake_in_a_batch_is_reported_once_with_its_key(batch: str, expected: str) -> None:
-    message = said(f"default_params: {{a: 1}}\nrun: {{script: x}}\nbatches:\n  b: {batch}\n")
-    assert expected in message
-    assert message.startswith("bench/fib.yaml:4: batches.b")
-    assert len(message.splitlines()) == 1
-
-
-def test_a_batch_name_that_cannot_be_a_directory_is_an_error() -> None:
-    assert "the batch name '../b'" in said("run: {script: x}\nbatches: {../b: {}}")
-
-
-def test_batches_that_would_share_the_name_of_a_rule_are_an_error() -> None:
-    message = said("run: {script: x}\nbatches:\n  a.b: {}\n  a-b: {}")
-    assert message == (
-        "bench/fib.yaml:4: batches.a-b: 'a.b' and 'a-b' would share the name of a rule; rename one"
-    )
-
-
 def test_parameters_may_be_called_like_other_measurements() -> None:
     text = "run: {script: x}\ndefault_params: {seconds: 1, node: 2, started: 3, runs: 4}"
     assert list(experiment(text).default_parameters) == ["seconds", "node", "started", "runs"]
-
-
-def test_a_default_that_a_batch_lacks_a_parameter_for_is_reported_with_the_batch() -> None:
-    text = BATCH_ONLY + "default_name: x_$only\n"
-    assert load_experiment("e.yaml", text, None).batches["b"].job_name == "x_$only"
-    with pytest.raises(ConfigError, match="the parameter 'only' has no value in batch 'c'"):
-        load_experiment("e.yaml", text.replace("}}}", "}}, c: {}}"), None)
 
 
 def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
@@ -516,16 +349,6 @@ def test_the_script_to_run_may_be_left_to_the_batches() -> None:
     assert found.grid("b", "local").run.script == "x"
     with pytest.raises(ConfigError, match="run: a key 'script' was expected"):
         found.point("local", {})
-
-
-def test_a_circle_on_one_machine_only_is_reported_when_the_file_is_read() -> None:
-    text = """
-default_params: {a: 1}
-run: {script: x}
-batches: {b: {params: {a: [{value: 1}, {value: $c, machines: M}], c: $a}}}
-"""
-    with pytest.raises(ConfigError, match="circle: a -> c -> a"):
-        load_experiment("e.yaml", text.replace("M", "spica"), None)
 
 
 def test_values_for_different_machines_make_no_circle() -> None:
@@ -625,24 +448,6 @@ def test_the_cores_of_a_run_follow_from_its_parameters(cores: str, expected: lis
     assert [point.request.cores for point in found.grid("own", "local").points] == [3]
     by_hand = found.point("local", {"threads": "8"})
     assert by_hand.request.cores == {"$threads": 8, "2": 2}.get(cores, 16)
-
-
-@pytest.mark.parametrize(
-    ("cores", "expected"),
-    [
-        ("$thread", "e.yaml:3: run.cores: there is no parameter 'thread', did you mean 'threads'?"),
-        ("'`1 +`'", "e.yaml:3: run.cores: `1 +` is not an expression"),
-        ("0", "e.yaml:3: run.cores: a whole number of cores, 1 or more, was expected, not '0'"),
-        ("$word", "not 'x' with word='x'"),
-        ("$half", "not '0.5' with half='0.5'"),
-        ("'`1 if $threads < 4 else 1 / ($threads - 4)`'", "threads='4': "),
-        ("1.5", "run.cores: a text or a whole number was expected, not the number '1.5'"),
-    ],
-)
-def test_impossible_cores_are_reported_beforehand(cores: str, expected: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_experiment("e.yaml", CORES.replace("CORES", cores), None).grid("all", "local")
-    assert expected in str(caught.value)
 
 
 def test_cores_count_as_a_use_of_a_parameter() -> None:

@@ -156,13 +156,6 @@ def test_loading_without_a_file_says_what_to_type(
         load_project(tmp_path)
 
 
-def test_a_file_that_is_not_utf_8_is_an_error(tmp_path: Path) -> None:
-    file = tmp_path / "kochi.yaml"
-    file.write_bytes(b"machines:\n  \xff")
-    with pytest.raises(ConfigError, match=r"kochi.yaml:2: UTF-8 was expected, not the byte 0xff"):
-        load_project(tmp_path, file=file)
-
-
 def test_reading_leaves_the_environment_alone(repository: Path) -> None:
     before = dict(os.environ)
     load_project(repository, file=repository / "kochi.yaml")

@@ -55,35 +55,3 @@ def test_a_launcher_of_another_machine_is_refused_with_what_to_add() -> None:
     with pytest.raises(ConfigError, match="machine 'local' has no launcher 'hydra'") as refused:
         Launchers().of("hydra", "local")
     assert "machines: local: launchers: {hydra: TEMPLATE}" in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("run", "said"),
-    [
-        ("  launcher: mpiru\n", "bench.yaml:3: run.launcher: there is no launcher 'mpiru', did"),
-        ("  launcher: 'run -n {tasks}'\n", "a template goes into kochi.yaml: machines: MACHINE"),
-    ],
-)
-def test_a_wrong_word_is_told_with_its_line_and_the_nearest_one(run: str, said: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        experiment(run).grid("all", "vega")
-    assert said in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("launchers", "said"),
-    [
-        ("{a: 'run -n {task}'}", "unknown field {task}, did you mean 'tasks'?"),
-        ("{a: 'run -N {nodes}'}", "it does not say how many tasks it starts: {tasks} or"),
-        ("{a: '{tasks} run'}", "it begins with the program"),
-        ("{a: 'run {tasks} \"x y\"'}", '" has no effect there: bash only splits'),
-        ("{a: 'run {tasks} {'}", "a { or } that is no field"),
-        ("{a: sru}", "there is no launcher 'sru', did you mean 'srun'?"),
-        ("{'a b': 'run {tasks}'}", "the name of a launcher begins with a letter"),
-    ],
-)
-def test_a_template_that_cannot_work_is_told_with_its_line(launchers: str, said: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        load_project(Path("/project"), f"machines:\n  local:\n    launchers: {launchers}\n")
-    assert "kochi.yaml:3: machines.local.launchers." in str(refused.value)
-    assert said in str(refused.value)

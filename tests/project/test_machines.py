@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.configuration import load_project
 from snakemake_kochi.project.machines import Machine
@@ -16,12 +15,6 @@ from snakemake_kochi.schedulers.interface import AllocationSettings
 
 def machine(text: str) -> Machine:
     return load_project(Path("/nowhere"), f"machines:\n  spica: {text}\n").machine("spica")
-
-
-def problem(text: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        machine(text)
-    return str(caught.value)
 
 
 def test_a_machine_of_kochi_has_no_scheduler_and_what_every_machine_has() -> None:
@@ -80,63 +73,10 @@ def test_a_machine_has_all_that_is_requested_from_slurm() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("argument", "said"),
-    [
-        ("--output=x", "--output=x cannot be used: kochi sets it,"),
-        ("-N2", "-N2 cannot be used: use the key 'nodes'"),
-        ("--part=long", "use the key 'partition'"),
-        ("--qos=high", "use the key 'qos'"),
-        ("--mem=4G", "for the most that a node has, use the key 'memory'"),
-        ("-c4", "the key 'cores'"),
-        ("--ntasks=2", "one worker in each allocation"),
-        ("--export=NONE", "a worker needs the run's environment"),
-        ("--exclude n1", "one argument was expected, such as --exclude=n1"),
-        ("job.sh", "'job.sh' is neither an option of sbatch nor the value of one"),
-    ],
-)
-def test_an_argument_that_kochi_gives_itself_is_refused_with_what_to_use(
-    argument: str, said: str
-) -> None:
-    text = f"{{scheduler: slurm, allocation: {{arguments: [--exclusive=user, {argument}]}}}}"
-    found = problem(text)
-    assert said in found
-    assert found.startswith("kochi.yaml:2: machines.spica.allocation.arguments")
-
-
 def test_an_argument_may_have_its_value_in_an_entry_of_its_own() -> None:
     text = "{scheduler: slurm, allocation: {arguments: [--clusters, west, -w, n1, --no-requeue]}}"
     found = machine(text).allocation.arguments
     assert found == ("--clusters=west", "-wn1", "--no-requeue")
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{scheduler: pbs}", "machines.spica.scheduler: the text 'pbs' is not possible here"),
-        ("{scheduler: pbs}", "known: slurm; for any other scheduler, use the key 'alloc_script'"),
-        (
-            "{scheduler: slurm, alloc_script: x}",
-            "'alloc_script' has no effect with 'scheduler'; remove one of them",
-        ),
-        ("{allocation: {partition: short}}", "is for machines with 'scheduler: slurm'"),
-        ("{scheduler: slurm, allocation: {node_spec: a}}", "for machines with an 'alloc_script'"),
-        (
-            "{scheduler: slurm, allocation: {time: soon}}",
-            "'soon': a time like 90s, 2h or, as Slurm",
-        ),
-        ("{scheduler: slurm, allocation: {time: 0}}", "'0': a time like"),
-        ("{scheduler: slurm, allocation: {memory: much}}", "'much': an amount of memory like"),
-        ("{scheduler: slurm, allocation: {cores: 0}}", "1 or more was expected"),
-        ("{scheduler: slurm, allocation: {partitions: a}}", "did you mean 'partition'"),
-        (
-            "{scheduler: slurm, allocation: {min_workers: 9}}",
-            "9 is more than max_workers, which is 8",
-        ),
-    ],
-)
-def test_impossible_values_are_refused_with_their_key(text: str, said: str) -> None:
-    assert said in problem(text)
 
 
 @pytest.mark.parametrize(
@@ -179,16 +119,3 @@ def test_times_and_memory_of_options_have_units() -> None:
 def test_a_size_with_an_unknown_unit_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="an amount of memory"):
         memory_of(text)
-
-
-@pytest.mark.parametrize(
-    ("facts", "said"),
-    [
-        ("{name: x}", "facts.name: $machine.name is the machine's own name; give the fact another"),
-        ("{a-b: 1}", "facts.a-b: a fact's name has only letters, digits and _, and starts with"),
-        ("{cores: [1, 2]}", "facts.cores: a single value was expected, not a list"),
-        ("mpirun --version", "facts: a mapping (key: value) was expected"),
-    ],
-)
-def test_what_is_no_fact_of_a_machine_is_refused(facts: str, said: str) -> None:
-    assert said in problem(f"{{facts: {facts}}}")

@@ -1,4 +1,4 @@
-"""The keys `plots` and `metrics`: what they mean, and what is said about mistakes in them."""
+"""The keys `plots` and `metrics`."""
 
 from __future__ import annotations
 
@@ -102,40 +102,6 @@ def test_each_plot_has_files_of_its_own_that_no_other_batch_can_have() -> None:
         experiment(text).grid("own", "local")
 
 
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [
-        ("[{metric: tme}]", "plots[0].metric: there is no metric 'tme', did you mean 'time'?"),
-        ("[{x: n}]", "plots[0]: the key 'metric' is missing"),
-        ("[{metric: time, x: thread}]", "plots[0].x: there is no parameter 'thread', did you m"),
-        ("[{metric: time, lines: rng}]", "plots[0].lines: there is no parameter 'rng', known: f"),
-        ("[{metric: time, panels: [n, m]}]", "plots[0].panels: there is no parameter 'm', known:"),
-        ("[{metric: time, where: {m: 1}}]", "plots[0].where: there is no parameter 'm', known: f"),
-        (
-            "[{metric: time, where: {threads: [1, 3]}}]",
-            "plots[0].where.threads: no point has threads = '3', known: 1, 2",
-        ),
-        (
-            "[{metric: time, scale: lg}]",
-            "plots[0].scale: the text 'lg' is not possible here, did y",
-        ),
-        ("[{metric: time}, {metric: time}]", "plots[1]: plots[0] is called 'time', too; give one"),
-        ("[{metric: time, x: n, lines: n}]", "plots[0]: 'n' can be used once: for x, for lines"),
-        (
-            "[{metric: time, scale: log, y_from_zero: yes}]",
-            "plots[0].y_from_zero: a logarithmic axis has no zero; remove this key",
-        ),
-        ("[{metric: time, line: n}]", "plots[0].line: unknown key, did you mean 'lines'?"),
-        ("[]", "plots: the list is empty; give it an entry or remove the key"),
-        ("time", "plots: a list was expected, not the text 'time'"),
-        ("[time]", "plots[0]: a mapping (key: value) was expected, not the text 'time'"),
-    ],
-)
-def test_mistakes_in_plots_are_named_with_their_line(own: str, expected: str) -> None:
-    (line,) = said(own)
-    assert line.startswith(f"e.yaml:13: batches.b.{expected}")
-
-
 def test_too_many_lines_are_told_before_anything_runs() -> None:
     many = f"threads: [1, 2], n: {list(range(13))}"
     assert said("[{metric: time, lines: n}]", many) == [
@@ -144,23 +110,3 @@ def test_too_many_lines_are_told_before_anything_runs() -> None:
     ]
     chosen = f"[{{metric: time, lines: n, where: {{n: {list(range(12))}, threads: 5}}}}]"
     assert "no point has threads = '5'" in said(chosen, many)[0]
-
-
-@pytest.mark.parametrize(
-    ("metrics", "expected"),
-    [
-        ("{time: {unit: s}}", "metrics.time: the key 'pattern' is missing"),
-        ("{time: {pattern: (a), unt: s}}", "metrics.time.unt: unknown key, did you mean 'unit'?"),
-        ('{time: {pattern: (a), label: "a\\nb"}}', "metrics.time.label: one line of text was exp"),
-        (
-            "{time: {pattern: a}}",
-            "metrics.time.pattern: one group (...) around the number was expected",
-        ),
-        ("{time: [a]}", "metrics.time: a text or a mapping (key: value) was expected, not a list"),
-    ],
-)
-def test_mistakes_in_metrics_are_named_once(metrics: str, expected: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        experiment(f"metrics: {metrics}\nplots: [{{metric: time}}]\nrun: {{script: x}}")
-    assert str(caught.value).splitlines()[0].startswith(f"e.yaml:1: {expected}")
-    assert len(str(caught.value).splitlines()) == 1

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.project.configuration import load_project
 from snakemake_kochi.project.experiment_file import load_experiment
 
@@ -23,15 +20,3 @@ def test_facts_of_an_experiment_replace_those_of_kochi_yaml_and_those_the_defaul
     assert both.variables == ("A_*", "B")
     default = load_project(Path("/p"), "machines:", None).recording
     assert default.facts.keys() == {"cc", "modules"}
-
-
-def test_wrong_facts_and_variables_are_told_at_once() -> None:
-    text = "facts: {a b: x}\nrecorded_variables: [GOOD, '*', A-B]\n"
-    with pytest.raises(ConfigError) as refused:
-        load_project(Path("/p"), text, None)
-    said = str(refused.value)
-    assert "facts.a b: the name of a fact has letters, digits, _, . and -, at most 64" in said
-    assert "recorded_variables[1]: '*': the name of an environment variable was expected" in said
-    assert "recorded_variables[2]: 'A-B': " in said
-    with pytest.raises(ConfigError, match="unknown key, did you mean 'facts'"):
-        load_experiment("e.yaml", "fact: {a: b}\n" + RUN, None)

@@ -139,40 +139,6 @@ def batch_of(depends: str, params: str) -> str:
 
 
 RNG = "{name: rng, recipe: $rng}"
-AT = "{name: rng, recipe: develop, branch: $at}"
-
-
-@pytest.mark.parametrize(
-    ("depends", "params", "said"),
-    [
-        (RNG, "{rng: [v1, lgc]}", "e.yaml:2: batches.b.params.rng[1]: 'rng' has no recipe 'lgc', "),
-        (RNG, "{rng: [v1, lgc]}", "did you mean 'lcg'? (in 'depends' with rng=lgc)"),
-        (RNG, "{rng: '`1 / 0`'}", "division by zero"),
-        ("{name: rng, recipe: $rgn}", "{rng: v1}", "no parameter 'rgn', did you mean 'rng'?"),
-        (
-            f"{RNG}, {{name: user, recipe: x}}",
-            "{rng: [v1, lcg]}",
-            "two recipes of 'rng' on machine 'local': batch b with rng=lcg -> rng:lcg and ",
-        ),
-        (AT, "{at: [-x]}", "e.yaml:2: batches.b.params.at[0]: '-x' is no branch"),
-        (AT, "{at: ['']}", "'branch' is empty"),
-        (AT, "{at: [main]}", "rng:develop@main is also the name of a recipe of its own"),
-        (AT, f"{{at: [{'long' * 40}]}}", "is too long for the name of a branch here"),
-        (AT.replace("develop", "v1"), "{at: [main]}", "rng:v1 has no key 'git', so there is no"),
-        (AT.replace("branch", "commit_hash"), "{at: [main]}", "'main' is not a commit id"),
-        (AT.replace("}", ", commit_hash: abcd}"), "{at: [x]}", "not both"),
-        (AT.replace("$at", "'${at'"), "{at: [x]}", "depends[0].branch: '${' without '}'"),
-        (
-            RNG,
-            "{kind: {plain: {rng: v1}, other: {}}}",
-            "the point (kind=other) has no parameter 'rng'",
-        ),
-    ],
-)
-def test_a_parameter_that_names_no_recipe_is_an_error_at_its_value(
-    depends: str, params: str, said: str
-) -> None:
-    assert said in problems_of(batch_of(depends, params))
 
 
 def test_all_values_that_name_no_recipe_are_told_at_once() -> None:
@@ -213,14 +179,3 @@ def test_a_recipe_at_a_branch_is_the_recipe_but_for_its_branch() -> None:
     wrong = SOURCES.replace("recipe: v1}", 'recipe: "develop@x"}')
     with pytest.raises(ConfigError, match="only experiments can use a recipe at another branch"):
         load_project(Path("/p"), wrong)
-
-
-def test_code_is_a_parameter_of_its_own_and_no_other_parameter_has_its_name() -> None:
-    text = "batches: {b: {code: [main, $at], params: {at: [x, y]}}}\nrun: {script: x}\n"
-    points = load_experiment("e.yaml", text, None).grid("b", "local").points
-    assert [point.parameters["code"] for point in points] == ["main", "main", "x", "y"]
-    plain = text.replace("code: [main, $at], params: {at: [x, y]}", "params: {code: [1, 2]}")
-    assert not load_experiment("e.yaml", plain, None).grid("b", "local").has_code
-    for params in ("params: {code: 1}", "grids: [{params: {code: 1}}]"):
-        wrong = f"batches: {{b: {{code: main, {params}}}}}\nrun: {{script: x}}\n"
-        assert "code: 'code' is also a parameter of this batch" in problems_of(wrong)

@@ -81,40 +81,6 @@ def test_a_series_may_be_meant_for_a_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("series", "expected"),
-    [
-        ("{rnge: [1, 2]}", "there is no series 'rnge', did you mean 'range'?"),
-        ("{range: [1, 2, 3, 4]}", "[START, END, STEP] was expected, not 4 values"),
-        ("{range: [1, 2.5]}", "a whole number was expected, not 2.5; for steps such as 0.5, use"),
-        ("{range: [1, 5, 0]}", "a STEP other than 0 was expected"),
-        ("{range: [5, 1]}", "range: there is no value in [5, 1]"),
-        ("{range: [x]}", "'x' has no meaning here; write a parameter as $name"),
-        ("{linspace: [0, 1]}", "[FIRST, LAST, NUMBER] was expected, not 2 values"),
-        ("{linspace: [0, 1, 0]}", "a NUMBER of values of 1 or more was expected, not 0"),
-        ("{linspace: [0, '`1e400`', 3]}", "a number was expected, not inf"),
-        ("{linspace: ['`\"0\"`', 1, 3]}", "a number was expected, not '0'"),
-        ("{geom: [0, 10, 3]}", "two numbers above 0 were expected, not 0 and 10"),
-        ("{geom: [1, '`10 ** 400`', 3]}", "geom: the numbers are too large"),
-        ("{igeom: [1.5, 10, 3]}", "a whole number was expected, not 1.5"),
-        ("{igeom: [1, 10, 10000000]}", "a NUMBER of at most 1000000 was expected"),
-        ("{pow2: [0, 8]}", "a FIRST above 0 was expected, not 0"),
-        ("{pow2: [5, 7]}", "pow2: there is no value in [5, 7]"),
-        ("{pow2: '`log2(0)`'}", "log2(0) does not exist; the number must be above 0"),
-    ],
-)
-def test_an_impossible_series_is_an_error_at_its_line(series: str, expected: str) -> None:
-    message = said(f"params:\n  a: {series}")
-    assert message.startswith("e.yaml:6: batches.b.params.a"), message
-    assert expected in message
-
-
-def test_a_series_cannot_depend_on_a_parameter_with_several_values() -> None:
-    message = said("params: {n: [2, 4], a: {range: $n}}")
-    assert "`${n}`: 'n' has several values here" in message
-    assert "leave points out by 'when'" in message
-
-
-@pytest.mark.parametrize(
     "params",
     [
         "{a: {range: 1000000000}}",
@@ -128,11 +94,6 @@ def test_a_billion_points_are_told_before_they_are_made(params: str) -> None:
     message = said(f"params: {params}\nexclude: [{{a: 7}}]\nwhen: $a == 3")
     assert "points; at most 1000000 are possible" in message
     assert time.process_time() - began < 1
-
-
-def test_a_zip_of_billions_is_told_before_it_is_made() -> None:
-    batch = "params: {a: {range: 1000000000}, b: {range: 1000000000}}\nzip: [a, b]"
-    assert "1000000000 points; at most 1000000 are possible" in said(batch)
 
 
 # ---- values with their own parameters
@@ -197,57 +158,6 @@ def test_the_parameters_that_only_some_points_have_vary() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "where"),
-    [
-        ("params: {s: {a: {x: 1}, b: {}}, d: '`2 * $x`'}", "params.d"),
-        ("params: {s: {a: {x: 1}, b: {}}}\nname: run_${x}", "name"),
-        ("params: {s: {a: {x: 1}, b: {}}}\nrun: {cores: $x}", "run.cores"),
-    ],
-)
-def test_a_text_that_needs_a_parameter_which_a_point_lacks_is_an_error(
-    batch: str, where: str
-) -> None:
-    message = said(batch)
-    assert f"batches.b.{where}: the point (s=b) has no parameter 'x'; give it a value" in message
-    assert message.count("\n") == 0
-
-
-@pytest.mark.parametrize(
-    ("params", "expected"),
-    [
-        ("{x: [1, 3], s: {a: {x: 2}}}", "params.s.a.x: 'x' is also a parameter of the same points"),
-        ("{s: {a: {s: 2}}}", "params.s.a.s: 's' is also a parameter of the same points"),
-        ("{s: {a: {x: 2}}, t: {a: {x: 3}}}", "'x' is also a parameter below 't'"),
-        ("{s: {a: {x: {b: {x: 1}}}}}", "params.s.a.x.b.x: 'x' is also a parameter"),
-    ],
-)
-def test_a_nested_parameter_that_shadows_another_one_is_an_error(
-    params: str, expected: str
-) -> None:
-    message = said(f"params: {params}")
-    assert expected in message
-    # Not also that the points are the same.
-    assert "twice" not in message
-
-
-@pytest.mark.parametrize(
-    ("params", "expected"),
-    [
-        ("{s: {}}", "the mapping is empty"),
-        ("{s: {value: 1, machines: local}}", "params.s: write this in a list: [{value: ..., "),
-        ("{s: {a: {x: 1}, b: 2}}", "after the value 'b', a value's own parameters were expected"),
-        ("{s: {a: [1, 2]}}", "there is no series 'a'"),
-        ("{s: {a: {duplicate: 1}}}", "'duplicate' is substituted by Kochi itself"),
-        ("{s: {a: {x: $y}}}", "there is no parameter 'y', known: s, x"),
-        ("{s: {a: {x: $t}}, t: $x}", "parameters refer to each other in a circle: x -> t -> x"),
-        ("{n: {range: $m}, m: $n}", "parameters refer to each other in a circle"),
-    ],
-)
-def test_what_is_no_value_with_parameters_is_an_error(params: str, expected: str) -> None:
-    assert expected in said(f"params: {params}")
-
-
-@pytest.mark.parametrize(
     "batch",
     [
         "grids: [{params: {n: [1, {n: 2}]}}]",
@@ -260,10 +170,6 @@ def test_what_is_no_value_with_parameters_is_an_error(params: str, expected: str
 )
 def test_a_wrong_shape_is_an_error_and_nothing_worse(batch: str) -> None:
     assert said(batch).startswith("e.yaml:")
-
-
-def test_a_default_parameter_has_a_single_value() -> None:
-    assert "a single value was expected" in said("params: {}", "default_params: {a: {b: {x: 1}}}")
 
 
 # ---- the practical session of execo
@@ -350,27 +256,6 @@ def test_several_groups_are_zipped() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("zipped", "expected"),
-    [
-        ("[a, b]", "'a' has 2, 'b' has 3; add the missing ones, or remove a name"),
-        ("[a, x]", "there is no parameter 'x' here"),
-        ("[a]", "two names or more were expected"),
-        ("[[a, c], [c, d]]", "zip[1]: 'c' is zipped twice; name it once"),
-        ("[a, [b, c]]", "zip[0]: a list of names, or a list of such lists, was expected"),
-        ("[c, n]", "'n' has values with their own parameters, which cannot be zipped"),
-        ("[d, e]", "the values d=1, e=1 are zipped twice, as number 1 and 2"),
-    ],
-)
-def test_an_impossible_zip_is_an_error(zipped: str, expected: str) -> None:
-    params = "{a: [1, 2], b: [1, 2, 3], c: [1, 2], n: {x: {y: 1}, z: {}}}"
-    twice = "[1, 1]" if "e" in zipped else "[1, 2]"
-    params = params.replace("n:", f"d: {twice}, e: {twice}, n:")
-    message = said(f"params: {params}\nzip: {zipped}")
-    assert "batches.b.zip" in message
-    assert expected in message
-
-
 def test_excluded_combinations_are_left_out_and_included_ones_added() -> None:
     found = points(
         """
@@ -392,26 +277,6 @@ def test_excluded_combinations_are_left_out_and_included_ones_added() -> None:
         ("8", "4"),
         ("9", "4"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("rest", "expected"),
-    [
-        ("exclude: [{n: [1, 2]}]", "b.exclude: nothing is left of the grid; remove an entry"),
-        ("exclude: [{m: 1}]", "b.exclude[0].m: there is no parameter 'm', known: n"),
-        ("exclude: [{}]", "b.exclude[0]: this leaves out all points"),
-        (
-            "include: [{m: 1}]",
-            "b.include[0].m: there is no parameter 'm' in this grid, known: n, t",
-        ),
-        ("include: [{n: 2}]", "b.include[0]: the point (n=2, t=1) is in the batch's params, too"),
-        ("include: [{n: 3, t: 1}]\nzip: [n, t, u]", "'n' is zipped with 'u'; name all here"),
-        ("include: []", "the list is empty"),
-    ],
-)
-def test_what_cannot_be_excluded_or_included_is_an_error(rest: str, expected: str) -> None:
-    more = ", u: [1, 2]" if "u" in rest.partition("zip")[2] else ""
-    assert expected in said(f"params: {{n: [1, 2], t: [1, 2]{more}}}\n{rest}")
 
 
 def test_an_excluded_value_that_no_point_has_is_a_remark() -> None:
@@ -468,30 +333,6 @@ def test_a_condition_about_a_parameter_of_a_value_counts_for_its_points_only() -
     ]
 
 
-@pytest.mark.parametrize(
-    ("condition", "expected"),
-    [
-        ("when: $n >", "b.when: `${n} >` is not an expression"),
-        ("when: $n = 1", "b.when: `${n} = 1` is not an expression; to compare, write =="),
-        ("when: $n > 1 && $n < 3", "&& ${n} < 3` is not an expression; for &&, write and"),
-        ("when: $n > 1 || $n < 0", "|| ${n} < 0` is not an expression; for ||, write or"),
-        ("when: '!($n > 1)'", "`!(${n} > 1)` is not an expression; for !(, write not ("),
-        ("when: $m > 1", "b.when: there is no parameter 'm', known: n"),
-        ("when: $n % 2", "b.when: `${n} % 2` with n='1': true or false was expected, not 1"),
-        ("skip_if: log2($n - 1) > 3", "b.skip_if: `log2(${n} - 1) > 3` with n='1': log2(0) does"),
-        ("skip_if: {reason: x}", "b.skip_if: the key 'condition' is missing"),
-        ("skip_if: [{condition: $n > 1, reason: $m}]", "there is no parameter 'm'"),
-    ],
-)
-def test_an_impossible_condition_is_an_error(condition: str, expected: str) -> None:
-    assert expected in said(f"params: {{n: [1, 2]}}\n{condition}")
-
-
-def test_a_reason_that_needs_what_the_point_lacks_is_an_error() -> None:
-    batch = "params: {s: {a: {x: 1}, b: {}}}\nskip_if: {condition: $s == 'b', reason: $x is small}"
-    assert "b.skip_if.condition: the point (s=b) has no parameter 'x'" in said(batch)
-
-
 def test_a_batch_may_have_skipped_points_only() -> None:
     found = grid(keys("params: {n: [1, 2]}\nskip_if: $n > 0"))
     assert (found.points, len(found.skipped)) == ((), 2)
@@ -538,52 +379,6 @@ def test_a_point_that_one_grid_skips_and_another_one_has_is_run() -> None:
     assert [(e.parameters["n"], e.reason) for e in found.skipped] == [
         ("2", "`$n < 2` is false with n=2")
     ]
-
-
-@pytest.mark.parametrize(
-    ("rest", "expected"),
-    [
-        (
-            "grids: [{params: {n: [1, 2]}}, {params: {n: 2}}]",
-            "e.yaml:5: batches.b.grids[1]: the point (n=2) is in grids[0], too; leave it out of",
-        ),
-        (
-            "artifacts: [{type: stats, dest: x}]\nrun: {depend_params: [n]}\n"
-            "grids: [{params: {n: 1}}, {params: {n: 2}}]",
-            "two points would write 'x': (n=1, duplicate 0) of grids[0] and (n=2, duplicate 0) of "
-            "grids[1]; add ${n}",
-        ),
-        ("grids: []", "the list is empty"),
-        ("grids: [{param: {n: 1}}]", "grids[0].param: unknown key, did you mean 'params'?"),
-        (
-            "grids: [{params: {n: 1}}]\ninclude: [{n: 2}]",
-            "b.include: with 'grids', write 'include' into one of them",
-        ),
-    ],
-)
-def test_what_two_grids_cannot_be_is_an_error(rest: str, expected: str) -> None:
-    assert expected in said(rest)
-
-
-def test_values_that_are_the_same_when_they_are_computed_are_an_error() -> None:
-    text = """\
-    default_params: {m: 2}
-    batches:
-      all:
-        params: {n: ["`1+1`", 3, "$m"]}
-    run: {script: x, depend_params: [n]}
-    """
-    with pytest.raises(ConfigError) as caught:
-        load_experiment("e.yaml", textwrap.dedent(text), None).grid("all", "local")
-    assert str(caught.value).startswith(
-        "e.yaml:3: batches.all: the point (m=2, n=2) is there twice"
-    )
-
-
-def test_a_parameter_has_values() -> None:
-    text = "batches:\n  all:\n    params: {n: {}}\nrun: {script: x, depend_params: [n]}\n"
-    with pytest.raises(ConfigError, match=r"e\.yaml:3: batches\.all\.params\.n: the mapping is"):
-        load_experiment("e.yaml", text, None)
 
 
 def test_a_parameter_called_code_is_remarked_upon_unless_a_script_sees_it() -> None:
