@@ -239,8 +239,16 @@ class _Reader:
         return text or ""
 
     def _default_dest(self, sweeps: Iterable[Sweep]) -> str:
-        """A destination for the output of each point: by the parameters with several values."""
-        names = dict.fromkeys(name for sweep in sweeps for name in sweep.varying)
+        """A destination for the output of each point: by the parameters with several values, in
+        one grid or in all of them."""
+        grids = [flattened(sweep.parameters) for sweep in sweeps]
+        names = dict.fromkeys(
+            name
+            for grid in grids
+            for name, choices in grid.items()
+            if any(each.has_several for each in choices)
+            or any(other.get(name) != choices for other in grids)
+        )
         parts = [f"{name}=${{{name}}}" for name in names]
         # Two in each component of the path, which has 255 bytes.
         parts = ["_".join(parts[index : index + 2]) for index in range(0, len(parts), 2)]

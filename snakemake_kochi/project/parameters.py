@@ -161,13 +161,6 @@ class Sweep:
             found |= dict(_places_below(choices, self.places[name]))
         return found
 
-    @property
-    def varying(self) -> Iterator[str]:
-        """The parameters that are written with several values."""
-        for name, choices in flattened(self.parameters).items():
-            if any(choice.has_several for choice in choices):
-                yield name
-
     def place_of(self, name: str) -> KeyPath:
         """The key of a parameter in the file."""
         return self.all_places.get(name, ("default_params", name))

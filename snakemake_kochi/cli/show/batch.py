@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from snakemake_kochi.cli.show.points import Points, Seen
     from snakemake_kochi.library.states import PointState
     from snakemake_kochi.location import Location
+    from snakemake_kochi.project.grid import Point
 
 _LIMIT = 30
 _FEW = 10  # runs that a dry run lists
@@ -222,7 +223,12 @@ class _Page:
     # ---- for programs
 
     def as_json(self, seen: Seen) -> dict[str, Any]:
-        return {**self.summary(seen), "points": [_to_dict(each) for each in self._chosen(seen)]}
+        kept = {_key(each): [kept.dest for kept in each.artifacts] for each in self._grid.points}
+        points = [
+            {**_to_dict(each), "artifacts": kept.get(_key(each), [])}
+            for each in self._chosen(seen)
+        ]
+        return {**self.summary(seen), "metrics": list(self._grid.metrics), "points": points}
 
     def _chosen(self, seen: Seen) -> list[PointState]:
         """For programs, all of them unless some were asked for."""
@@ -314,6 +320,10 @@ def _moment_in(seconds: float) -> datetime:
 
 def _varies(found: Sequence[PointState], name: str) -> bool:
     return len({each.parameters.get(name) for each in found}) > 1
+
+
+def _key(run: Point | PointState) -> tuple[object, ...]:
+    return (*run.parameters.items(), run.duplicate)
 
 
 def _to_dict(state: PointState) -> dict[str, Any]:
