@@ -260,7 +260,8 @@ class Search:
 def failure_message(ticket: Ticket, result: Result) -> str:
     """How and where a job failed, and the end of its log."""
     ending = last_lines(Path(result.log), 2 * _LAST_LINES)
-    lines = [f"kochi job {result.job} on node {result.node or '(none)'}: {result.describe()}"]
+    how = typed(result.describe())
+    lines = [f"kochi job {result.job} on node {result.node or '(none)'}: {how}"]
     # The ended process is the inner Snakemake, which always ends with 1. The exit status of the
     # rule's own command is in its log.
     if own := _COMMAND_STATUS.search("\n".join(ending)):

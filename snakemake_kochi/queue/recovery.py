@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import is_there, make_directory, move, to_json, write_exclusively
+from snakemake_kochi.files import (
+    is_there,
+    last_lines,
+    make_directory,
+    move,
+    show_new_files,
+    to_json,
+    write_exclusively,
+)
+from snakemake_kochi.hints import typed
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.processes import find_by_environment, kill_job_processes, this_node
 from snakemake_kochi.queue.ending import (
@@ -39,6 +49,14 @@ MOST_LOST_ATTEMPTS = 3
 MOST_LOST_CLAIMS = 10
 MOST_FAILED_NODES = 3
 MOST_OUT_OF_TIME = 3
+
+# What Slurm, PBS and LSF write into the output of an allocation that they end for its memory, also
+# where the kernel counts no such kill (Slurm: JobAcctGatherParams=OverMemoryKill).
+_MEMORY = re.compile(
+    r"exceeded memory limit|out.of.memory|\boom.?kill|job killed: v?mem|TERM_MEMLIMIT", re.IGNORECASE
+)
+_OUT = "its allocation ran out of memory"
+_LINES = 20  # the last ones of such an output, in which that may be
 
 # The result of a ticket whose last attempt ended in that way.
 _GIVEN_UP: Mapping[UncountedReason, Literal["lost", "node failed", "timeout"]] = {
@@ -139,7 +157,10 @@ def _cause_to_give_up(machine: MachinePaths, entry: Entry, reason: UncountedReas
     begun = sum(end.nonce is not None for end in ends)
     if reason == "lost" and (begun >= MOST_LOST_ATTEMPTS or len(ends) >= MOST_LOST_CLAIMS):
         names = ", ".join(f"worker {end.worker} on {end.node}" for end in ends)
-        return f"each worker that had it died: {names}"
+        memory = next((f"; {end.detail}" for end in ends if end.detail.startswith(_OUT)), "")
+        more = "; request more with the resource mem_mb" if memory else ""
+        see = f"see: kochi show log worker {ends[-1].worker}"
+        return f"each worker that had it died: {names}{memory}{more}; {see}"
     if reason == "node failed" and len(ends) >= MOST_FAILED_NODES:
         causes = "; ".join(f"{end.node} (worker {end.worker}): {end.detail}" for end in ends)
         return f"no node could execute it: {causes}"
@@ -271,7 +292,22 @@ def _requeue_dead(
     except DamagedFileError as error:
         set_aside(machine, queue, entry, error.message)
         return []
-    said = f"worker {worker.worker} on {worker.node.host} died while it had job {entry.job}"
-    detail = "its heartbeat stood still" if worker.presumed_dead else ""
+    detail = _memory_kill(machine, worker)
+    if not detail and worker.presumed_dead:
+        detail = "its heartbeat stood still"
     end = ended_attempt(machine, entry, "lost", worker.worker, worker.node.host, detail)
-    return [f"{said}: {requeue(machine, queue, entry, ticket, end)}"]
+    outcome = requeue(machine, queue, entry, ticket, end)
+    why = f" ({detail})" if detail else ""
+    see = "" if outcome.startswith("given up") else f"; see: kochi show log worker {worker.worker}"
+    said = f"worker {worker.worker} on {worker.node.host} died while it had job {entry.job}{why}"
+    return [typed(f"{said}: {outcome}{see}")]
+
+
+def _memory_kill(machine: MachinePaths, worker: WorkerState) -> str:
+    """What a dead worker's allocation printed about a kill for its memory, for people, or ""."""
+    if worker.allocation is None:
+        return ""
+    log = machine.allocation_log(worker.controller, worker.allocation)
+    show_new_files(log.parent)
+    lines = (line for path in (log, log.with_suffix(".out")) for line in last_lines(path, _LINES))
+    return next((f'{_OUT}: "{line.strip()}"' for line in lines if _MEMORY.search(line)), "")

@@ -222,6 +222,29 @@ def test_a_ticket_whose_workers_die_is_given_up_and_the_workers_are_named(site):
     assert site.job(1).result.ok
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "slurmstepd: error: StepId=7.batch exceeded memory limit (9 > 8), being killed",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch.",
+        "=>> PBS: job killed: mem 9kb exceeded limit 8kb",
+        "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
+        "all is well",
+    ],
+)
+def test_a_job_whose_allocation_the_scheduler_killed_for_its_memory_says_so(site, said):
+    log = site.machine.allocation_log(None, "7")
+    log.parent.mkdir(parents=True)
+    site.submit(f"echo '{said}' > {log}; kill -KILL $PPID; sleep 1000")
+    for _ in range(3):
+        site.start(allocation="7").wait()
+    seen = recover(site.machine, "q") or [site.job(0).result.describe()]
+    text = "\n".join([*seen, site.job(0).result.describe()])
+    assert "see: kochi show log worker 2" in text
+    memory = f'its allocation ran out of memory: "{said}"; request more with the resource mem_mb'
+    assert (memory in text) is (said != "all is well")
+
+
 def test_a_controller_can_recover_without_any_worker(site):
     site.submit("echo > started; sleep 1000")
     worker = site.start()
