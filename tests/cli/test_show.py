@@ -8,17 +8,19 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pexpect
 import pytest
-from support import wait_until
+from support import wait_until, worker_state, write
 
-from snakemake_kochi.files import to_json
+from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.paths import Root
 from snakemake_kochi.processes import ProcessIdentity
+from snakemake_kochi.queue import allocate_ids
 from snakemake_kochi.queue.workers import read_worker
 
 from .conftest import COMMAND, Outcome, install, make_repository
@@ -287,6 +289,34 @@ def test_a_worker_that_was_killed_is_lost(kochi: Kochi, worker: Worker) -> None:
     wait_until(lambda: kochi("show", "workers", "--json").data == [])
     (row,) = kochi("show", "workers", "-a", "--json").data
     assert row["state"] == "lost"
+
+
+@pytest.mark.parametrize(
+    ("controller", "seconds", "state"),
+    [
+        ("over", 20, "running"),
+        ("over", 300, "lost"),
+        ("goes-on", 300, "running"),
+        ("goes-on", 7200, "lost"),
+        (None, 300, "running"),
+        (None, 7200, "lost"),
+    ],
+)
+def test_a_worker_killed_on_another_node_is_lost_when_its_run_is_over(
+    project: Path, kochi: Kochi, controller: str | None, seconds: float, state: str
+) -> None:
+    machine = Root.find().machine("local")
+    (number,) = allocate_ids(machine, "worker", 1)
+    make_directory(machine.controller("goes-on").directory)
+    file = write(
+        machine.worker(number).state,
+        to_json(worker_state(number, controller=controller).to_dict()).decode(),
+    )
+    os.utime(file, (time.time() - seconds,) * 2)
+    (row,) = kochi("show", "workers", "-a", "--json").data
+    assert row["state"] == state
+    assert bool(kochi("show", "workers", "--json").data) is (state == "running")
+    assert row["reason"].startswith("no heartbeat for ") is (state == "lost")
 
 
 def test_installs_tell_the_state_of_every_recipe(project: Path, kochi: Kochi) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from dataclasses import replace
+
 import click
 import humanfriendly
 
 from snakemake_kochi.cli.options import json_option, machine_option
 from snakemake_kochi.cli.output import coloured, print_json, print_table, short_duration
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import is_there, modified
 from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import (
@@ -18,8 +23,12 @@ from snakemake_kochi.queue import (
     seconds_left,
     seconds_since,
 )
+from snakemake_kochi.queue.heartbeat import LOST_AFTER
 
 _GONE = ("left", "lost")
+# Seconds without a heartbeat after which nobody expects another one. The clock of the file server
+# may differ by minutes.
+_SILENT = 3600.0
 
 
 @click.command("workers")
@@ -45,7 +54,7 @@ def workers_command(
         paths.queue(queue)
     workers = [
         worker
-        for worker in list_workers(paths)
+        for worker in (_without_silent(paths, each) for each in list_workers(paths))
         if (all_workers or worker.describe() not in _GONE)
         and (not queues or {*queues} & {*worker.queues})
     ]
@@ -60,6 +69,21 @@ def workers_command(
         f"There are no workers{' of that queue' if queues else ''}. "
         f"To start one, type: {location.to_start_worker(queues[0] if queues else 'QUEUE')}",
     )
+
+
+def _without_silent(machine: MachinePaths, worker: WorkerState) -> WorkerState:
+    """The worker, as lost if it was killed on another node and no process watches it any more."""
+    if worker.is_gone or worker.is_on_this_node:
+        return worker
+    with contextlib.suppress(OSError):
+        silent = time.time() - modified(machine.worker(worker.worker).state)
+        is_alone = worker.controller is not None and not is_there(
+            machine.controller(worker.controller).directory
+        )
+        if silent > (LOST_AFTER * worker.heartbeat_interval if is_alone else _SILENT):
+            why = f"no heartbeat for {short_duration(silent)}"
+            return replace(worker, presumed_dead=True, reason=worker.reason or why)
+    return worker
 
 
 def _row(machine: MachinePaths, worker: WorkerState) -> tuple[object, ...]:
