@@ -51,8 +51,7 @@ def shell_in_allocation(
 ) -> Shell:
     """A shell by the machine's alloc_interact_script, or by its scheduler.
 
-    The machine's settings have the nodes and the time. `limit`: the time as a person wrote it, for
-    an alloc_interact_script. With a `queue`, a worker for it is in the same allocation;
+    The machine's settings have the nodes and the time. `limit`: the time as a person typed it. With a `queue`, a worker for it is in the same allocation;
     it ends with the shell. Raises KochiError.
     """
     machine = location.machine
@@ -60,7 +59,8 @@ def shell_in_allocation(
     if machine.alloc_interact_script:
         return _by_script(location, name, queue, limit)
     if machine.scheduler is not None:
-        return _by_scheduler(location, name, system(machine.scheduler), queue, has_terminal)
+        scheduler = system(machine.scheduler)
+        return _by_scheduler(location, name, scheduler, queue, limit, has_terminal)
     if location.unread is not None:
         raise location.unread
     raise KochiError(
@@ -92,10 +92,15 @@ def _advice(location: Location) -> str:
 
 
 def _by_scheduler(
-    location: Location, name: str, scheduler: BatchSystem, queue: str | None, has_terminal: bool
+    location: Location,
+    name: str,
+    scheduler: BatchSystem,
+    queue: str | None,
+    limit: str | None,
+    has_terminal: bool,
 ) -> Shell:
     machine = location.machine
-    wanted = wanted_by_hand(make_scheduler(machine, name), machine.allocation)
+    wanted = wanted_by_hand(make_scheduler(machine, name, limit), machine.allocation)
     inner = ["bash", "-c", _SHELL]
     if queue is not None:
         ids = (scheduler.ALLOCATION, scheduler.CORES_OF_ALLOCATION)

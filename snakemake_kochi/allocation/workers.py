@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -139,10 +139,18 @@ def make_scheduler(
 ) -> Scheduler:
     """The machine's scheduler, for allocations of a name of their own.
 
-    `limit`: a time limit as the user wrote it, for an alloc_script. `pace`: of the questions to
-    one that answers by itself.
+    `limit`: a time limit as the user typed it, also for an alloc_script. `pace`: of the questions
+    to one that answers by itself.
     """
-    settings_at = with_file_to_edit(machine).allocation_at
+    at = with_file_to_edit(machine).allocation_at
+
+    def settings_at(keys: Iterable[str]) -> str:
+        others = list(keys)
+        if limit is None or "time" not in others:
+            return at(others)
+        others.remove("time")
+        return f"option -t and {at(others)}" if others else "option -t"
+
     if machine.scheduler is None:
         script, at = machine.alloc_script, machine.script_at
         return AllocScript(name, script, machine.allocation, at, settings_at, limit)

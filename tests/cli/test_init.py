@@ -129,7 +129,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.answers("sbatch", "exit 1")
     fake.answers("sacctmgr", "exit 1")
     fake.answers("scontrol", says("ClusterName = own"))
-    fake.answers("sinfo", says("main*|1-00:00:00|4|4096|(null)|(null)|2"))
+    main, short = "main*|1-00:00:00|4|4096|(null)|(null)|2", "short|30:00|4|4096|(null)|(null)|2"
+    fake.answers("sinfo", says(f"{main}\n{short}"))
 
 
 @pytest.mark.usefixtures("slurm")
@@ -170,6 +171,12 @@ def test_a_file_keeps_its_mode_and_its_place_when_a_machine_is_added(
     assert "scheduler: slurm" in there.read_text()
     assert there.stat().st_mode & 0o777 == 0o664
     assert [each.name for each in there.parent.iterdir()] == ["mine.yaml"]
+
+
+@pytest.mark.usefixtures("slurm")
+def test_the_example_of_a_time_limit_suits_every_partition(repository: Path, kochi: Kochi) -> None:
+    assert kochi("init", "--machine").status == 0
+    assert "    # time: 0:30:00  # by default" in (repository / "kochi.yaml").read_text()
 
 
 ENTRY = "own:\n  scheduler: slurm\n"

@@ -205,18 +205,50 @@ def test_an_allocation_that_ends_before_its_worker_starts_is_told(
     assert "exit status 5, and printed:\ntoo late" in done.err
 
 
-def test_where_nodes_are_of_several_kinds_an_existing_one_is_requested(
-    configure: Callable, kochi: Kochi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("words", "time", "where"),
+    [
+        (("alloc", "-q", "q"), "time: 2:00:00", "machines: own: allocation: time in kochi.yaml"),
+        (("alloc", "-q", "q", "-t", "2h"), "", "option -t"),
+        (("alloc_interact", "-t", "2h"), "", "option -t"),
+        (("launch", "--in-allocation", "-t", "2h", "--", "all"), "", "-t, or controller: time"),
+    ],
+)
+def test_more_time_than_the_partition_has_is_refused_before_anything_is_submitted(
+    slurm: FakeSlurm,
+    configure: Callable,
+    kochi: Kochi,
+    words: tuple[str, ...],
+    time: str,
+    where: str,
 ) -> None:
-    configure("scheduler: slurm")
+    configure(f"scheduler: slurm, allocation: {{{time}}}")
+    slurm.answers("sinfo", says("main*|30:00|16|4000|(null)"))
+    done = kochi(*words)
+    assert done.status == 1
+    assert "an allocation of 2:00:00 would wait for ever: the longest time of" in done.err
+    assert f"Request 0:30:00 at most, by {where}, or choose another partition." in done.err
+    assert slurm.calls("sbatch") == slurm.calls("salloc") == []
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     programs, path = tmp_path / "programs", os.environ["PATH"]
     programs.mkdir()
     fake = FakeSlurm(programs, monkeypatch)
     monkeypatch.setenv("PATH", f"{programs}:{path}")
-    fake.answers("sinfo", says("main*|infinite|16|4000|gpu:4\nmain*|infinite|64|8000|(null)"))
+    for each in ("sbatch", "salloc"):
+        fake.answers(each, says("7"))
     fake.answers("scontrol", "exit 1")
-    fake.answers("sbatch", says("7"))
+    return fake
+
+
+def test_where_nodes_are_of_several_kinds_an_existing_one_is_requested(
+    slurm: FakeSlurm, configure: Callable, kochi: Kochi
+) -> None:
+    configure("scheduler: slurm")
+    slurm.answers("sinfo", says("main*|infinite|16|4000|gpu:4\nmain*|infinite|64|8000|(null)"))
     assert kochi("alloc", "-q", "q").status == 0
-    [call] = fake.calls("sbatch")
+    [call] = slurm.calls("sbatch")
     assert "--cpus-per-task=64" in call
     assert "--gres" not in call

@@ -57,6 +57,19 @@ def test_settings_override_the_partition():
     assert (found.workers, found.node, found.seconds) == (3, Capacity(2, 100), 60.0)
 
 
+def test_a_longer_time_than_the_partition_has_is_refused_but_for_a_qos():
+    with pytest.raises(RefusedError) as caught:
+        limits("gpus", time=7200.0)
+    assert (
+        "an allocation of 2:00:00 would wait for ever: the longest time of partition gpus is "
+        "0:30:00" in str(caught.value)
+    )
+    assert "Request 0:30:00 at most, by machines: own: allocation: time in" in str(caught.value)
+    assert limits("gpus", time=1800.0).seconds == 1800.0
+    assert limits("gpus,month", time=7200.0).seconds == 7200.0
+    assert limits("gpus", time=7200.0, constraints=FrozenDict(qos="long")).seconds == 7200.0
+
+
 def test_more_cores_than_any_node_has_are_not_requested():
     assert limits(cores=128).node == CPUS
     assert set(limits("main,gpus", cores=48).nodes) == {

@@ -96,6 +96,11 @@ def test_hopeless_waits_are_reported_with_the_settings_to_change(
     with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
         project.configure(partition="short", time=10, max_workers=2)
         project.start()
+        assert project.runs[-1].wait(90) != 0
+        assert "the longest time of partition short is 0:02:00" in project.said
+        # A QOS may allow more than the partition, but this one does not.
+        project.configure(partition="short", time=10, max_workers=2, qos="normal")
+        project.start()
         wait_until(lambda: "PartitionTimeLimit" in project.said)
         os.killpg(project.runs[-1].pid, signal.SIGINT)
         assert project.runs[-1].wait(90) != 0

@@ -8,6 +8,7 @@ request for more is refused, or waits for ever, so scontrol is asked, too.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +22,7 @@ from snakemake_kochi.schedulers.interface import (
     Limits,
     RefusedError,
     SettingsAt,
+    time_limit,
 )
 
 # sinfo(1), %G: gpu:2, gpu:a100:2, either followed by (S:...).
@@ -95,7 +97,7 @@ def limits_of(
     that no node has: such a request would wait for ever. If the partition `is_other` than the
     settings', their time counts only for jobs that do not say how long they take. `cores_in_all`:
     those of all tasks of one allocation. Raises RefusedError for a partition that does not exist,
-    or that has fewer nodes or cores than one allocation needs.
+    or that has fewer nodes, cores or time than one allocation needs.
     """
     chosen = _featured(
         _chosen(partitions, name, settings_at), settings.constraints.get("constraint")
@@ -121,6 +123,16 @@ def limits_of(
     longest = [each.seconds for each in chosen]
     most = None if None in longest else max(filter(None, longest), default=None)
     seconds = settings.time if settings.time is not None and not is_other else most
+    # A QOS may allow more than its partition.
+    has_qos = "qos" in settings.constraints or "SBATCH_QOS" in os.environ
+    if seconds is not None and most is not None and seconds > most and not has_qos:
+        names = ", ".join(dict.fromkeys(each.name for each in chosen))
+        raise RefusedError(
+            f"an allocation of {time_limit(seconds)} would wait for ever: the longest time of "
+            f"partition {names} is {time_limit(most)}",
+            f"Request {time_limit(most)} at most, by {settings_at(['time'])}, or choose another "
+            "partition.",
+        )
     usual = None
     if is_other and settings.time is not None:
         usual = settings.time if most is None else min(settings.time, most)

@@ -12,7 +12,7 @@ import re
 import shutil
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from humanfriendly.text import pluralize
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import is_name
+from snakemake_kochi.quantities import walltime_of
 from snakemake_kochi.schedulers.commands import NoProgramError, Pace
 from snakemake_kochi.schedulers.interface import (
     AllocationSettings,
@@ -31,6 +32,7 @@ from snakemake_kochi.schedulers.interface import (
     SettingsAt,
     UnreachableError,
     Wanted,
+    time_limit,
 )
 from snakemake_kochi.schedulers.slurm.answers import run
 from snakemake_kochi.schedulers.slurm.environment import (
@@ -44,6 +46,7 @@ from snakemake_kochi.schedulers.slurm.partitions import (
     LISTED,
     Partition,
     facts_of,
+    limits_of,
     read_partitions,
 )
 from snakemake_kochi.schedulers.slurm.slurm import Slurm
@@ -99,6 +102,7 @@ def describe_machine() -> Description:
         )
     name = cluster_name()
     partitions = read_partitions(_ask("sinfo", "--noheader", "--exact", f"--format={LISTED}"))
+    longest = min([4 * 3600.0, *(each.seconds for each in partitions if each.seconds is not None)])
     lines = [
         f"{_text(name)}:  # as Slurm calls its cluster",
         f"  hosts: {_text(socket.gethostname())}  # its login nodes: names, as a list, or with *",
@@ -106,7 +110,8 @@ def describe_machine() -> Description:
         "  # kochi_root: DIRECTORY  # that all nodes see; needed only if a run asks for it",
         "  allocation:",
         *(f"    {line}" for line in (*_partition_lines(partitions), *_account_lines())),
-        "    # time: 4:00:00  # by default what the jobs request, else the partition's default",
+        f"    # time: {time_limit(longest)}  # by default what the jobs request, else the "
+        "partition's default",
         f"    max_workers: {AllocationSettings().max_workers}  # allocations at a time",
     ]
     return Description(name, "".join(f"{line}\n" for line in lines))
@@ -196,6 +201,11 @@ def _ask(*command: str) -> str:
 def submit_controller(
     name: str, command: str, output: Path, settings: AllocationSettings, limit: str | None
 ) -> None:
+    if limit is not None:
+        said = run(["sinfo", "--all", "--noheader", "--exact", f"--format={LISTED}"], _PATIENCE)
+        partition = settings.constraints.get("partition") or default_partition()
+        own = replace(settings, nodes=1, time=walltime_of(limit))
+        limits_of(read_partitions(said), partition, own, lambda _: "-t, or controller: time")
     options = controller_arguments(name, output, settings, limit)
     run(["sbatch", *options], _CONTROLLER_PATIENCE, f"#!/bin/bash\nexec {command}\n")
 
