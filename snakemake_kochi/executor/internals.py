@@ -290,7 +290,7 @@ def _do_nothing() -> None:
     pass
 
 
-# ---- the scheduler; fall-back: it looks at all ready jobs once for each report
+# ---- the scheduler; fall-back: it looks at all ready jobs once for each report, and awaits all jobs
 
 _SCHEDULER_MODULES: Sequence[str] = ("snakemake.scheduling.job_scheduler", "snakemake.scheduler")
 
@@ -330,6 +330,19 @@ class SchedulerWakes:
                 module = getattr(getattr(thread, "function", None), "__module__", None)
                 if module in _SCHEDULER_MODULES:
                     thread.cancel()
+
+
+def is_told_to_end(workflow: Any) -> bool:
+    """Whether Snakemake was told, by SIGTERM, to start nothing more."""
+    return getattr(getattr(workflow, "scheduler", None), "_user_kill", None) is not None
+
+
+def without_jobs(workflow: Any, jobs: Collection[Any]) -> None:
+    """Let a scheduler that `is_told_to_end` await these jobs no longer: they have not begun."""
+    scheduler = workflow.scheduler
+    with scheduler._lock:
+        scheduler.running.difference_update(jobs)
+    scheduler._open_jobs.release()
 
 
 # ---- how a job was executed; fall-back: records of rules' outputs (`own_rules/`) do not say it

@@ -15,18 +15,24 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 
 from snakemake_kochi.backoff import GrowingPause
 from snakemake_kochi.errors import KochiError, UserError
-from snakemake_kochi.executor.internals import SchedulerWakes, note_result
+from snakemake_kochi.executor.internals import (
+    SchedulerWakes,
+    is_told_to_end,
+    note_result,
+    without_jobs,
+)
 from snakemake_kochi.executor.run import PendingJob, Run
 from snakemake_kochi.executor.submission import Submission
 from snakemake_kochi.files import last_lines, show_new_files
 from snakemake_kochi.hints import typed
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.processes import this_node
-from snakemake_kochi.queue import Result, Ticket
+from snakemake_kochi.queue import Result, Ticket, withdraw
 
 _log = logging.getLogger(__name__)
 
@@ -162,6 +168,8 @@ class Results:
         run = self._run
         if run.stopping.is_set():
             return
+        if is_told_to_end(run.workflow):
+            self._withdraw()
         if time.monotonic() >= self._next_workers:
             self._next_workers = time.monotonic() + _WORKERS_SECONDS
             run.workers.look_after(run.pending.by_queue())
@@ -179,6 +187,20 @@ class Results:
                 self._submission.hand_over_strays_anew()
         if not run.adoption.is_empty:
             self._submission.hand_over_held()
+
+    def _withdraw(self) -> None:
+        """Withdraw the jobs that have not begun, of which Snakemake would await the ends."""
+        run = self._run
+        jobs = self._submission.take_held()
+        for queue, tickets in run.pending.by_queue().items():
+            for number in withdraw(run.machine, queue, [ticket.job for ticket in tickets]):
+                if (pending := run.pending.end(number)) is not None:
+                    jobs.append(pending.info.job)
+        if jobs:
+            run.failed.set()
+            without_jobs(run.workflow, jobs)
+            some = pluralize(len(jobs), "job that had", "jobs that had")
+            run.logger.info(f"Withdrew {some} not begun, because of SIGTERM.")
 
     def _look(self) -> None:
         run, queues = self._run, self._run.pending.by_queue()

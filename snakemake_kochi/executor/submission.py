@@ -270,6 +270,14 @@ class Submission:
 
     # ---- at the end of the run
 
+    def take_held(self) -> list[JobExecutorInterface]:
+        """The held jobs, which are then forgotten."""
+        jobs = []
+        for held in (self._held, self._late):
+            while held:
+                jobs += [job for job, _ in held.popleft().jobs]
+        return jobs
+
     def forget_held(self) -> None:
         """Forget the held jobs: neither of the two threads submits anything more."""
         self._held.clear()

@@ -1,7 +1,7 @@
 """Tickets, claims, results and wake-up FIFOs. The protocol is in docs/queue.md."""
 
 from snakemake_kochi.queue.adoption import Ended, Orphans, Running
-from snakemake_kochi.queue.cancelling import cancel, cancel_all
+from snakemake_kochi.queue.cancelling import cancel, cancel_all, withdraw
 from snakemake_kochi.queue.claiming import Answer, Claim
 from snakemake_kochi.queue.controllers import OtherControllers
 from snakemake_kochi.queue.entries import QueueRemovedError, allocate_ids, ids_lock, queue_lock

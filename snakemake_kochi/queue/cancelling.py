@@ -95,15 +95,24 @@ def cancel_all(
     return outcomes
 
 
+def withdraw(machine: MachinePaths, queue: str, jobs: Sequence[int]) -> list[int]:
+    """Cancel those of some jobs that wait in a queue, and return them.
+
+    Jobs of which a worker has the ticket go on. Raises OSError and KochiError.
+    """
+    outcomes = _cancel_all_in(machine, machine.queue(queue), jobs, only_waiting=True)
+    return [job for job, outcome in outcomes.items() if outcome == "cancelled"]
+
+
 def _cancel_all_in(
-    machine: MachinePaths, queue: QueuePaths, jobs: Sequence[int]
+    machine: MachinePaths, queue: QueuePaths, jobs: Sequence[int], only_waiting: bool = False
 ) -> dict[int, Outcome | KochiError | OSError]:
     outcomes: dict[int, Outcome | KochiError | OSError] = {}
     present = sorted(find_entries(queue, jobs))
     for start in range(0, len(present), _JOBS_PER_LOCK):
         some = present[start : start + _JOBS_PER_LOCK]
         try:
-            outcomes |= _cancel_some(machine, queue, some)
+            outcomes |= _cancel_some(machine, queue, some, only_waiting)
         except (KochiError, OSError) as error:
             outcomes |= dict.fromkeys(some, error)
     if "cancelling" in outcomes.values():
@@ -114,12 +123,14 @@ def _cancel_all_in(
 
 
 def _cancel_some(
-    machine: MachinePaths, queue: QueuePaths, jobs: Sequence[int]
+    machine: MachinePaths, queue: QueuePaths, jobs: Sequence[int], only_waiting: bool
 ) -> dict[int, Outcome | KochiError | OSError]:
     outcomes: dict[int, Outcome | KochiError | OSError] = {}
     with contextlib.suppress(QueueRemovedError), queue_lock(machine, queue.name):
         entries = find_entries(queue, jobs)
         for job, entry in sorted(entries.items()):
+            if only_waiting and entry.worker is not None:
+                continue
             try:
                 outcome = _cancel_entry(machine, queue, entry)
             except (KochiError, OSError) as error:

@@ -408,6 +408,43 @@ def test_a_terminated_controller_lets_running_jobs_finish_and_starts_no_others(
     assert our_processes() == []
 
 
+@pytest.mark.compatibility
+@pytest.mark.parametrize("options", [(), ("--kochi-queue", "nobody")])
+def test_a_terminated_controller_withdraws_the_jobs_that_have_not_begun(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule all:
+            input: expand("{n}.txt", n=range(9))
+        rule one:
+            output: "{n}.txt"
+            retries: 2
+            shell: "touch started; until [ -e go ]; do sleep 0.1; done; touch {output}"
+        """,
+    )
+    run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "9")
+    machine = Root.find().machine("local")
+    with background(*run, "--kochi-cores", "1", *options, cwd=tmp_path) as controller:
+        if options:
+            wait_until(lambda: len(list(machine.queues.glob("*/waiting/*"))) > 0)
+        else:
+            wait_until((tmp_path / "started").exists)
+        controller.terminate()
+        wait_until(lambda: [result["reason"] for result in results()].count("cancelled") > 0)
+        (tmp_path / "go").touch()
+        output, _ = controller.communicate(timeout=120)
+    print(output)
+    assert controller.returncode != 0
+    assert "not begun, because of SIGTERM." in output
+    assert "Error in rule" not in output and "restart" not in output
+    ends = [result["reason"] for result in results()]
+    assert len(ends) == 9
+    assert set(ends) == ({"cancelled"} if options else {"cancelled", "success"})
+    assert our_processes() == []
+
+
 def test_only_the_waiting_jobs_of_a_killed_controller_are_submitted_again(
     tmp_path: Path, snakemake: Any
 ) -> None:
