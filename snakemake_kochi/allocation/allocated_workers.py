@@ -31,6 +31,7 @@ from snakemake_kochi.queue.paused import PausedBatches
 from snakemake_kochi.schedulers.commands import Questions
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
+    OF_JOB,
     AllocationRequest,
     Lack,
     RefusedError,
@@ -54,12 +55,12 @@ def _how_to_fit(machine: Machine, keys: Sequence[str], seconds: float | None) ->
     """
     is_set = [key for key in keys if key in machine.allocation_files]
     if machine.scheduler is None:  # an alloc_script, which has no partitions
-        return f"Request less, or change {machine.allocation_at(is_set or keys)}."
+        return f"Request less by {OF_JOB}, or change {machine.allocation_at(is_set or keys)}."
     if "time" in keys and machine.allocation.time != seconds:
         limit = "that of the partition"
     else:
         limit = machine.allocation_at(is_set) if is_set else "that of the partition's largest node"
-    return f"The limit is {limit}. Request less, or choose another partition."
+    return f"The limit is {limit}. Request less by {OF_JOB}, or choose another partition."
 
 
 class AllocatedWorkers:

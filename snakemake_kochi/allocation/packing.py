@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from humanfriendly.text import pluralize
 
+from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue import Capacity, Resources, WorkerState, seconds_for_jobs, seconds_in_all
 from snakemake_kochi.queue.ticket import Kind
 from snakemake_kochi.schedulers.interface import Limits
@@ -85,8 +86,11 @@ def initial_supplies(workers: Sequence[WorkerState], reserve: float) -> dict[str
 
 def obstacle(wanted: Resources, limits: Limits) -> str | None:
     """The reason, for people, why no worker that may be requested can run a job, or None."""
-    if why := limits.node.obstacle(wanted, limits.seconds):
+    if why := limits.node.obstacle(wanted):
         return why
+    if limits.seconds is not None and (wanted.runtime_seconds or 0) > limits.seconds:
+        needed, most = map(format_duration, (wanted.runtime_seconds or 0, limits.seconds))
+        return f"{needed} needed, {most} available"
     if limits.nodes and all(node.obstacle(wanted) for node in limits.nodes):
         return (
             f"{wanted.cores} cores, {wanted.memory_mb or 0} MiB of memory and "

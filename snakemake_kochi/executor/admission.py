@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,7 @@ from snakemake_kochi.executor.expected_jobs import (
     expected_job,
     has_functions,
     kind_of_point,
+    needed_only_for,
     point_of,
 )
 from snakemake_kochi.executor.internals import TO_BE_DETERMINED
@@ -27,7 +29,7 @@ from snakemake_kochi.executor.job_queues import JobQueues
 from snakemake_kochi.executor.tickets import SPREAD_RESOURCE
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Resources
-from snakemake_kochi.schedulers.interface import AllocationRequest, UnreachableError
+from snakemake_kochi.schedulers.interface import OF_JOB, AllocationRequest, UnreachableError
 from snakemake_kochi.schedulers.resources import NAMES
 
 QUEUE = "kochi_queue"  # the resource in which a job names a queue
@@ -36,6 +38,7 @@ QUEUE = "kochi_queue"  # the resource in which a job names a queue
 _LOOKED_AT = 1_000
 _LOOKED_AT_IN_ALL = 3_000
 _MOST_TOLD = 20  # lines of one error
+_MOST_OF_RULE = 3  # of them, those of one rule
 # The resources that matter here, also by their names within Snakemake.
 _LOOKED_AT_NAMES = frozenset(
     {*NAMES, "mem", "mem_mb", "mem_mib", "gpu", "runtime", "kochi_exclusive", QUEUE}
@@ -83,6 +86,7 @@ class Admission:
         self._private = private
         self._forced = forced
         self._has_workers = has_workers
+        self._in_vain: Collection[JobExecutorInterface] = frozenset()
         self._queues = JobQueues(
             *(private, workers.takes_requests, logger),
             *(workers.usual_nodes, workers.have_one_size),
@@ -98,6 +102,8 @@ class Admission:
         refused = []
         for job in jobs:
             try:
+                if job in self._in_vain:
+                    raise KochiError(f"rule {job.name}: not begun, because all that needs it fails")
                 queue, wanted = self._assign(job, is_ours)
             except KochiError as error:
                 refused.append((job, _naming(error, point_of(job))))
@@ -141,56 +147,63 @@ class Admission:
     @cached_property
     def _named_queues(self) -> tuple[str, ...]:
         """The queues that jobs name, as far as one job of each rule shows."""
-        jobs = self._of_each_rule(())
-        named = (job.resources.get(QUEUE) for job in jobs)
+        jobs = self._of_each_rule((), defaultdict(list))
+        named = (job.resources.get(QUEUE) for _, job in jobs)
         return tuple(dict.fromkeys(str(queue) for queue in named if queue))
 
     def what_never_runs(self, known: Collection[JobExecutorInterface]) -> str:
         """What to say, before the first submission, of jobs that will fail for want of a worker.
 
         These are all points of batches that can never run, and all rules of which a job never can,
-        as far as this is seen without the `known` jobs; "" if there is none.
+        as far as this is seen without the `known` jobs; "" if there is none. From then on, jobs
+        that only they need are refused, too.
         """
-        errors = []
+        refused: dict[Hashable, KochiError] = {}
         is_ours: dict[str, bool] = {}
-        for job in self._of_each_rule(known):
+        jobs: dict[Hashable, list[Any]] = defaultdict(list)
+        for kind, job in self._of_each_rule(known, jobs):
             try:
                 self._assign(job, is_ours)
             except KochiError as error:
-                errors.append(_naming(error, job.point))
-        return f"These jobs will fail:\n{_all_of(errors)}" if errors else ""
+                refused[kind] = _naming(error, job.point)
+        if not refused:
+            return ""
+        hopeless = [(job, error) for kind, error in refused.items() for job in jobs[kind]]
+        self._in_vain = needed_only_for({job for job, _ in hopeless}, self._workflow)
+        return f"These jobs will fail:\n{described(hopeless)}"
 
-    def _of_each_rule(self, known: Collection[JobExecutorInterface]) -> Iterator[ExpectedJob]:
-        """One job of each rule that must be executed, without the `known` jobs.
+    def _of_each_rule(
+        self, known: Collection[JobExecutorInterface], alike: dict[Hashable, list[Any]]
+    ) -> Iterator[tuple[Hashable, ExpectedJob]]:
+        """One job of each rule that must be executed, without the `known` jobs, and its kind.
 
         Of a rule whose resources are functions, many jobs, as far as they differ. Of a batch, one
-        point of each request, however many points there are.
+        point of each request, however many points there are. `alike` gets all jobs by their kind.
         """
-        counts: Counter[str] = Counter()
         differ: dict[str, bool] = {}
-        seen: set[Hashable] = set()
-        told: set[Hashable] = set()
+        looked_at: Counter[str] = Counter()
+        kind: Hashable
         for job in self._workflow.dag.needrun_jobs():
-            if job in known:
+            if job in known or job.is_local:
                 continue
-            if (kind := kind_of_point(job)) is not None:
-                if (job.name, kind) in seen:
+            if job.name not in differ:
+                differ[job.name] = has_functions(job, _LOOKED_AT_NAMES)
+            found = None
+            if (of_point := kind_of_point(job)) is not None:
+                kind = (job.name, of_point)
+            elif differ[job.name]:
+                looked_at[job.name] += 1
+                if looked_at[job.name] > _LOOKED_AT or looked_at.total() > _LOOKED_AT_IN_ALL:
                     continue
-                seen.add((job.name, kind))
+                if (found := expected_job(job)) is None:
+                    continue
+                values = {(n, v) for n, v in found.resources.items() if n in _LOOKED_AT_NAMES}
+                kind = (job.name, found.threads, frozenset(values))
             else:
-                if job.name not in differ:
-                    differ[job.name] = has_functions(job, _LOOKED_AT_NAMES)
-                most = _LOOKED_AT if differ[job.name] and len(told) < _LOOKED_AT_IN_ALL else 1
-                if counts[job.name] >= most:
-                    continue
-            counts[job.name] += 1
-            if job.is_local or (found := expected_job(job)) is None:
-                continue
-            values = {(n, v) for n, v in found.resources.items() if n in _LOOKED_AT_NAMES}
-            alike = (found.name, found.threads, found.point, frozenset(values))
-            if alike not in told:
-                told.add(alike)
-                yield found
+                kind = (job.name,)
+            alike[kind].append(job)
+            if len(alike[kind]) == 1 and (found or (found := expected_job(job))):
+                yield kind, found
 
 
 def _in_turn(
@@ -230,17 +243,34 @@ def unknown_rules(workflow: Any) -> Iterator[str]:
 
 
 def _naming(error: KochiError, point: str) -> KochiError:
-    """The error of a job, with the point that it runs, if any."""
-    return KochiError(f"{point}: {error.message}", error.hint) if point else error
+    """The error of a job, with the point that it runs, if any, and the file that requests it."""
+    if not point:
+        return error
+    file = point.partition(":")[0]
+    hint = error.hint.replace(OF_JOB, f"run: resources in {file}") if error.hint else error.hint
+    return KochiError(f"{point}: {error.message}", hint)
 
 
-def _all_of(errors: Sequence[KochiError]) -> str:
-    """A line for each different message, and for each hint."""
-    messages = sorted({error.message for error in errors})
-    if (left_out := len(messages) - _MOST_TOLD) > 0:
-        messages[_MOST_TOLD:] = [f"... and {left_out} more"]
-    hints = sorted({error.hint for error in errors if error.hint})
-    return "\n".join([*messages, *hints])
+def described(refused: Sequence[tuple[JobExecutorInterface, KochiError]]) -> str:
+    """The first messages about the jobs of each rule, the number of the others, and each hint."""
+    by_rule: dict[str, list[str]] = defaultdict(list)
+    for job, error in refused:
+        by_rule[job.name].append(error.message)
+    lines = []
+    for rule, messages in by_rule.items():
+        first = sorted(set(messages), key=_natural)[:_MOST_OF_RULE]
+        lines += first
+        if (more := len(messages) - len(first)) > 0:
+            lines.append(f"... and {more} more of rule {rule}, {len(messages)} in all")
+    if (left_out := len(lines) - _MOST_TOLD) > 0:
+        lines[_MOST_TOLD:] = [f"... and {left_out} more"]
+    hints = dict.fromkeys(error.hint for _, error in refused if error.hint)
+    return "\n".join([*lines, *hints])
+
+
+def _natural(text: str) -> list[object]:
+    """A key for sorting that has n=2 before n=10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
 
 
 # ---- what a job requests

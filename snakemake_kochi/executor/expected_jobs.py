@@ -83,6 +83,22 @@ def _is_same(value: Any, other: Any) -> bool:
     return value is other or (isinstance(value, str) and value == other)
 
 
+def needed_only_for(jobs: Collection[Any], workflow: Any) -> Collection[Any]:
+    """The jobs that must be executed only because some jobs need them; empty if not known."""
+    found: set[Any] = set()
+    with suppress(Exception):
+        dag = workflow.dag
+        left = list(jobs)
+        while left:
+            for job in dag.dependencies.get(left.pop(), ()):
+                needing = filter(dag.needrun, dag.depending[job])
+                is_target = job in dag.targetjobs
+                if not is_target and all(each in found or each in jobs for each in needing):
+                    left += [job] if job not in found else []
+                    found.add(job)
+    return found
+
+
 # ---- points of batches
 
 

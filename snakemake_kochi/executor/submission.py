@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.executor.admission import Admission
+from snakemake_kochi.executor.admission import Admission, described
 from snakemake_kochi.executor.internals import marks_are_files
 from snakemake_kochi.executor.run import HandOver, PendingJob, Run
 from snakemake_kochi.executor.tickets import Tickets
@@ -74,18 +74,30 @@ class Submission:
     def used_queues(self) -> frozenset[str]:
         return frozenset(self._used_queues)
 
+    def _report(self, refused: Sequence[tuple[JobExecutorInterface, KochiError]]) -> None:
+        """Report refused jobs: those of one rule by one message, for a batch may have thousands."""
+        by_rule: dict[str, list[tuple[JobExecutorInterface, KochiError]]] = defaultdict(list)
+        for job, why in refused:
+            by_rule[job.name].append((job, why))
+        for own in by_rule.values():
+            # Other jobs run already, or have run: the run does not end because of these.
+            self._run.failed.set()
+            (job, why), *others = own
+            self._executor.run_job_pre(job)
+            text = described(own) if others else why.sentences
+            self._executor.report_job_error(SubmittedJobInfo(job), msg=text)
+            for other, _ in others:
+                self._run.workflow.scheduler.error_callback(other)
+
     def submit(self, jobs: Sequence[JobExecutorInterface]) -> None:
         """Submit all these jobs, in batches for each queue. Raises OSError and KochiError."""
         admitted = self._admission.admit(jobs)
         if not self._has_checked:
             if said := self._admission.what_never_runs(frozenset(jobs)):
                 self._run.logger.warning(said)
+                admitted = self._admission.admit(jobs)  # without those that only they need
             self._has_checked = True
-        for job, why in admitted.refused:
-            # Other jobs run already, or have run: the run does not end because of this one.
-            self._run.failed.set()
-            self._executor.run_job_pre(job)
-            self._executor.report_job_error(SubmittedJobInfo(job), msg=why.sentences)
+        self._report(admitted.refused)
         for queue, its_jobs in admitted.by_queue.items():
             for batch in _batches(its_jobs):
                 self._submit_batch(queue, batch)

@@ -29,6 +29,8 @@ SettingsAt = Callable[[Iterable[str]], str]
 
 # An unspecified amount: as much as there is.
 UNKNOWN = sys.maxsize
+# Where a job's request is, for people.
+OF_JOB = "the rule's resources"
 _MOST_LETTERS = 24
 _NONE: FrozenDict[str, str] = FrozenDict()
 

@@ -206,7 +206,7 @@ def test_a_job_larger_than_a_node_fails_and_the_script_is_not_run(
     assert done.returncode == 1
     assert "no allocation on machine own can run it: 3 cores needed, 2 available" in done.stdout
     limit = "machines: own: allocation: cores in kochi.yaml"
-    assert f"Request less, or change {limit}." in done.stdout
+    assert f"Request less by the rule's resources, or change {limit}." in done.stdout
     assert not machine.allocations.exists()
 
 

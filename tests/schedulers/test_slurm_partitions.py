@@ -141,7 +141,7 @@ def test_the_longest_time_of_a_partition_is_not_requested_by_default():
     assert workers_to_request(waiting, [], limits())[0][0].seconds is None
     assert workers_to_request(waiting, [], limits(time=60.0))[0][0].seconds == 60.0
     assert obstacle(Resources(runtime_seconds=90_000), limits()) == (
-        "1 day and 1 hour needed, 1 day left"
+        "1 day and 1 hour needed, 1 day available"
     )
 
 

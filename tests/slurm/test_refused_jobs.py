@@ -86,7 +86,7 @@ def test_all_rules_that_can_never_run_are_named_before_anything_is_submitted(run
     limit = "no allocation on machine own can run it"
     assert f"rule large: {limit}: 8000 MiB of memory needed, 4096 available" in done.stdout
     # MaxTime of that partition, neither a node's nor `time` of the machine.
-    hint = "2 minutes left. The limit is that of the partition. Request less, or choose another"
+    hint = "2 minutes available. The limit is that of the partition. Request less by the rule's "
     assert f"rule long: {limit}: 5 minutes needed, {hint}" in done.stdout
     assert "rule asked, resource slurm_extra: --wrap=date cannot be used" in done.stdout
     assert f"rule wide: {limit}: 64 cores needed, 2 available" in done.stdout

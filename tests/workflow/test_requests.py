@@ -109,6 +109,24 @@ def test_a_point_on_two_nodes_fails_alone_on_this_computer(project: Any) -> None
     assert project.take_ran() == []
 
 
+def test_many_hopeless_points_are_one_message_and_nothing_is_built_for_them(project: Any) -> None:
+    project.edit("sum.yaml", "run:\n", "run:\n  resources: {nodes: '`$n + 1 if $n else 1`'}\n")
+    project.edit("sum.yaml", "n: [1, 2]", "n: [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]")
+    hopeless = [target for n in (2, 3, 4, 10, 11, 12) for target in results(n)]
+    done = project.try_snakemake(*hopeless, "--keep-going", executor="kochi")
+    assert done.returncode == 1
+    assert project.take_ran() == []
+    lines = [line for line in done.stdout.splitlines() if "nodes needed" in line]
+    assert [line.partition(", ")[2][:4] for line in lines] == ["n=2:", "n=3:", "n=4:"]
+    assert "... and 3 more of rule run_sum_first, 6 in all" in done.stdout
+    assert done.stdout.count("Error in rule") == 1
+    assert "rule install_base_one: not begun, because all that needs it fails" in done.stdout
+    done = project.try_snakemake(*hopeless, *results(0), "--keep-going", executor="kochi")
+    ran = [line.split()[0] for line in project.take_ran()]
+    assert ran == ["build", "install", "install", "run"]
+    assert done.stdout.count("Error in rule") == 1
+
+
 def test_with_spread_the_first_run_of_each_point_comes_before_the_second_ones(
     project: Any,
 ) -> None:

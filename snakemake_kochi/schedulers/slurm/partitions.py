@@ -219,12 +219,12 @@ def _check_size(
     if chosen and nodes > (most := max(most_nodes.values())):
         raise RefusedError(
             f"one allocation requests {nodes} nodes, but partition {names} has {most}",
-            f"See {settings_at(['nodes', 'partition'])}, or the rule's resources.",
+            f"See {settings_at(['nodes', 'partition'])}.",
         )
     if chosen and cores > (most := max(most_cores.values())):
         raise RefusedError(
             f"the tasks of one allocation need {cores} cores, but partition {names} has {most}",
-            f"See {settings_at(['partition'])}, or the rule's resources.",
+            f"See {settings_at(['tasks', 'partition'])}.",
         )
 
 

@@ -22,6 +22,7 @@ from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.schedulers.commands import USUAL, NoProgramError, Pace, trying_again
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
+    OF_JOB,
     Allocation,
     AllocationRequest,
     AllocationSettings,
@@ -251,9 +252,22 @@ class Slurm:
         is_other = name != self._partition(self._settings)
         tasks = request.tasks or (request.tasks_per_node or 0) * (request.nodes or 1)
         return limits_of(
-            *(partitions, name, settings, self._settings_at, is_other, request.gpu_model),
+            *(partitions, name, settings, self._asked_at(request), is_other, request.gpu_model),
             cores_in_all=tasks * (request.cpus_per_task or 1),
         )
+
+    def _asked_at(self, request: AllocationRequest) -> SettingsAt:
+        """Where keys are set: by the request, or by the machine's settings."""
+        given = {"tasks", *request.constraints, *([] if request.nodes is None else ["nodes"])}
+
+        def asked_at(keys: Iterable[str]) -> str:
+            wanted = list(keys)
+            found = [OF_JOB] if given.intersection(wanted) else []
+            if own := [key for key in wanted if key not in given]:
+                found.append(self._settings_at(own))
+            return " or ".join(found)
+
+        return asked_at
 
     # ---- state of the allocations
 
