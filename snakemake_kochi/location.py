@@ -72,6 +72,11 @@ class Location:
     def machine_paths(self) -> MachinePaths:
         return self.root.machine(self.machine.name)
 
+    def purpose(self, what: str) -> str:
+        """What an allocation is for, in its scheduler's lists: "kochi:project=fib:doctor"."""
+        project = "" if self.project is None else f":project={self.project.directory.name}"
+        return f"kochi{project}:{what}"
+
     def typed(self, command: str, *words: str) -> str:
         """A command of kochi for this machine, for people to type."""
         on = ["-m", self.machine.name] if self.is_named else []

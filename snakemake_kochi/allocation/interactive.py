@@ -100,7 +100,9 @@ def _by_scheduler(
     has_terminal: bool,
 ) -> Shell:
     machine = location.machine
-    wanted = wanted_by_hand(make_scheduler(machine, name, limit), machine.allocation)
+    purpose = location.purpose("shell")
+    allocator = make_scheduler(machine, name, limit)
+    wanted = wanted_by_hand(allocator, machine.allocation, purpose=purpose)
     inner = ["bash", "-c", _SHELL]
     if queue is not None:
         ids = (scheduler.ALLOCATION, scheduler.CORES_OF_ALLOCATION)

@@ -202,7 +202,7 @@ def _request(
     # A name of its own: it finds an allocation that was submitted although the answer was lost.
     name = f"kochi-alloc-{random_word()}"
     scheduler = make_scheduler(replace(machine, allocation=settings), name, limit)
-    wanted = wanted_by_hand(scheduler, settings, count, f"kochi:queue={queue}")
+    wanted = wanted_by_hand(scheduler, settings, count, location.purpose(f"queue={queue}"))
     numbers = allocate_ids(location.machine_paths, "worker", count)
     for_workers = WorkerSettings(
         str(location.root.directory), machine.name, (queue,), stay=blocking, echo=True

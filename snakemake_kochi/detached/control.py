@@ -241,6 +241,7 @@ def _submit(location: Location, launched: Launch, paths: LaunchPaths, limit: str
             paths.output,
             location.machine.allocation,
             limit,
+            location.purpose(f"run={launched.name}"),
         )
     except KochiError:
         # No job was made. The directory would represent a launch without any further events.

@@ -141,7 +141,12 @@ class TrialAllocations:
         self._files.append(settings.path)
         worker = WorkerCommand(settings, self._location.machine.load_env_on_machine)
         seconds = min(self._patience + _TRIALS, longest or float("inf"))
-        wanted = Wanted(1, seconds=seconds, excluded=(not_on,) if not_on else ())
+        wanted = Wanted(
+            1,
+            seconds=seconds,
+            excluded=(not_on,) if not_on else (),
+            purpose=self._location.purpose("doctor"),
+        )
         (id,) = self._scheduler.submit(wanted, worker, self._ids)
         self._ids.append(id)
         log = worker.log(id)

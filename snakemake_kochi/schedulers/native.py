@@ -92,10 +92,11 @@ class BatchSystem(Protocol):
         output: Path,
         settings: AllocationSettings,
         limit: str | None,
+        purpose: str,
     ) -> None:
         """Submit a job of this name that runs a command for bash on one core.
 
-        `limit`: a time limit as a person wrote it.
+        `limit`: a time limit as a person wrote it. `purpose`: as in `Wanted`.
         """
 
     def find_controller(self, name: str) -> ControllerJob | None:

@@ -231,6 +231,26 @@ def test_more_time_than_the_partition_has_is_refused_before_anything_is_submitte
     assert slurm.calls("sbatch") == slurm.calls("salloc") == []
 
 
+@pytest.mark.parametrize(
+    ("words", "client", "what"),
+    [
+        (("alloc", "-q", "q"), "sbatch", "queue=q"),
+        (("alloc_interact",), "salloc", "shell"),
+        (("launch", "--in-allocation", "--name", "mine", "--", "all"), "sbatch", "run=mine"),
+        (("doctor", "--allocations"), "sbatch", "doctor"),
+    ],
+)
+def test_the_comment_of_each_allocation_says_what_it_is_for(
+    slurm: FakeSlurm, configure: Callable, words: tuple[str, ...], client: str, what: str
+) -> None:
+    configure("scheduler: slurm")
+    slurm.answers("sinfo", says("main*|30:00|16|4000|(null)"))
+    for each in ("squeue", "scancel"):
+        slurm.answers(each, "exit 0")
+    subprocess.run([*COMMAND, *words], check=False)  # one of them becomes salloc
+    assert any(f"--comment=kochi:project=proj:{what} " in call for call in slurm.calls(client))
+
+
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     programs, path = tmp_path / "programs", os.environ["PATH"]

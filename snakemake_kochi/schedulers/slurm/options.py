@@ -220,7 +220,8 @@ def shell_arguments(name: str, settings: AllocationSettings, wanted: Wanted) -> 
     """The arguments of salloc for an allocation with this job name. `settings`: the machine's."""
     settings = with_node_spec(settings)
     shape = _worker_shape(wanted, settings)
-    return [f"--job-name={name}", *shape, *_place_and_time(settings, wanted)]
+    own = [f"--job-name={name}", *_comment(wanted.purpose)]
+    return [*own, *shape, *_place_and_time(settings, wanted)]
 
 
 def _place_and_time(settings: AllocationSettings, wanted: Wanted) -> list[str]:
@@ -235,11 +236,11 @@ def _place_and_time(settings: AllocationSettings, wanted: Wanted) -> list[str]:
 
 
 def controller_arguments(
-    name: str, output: Path, settings: AllocationSettings, limit: str | None
+    name: str, output: Path, settings: AllocationSettings, limit: str | None, purpose: str
 ) -> list[str]:
     """The arguments for a controller on one core. `limit`: its time limit in Slurm's words."""
     return [
-        *(f"--job-name={name}", f"--output={output}", "--open-mode=append"),
+        *(f"--job-name={name}", *_comment(purpose), f"--output={output}", "--open-mode=append"),
         # A requeued controller would meet the lock of the earlier one in its directory.
         *("--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--no-requeue"),
         *_options(settings.constraints, _OF_CONTROLLERS),

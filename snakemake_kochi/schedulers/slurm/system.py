@@ -199,14 +199,19 @@ def _ask(*command: str) -> str:
 
 
 def submit_controller(
-    name: str, command: str, output: Path, settings: AllocationSettings, limit: str | None
+    name: str,
+    command: str,
+    output: Path,
+    settings: AllocationSettings,
+    limit: str | None,
+    purpose: str,
 ) -> None:
     if limit is not None:
         said = run(["sinfo", "--all", "--noheader", "--exact", f"--format={LISTED}"], _PATIENCE)
         partition = settings.constraints.get("partition") or default_partition()
         own = replace(settings, nodes=1, time=walltime_of(limit))
         limits_of(read_partitions(said), partition, own, lambda _: "-t, or controller: time")
-    options = controller_arguments(name, output, settings, limit)
+    options = controller_arguments(name, output, settings, limit, purpose)
     run(["sbatch", *options], _CONTROLLER_PATIENCE, f"#!/bin/bash\nexec {command}\n")
 
 
