@@ -145,8 +145,8 @@ def alloc_command(
 ) -> int:
     """Request workers for a queue from the machine's scheduler or by its alloc_script.
 
-    The workers run all jobs of that queue and leave when there are none. Ctrl-C ends -f, not
-    the workers.
+    The workers run all jobs of that queue and leave when there are none. Their memory is that of
+    kochi.yaml, or the scheduler's default. Ctrl-C ends -f, not the workers.
     """
     from snakemake_kochi.cli.output import remark
     from snakemake_kochi.location import find_location
@@ -180,6 +180,7 @@ def _request(
     from snakemake_kochi.allocation.workers import make_scheduler
     from snakemake_kochi.cli.output import remark, say
     from snakemake_kochi.files import make_directory, random_word
+    from snakemake_kochi.location import with_file_to_edit
     from snakemake_kochi.queue import RequestedWorker, allocate_ids, assign_queues, note_requested
     from snakemake_kochi.schedulers.script import AllocScript
     from snakemake_kochi.worker.settings import WorkerSettings
@@ -203,6 +204,13 @@ def _request(
     name = f"kochi-alloc-{random_word()}"
     scheduler = make_scheduler(replace(machine, allocation=settings), name, limit)
     wanted = wanted_by_hand(scheduler, settings, count, location.purpose(f"queue={queue}"))
+    if machine.scheduler is not None and not wanted.memory_mb:
+        at = with_file_to_edit(machine).allocation_at(["memory"])
+        remark(
+            f"No memory is set: each allocation ({wanted.describe()}) has the scheduler's default, "
+            "which a cluster may enforce. When its worker has started, kochi show workers says how "
+            f"much that is. To request more, set {at}"
+        )
     numbers = allocate_ids(location.machine_paths, "worker", count)
     for_workers = WorkerSettings(
         str(location.root.directory), machine.name, (queue,), stay=blocking, echo=True

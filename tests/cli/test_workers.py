@@ -231,6 +231,19 @@ def test_more_time_than_the_partition_has_is_refused_before_anything_is_submitte
     assert slurm.calls("sbatch") == slurm.calls("salloc") == []
 
 
+@pytest.mark.parametrize("memory", ["", "memory: 2G"])
+def test_the_default_memory_of_the_scheduler_is_told_where_none_is_set(
+    slurm: FakeSlurm, configure: Callable, kochi: Kochi, memory: str
+) -> None:
+    configure(f"scheduler: slurm, allocation: {{{memory}}}")
+    slurm.answers("sinfo", says("main*|30:00|16|4000|(null)"))
+    done = kochi("alloc", "-q", "q")
+    assert done.status == 0
+    said = "No memory is set: each allocation (16 cores) has the scheduler's default"
+    assert (said in done.err) is (not memory)
+    assert ("machines: own: allocation: memory in kochi.yaml" in done.err) is (not memory)
+
+
 @pytest.mark.parametrize(
     ("words", "client", "what"),
     [
@@ -271,4 +284,5 @@ def test_where_nodes_are_of_several_kinds_an_existing_one_is_requested(
     assert kochi("alloc", "-q", "q").status == 0
     [call] = slurm.calls("sbatch")
     assert "--cpus-per-task=64" in call
+    assert "--mem" not in call
     assert "--gres" not in call
