@@ -51,8 +51,9 @@ def shell_in_allocation(
 ) -> Shell:
     """A shell by the machine's alloc_interact_script, or by its scheduler.
 
-    The machine's settings have the nodes and the time. `limit`: the time as a person typed it. With a `queue`, a worker for it is in the same allocation;
-    it ends with the shell. Raises KochiError.
+    The machine's settings have the nodes and the time. `limit`: the time as a person typed it.
+    With a `queue`, a worker for it is in the same allocation; it ends with the shell. Raises
+    KochiError.
     """
     machine = location.machine
     name = f"kochi-shell-{random_word()}"

@@ -113,6 +113,14 @@ def wanted_of(
     )
 
 
+def unmet_cores(machine: Machine, limits: Limits) -> str:
+    """A remark about a machine whose `cores` no node has, or ""."""
+    wanted, most = machine.allocation.cores, limits.node.cores
+    if wanted is None or wanted <= most:
+        return ""
+    return f"{machine.allocation_at(['cores'])}: no node has {wanted} cores, and {most} are used"
+
+
 def purpose_of(tickets: Iterable[Ticket]) -> str:
     """What allocations for these jobs are for: "kochi:project=fib:rules=build,run"."""
     named = [(each.labels.get("project", each.directory), each) for each in tickets]

@@ -23,7 +23,13 @@ from tenacity import (
 
 from snakemake_kochi.allocation.failures import FailedStarts
 from snakemake_kochi.allocation.packing import Supply
-from snakemake_kochi.allocation.request import WorkerCommand, nodes_of, settings_of, wanted_of
+from snakemake_kochi.allocation.request import (
+    WorkerCommand,
+    nodes_of,
+    settings_of,
+    unmet_cores,
+    wanted_of,
+)
 from snakemake_kochi.allocation.sizing import Shape
 from snakemake_kochi.allocation.tracker import Tracker
 from snakemake_kochi.backoff import Backoff
@@ -100,6 +106,8 @@ class Submitter:
         self._after_refusal = after_refusal
         # A request may select other nodes, which have other limits.
         self._limits_of: dict[AllocationRequest, Limits] = {NO_REQUEST: scheduler.limits()}
+        if unmet := unmet_cores(machine, self._limits_of[NO_REQUEST]):
+            logger.warning(unmet)
         self._submitted: list[str] = []
         self._submissions = Backoff()
         self._cancellations = Backoff()

@@ -142,14 +142,14 @@ def make_scheduler(
     `limit`: a time limit as the user typed it, also for an alloc_script. `pace`: of the questions
     to one that answers by itself.
     """
-    at = with_file_to_edit(machine).allocation_at
+    of_machine = with_file_to_edit(machine).allocation_at
 
     def settings_at(keys: Iterable[str]) -> str:
         others = list(keys)
         if limit is None or "time" not in others:
-            return at(others)
+            return of_machine(others)
         others.remove("time")
-        return f"option -t and {at(others)}" if others else "option -t"
+        return f"option -t and {of_machine(others)}" if others else "option -t"
 
     if machine.scheduler is None:
         script, at = machine.alloc_script, machine.script_at

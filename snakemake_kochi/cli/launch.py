@@ -242,6 +242,10 @@ def _tell(location: Location, found: Found, as_json: bool) -> None:
         return
     # For people, the command in a form that can be pasted.
     described["command"] = shlex.join(found.launch.command)
+    if found.state == "elsewhere" and found.processes is not None:
+        # "job 12: RUNNING (None)"
+        job = f", in {found.scheduler.partition(':')[0]}" if found.scheduler else ""
+        described["state"] = f"running on {found.processes.node.host}{job}"
     described["time_limit_reached"] = _TIME_UP if found.is_time_up else None
     pairs = {readable(key): value for key, value in described.items() if key != "eta"}
     if eta is not None and steps is not None and steps.left is not None:

@@ -176,7 +176,7 @@ def alloc_command(
 def _request(
     location: Location, queue: str, spec: str | None, count: int, limit: str | None, blocking: bool
 ) -> list[_RequestedAllocation]:
-    from snakemake_kochi.allocation.request import WorkerCommand, wanted_by_hand
+    from snakemake_kochi.allocation.request import WorkerCommand, unmet_cores, wanted_by_hand
     from snakemake_kochi.allocation.workers import make_scheduler
     from snakemake_kochi.cli.output import remark, say
     from snakemake_kochi.files import make_directory, random_word
@@ -204,6 +204,8 @@ def _request(
     name = f"kochi-alloc-{random_word()}"
     scheduler = make_scheduler(replace(machine, allocation=settings), name, limit)
     wanted = wanted_by_hand(scheduler, settings, count, location.purpose(f"queue={queue}"))
+    if unmet := unmet_cores(machine, scheduler.limits()):
+        remark(unmet)
     if machine.scheduler is not None and not wanted.memory_mb:
         at = with_file_to_edit(machine).allocation_at(["memory"])
         remark(

@@ -290,7 +290,7 @@ def _do_nothing() -> None:
     pass
 
 
-# ---- the scheduler; fall-back: it looks at all ready jobs once for each report, and awaits all jobs
+# ---- the scheduler; fall-back: it looks at all ready jobs once per report, and awaits all jobs
 
 _SCHEDULER_MODULES: Sequence[str] = ("snakemake.scheduling.job_scheduler", "snakemake.scheduler")
 

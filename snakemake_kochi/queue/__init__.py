@@ -137,4 +137,5 @@ __all__ = [
     "packed_result",
     "summary_of",
     "view_ended",
+    "withdraw",
 ]

@@ -53,7 +53,8 @@ MOST_OUT_OF_TIME = 3
 # What Slurm, PBS and LSF write into the output of an allocation that they end for its memory, also
 # where the kernel counts no such kill (Slurm: JobAcctGatherParams=OverMemoryKill).
 _MEMORY = re.compile(
-    r"exceeded memory limit|out.of.memory|\boom.?kill|job killed: v?mem|TERM_MEMLIMIT", re.IGNORECASE
+    r"exceeded memory limit|out.of.memory|\boom.?kill|job killed: v?mem|TERM_MEMLIMIT",
+    re.IGNORECASE,
 )
 _OUT = "its allocation ran out of memory"
 _LINES = 20  # the last ones of such an output, in which that may be

@@ -333,7 +333,9 @@ def test_a_run_of_an_earlier_release_on_another_host_is_left_alone(
     file.write_text(json.dumps(data))
     assert launched().state == "elsewhere"
     second, stopped = kochi("launch", "--", "all"), kochi("launch", "--stop")
+    status = kochi("launch", "--status").out
     file.write_text(own)
+    assert "running on login2" in status and "elsewhere" not in status
     assert (second.status, stopped.status) == (1, 1)
     assert "It is on login2; if that is gone for good, remove" in second.err
     assert "the run is on login2, not on this host" in stopped.err

@@ -408,6 +408,13 @@ def test_the_log_of_a_job_is_shown_byte_by_byte(kochi: Kochi, work: Work) -> Non
     assert done.stdout == b"\xff\n\x1b[1mbold"
 
 
+def test_a_job_that_printed_nothing_says_how_it_ended(kochi: Kochi, work: Work) -> None:
+    submit(kochi, "false")
+    work()
+    shown = kochi("show", "log", "job", "0")
+    assert (shown.out, shown.err) == ("", "Job 0 printed nothing: exit status 1\n")
+
+
 def test_a_log_is_followed_until_the_job_ends(
     own_surroundings: Path, kochi: Kochi, worker: Worker
 ) -> None:

@@ -231,6 +231,16 @@ def test_more_time_than_the_partition_has_is_refused_before_anything_is_submitte
     assert slurm.calls("sbatch") == slurm.calls("salloc") == []
 
 
+def test_cores_that_no_node_has_are_remarked(
+    slurm: FakeSlurm, configure: Callable, kochi: Kochi
+) -> None:
+    configure("scheduler: slurm, allocation: {cores: 64}")
+    slurm.answers("sinfo", says("main*|30:00|16|4000|(null)"))
+    done = kochi("alloc", "-q", "q")
+    said = "machines: own: allocation: cores in kochi.yaml: no node has 64 cores, and 16 are used"
+    assert (done.status, said in done.err) == (0, True)
+
+
 @pytest.mark.parametrize("memory", ["", "memory: 2G"])
 def test_the_default_memory_of_the_scheduler_is_told_where_none_is_set(
     slurm: FakeSlurm, configure: Callable, kochi: Kochi, memory: str
@@ -239,6 +249,7 @@ def test_the_default_memory_of_the_scheduler_is_told_where_none_is_set(
     slurm.answers("sinfo", says("main*|30:00|16|4000|(null)"))
     done = kochi("alloc", "-q", "q")
     assert done.status == 0
+    assert "no node has" not in done.err
     said = "No memory is set: each allocation (16 cores) has the scheduler's default"
     assert (said in done.err) is (not memory)
     assert ("machines: own: allocation: memory in kochi.yaml" in done.err) is (not memory)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -208,15 +209,19 @@ def job_log(machine: str | None, follow: bool, job: int) -> None:
 
 def _show_log_of_ended(machine: MachinePaths, view: JobView) -> None:
     """Copy the output of a job, which may be in a pack, to standard output."""
+    stream: contextlib.AbstractContextManager[IO[bytes]] | None = None
     try:
-        with view.log.open("rb") as stream:
-            shutil.copyfileobj(stream, sys.stdout.buffer)
+        stream = view.log.open("rb")
     except FileNotFoundError:
-        if (packed := packed_log(machine, view.job)) is None:
-            return  # it has never begun
-        with packed.open() as stream:
-            shutil.copyfileobj(stream, sys.stdout.buffer)
+        if (packed := packed_log(machine, view.job)) is not None:
+            stream = packed.open()
+    with stream or contextlib.nullcontext(io.BytesIO()) as source:
+        first = source.read(1)
+        sys.stdout.buffer.write(first)
+        shutil.copyfileobj(source, sys.stdout.buffer)
     sys.stdout.buffer.flush()
+    if not first and view.result is not None:
+        remark(f"Job {view.job} printed nothing: {view.result.describe()}")
 
 
 @log_command.command("worker")
