@@ -1,6 +1,7 @@
 """Experiments of the kind that people write: their points, the files that they keep, their metrics.
 
-What is expected is in `expected.txt`. A test whose listing differs writes its own beside the project.
+What is expected is in `expected.txt`. A test whose listing differs writes its own beside the
+project.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ RUN = ("allocators", "flags", "kept", "prepared", "schedulers", "sort", "strings
 def read_expected() -> dict[str, str]:
     """The listing of each batch, by what is typed."""
     text = (HERE / "expected.txt").read_text()
-    return {part.partition("\n")[0]: part for part in re.split(r"^(?=[^#\s])", text, flags=re.M)[1:]}
+    parts = re.split(r"^(?=[^#\s])", text, flags=re.M)[1:]
+    return {part.partition("\n")[0]: part for part in parts}
 
 
 EXPECTED = read_expected()
@@ -85,7 +87,7 @@ def test_what_has_run_is_there_and_nothing_is_left_to_do(project: Path) -> None:
     command = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "100")
     assert run(*command, *targets, cwd=project).returncode == 0
     for typed, expected in EXPECTED.items():
-        if typed.split()[0].removesuffix(".yaml") in RUN and "kept.yaml nothing" != typed:
+        if typed.split()[0].removesuffix(".yaml") in RUN and typed != "kept.yaml nothing":
             for dest in re.findall(r"#\d+: (?!skipped)(.*)", expected):
                 assert all((project / "results/local" / each).is_file() for each in dest.split())
     again = run(*command, "-n", *targets, cwd=project)

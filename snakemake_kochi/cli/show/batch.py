@@ -225,8 +225,7 @@ class _Page:
     def as_json(self, seen: Seen) -> dict[str, Any]:
         kept = {_key(each): [kept.dest for kept in each.artifacts] for each in self._grid.points}
         points = [
-            {**_to_dict(each), "artifacts": kept.get(_key(each), [])}
-            for each in self._chosen(seen)
+            {**_to_dict(each), "artifacts": kept.get(_key(each), [])} for each in self._chosen(seen)
         ]
         return {**self.summary(seen), "metrics": list(self._grid.metrics), "points": points}
 
