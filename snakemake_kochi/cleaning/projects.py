@@ -36,7 +36,7 @@ from snakemake_kochi.paths import (
 )
 from snakemake_kochi.phases.install import current_digests
 from snakemake_kochi.phases.products import read_manifest
-from snakemake_kochi.phases.script import (
+from snakemake_kochi.phases.workspace import (
     builds_in_use,
     host_of_scratch,
     is_forsaken,

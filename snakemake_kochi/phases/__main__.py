@@ -13,16 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, PhaseError, told
-from snakemake_kochi.files import (
-    is_there,
-    note_use,
-    to_json,
-    write_file,
-)
-from snakemake_kochi.paths import BuildPaths, InstallPaths, WorkingPaths
+from snakemake_kochi.files import is_there, note_use, to_json, write_file
+from snakemake_kochi.paths import InstallPaths, WorkingPaths
 from snakemake_kochi.phases.batch_freeze import load_batch_freeze
-from snakemake_kochi.phases.keep import keep_failure, keep_result
+from snakemake_kochi.phases.keep import keep_result
 from snakemake_kochi.phases.launcher import placement_of
+from snakemake_kochi.phases.outputs import Output
 from snakemake_kochi.phases.products import (
     Build,
     Install,
@@ -34,9 +30,10 @@ from snakemake_kochi.phases.products import (
     write_build,
     write_manifest,
 )
-from snakemake_kochi.phases.record import Output, Task
-from snakemake_kochi.phases.run import CopyError, run_identity, run_task
+from snakemake_kochi.phases.record import Task
+from snakemake_kochi.phases.run import run_identity, run_task
 from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
+from snakemake_kochi.phases.workspace import CopyError
 from snakemake_kochi.project.values import CODE, parse_assignment
 
 
@@ -48,17 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     forget_failure(output)
     try:
         options.phase(Path(os.environ["KOCHI_FREEZE"]), options)
-    except KochiError as error:
-        return _fail(output, error)
-    except OSError as error:
-        return _fail(output, PhaseError(told(error)))
+    except (KochiError, OSError) as error:
+        failure = error if isinstance(error, KochiError) else PhaseError(told(error))
+        print(f"kochi: {failure}", file=sys.stderr)
+        note_failure(output, failure)
+        return 1
     return 0
-
-
-def _fail(output: Path, error: KochiError) -> int:
-    print(f"kochi: {error}", file=sys.stderr)
-    note_failure(output, error)
-    return 1
 
 
 # Imported where it is used: the runs, of which there are thousands, need neither YAML nor git.
@@ -71,21 +63,12 @@ def _install(file: Path, options: argparse.Namespace) -> None:
     recipe = freeze.project.recipe(Requirement.parse(options.requirement))
     remembered = WorkingPaths.remembered(options.manifest)
     before = read_manifest(remembered)[-1] if is_there(remembered) else None
-    installs = install_recipe(
-        freeze,
-        recipe,
-        _installs(file, options.depends),
-        again=_is_asked(AGAIN_VARIABLE, options.requirement),
-        before=before,
-    )
-    for file in (remembered, options.manifest):
-        write_manifest(file, freeze.machine_name, installs)
+    again = options.requirement in os.environ.get(AGAIN_VARIABLE, "").split()
+    installs = install_recipe(freeze, recipe, _installs(file, options.depends), again, before)
+    for manifest in (remembered, options.manifest):
+        write_manifest(manifest, freeze.machine_name, installs)
     preamble = Environment(freeze.machine.load_env_on_machine, installs, {}).preamble()
     options.activation.write_text(preamble, "utf-8", "surrogateescape")
-
-
-def _is_asked(variable: str, requirement: str) -> bool:
-    return requirement in os.environ.get(variable, "").split()
 
 
 def _build(file: Path, options: argparse.Namespace) -> None:
@@ -129,9 +112,9 @@ def _run(file: Path, options: argparse.Namespace) -> None:
     build_file = options.build.with_name("build.json")
     resources = {n: int(text) for n, text in _parameters(options.resource).items()}
     placement = placement_of(options.launcher, freeze.launchers, freeze.machine_name, resources)
-    prepared = options.prepared and str(options.prepared.with_name("prepared.json"))
+    prepared_file = options.prepared and str(options.prepared.with_name("prepared.json"))
     identity = run_identity(
-        *(freeze.run, freeze.load_environment, point, str(build_file), prepared),
+        *(freeze.run, freeze.load_environment, point, str(build_file), prepared_file),
         placement.determines,
     )
     task = Task(
@@ -142,31 +125,24 @@ def _run(file: Path, options: argparse.Namespace) -> None:
         variables=point.environment(freeze.run),
         identity=identity,
         rerun_of=options.rerun_of,
-        resources=resources,
         timeout=options.timeout,
         placement=placement,
     )
     installs = _installs(file, options.installs)
     build = read_build(options.build)
-    if not note_use(BuildPaths(build.tree.parent).manifest):
-        # Finished work needs none; this one was forced to run.
-        build = _made(file, options, "build")
-    prepared = None
-    if options.prepared is not None:
-        prepared = read_build(options.prepared)
-        if not note_use(BuildPaths(prepared.tree.parent).manifest):
-            prepared = _made(file, options, "prepare")
+    prepared = read_build(options.prepared) if options.prepared else None
     try:
         try:
             record = run_task(freeze, task, build, installs, outputs, prepared)
         except CopyError:
-            # It may have been deleted just now. Under its lock it is found or made again.
+            # Finished work needs none; this one was forced to run. Or it was deleted just now:
+            # under its lock it is found or made again.
             build = _made(file, options, "build")
             prepared = _made(file, options, "prepare") if prepared else None
             record = run_task(freeze, task, build, installs, outputs, prepared)
     except PhaseError as error:
         if error.record is not None:
-            keep_failure(freeze, error.record)
+            keep_result(freeze, error.record)
         raise
     write_file(options.record, to_json(record))
     keep_result(freeze, record, outputs)

@@ -13,14 +13,8 @@ from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.paths import BuildPaths
 from snakemake_kochi.phases.freeze import Freeze, pattern_of
 from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
-from snakemake_kochi.phases.script import (
-    Environment,
-    Stopwatch,
-    give_repository,
-    run_script,
-    scratch_directory,
-    source_variables,
-)
+from snakemake_kochi.phases.script import Environment, Stopwatch, run_script, source_variables
+from snakemake_kochi.phases.workspace import give_repository, scratch_directory
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Phase, Step
 from snakemake_kochi.snapshot import Entry, digest_sources, materialise, select_sources

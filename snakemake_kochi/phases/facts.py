@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.phases.products import digest_of
-from snakemake_kochi.phases.script import Environment, watch_end
+from snakemake_kochi.phases.script import Environment, watched
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.schedulers.environment import RECORDED_VARIABLES
 
@@ -40,11 +40,6 @@ TIME_LIMIT = 30.0  # seconds for all commands together
 _FRESH = 3600.0
 _MOST_OUTPUT = 4096  # bytes
 _MOST_WRITTEN = 1024  # KiB that a command may write to a file
-# In subshells, each with the functions that load_env_script has defined, such as `module`.
-_COMMAND = """\
-( ( cd -- {directory} || exit; ulimit -f {most} 2> /dev/null; . {place}/{number}.sh
-  ) > {place}/{number}.out 2>&1 < /dev/null; echo $? > {place}/{number}.status ) &
-"""
 
 
 @dataclass(frozen=True)
@@ -79,7 +74,27 @@ class Facts:
             return {}
         if known := self.known(machine):
             return known
-        found = self._execute(directory, scratch, limit)
+        ends_at, at = time.monotonic() + limit, datetime.now(UTC).isoformat(timespec="seconds")
+        found: dict[str, Any] = {}
+        with suppress(OSError):  # a full disk, for example
+            place = make_directory(scratch / "facts")
+            begun = []
+            for number, (name, command) in enumerate(self.commands.items()):
+                process = self._begin(command, place / f"{number}.sh", directory)
+                begun.append((name, process, watched(process.pid)))
+            for number, (name, process, end) in enumerate(begun):
+                has_ended = end.wait(max(0.0, ends_at - time.monotonic()))
+                # Before it is waited for: until then its number is that of no other process.
+                os.killpg(process.pid, signal.SIGKILL)
+                status, file = process.wait(), place / f"{number}.sh"
+                # Bash begins its own messages with the file, whose name is another one each time.
+                said = _shown(file.with_suffix(".out")).replace(str(file), name)
+                found[name] = {
+                    "command": self.commands[name],
+                    "output": said,
+                    "exit_status": (status if status >= 0 else 128 - status) if has_ended else None,
+                    "at": at,
+                }
         if missing := [name for name, each in found.items() if each["exit_status"] is None]:
             print(
                 f"kochi: not found within {limit:g} seconds, and not tried again here for an hour: "
@@ -100,66 +115,31 @@ class Facts:
         digest = digest_of([dict(self.commands), loaded, installs, self.build, *isolated])
         return machine.facts(this_node().host, digest)
 
-    def _execute(self, directory: Path, scratch: Path, limit: float) -> dict[str, Any]:
-        place = scratch / "facts"
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        with suppress(OSError):
-            place.mkdir()
-            self._run(directory, place, limit)
-        return {
-            name: {
-                "command": command,
-                # Bash begins its own messages with the file, whose name is another one each time.
-                "output": _shown(place / f"{number}.out").replace(f"{place}/{number}.sh", name),
-                "exit_status": _status(place / f"{number}.status"),
-                "at": at,
-            }
-            for number, (name, command) in enumerate(self.commands.items())
-        }
-
-    def _run(self, directory: Path, place: Path, limit: float) -> None:
+    def _begin(self, command: str, file: Path, directory: Path) -> subprocess.Popen[bytes]:
+        """Begin a command, in a group of its own; its output is beside the `file`."""
         environment, wrapper = self.environment, tuple[str, ...]()
         if self.container:
             environment, wrapper = self.container.around(environment)
-        lines = [environment.preamble(), "set +e\n"]
-        words = {"directory": shlex.quote(str(directory)), "place": shlex.quote(str(place))}
-        for number, command in enumerate(self.commands.values()):
-            file = place / f"{number}.sh"
-            file.write_text(command + "\n", "utf-8", "surrogateescape")
-            lines.append(_COMMAND.format(most=_MOST_WRITTEN, number=number, **words))
-        starter = place / "start.sh"
-        starter.write_text("".join(lines) + "wait\n", "utf-8", "surrogateescape")
-        process = subprocess.Popen(
-            [*wrapper, "bash", str(starter)],
-            cwd=directory,
-            env=environment.of_process(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            process_group=0,
-        )
-        try:
-            with watch_end(process.pid) as has_ended:
-                has_ended(limit)
-        finally:
-            # Before it is waited for: until then its number is that of no other process.
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        file.write_text(command + "\n", "utf-8", "surrogateescape")
+        own = f"ulimit -f {_MOST_WRITTEN} 2> /dev/null; . {shlex.quote(str(file))}\n"
+        # The environment may have changed the directory.
+        lines = f"{environment.preamble()}set +e +o pipefail\ncd -- {shlex.quote(str(directory))}"
+        with file.with_suffix(".out").open("wb") as output:
+            return subprocess.Popen(
+                [*wrapper, "bash", "--norc", "-c", f"{lines} || exit\n{own}"],
+                cwd=directory,
+                env=environment.of_process(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
 
 
 def _shown(file: Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            text = stream.read(_MOST_OUTPUT).decode("utf-8", "replace").rstrip()
-    except OSError:
-        return ""
+    with file.open("rb") as stream:
+        text = stream.read(_MOST_OUTPUT).decode("utf-8", "replace").rstrip()
     return "\n".join(without_secrets(text.splitlines()))
-
-
-def _status(file: Path) -> int | None:
-    with suppress(OSError, ValueError):
-        return int(file.read_text())
-    return None
 
 
 # Names, and beginnings of names, of variables that change the results of benchmarks.
@@ -177,36 +157,19 @@ _MOST = 200
 _LONGEST = 1000  # characters of a value
 # Bash has others in its environment, and not as variables.
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-# The file that bash executes before a script.
-_EXECUTED_FIRST = "BASH_ENV"
-
-
-def is_as_given(environment: Environment, more: Collection[str]) -> bool:
-    """Whether a script finds the variables of the list as its process was given them, so that
-    `noted` needs nothing of `noting`."""
-    # Bash itself sets some that `more` may name.
-    if environment.load_environment or environment.installs or more:
-        return False
-    return _EXECUTED_FIRST not in environment.of_process()
 
 
 def noting(more: Iterable[str], file: Path) -> str:
     """Lines for bash that write the exported variables of the list to a file, for `noted`.
 
-    They start no process, and nothing in them ends the script.
+    Nothing in them ends the script.
     """
-    patterns = "|".join(dict.fromkeys(_patterns(more)))
-    names, values = shlex.quote(f"{file}.names"), shlex.quote(str(file))
-    # One compgen with a pattern takes half the time of one for each name. It is part of each run's
-    # time, so it matters. Options of the shell are the user's afterwards.
+    patterns = "|".join(dict.fromkeys((*VARIABLES, *more)))
     return (
-        "if shopt -q extglob; then _kochi_glob=s; else _kochi_glob=u; shopt -s extglob; fi\n"
-        f"{{ compgen -e -X '!@({patterns})'; }} 2> /dev/null > {names} || :\n"
-        'shopt "-$_kochi_glob" extglob\n'
-        "{ while IFS= read -r _kochi_name; do\n"
+        f"{{ while IFS= read -r _kochi_name; do case $_kochi_name in {patterns})\n"
         '  printf "%s=%s\\0" "$_kochi_name" "${!_kochi_name}"\n'
-        f"done; }} 2> /dev/null < {names} > {values} || :\n"
-        "unset _kochi_name _kochi_glob\n"
+        f"esac; done < <(compgen -e); }} 2> /dev/null >| {shlex.quote(str(file))} || :\n"
+        "unset _kochi_name\n"
     )
 
 
@@ -220,7 +183,7 @@ def noted(more: Iterable[str], file: Path, given: Mapping[str, str]) -> dict[str
         seen = dict(line.partition("=")[::2] for line in lines if line)
     except OSError:
         seen = {name: value for name, value in given.items() if _NAME.fullmatch(name)}
-    patterns = _patterns(more)
+    patterns = (*VARIABLES, *more)
     whole = {pattern for pattern in patterns if not pattern.endswith("*")}
     beginnings = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
     wanted = {
@@ -229,7 +192,3 @@ def noted(more: Iterable[str], file: Path, given: Mapping[str, str]) -> dict[str
         if (name in whole or name.startswith(beginnings)) and not is_secret_variable(name, value)
     }
     return {name: value[:_LONGEST] for name, value in list(wanted.items())[:_MOST]}
-
-
-def _patterns(more: Iterable[str]) -> tuple[str, ...]:
-    return (*VARIABLES, *more)

@@ -37,8 +37,9 @@ from snakemake_kochi.phases.products import (
     digest_of,
     merge,
 )
-from snakemake_kochi.phases.script import Environment, Stopwatch, run_script, scratch_directory
+from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
 from snakemake_kochi.phases.sources import determining, fetch, find_source
+from snakemake_kochi.phases.workspace import scratch_directory
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Recipe, Requirement
 

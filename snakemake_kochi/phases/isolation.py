@@ -1,9 +1,10 @@
-"""Isolated scripts: the environment that they see, how they begin in a container, and how it ends.
+"""Isolated scripts: the environment that they see, the words before `bash`, and how they end.
 
-A container is bubblewrap's for `isolate: files` and `network`, else that of an image;
-`isolation_words.py` has the words. A run that is not isolated does not load this module. A private
-directory gets `enter.sh`, which bash executes first inside, `entered`, which that makes, and
-`seen/`, what a script sees as its home and /tmp.
+A container is bubblewrap's for `isolate: files` and `network`, else that of an image, by one of
+PROGRAMS. No environment variable is among the words: every user of a node can read the arguments of
+a process. A run that is not isolated does not load this module. A private directory gets
+`enter.sh`, which bash executes first inside, `entered`, which that makes, `isolated`, which enters
+again, and `seen/`, what a script sees as its home and /tmp.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import platform
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,21 +23,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.errors import PhaseError
-from snakemake_kochi.files import last_lines
+from snakemake_kochi.errors import KochiError, PhaseError
+from snakemake_kochi.files import expand_path, last_lines
 from snakemake_kochi.own_pipeline import patience
-from snakemake_kochi.phases.ending import STATUS_OF_TIMEOUT, Ended
-from snakemake_kochi.phases.isolation_words import (
-    OTHER_PROGRAMS,
-    PROGRAMS,
-    Place,
-    bubblewrap,
-    container,
-    digest,
-    first_line,
-)
 from snakemake_kochi.phases.products import LAST_LINES, Install
-from snakemake_kochi.phases.script import Environment
+from snakemake_kochi.phases.script import STATUS_OF_TIMEOUT, Ended, Environment
 from snakemake_kochi.project.grid import Isolation
 from snakemake_kochi.schedulers.environment import ALLOCATION_VARIABLES
 
@@ -58,6 +50,18 @@ _OF_HOST = re.compile(
     r"|_|BASH_ENV|ENV|XDG_.*|HOSTNAME|CONDA_.*|VIRTUAL_ENV|MODULE.*|LOADEDMODULES|_LMFILES_|LMOD_.*"
 )
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# What `isolate: files` leaves of the host beside /usr without /usr/local. The last ones answer for
+# names of users where these are not in /etc/passwd.
+_SYSTEM = (
+    *("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/sys", "/etc/alternatives"),
+    *("/etc/ca-certificates", "/etc/crypto-policies", "/etc/group", "/etc/host.conf"),
+    *("/etc/hostname", "/etc/hosts", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"),
+    *("/etc/localtime", "/etc/nsswitch.conf", "/etc/os-release", "/etc/passwd", "/etc/pki"),
+    *("/etc/protocols", "/etc/resolv.conf", "/etc/services", "/etc/ssl"),
+    *("/run/nscd", "/run/nslcd", "/var/lib/sss"),
+)
+# A signal to all processes of a job would end bubblewrap itself, and with it the script.
+_SIGNALS = ("INT", "TERM", "USR1", "USR2")
 # The name of its namespace shows whether a process is inside. An image may lack the program.
 _ENTERED = '{{ echo "$(readlink /proc/self/ns/mnt) $HOSTNAME" > {file}; }} 2> /dev/null'
 _TASK = """\
@@ -86,14 +90,58 @@ exit 0
 """
 
 
-def cleared(variables: Mapping[str, str], more: Iterable[str] = ()) -> dict[str, str]:
-    """An environment as `isolate: environment` leaves it. `more`: what a machine keeps, too."""
-    kept = (*KEPT_VARIABLES, *more)
-    return _FIXED_VARIABLES | {
-        name: value
-        for name, value in variables.items()
-        if any(fnmatchcase(name, pattern) for pattern in kept)
-    }
+# How a program runs an image; without a key, it cannot do that. `start`, `offline` or `online`,
+# `module`, `mount` and the image in its form (`file` or `name`) come in this order. `sees`: it
+# shows the host's files itself, but for volumes. `rm`: ends what it has started, which are no
+# children of it. `digest`: prints the digest of an image of a registry.
+_APPTAINER = {
+    "start": "--silent exec --contain --cleanenv --no-home --no-mount bind-paths,tmp "
+    "--pwd {directory}",
+    "offline": "--net --network none",
+    "online": "",
+    "module": "--{}",
+    "mount": "--bind={}",
+    "file": "{}",
+    "name": "docker://{}",
+}
+_PODMAN = {
+    "start": "run --rm --name {id} --log-driver none --security-opt label=disable "
+    "--workdir {directory}",
+    "offline": "--network none",
+    "online": "--network host",
+    "mount": "--volume={}",
+    # In a layer above it: places for the volumes would be made in the directory itself.
+    "file": "--rootfs {}:O",
+    "name": "{}",
+    "rm": "rm --force --ignore --time 0 {id}",
+    "digest": "{program} image inspect --format {{{{.Digest}}}} {image}",
+}
+# In the order in which they are looked for.
+PROGRAMS: Mapping[str, Mapping[str, str]] = {
+    "apptainer": _APPTAINER,
+    "singularity": _APPTAINER,
+    "podman-hpc": {**_PODMAN, "module": "--{}"},
+    "podman": _PODMAN,
+    "shifter": {
+        "start": "--clearenv --workdir={directory}",
+        "online": "",
+        "module": "--module={}",
+        "mount": "--volume={}",
+        "name": "--image=docker:{} --",
+        "sees": "all",
+        "digest": "shifterimg lookup docker:{image}",
+    },
+}
+_MODULES_OF_APPTAINER = {"gpu": "nv", "cuda": "nv"}
+_OTHERS = "Name other programs in kochi.yaml: machines: MACHINE: isolation: programs: [...]"
+_NO_BWRAP = "Install bubblewrap there, or ask the site; or remove 'files' and 'network'."
+_NO_NAMESPACE = (
+    "To see whether users may have the namespaces that it needs there, type: unshare --user true"
+)
+_PATHS = ("/", "~", "$")  # how the path of an image begins
+_DOCKER = re.compile(r"^docker:(?://)?")
+_OTHER_KIND = re.compile(r"(?!docker:)[a-z][a-z0-9+.-]*:/")  # of a registry, as oras://
+_Mounts = dict[str, tuple[str, bool]]  # where it is seen -> what is seen, and whether for writing
 
 
 class Container:
@@ -113,28 +161,31 @@ class Container:
         private directory `scratch`, and sees the prefixes of recipes and the `trees`. `key`: where
         the isolation is written. Raises KochiError if there is no program for it, or no path."""
         self.isolation, self._machine, self._key = isolation, machine, key
+        self._directory, self._scratch = str(directory), scratch
+        self._id, self._entered = f"kochi-{scratch.name}", scratch / "entered"
         uses = [*(Path(install.prefix) for install in installs), *trees]
         with suppress(OSError):  # the objects that a repository there borrows
             text = (directory / ".git/objects/info/alternates").read_bytes()
             uses += [Path(os.fsdecode(line)) for line in text.splitlines() if line]
-        seen = [str(path) for path in uses if path.exists()]
-        self._place = Place(str(directory), scratch, seen, key)
-        self._entered, self._enter = scratch / "entered", scratch / "enter.sh"
-        self._name, self._path, self._words = "", "", tuple[str, ...]()
+        self._mounts: _Mounts = {str(path): (str(path), False) for path in uses if path.exists()}
+        self._mounts |= {path: (path, True) for path in (str(scratch), self._directory)}
+        self._name, self._path, self._words = "", "", list[str]()
+        self._program: Mapping[str, str] = {}
         if isolation.image:
-            self._find("container", machine.get("programs") or list(PROGRAMS), OTHER_PROGRAMS)
-            self._words = container(self._name, self._path, isolation, self._place)
+            programs = machine.get("programs") or list(PROGRAMS)
+            self._name, self._path = self._find("container", programs, _OTHERS)
+            self._program = PROGRAMS[self._name]
+            self._words = self._of_image(self._program)
         elif isolation.words != ("environment",):
-            advice = "Install bubblewrap there, or ask the site; or remove 'files' and 'network'."
-            self._find("isolate", ["bwrap"], advice)
-            visible = machine.get("visible", ())
-            self._words = bubblewrap(self._path, isolation, visible, self._place)
+            self._name, self._path = self._find("isolate", ["bwrap"], _NO_BWRAP)
+            self._words = self._bubblewrap()
+        # Whether the script's processes are children of the program, which tells their usage.
+        self.is_parent = "rm" not in self._program
 
-    def _find(self, name: str, programs: Sequence[str], advice: str) -> None:
+    def _find(self, name: str, programs: Sequence[str], advice: str) -> tuple[str, str]:
         for program in programs:
             if (path := shutil.which(program)) is not None:
-                self._name, self._path = program, path
-                return
+                return program, path
         said = f"{self._key}.{name}: there is no {' and no '.join(programs)} on {platform.node()}"
         raise PhaseError(said, advice)
 
@@ -142,8 +193,11 @@ class Container:
         """The environment of the process to start, and the words before `bash`."""
         isolation, variables = self.isolation, dict(environment.variables)
         if "environment" in isolation.words:
-            kept = cleared(environment.of_process(), self._machine.get("environment", ()))
-            environment, variables = replace(environment, is_whole=True), kept | variables
+            kept = (*KEPT_VARIABLES, *self._machine.get("environment", ()))
+            all_of_them = environment.of_process().items()
+            cleared = {n: v for n, v in all_of_them if any(fnmatchcase(n, each) for each in kept)}
+            environment = replace(environment, is_whole=True)
+            variables = _FIXED_VARIABLES | cleared | variables
         if "files" in isolation.words:
             variables["TMPDIR"] = "/tmp"
         if self._name and (line := variables.get("KOCHI_LAUNCH")):
@@ -163,25 +217,23 @@ class Container:
             environment = replace(environment, is_whole=False, load_environment="")
         first = _EXECUTE_AS_FIRST.format(seconds=math.ceil(patience()), status=STATUS_OF_TIMEOUT)
         lines.append('exec "$@"' if self.is_parent else first)
-        self._enter.write_text("\n".join(lines), "utf-8", "surrogateescape")
-        self._enter.chmod(0o600)
-        return environment, (*self._words, "bash", str(self._enter))
+        enter = self._written("enter.sh", "\n".join(lines), 0o600)
+        return environment, (*self._words, "bash", enter)
 
-    def _task(self) -> Path:
+    def _task(self) -> str:
         """The program that a task begins with: it enters the container, unless it is inside."""
         said = f"kochi: {self._name} does not isolate what is started outside of its container"
         enter = f"echo {shlex.quote(said)} >&2; exit 1"
         if self._name == "bwrap":
             enter = f'exec {shlex.join(self._words)} "$@"'
-        file, entered = self._entered.with_name("isolated"), shlex.quote(str(self._entered))
-        file.write_text(_TASK.format(entered=entered, enter=enter), "utf-8", "surrogateescape")
-        file.chmod(0o700)
-        return file
+        text = _TASK.format(entered=shlex.quote(str(self._entered)), enter=enter)
+        return self._written("isolated", text, 0o700)
 
-    @property
-    def is_parent(self) -> bool:
-        """Whether the script's processes are children of the program, which tells their usage."""
-        return self._name not in PROGRAMS or PROGRAMS[self._name].is_parent
+    def _written(self, name: str, text: str, mode: int) -> str:
+        file = self._scratch / name
+        file.write_text(text, "utf-8", "surrogateescape")
+        file.chmod(mode)
+        return str(file)
 
     @property
     def has_begun(self) -> bool:
@@ -193,18 +245,15 @@ class Container:
         script; `captured` has its output."""
         if ended.status == 0:
             return
-        if not self.is_parent:
-            first_line([self._path, "rm", "--force", "--ignore", "--time", "0", self._place.id])
+        if rm := self._program.get("rm"):
+            _first_line([self._path, *rm.format(id=self._id).split()])
         if self.has_begun:
             return
         said = last_lines(captured, LAST_LINES) if captured.exists() else ()
         reason = f"{self._name} could not isolate the script on {platform.node()}"
         raise PhaseError(
             f"{self._key}: {reason}: {' '.join(said[-3:]) or f'exit status {ended.status}'}",
-            OTHER_PROGRAMS
-            if self.isolation.image
-            else "To see whether users may have the namespaces that it needs there, type: "
-            "unshare --user true",
+            _OTHERS if self.isolation.image else _NO_NAMESPACE,
             reason=reason,
             output=said,
         )
@@ -213,16 +262,128 @@ class Container:
         """What a record tells of it; see `record.schema.json`."""
         isolation, image = self.isolation, None
         if isolation.image:
+            name, words = _DOCKER.sub("", isolation.image), self._program.get("digest", "").split()
+            words = [] if name.startswith(_PATHS) else words
+            words = [word.format(program=self._name, image=name) for word in words]
             image = {
                 "image": isolation.image,
-                "digest": digest(self._name, isolation.image),
+                "digest": _first_line(words) if words else None,
                 "volumes": list(isolation.volumes),
                 "modules": list(isolation.modules),
             }
         return {
             "isolate": list(isolation.words),
             "program": self._name or None,
-            "version": first_line([self._path, "--version"]) if self._name else None,
+            "version": _first_line([self._path, "--version"]) if self._name else None,
             "visible": list(isolation.visible),
             "container": image,
         }
+
+    def _private(self, name: str) -> tuple[str, bool]:
+        """A directory that a script sees instead of the host's."""
+        made = self._scratch / "seen" / name
+        made.mkdir(parents=True, exist_ok=True)
+        made.chmod(0o1777 if name == "tmp" else 0o700)
+        return str(made), True
+
+    def _existing(self, text: str, name: str) -> str:
+        """The path that is written at `name`. Raises KochiError without one."""
+        path = expand_path(text, f"{self._key}.{name}")
+        if not path.exists():
+            said = f"{self._key}.{name}: {path} does not exist on {platform.node()}"
+            raise PhaseError(said, "Correct the path, or remove it.")
+        return os.path.normpath(path)
+
+    def _shared(self, texts: Iterable[str], name: str, ending: str) -> _Mounts:
+        """What each `SOURCE[:TARGET][:ro|:rw]` shows; `ending`: the one of those without any."""
+        found: _Mounts = {}
+        for text in texts:
+            parts = text.split(":")
+            mode = parts.pop() if parts[-1] in ("ro", "rw") else ending
+            source = self._existing(parts[0], name)
+            found[parts[1] if len(parts) > 1 else source] = (source, mode == "rw")
+        return found
+
+    def _bubblewrap(self) -> list[str]:
+        words = [self._path, "--die-with-parent"]
+        words += ["--unshare-net"] if "network" in self.isolation.words else []
+        has_all = "files" not in self.isolation.words
+        words += ["--dev-bind", "/", "/"] if has_all else self._files()
+        words += ["--chdir", self._directory, "--"]
+        # Since coreutils 8.31. Without it, a signal ends a script before it can clean up.
+        if _first_line(["env", "--default-signal=TERM", "echo", "yes"]) is None:
+            return words
+        ignore = (f"--ignore-signal={name}" for name in _SIGNALS)
+        return ["env", *ignore, *words, "env", *(f"--default-signal={name}" for name in _SIGNALS)]
+
+    def _files(self) -> list[str]:
+        shown = {path: ["--dev-bind", path, path] for path in ("/dev", "/proc")}
+        of_usr = (f"/usr/{name}" for name in os.listdir("/usr") if name != "local")
+        for path in (*of_usr, *_SYSTEM):
+            is_link = os.path.islink(path) and not path.startswith("/etc/")
+            # Another node, where tasks enter, may lack a file of this one.
+            words = ["--symlink", os.readlink(path)] if is_link else ["--ro-bind-try", path]
+            shown[path] = [*words, path]
+        mounts: _Mounts = {}
+        for text in self._machine.get("visible", ()):
+            with suppress(KochiError):  # a site lists what some of its nodes have
+                mounts |= self._shared([text], "visible", "ro")
+        mounts |= {path: self._private("tmp") for path in ("/tmp", "/var/tmp")}
+        if (home := os.path.normpath(os.environ.get("HOME", "/"))) != "/":
+            mounts[home] = self._private("home")
+        mounts |= self._mounts | self._shared(self.isolation.visible, "visible", "ro")
+        for target, (source, writable) in mounts.items():
+            # Programs and build systems resolve links, and note the path that they find.
+            for seen in (os.path.realpath(target), target):
+                shown[seen] = ["--bind-try" if writable else "--ro-bind-try", source, seen]
+        ordered = sorted(shown, key=_depth)
+        return [*(word for path in ordered for word in shown[path]), "--remount-ro", "/"]
+
+    def _of_image(self, program: Mapping[str, str]) -> list[str]:
+        isolation, image = self.isolation, self.isolation.image
+
+        def form(key: str, to: str, able: bool = True) -> str:
+            if key not in program or not able:
+                said = f"{self._key}.container: {self._name} on {platform.node()} cannot {to}"
+                raise PhaseError(said, _OTHERS)
+            return program[key]
+
+        start = program["start"].split()
+        words = [self._path, *(w.format(id=self._id, directory=self._directory) for w in start)]
+        is_offline = "network" in isolation.words
+        words += form("offline" if is_offline else "online", "turn off the network").split()
+        if modules := list(isolation.modules):
+            module = form("module", "load modules of images")
+            if program is _APPTAINER:
+                modules = [_MODULES_OF_APPTAINER.get(each, each) for each in modules]
+            words += map(module.format, [",".join(modules)] if "=" in module else modules)
+        mounts = {} if "sees" in program else {**self._mounts, "/tmp": self._private("tmp")}
+        mounts |= self._shared(isolation.volumes, "container.volumes", "rw")
+        for target in sorted(mounts, key=_depth):
+            source, writable = mounts[target]
+            is_plain = not set(":;,\"'\\") & set(source + target)
+            mount = form("mount", f"show the path {source}", is_plain)
+            words.append(mount.format(f"{source}:{target}{'' if writable else ':ro'}"))
+        if image.startswith(_PATHS):
+            given = form("file", "take an image from a file")
+            image = self._existing(image, "container.image")
+        else:
+            given = "{}" if _OTHER_KIND.match(image) else program["name"]
+            image = _DOCKER.sub("", image)
+        return [*words, *(word.format(image) for word in given.split())]
+
+
+def _depth(path: str) -> list[str]:
+    """Those further up first, because a mount hides what is below it."""
+    return path.split("/")
+
+
+def _first_line(command: Sequence[str]) -> str | None:
+    """The first line that a command prints; None if it fails, or prints nothing."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60.0, check=False
+        )
+        line = done.stdout.decode("utf-8", "replace").strip().partition("\n")[0]
+        return line if done.returncode == 0 and line else None
+    return None

@@ -36,11 +36,10 @@ from snakemake_kochi.phases.run import run_task
 from snakemake_kochi.phases.script import (
     Environment,
     clean_up_on_sigterm,
-    give_repository,
     own_environment,
-    scratch_directory,
     source_variables,
 )
+from snakemake_kochi.phases.workspace import give_repository, scratch_directory
 from snakemake_kochi.project.launchers import chosen
 from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.project.values import parse_assignment

@@ -22,13 +22,17 @@ from snakemake_kochi.errors import GitError, KochiError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
-from snakemake_kochi.phases.record import Output, was_stopped
+from snakemake_kochi.phases.outputs import Output
+from snakemake_kochi.phases.record import was_stopped
 
 _PATIENCE = 30.0  # seconds
 
 
-def keep_result(freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequence[Output]) -> None:
-    """Journal a run's artifacts and record, and commit the journal if that is due.
+def keep_result(
+    freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequence[Output] = ()
+) -> None:
+    """Journal the artifacts and the record of an attempt, and commit the journal if that is due. An
+    attempt that failed has no artifacts.
 
     Raises KochiError for invalid artifacts. If they cannot be journaled or committed now (a full
     disk, a branch that another process holds), the run does not fail, which would lose its
@@ -36,64 +40,31 @@ def keep_result(freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequenc
     files stay only there: files of a project outside of git, and files that are not among the
     record's artifacts.
     """
-    try:
-        _journal_result(freeze, record, outputs)
-    finally:
-        end(freeze.paths, record)
-
-
-def _journal_result(
-    freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequence[Output]
-) -> None:
-    paths, machine = freeze.paths, freeze.machine_name
-    if freeze.snapshot["base"] is None and not _is_repository(freeze.repository):
-        # Or it is one, without a commit, whose .git is missing for a moment.
-        disagree(paths, machine)
-        print(f"kochi: {freeze.directory} is not a git repository: artifacts are only in results/")
-        return
+    paths, machine, is_failure = freeze.paths, freeze.machine_name, record["outcome"] == "failed"
     kept = {artifact["dest"] for artifact in record["artifacts"]}
     files = {each.destination: each.file for each in outputs if each.destination in kept}
-    result = Result(identity=record["identity"], files=files, record=record)
-    try:
-        journal(paths, machine, result, freeze.repository, freeze.large_files)
-    except (OSError, GitError) as error:
-        disagree(paths, machine)
-        print(
-            f"kochi: the result is only in results/ for now: {error}\n"
-            "The next run, or 'kochi artifact sync', commits it from there.",
-            file=sys.stderr,
-        )
-        return
-    _commit_if_due(freeze)
-
-
-def keep_failure(freeze: BatchFreeze, record: Mapping[str, Any]) -> None:
-    """Journal the record of an attempt that failed, and commit the journal if that is due.
-
-    It has no files. If it cannot be journaled or committed now, the log says so: it must not hide
-    why the attempt failed.
-    """
     try:
         if freeze.snapshot["base"] is None and not _is_repository(freeze.repository):
+            # Or it is one, without a commit, whose .git is missing for a moment.
+            disagree(paths, machine)
+            print(f"kochi: {freeze.directory} is no git repository: artifacts are only in results/")
             return
-        journal(freeze.paths, freeze.machine_name, Result(record["identity"], {}, record))
-    except (KochiError, OSError) as error:
-        print(f"kochi: the record of this failed attempt is not kept: {error}", file=sys.stderr)
+        result = Result(record["identity"], files, record)
+        journal(paths, machine, result, freeze.repository, freeze.large_files)
+    except (OSError, GitError) as error:
+        said = f"the record of this failed attempt is not kept: {error}"
+        if not is_failure:
+            disagree(paths, machine)
+            said = f"the result is only in results/ for now: {error}\nThe next run, or "
+            said += "'kochi artifact sync', commits it from there."
+        print(f"kochi: {said}", file=sys.stderr)
         return
     finally:
-        end(freeze.paths, record)
-    # Whoever ends a run waits only some seconds for it.
-    if not was_stopped(record):
-        _commit_if_due(freeze)
-
-
-def _commit_if_due(freeze: BatchFreeze) -> None:
-    paths, machine = freeze.paths, freeze.machine_name
+        end(paths, record)
+    if is_failure and was_stopped(record):
+        return
     if is_commit_due(paths, machine) or not is_commit_promised(paths, machine):
-        with _not_now():
-            from snakemake_kochi.artifacts.committer import commit_in_burst  # loads git
-
-            commit_in_burst(freeze.repository, paths, machine)
+        _commit(freeze.repository, paths, machine)
 
 
 def commit_at_exit(
@@ -139,10 +110,7 @@ def alive(repository: Path, paths: ProjectPaths, machine: str) -> Iterator[None]
             yield
     finally:
         if pending(paths, machine):
-            with _not_now():
-                from snakemake_kochi.artifacts.committer import commit_in_burst  # loads git
-
-                commit_in_burst(repository, paths, machine, _PATIENCE)
+            _commit(repository, paths, machine, _PATIENCE)
 
 
 def commit_journal(
@@ -163,6 +131,13 @@ def commit_journal(
             print(f"kochi: committed {told_missed(count, machine)}", file=sys.stderr)
         if (replaced := take_replaced(paths, machine)) is not None:
             print(f"kochi: {replaced.describe()}", file=sys.stderr)
+
+
+def _commit(repository: Path, paths: ProjectPaths, machine: str, *patience: float) -> None:
+    with _not_now():
+        from snakemake_kochi.artifacts.committer import commit_in_burst  # loads git
+
+        commit_in_burst(repository, paths, machine, *patience)
 
 
 def _is_repository(directory: Path) -> bool:

@@ -1,7 +1,7 @@
 """$KOCHI_LAUNCH of a run: the words that start its tasks on the nodes of its job.
 
 On one node tasks stay on the CPUs of their job, because no launcher knows which these are. On
-several nodes they are bound to cores.
+several nodes, launchers bind them by options of their own.
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ import platform
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import read_file, write_file
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.phases.ending import Usage
 from snakemake_kochi.project.launchers import MPIRUN, NO_LAUNCHER, Launcher, Launchers
 from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.schedulers.launchers import LAUNCHERS, Shape
 
 # Of resources of a point, those that say what a launcher starts.
 SHAPE = ("nodes", "tasks", "tasks_per_node", "cpus_per_task")
-_TASKS = SHAPE[:3]
+_KEYS = {"Cpus_allowed_list": "cpus", "Mems_allowed_list": "memory_nodes"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Placement:
         nothing."""
         found = [f"launcher={self.launcher.text}"] if self.launcher.name else []
         if self.launcher.starts_tasks:
-            found += [f"{n}={self.resources[n]}" for n in _TASKS if n in self.resources]
+            found += [f"{n}={self.resources[n]}" for n in SHAPE[:3] if n in self.resources]
         return found
 
 
@@ -62,21 +61,17 @@ def placement_of(
     )
 
 
-@dataclass(frozen=True)
-class Files:
-    """What a launcher's line names, all without blanks: the nodes, separated by commas, with the
-    number of tasks of each (`slots`), and the host file."""
-
-    nodes: str = "$KOCHI_NODELIST"
-    slots: str = "$KOCHI_NODELIST"
-    host_file: str = "$KOCHI_HOSTFILE"
-
-
-def line_of(launcher: Launcher, shape: Shape, files: Files | None = None) -> str:
-    """The text of $KOCHI_LAUNCH. Without `files`, variables are in their place."""
+def line_of(
+    launcher: Launcher,
+    shape: Shape,
+    nodes: str = "$KOCHI_NODELIST",
+    slots: str = "$KOCHI_NODELIST",
+    host_file: str = "$KOCHI_HOSTFILE",
+) -> str:
+    """The text of $KOCHI_LAUNCH. `nodes`: separated by commas; `slots`: with the number of tasks of
+    each; all without blanks."""
     if not launcher.starts_tasks:
         return ""
-    files = files or Files()
     if launcher.is_template:
         return launcher.filled(
             {
@@ -84,35 +79,28 @@ def line_of(launcher: Launcher, shape: Shape, files: Files | None = None) -> str
                 "nodes": str(shape.nodes),
                 "tasks_per_node": str(shape.tasks_per_node),
                 "cpus_per_task": str(shape.cpus_per_task or 1),
-                "nodelist": files.nodes,
-                "hostfile": files.host_file,
+                "nodelist": nodes,
+                "hostfile": host_file,
             }
         )
-    if launcher.text == MPIRUN:
-        return " ".join(_mpirun(shape, files))
-    return " ".join(LAUNCHERS[launcher.text][0](shape))
-
-
-def _mpirun(shape: Shape, files: Files) -> list[str]:
-    """The words for Open MPI."""
-    words = ["mpirun", "-n", str(shape.tasks)]
+    if launcher.text != MPIRUN:
+        return " ".join(LAUNCHERS[launcher.text][0](shape))
+    hosts, binding = f"localhost:{shape.tasks}", "none"
     by = f"ppr:{shape.tasks_per_node}:node"
-    if shape.nodes == 1:
-        return [*words, "--host", f"localhost:{shape.tasks}", "--map-by", by, "--bind-to", "none"]
-    if shape.cpus_per_task:
-        by += f":PE={shape.cpus_per_task}"
-    return [*words, "--host", files.slots, "--map-by", by, "--bind-to", "core"]
+    if shape.nodes > 1:
+        hosts, binding = slots, "core"
+        by += f":PE={shape.cpus_per_task}" if shape.cpus_per_task else ""
+    return f"mpirun -n {shape.tasks} --host {hosts} --map-by {by} --bind-to {binding}"
 
 
 def shape_of(
-    resources: Mapping[str, int], nodes: int, granted: Sequence[int] = (), cpus_per_task: int = 0
+    resources: Mapping[str, int], nodes: int, granted: Sequence[int] = ()
 ) -> tuple[Shape, list[int]]:
     """What a launcher starts, and the number of tasks on each node.
 
     `resources`: those of the point. `nodes`: how many its job has. `granted`: the tasks on each
     node of the allocation, as far as known; they count if the allocation was requested for this
-    job. `cpus_per_task` is that of the job, 0 if not known. Raises ValueError if the job has too
-    few nodes.
+    job. Raises ValueError if the job has too few nodes.
     """
     wanted = resources.get("nodes", nodes)
     if wanted > nodes:
@@ -126,63 +114,19 @@ def shape_of(
     else:
         tasks = [total // wanted + (index < total % wanted) for index in range(wanted)]
         tasks = [number for number in tasks if number]
-    return (
-        Shape(
-            nodes=len(tasks),
-            tasks=sum(tasks),
-            tasks_per_node=max(tasks),
-            cpus_per_task=resources.get("cpus_per_task", cpus_per_task),
-        ),
-        tasks,
-    )
-
-
-_NOT_FOUND = 127
-_KEYS = {"Cpus_allowed_list": "cpus", "Mems_allowed_list": "memory_nodes"}
-
-
-def _own() -> dict[str, Any]:
-    """What the kernel allows the calling process, and so a script that it starts."""
-    found: dict[str, Any] = {"cpus": None, "memory_nodes": None, "memory_policy": None}
-    with suppress(OSError):
-        for line in read_file("/proc/self/status").decode("utf-8", "replace").splitlines():
-            key, _, value = line.partition(":")
-            if key in _KEYS:
-                found[_KEYS[key]] = value.strip()
-    with suppress(OSError, IndexError), open("/proc/self/numa_maps", "rb", buffering=0) as maps:
-        found["memory_policy"] = maps.read(200).split()[1].decode()
-    return found
+    return Shape(len(tasks), sum(tasks), max(tasks), resources.get("cpus_per_task", 0)), tasks
 
 
 @dataclass(frozen=True)
 class Started:
-    """How a run's script is started. `before`: lines for bash. `variables`: for its environment.
-    `described`: the launcher for the record, if any. `binding`: for the record, what the kernel
-    allows the script. `missing`: what to say without the launcher's program, and
-    `missing_file` is there then."""
+    """How a run's script is started. `variables`: for its environment. `before`: lines for bash.
+    `described`: the launcher for the record, if any. `counts_tasks`: the usage of the script has
+    that of its tasks on this node."""
 
     variables: Mapping[str, str]
     before: str = ""
     described: Mapping[str, Any] | None = None
-    # A script has what its parent has. Reading it there costs the run no time.
-    binding: Mapping[str, Any] = field(default_factory=_own)
-    missing: str = field(default="", repr=False)
-    missing_file: Path = Path()
-    counts_tasks: bool = False
-
-    def check(self, status: int) -> None:
-        """Raise PhaseError if a script that ended with this status could not begin."""
-        if status == _NOT_FOUND and self.missing_file.exists():
-            message, _, hint = self.missing.partition("\n")
-            raise PhaseError(message, hint)
-
-    def own_seconds(self, usage: Usage | None) -> float | None:
-        """The CPU time of the run on this node, from that of the script; None if not known."""
-        # Tasks of a scheduler's launcher are no children of the script, and those of a template
-        # may not be.
-        if usage is None or not (self.described is None or self.counts_tasks):
-            return None
-        return usage.user_seconds + usage.system_seconds
+    counts_tasks: bool = True
 
 
 def start(placement: Placement, machine: str, exclusive: bool, directory: Path) -> Started:
@@ -191,21 +135,20 @@ def start(placement: Placement, machine: str, exclusive: bool, directory: Path) 
     `directory`: private to the run. `exclusive`: the job has its worker to itself. Raises
     PhaseError if it cannot have its tasks.
     """
-    cpus = sorted(os.sched_getaffinity(0))
+    launcher, resources = placement.launcher, placement.resources
     # A job on several nodes has an allocation to itself, also if it is not exclusive otherwise.
-    exclusive = exclusive or placement.resources.get("nodes", 1) > 1
-    hosts = _hosts(exclusive, len(cpus))
+    exclusive = exclusive or resources.get("nodes", 1) > 1
+    hosts = _hosts(exclusive)
     allocation = own_allocation(os.environ)
     granted = allocation.tasks if allocation is not None and exclusive else []
-    launcher = placement.launcher
     try:
-        shape, tasks = shape_of(placement.resources, len(hosts), granted)
+        shape, tasks = shape_of(resources, len(hosts), granted)
     except ValueError as error:
         raise PhaseError(
             f"{error}: {', '.join(hosts)}",
             f"On machine {machine}, correct 'nodes' in the resources of the run.",
         ) from error
-    if not placement.resources and not launcher.starts_tasks:
+    if not resources and not launcher.starts_tasks:
         tasks = list(hosts.values())
     used = dict(zip(hosts, tasks, strict=False))
     host_file = directory / "hosts"
@@ -218,7 +161,14 @@ def start(placement: Placement, machine: str, exclusive: bool, directory: Path) 
     }
     if not launcher.starts_tasks:
         return Started(variables)
-    _check_scheduler(launcher, machine)
+    works_in = LAUNCHERS[launcher.text][1] if launcher.text in LAUNCHERS else None
+    if works_in is not None and (allocation is None or allocation.scheduler != works_in):
+        raise PhaseError(
+            f"the launcher {launcher.text} works in allocations of {works_in}, and this "
+            f"job on {platform.node()} is in none",
+            f"Give machine {machine} another one in kochi.yaml: machines: {machine}: launchers: "
+            f"{{{launcher.text}: mpirun}}; or use 'launcher: auto'.",
+        )
     if len(str(directory).split()) != 1:
         raise PhaseError(
             f"the launcher {launcher.name} cannot be used, because bash splits $KOCHI_LAUNCH at "
@@ -226,16 +176,21 @@ def start(placement: Placement, machine: str, exclusive: bool, directory: Path) 
             "Set KOCHI_ROOT, or kochi_root of the machine, to a directory without blanks.",
         )
     slots = ",".join(f"{host}:{number}" for host, number in used.items())
-    line = line_of(launcher, shape, Files(variables["KOCHI_NODELIST"], slots, str(host_file)))
+    line = line_of(launcher, shape, variables["KOCHI_NODELIST"], slots, str(host_file))
     variables["KOCHI_LAUNCH"] = line
     if allocation is not None:
         variables |= allocation.variables_for(tasks)
     program = line.split()[0]
-    missing = directory / "missing"
+    missing = (
+        f"kochi: the launcher {launcher.name} needs a program {program}, and there is none on "
+        f"{platform.node()}\nHave load_env_script of machine {machine} load it, or give it another "
+        f"launcher in kochi.yaml: machines: {machine}: launchers: {{{launcher.name}: ...}}"
+    )
     return Started(
         variables,
+        # Here, before a script that does not stop at a command that fails.
         f"type -P -- {shlex.quote(program)} > /dev/null || "
-        f"{{ : > {shlex.quote(str(missing))}; exit {_NOT_FOUND}; }}\n",
+        f"{{ printf '%s\\n' {shlex.quote(missing)} >&2; exit 127; }}\n",
         {
             "name": launcher.name,
             "line": line,
@@ -243,37 +198,32 @@ def start(placement: Placement, machine: str, exclusive: bool, directory: Path) 
             "tasks": shape.tasks,
             "cpus_per_task": shape.cpus_per_task or None,
         },
-        missing=f"the launcher {launcher.name} needs a program {program}, and there is none on "
-        f"{platform.node()}\nHave load_env_script of machine {machine} load it, or give it another "
-        f"launcher in kochi.yaml: machines: {machine}: launchers: {{{launcher.name}: ...}}",
-        missing_file=missing,
+        # Tasks of a scheduler's launcher are no children of the script, and those of a template
+        # may not be.
         counts_tasks=launcher.text == MPIRUN,
     )
 
 
-def _check_scheduler(launcher: Launcher, machine: str) -> None:
-    """Raise PhaseError if the launcher works only in allocations of a scheduler, and this job is in
-    none."""
-    known = LAUNCHERS.get(launcher.text)
-    if known is None:
-        return
-    allocation = own_allocation(os.environ)
-    if allocation is None or allocation.scheduler != known[1]:
-        raise PhaseError(
-            f"the launcher {launcher.text} works in allocations of {known[1]}, and this "
-            f"job on {platform.node()} is in none",
-            f"Give machine {machine} another one in kochi.yaml: machines: {machine}: launchers: "
-            f"{{{launcher.text}: mpirun}}; or use 'launcher: auto'.",
-        )
+def binding() -> dict[str, Any]:
+    """What the kernel allows the calling process, and so a script that it starts, for the record:
+    "cpus" and "memory_nodes" as lists of the kernel, "memory_policy"."""
+    found: dict[str, Any] = {"cpus": None, "memory_nodes": None, "memory_policy": None}
+    with suppress(OSError):
+        for line in read_file("/proc/self/status").decode("utf-8", "replace").splitlines():
+            key, _, value = line.partition(":")
+            if key in _KEYS:
+                found[_KEYS[key]] = value.strip()
+    with suppress(OSError, IndexError), open("/proc/self/numa_maps", "rb", buffering=0) as maps:
+        found["memory_policy"] = maps.read(200).split()[1].decode()
+    return found
 
 
-def _hosts(exclusive: bool, cpus: int) -> dict[str, int]:
+def _hosts(exclusive: bool) -> dict[str, int]:
     """The nodes of the job, each with its number of CPUs there; this one first."""
-    here = {platform.node(): cpus}
-    if not exclusive:
-        return here
-    with suppress(KeyError, OSError, ValueError):
-        lines = Path(os.environ["KOCHI_HOSTFILE"]).read_text("utf-8").splitlines()
-        pairs = (line.partition(" slots=")[::2] for line in lines)
-        return {host: int(number) for host, number in pairs} or here
+    here = {platform.node(): len(os.sched_getaffinity(0))}
+    if exclusive:
+        with suppress(KeyError, OSError, ValueError):
+            lines = Path(os.environ["KOCHI_HOSTFILE"]).read_text("utf-8").splitlines()
+            pairs = (line.partition(" slots=")[::2] for line in lines)
+            return {host: int(number) for host, number in pairs} or here
     return here

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,16 @@ from snakemake_kochi.files import read_file
 from snakemake_kochi.project.quiet import ANY, DEFAULTS, Thresholds
 
 _ROOT = Path("/")
-_CPUS = Path("sys/devices/system/cpu")
-_FIRST_CPU = 4096  # bytes of cpuinfo, which has a megabyte on a large node
+_CPUS = "sys/devices/system/cpu"
+_START = 4096  # bytes of cpuinfo, which has a megabyte on a large node, and of stat
+_MODEL = re.compile(r"^(?:model name|cpu|cpu model)\s*:(.*)$", re.IGNORECASE | re.MULTILINE)
+_MEMORY = re.compile(r"^MemTotal:\s+(\d+)", re.MULTILINE)
+_SYSTEM = re.compile(r"^PRETTY_NAME=[\"']*(.*?)[\"']*$", re.MULTILINE)
+_STALLED = re.compile(r"^some .*total=(\d+)")
+_SHORTEST = 1.0  # seconds
+_MOST_PRESSURE = 1.0  # percent of the time in which processes may wait for memory
+# Of the line "cpu" of stat: user, nice, system, irq, softirq, steal.
+_BUSY_COLUMNS = (1, 2, 3, 6, 7, 8)
 
 
 def hardware(root: Path = _ROOT) -> dict[str, Any]:
@@ -32,24 +40,31 @@ def hardware(root: Path = _ROOT) -> dict[str, Any]:
     "architecture", "cpu_model" (text), "sockets", "cores", "threads" (logical CPUs that are
     online), "memory_mb" (MiB of the node, whatever the limit of the job).
     """
-    online = cpus_in(_text(root / _CPUS / "online"))
+    online = cpus_in(_text(f"{root}/{_CPUS}/online"))
+    model = _MODEL.search(_start(f"{root}/proc/cpuinfo"))
+    memory = _MEMORY.search(_text(f"{root}/proc/meminfo") or "")
     return {
         "architecture": platform.machine(),
-        "cpu_model": _cpu_model(root),
+        "cpu_model": (" ".join(model[1].split()) or None) if model else None,
         "sockets": _groups(root, online, "package_cpus_list", "core_siblings_list"),
         "cores": _groups(root, online, "core_cpus_list", "thread_siblings_list"),
         "threads": len(online) or None,
-        "memory_mb": _memory_mb(root),
+        "memory_mb": int(memory[1]) // 1024 if memory else None,
     }
 
 
-def system(load: float | None, root: Path = Path("/")) -> dict[str, Any]:
+def system(load: float | None, root: Path = _ROOT) -> dict[str, Any]:
     """The system of the node: "os", "kernel", "governor", "turbo", and the given "load"."""
+    cpus = f"{root}/{_CPUS}"
+    texts = (_text(f"{root}/{name}") for name in ("etc/os-release", "usr/lib/os-release"))
+    named = next(filter(None, (_SYSTEM.search(text or "") for text in texts)), None)
+    no_turbo, boost = _text(f"{cpus}/intel_pstate/no_turbo"), _text(f"{cpus}/cpufreq/boost")
+    turbo = {"0": True, "1": False}.get(no_turbo or "")
     return {
-        "os": _os(root),
+        "os": (named[1] or None) if named else None,
         "kernel": platform.release(),
-        "governor": _governor(root),
-        "turbo": _turbo(root),
+        "governor": _text(f"{cpus}/cpu{_own_cpus()[0]}/cpufreq/scaling_governor") or None,
+        "turbo": {"0": False, "1": True}.get(boost or "") if turbo is None else turbo,
         "load": load,
     }
 
@@ -62,21 +77,22 @@ def load_now() -> float | None:
         return None
 
 
-def _text(file: Path | str) -> str | None:
+def _own_cpus() -> list[int]:
+    return sorted(os.sched_getaffinity(0))
+
+
+def _text(file: str) -> str | None:
     try:
         return read_file(file).decode("utf-8", "replace").strip()
     except OSError:
         return None
 
 
-def _cpu_model(root: Path) -> str | None:
+def _start(file: str) -> str:
     # Unbuffered: the kernel makes the lines of each CPU when they are read.
-    with suppress(OSError), (root / "proc/cpuinfo").open("rb", buffering=0) as stream:
-        for line in stream.read(_FIRST_CPU).decode("utf-8", "replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip().lower() in ("model name", "cpu", "cpu model"):
-                return " ".join(value.split()) or None
-    return None
+    with suppress(OSError), open(file, "rb", buffering=0) as stream:
+        return stream.read(_START).decode("utf-8", "replace")
+    return ""
 
 
 def _groups(root: Path, online: list[int], name: str, older_name: str) -> int | None:
@@ -86,63 +102,14 @@ def _groups(root: Path, online: list[int], name: str, older_name: str) -> int | 
     for cpu in online:
         if cpu in seen:
             continue
-        place = root / _CPUS / f"cpu{cpu}" / "topology"
+        topology = f"{root}/{_CPUS}/cpu{cpu}/topology"
         # Kernels before 5.3 have the older name only.
-        together = cpus_in(_text(place / name) or _text(place / older_name))
+        together = cpus_in(_text(f"{topology}/{name}") or _text(f"{topology}/{older_name}"))
         if cpu not in together:
             return None
         seen.update(together)
         count += 1
     return count or None
-
-
-def _memory_mb(root: Path) -> int | None:
-    for line in (_text(root / "proc/meminfo") or "").splitlines():
-        if line.startswith("MemTotal:"):
-            with suppress(ValueError, IndexError):
-                return int(line.split()[1]) // 1024
-    return None
-
-
-def _os(root: Path) -> str | None:
-    for name in ("etc/os-release", "usr/lib/os-release"):
-        for line in (_text(f"{root}/{name}") or "").splitlines():
-            if line.startswith("PRETTY_NAME="):
-                return line.partition("=")[2].strip("\"'") or None
-    return None
-
-
-def _governor(root: Path) -> str | None:
-    try:
-        cpu = min(os.sched_getaffinity(0))
-    except OSError:
-        return None
-    return _text(f"{root}/{_CPUS}/cpu{cpu}/cpufreq/scaling_governor") or None
-
-
-def _turbo(root: Path) -> bool | None:
-    if (no_turbo := _text(f"{root}/{_CPUS}/intel_pstate/no_turbo")) in ("0", "1"):
-        return no_turbo == "0"
-    boost = _text(f"{root}/{_CPUS}/cpufreq/boost")
-    return boost == "1" if boost in ("0", "1") else None
-
-
-_SHORTEST = 1.0  # seconds
-_MOST_PRESSURE = 1.0  # percent of the time in which processes may wait for memory
-_FIRST_LINE = 4096  # bytes of /proc/stat that have its line "cpu"
-# Of that line: user, nice, system, irq, softirq, steal.
-_BUSY_COLUMNS = (1, 2, 3, 6, 7, 8)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A moment on a node. `busy`: CPU seconds of all processes since the boot. `throttled`: times
-    since the boot. `stalled`: seconds since the boot in which a process waited for memory."""
-
-    moment: float
-    busy: float | None
-    throttled: int | None
-    stalled: float | None
 
 
 class Noise:
@@ -152,12 +119,10 @@ class Noise:
     """
 
     def __init__(
-        self, root: Path = Path("/"), count_jobs: Callable[[], int | None] = lambda: None
+        self, root: Path = _ROOT, count_jobs: Callable[[], int | None] = lambda: None
     ) -> None:
-        self._root = root
-        self._count_jobs = count_jobs
-        self._jobs = count_jobs()
-        self._before = _read(root)
+        self._root, self._count_jobs = root, count_jobs
+        self._jobs, self._before = count_jobs(), _read(root)
 
     def found(
         self, own_seconds: float | None, system: Mapping[str, Any], thresholds: Thresholds
@@ -166,44 +131,56 @@ class Noise:
 
         `own_seconds`: the CPU time of the run, None if not known. `system`: see `node.system`.
         """
-        seen = _between(self._before, _read(self._root), own_seconds)
-        jobs = self._count_jobs()
-        known = None if jobs is None or self._jobs is None else max(jobs, self._jobs)
-        seen["other_jobs"] = known
-        limit = {**DEFAULTS, **thresholds}["load"]
-        seen["load_limit"] = None if limit == ANY else limit
-        return {"warnings": list(_warnings({**seen, **system}, thresholds)), **seen}
-
-
-def _read(root: Path) -> Reading:
-    return Reading(time.monotonic(), _busy(root), _throttled(root), _stalled(root))
-
-
-def _between(before: Reading, after: Reading, own: float | None) -> dict[str, Any]:
-    seconds = after.moment - before.moment
-    used_beside = load = pressure = None
-    if own is not None and before.busy is not None and after.busy is not None:
+        after = _read(self._root)
+        since = {
+            key: after[key] - before if before is not None and after[key] is not None else None
+            for key, before in self._before.items()
+        }
+        seconds = since["moment"] or 0.0
+        busy = None if own_seconds is None else since["busy"]
         # Below 0 by up to a tick: in a sum of many these errors vanish.
-        used_beside = round(after.busy - before.busy - own, 3)
-    if seconds >= _SHORTEST:
-        if used_beside is not None:
-            load = round(max(0.0, used_beside) / seconds, 2)
-        if before.stalled is not None and after.stalled is not None:
-            pressure = round(100 * (after.stalled - before.stalled) / seconds, 1)
-    throttled = None
-    if before.throttled is not None and after.throttled is not None:
-        throttled = after.throttled - before.throttled
+        beside = None if busy is None else round(busy - (own_seconds or 0.0), 3)
+        is_long, stalled = seconds >= _SHORTEST, since["stalled"]
+        jobs, limits = self._count_jobs(), {**DEFAULTS, **thresholds}
+        seen = {
+            "other_cpus": (
+                round(max(0.0, beside) / seconds, 2) if is_long and beside is not None else None
+            ),
+            "other_cpu_seconds": beside,
+            "memory_pressure": (
+                round(100 * stalled / seconds, 1) if is_long and stalled is not None else None
+            ),
+            "throttled": since["throttled"],
+            "other_jobs": None if jobs is None or self._jobs is None else max(jobs, self._jobs),
+            "load_limit": None if limits["load"] == ANY else limits["load"],
+        }
+        return {"warnings": list(_warnings({**seen, **system}, limits)), **seen}
+
+
+def _read(root: Path) -> dict[str, Any]:
+    """A moment on a node. Since its boot: "busy", CPU seconds of all processes; "throttled", times;
+    "stalled", seconds in which a process waited for memory."""
+    busy = throttled = None
+    with suppress(ValueError, IndexError):
+        words = _start(f"{root}/proc/stat").partition("\n")[0].split()
+        busy = sum(int(words[column]) for column in _BUSY_COLUMNS) / os.sysconf("SC_CLK_TCK")
+    stalled = _STALLED.search(_text(f"{root}/proc/pressure/memory") or "")
+    with suppress(TypeError, ValueError):  # the kernel tells it of all CPUs or of none
+        for cpu in _own_cpus():
+            for name in ("core_throttle_count", "package_throttle_count"):
+                text = _text(f"{root}/{_CPUS}/cpu{cpu}/thermal_throttle/{name}")
+                throttled = (throttled or 0) + int(text)  # type: ignore[arg-type]
     return {
-        "other_cpus": load,
-        "other_cpu_seconds": used_beside,
-        "memory_pressure": pressure,
+        "moment": time.monotonic(),
+        "busy": busy,
         "throttled": throttled,
+        "stalled": int(stalled[1]) / 1e6 if stalled else None,
     }
 
 
-def _warnings(seen: Mapping[str, Any], given: Thresholds) -> Iterator[str]:
+def _warnings(seen: Mapping[str, Any], limits: Thresholds) -> Iterator[str]:
     """Each begins with what it is about: the key of its threshold, if there is one."""
-    load, governor = (({**DEFAULTS, **given})[key] for key in ("load", "governor"))
+    load, governor = limits["load"], limits["governor"]
     used, pressure, throttled = (seen[n] for n in ("other_cpus", "memory_pressure", "throttled"))
     if isinstance(load, int | float) and used is not None and used > load:
         jobs = seen["other_jobs"]
@@ -215,34 +192,3 @@ def _warnings(seen: Mapping[str, Any], given: Thresholds) -> Iterator[str]:
         yield f"throttled: CPUs were throttled {throttled} times during the run"
     if seen["governor"] is not None and governor not in (ANY, seen["governor"]):
         yield f"governor: {seen['governor']}"
-
-
-def _busy(root: Path) -> float | None:
-    with (
-        suppress(OSError, ValueError, IndexError),
-        open(f"{root}/proc/stat", "rb", buffering=0) as stream,
-    ):
-        words = stream.read(_FIRST_LINE).partition(b"\n")[0].split()
-        return sum(int(words[column]) for column in _BUSY_COLUMNS) / os.sysconf("SC_CLK_TCK")
-    return None
-
-
-def _throttled(root: Path) -> int | None:
-    """How often the cores of this process's CPUs, and the chips, were throttled."""
-    total = None
-    for cpu in os.sched_getaffinity(0):
-        place = f"{root}/{_CPUS}/cpu{cpu}/thermal_throttle"
-        for name in ("core_throttle_count", "package_throttle_count"):
-            try:
-                total = (total or 0) + int(read_file(f"{place}/{name}"))
-            except (OSError, ValueError):
-                return total  # the kernel tells it of all CPUs or of none
-    return total
-
-
-def _stalled(root: Path) -> float | None:
-    with suppress(OSError, ValueError):
-        # some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS
-        first = read_file(f"{root}/proc/pressure/memory").partition(b"\n")[0]
-        return int(first.rpartition(b"total=")[2]) / 1e6
-    return None

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -19,33 +18,17 @@ from snakemake_kochi.artifacts.attempts import earlier_attempts
 from snakemake_kochi.artifacts.record import RECORD_VERSION, new_identity
 from snakemake_kochi.confidential import without_secrets
 from snakemake_kochi.errors import STOPPED, DamagedFileError
-from snakemake_kochi.files import blocks_of, random_word, read_json
-from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.files import random_word, read_json
 from snakemake_kochi.paths import BuildPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
-from snakemake_kochi.phases.ending import Ended
 from snakemake_kochi.phases.launcher import NO_PLACEMENT, Placement
-from snakemake_kochi.phases.node import hardware, system
+from snakemake_kochi.phases.node import hardware, load_now, system
 from snakemake_kochi.phases.products import BUILD_VERSION, MANIFEST_VERSION, Build, Install
-from snakemake_kochi.phases.script import Stopwatch
+from snakemake_kochi.phases.script import Ended, Stopwatch
 from snakemake_kochi.project.grid import Phase
 from snakemake_kochi.schedulers.environment import own_allocation
 
 _LONGEST_LINE = 500  # characters
-
-
-@dataclass(frozen=True)
-class Output:
-    """An artifact of a point and its file.
-
-    `source` is a path in the workspace, for type "file"; `destination` is the path below the
-    machine's directory in the artifact branch.
-    """
-
-    type: str
-    destination: str
-    source: str | None
-    file: Path
 
 
 @dataclass(frozen=True)
@@ -54,9 +37,8 @@ class Task:
     KOCHI_PARAM_<NAME> -> value).
 
     `batch` is empty for a job outside of any batch, and so is `identity` (see `run_identity`).
-    `rerun_of`: the identity of the record that a rerun repeats. `resources`: the numbers among the
-    resources with which it was submitted, if its experiment has any. `timeout`: seconds for its
-    script. `placement`: how it starts tasks.
+    `rerun_of`: the identity of the record that a rerun repeats. `timeout`: seconds for its script.
+    `placement`: how it starts tasks.
     """
 
     name: str
@@ -66,22 +48,8 @@ class Task:
     variables: Mapping[str, str]
     identity: str = ""
     rerun_of: str = ""
-    resources: Mapping[str, int] = FrozenDict()
     timeout: float | None = None
     placement: Placement = NO_PLACEMENT
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What was seen of the run script. `environment`: variables, see `variables.py`. `binding`: see
-    `tasks.py`. `noise`: see `noise.py`. `load`: that of the node when it began."""
-
-    watch: Stopwatch
-    ended: Ended
-    environment: Mapping[str, str]
-    binding: Mapping[str, Any]
-    noise: Mapping[str, Any] | None = None
-    load: float | None = None
 
 
 def make_record(
@@ -91,19 +59,21 @@ def make_record(
     installs: Sequence[Install],
     variables: Mapping[str, str],
     prepared: Build | None,
-    load: float | None,
-    isolation: Mapping[str, Any] | None = None,
-    launcher: Mapping[str, Any] | None = None,
+    isolation: Mapping[str, Any] | None,
+    launcher: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """The record of an attempt whose run script begins now; `complete` adds how it ended.
+    """The record of an attempt whose run script begins now: of one that is killed, it stays so.
 
     `variables` are those that tell the job of itself, `prepared` is what the `prepare` script of
-    its batch has made, `load` is that of the node, `isolation` what `Container.record` tells,
-    `launcher` what `Started` does.
+    its batch has made, `isolation` what `Container.record` tells, `launcher` what `Started` does.
     """
     started = datetime.now(UTC)
     label = f"{freeze.experiment}.{task.batch or 'single'}"
     allocation = own_allocation(os.environ)
+    told = {name: variables[f"KOCHI_{name.upper()}"] for name in ("queue", "attempt")}
+    told["job"] = variables["KOCHI_JOB_ID"]
+    earlier = (told["queue"], told["job"], told["attempt"])
+    place = freeze.paths.build(freeze.machine_name, build.digest)
     return {
         "version": RECORD_VERSION,
         "identity": new_identity(label, started, random_word(6)),
@@ -123,23 +93,14 @@ def make_record(
         "machine": freeze.machine_name,
         "node": platform.node(),
         "worker": variables["KOCHI_WORKER_ID"],
-        "queue": variables["KOCHI_QUEUE"],
-        "job": variables["KOCHI_JOB_ID"],
-        "attempt": variables["KOCHI_ATTEMPT"],
+        **told,
         "nonce": variables["KOCHI_ATTEMPT_NONCE"],
         "runner": variables["KOCHI_RUNNER"],
-        "earlier_attempts": earlier_attempts(
-            freeze.paths.machine(freeze.machine_name),
-            variables["KOCHI_QUEUE"],
-            variables["KOCHI_JOB_ID"],
-            variables["KOCHI_ATTEMPT"],
-        ),
+        "earlier_attempts": earlier_attempts(freeze.paths.machine(freeze.machine_name), *earlier),
         "cpus": os.environ.get("KOCHI_CPUS"),
-        "allocation": None
-        if allocation is None
-        else {"scheduler": allocation.scheduler, "id": allocation.id},
+        "allocation": allocation and {"scheduler": allocation.scheduler, "id": allocation.id},
         "hardware": hardware(),
-        "system": system(load),
+        "system": system(load_now()),
         "facts": {},
         "environment": {},
         "usage": None,
@@ -151,13 +112,8 @@ def make_record(
         "isolation": isolation,
         "recipes": [_recipe(freeze, install) for install in installs],
         "build": build.digest,
-        "built": _made(
-            freeze.paths.build(freeze.machine_name, build.digest).manifest,
-            freeze.paths.build(freeze.machine_name, build.digest).log,
-            BUILD_VERSION,
-            ("sources",),
-        ),
-        **({"preparation": _preparation(prepared)} if prepared else {}),
+        "built": _made(place.manifest, BUILD_VERSION, place.log, "sources"),
+        **({"preparation": {"prepare": _prepared(prepared)}} if prepared else {}),
         "run": task.identity,
         "started": started.isoformat(),
         "ended": started.isoformat(),
@@ -168,33 +124,24 @@ def make_record(
     }
 
 
-def complete(record: Mapping[str, Any], measured: Measured) -> dict[str, Any]:
-    """The record of an attempt whose script has ended, as that of a success without artifacts."""
-    whole = max(0.0, measured.watch.seconds - measured.ended.pipeline_seconds)
-    loading = measured.ended.environment_seconds
+def times_of(watch: Stopwatch, ended: Ended) -> dict[str, Any]:
+    """The keys about when a script ran, without its environment and the rest of its pipeline."""
+    whole = max(0.0, watch.seconds - ended.pipeline_seconds)
     # The clock may have been set meanwhile.
-    loading = min(loading, whole)
-    started = datetime.fromtimestamp(measured.watch.started + loading, UTC)
+    loading = min(ended.environment_seconds, whole)
+    started = datetime.fromtimestamp(watch.started + loading, UTC)
     return {
-        **record,
-        "outcome": "success",
-        "environment": dict(measured.environment),
-        "usage": None if measured.ended.usage is None else dict(vars(measured.ended.usage)),
-        "binding": dict(measured.binding),
-        "noise": measured.noise,
-        "system": {**record.get("system", {}), "load": measured.load},
         "started": started.isoformat(),
         "ended": (started + timedelta(seconds=whole - loading)).isoformat(),
         "seconds": round(whole - loading, 6),
         "environment_seconds": round(loading, 6),
-        "exit_status": measured.ended.status,
     }
 
 
 def failed(record: Mapping[str, Any], reason: str, last_lines: Sequence[str]) -> dict[str, Any]:
     """The record of an attempt that has failed, with the last lines that its script printed."""
-    kept = {key: value for key, value in record.items() if key != "output"}
-    return kept | {
+    return {
+        **record,
         "outcome": "failed",
         "reason": reason,
         "last_lines": [each[:_LONGEST_LINE] for each in without_secrets(last_lines)],
@@ -203,25 +150,9 @@ def failed(record: Mapping[str, Any], reason: str, last_lines: Sequence[str]) ->
 
 
 def was_stopped(record: Mapping[str, Any]) -> bool:
-    """Whether the run script ended as after a signal that a worker or a person sends."""
+    """Whether the run script ended as after a signal that a worker or a person sends, who waits
+    only some seconds for the end of the run."""
     return record["exit_status"] in STOPPED
-
-
-def described(output: Output) -> dict[str, Any]:
-    """An artifact as its record describes it.
-
-    With "size" in bytes and "sha256" in hex, except in type "stats", which is the record itself.
-    """
-    found = {"type": output.type, "dest": output.destination, "src": output.source}
-    if output.type == "stats":
-        return found
-    # Not by hashlib.file_digest, which clears a buffer of 256 KiB first.
-    digest, size = hashlib.sha256(), 0
-    with output.file.open("rb", buffering=0) as file:
-        for block in blocks_of(file):
-            digest.update(block)
-            size += len(block)
-    return {**found, "size": size, "sha256": digest.hexdigest()}
 
 
 def _seen_by(phase: Phase, task: Task) -> dict[str, str]:
@@ -233,22 +164,20 @@ def _recipe(freeze: BatchFreeze, install: Install) -> dict[str, Any]:
         freeze.machine_name, install.dependency, install.recipe, install.digest
     )
     frozen = freeze.recipes.get(f"{install.dependency}:{install.recipe}", {})
-    made = _made(place.record, place.log, MANIFEST_VERSION)
-    return asdict(install) | {"script": "", "envs": {}} | dict(frozen) | {"install": made}
+    made = _made(place.record, MANIFEST_VERSION, place.log)
+    return {**asdict(install), "script": "", "envs": {}, **frozen, "install": made}
 
 
-def _preparation(prepared: Build) -> dict[str, Any]:
+def _prepared(prepared: Build) -> dict[str, Any]:
     """What was prepared for a run."""
     place = BuildPaths(prepared.tree.parent)
-    keys = ("digest", "script", "node", "started", "seconds")
-    made = dict.fromkeys(keys) | {"digest": prepared.digest}
-    with suppress(OSError, DamagedFileError, KeyError):
-        found = read_json(place.manifest, BUILD_VERSION)
-        made = {key: found[key] for key in keys}
-    return {"prepare": {**made, "directory": str(place.tree)}}
+    made = dict.fromkeys(("script", "started", "seconds", "node"))
+    found = _made(place.manifest, BUILD_VERSION, place.log, "script") or {}
+    found.pop("log", None)
+    return {"digest": prepared.digest, **made, **found, "directory": str(place.tree)}
 
 
-def _made(file: Path, log: Path, version: int, more: Sequence[str] = ()) -> dict[str, Any] | None:
+def _made(file: Path, version: int, log: Path, *more: str) -> dict[str, Any] | None:
     """When and where an installation or a build was made, from its own record; None without one."""
     with suppress(OSError, DamagedFileError, KeyError):
         made = read_json(file, version)

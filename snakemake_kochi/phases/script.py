@@ -1,50 +1,32 @@
-"""Running a script of the user's: its environment, its output, its private directories.
+"""Running a script of the user's: its environment, its output, its limit of time, its end.
 
-The directories are below KOCHI_ROOT and are deleted afterwards, whatever happens.
+A phase ends its script itself, at the exact time and under any executor. The scheduler and the
+worker, which have the `runtime` of the job, would end the phase, too. What the script has left
+running becomes a child of this process.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
-import re
-import select
 import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
 
-from snakemake_kochi.errors import DamagedFileError, PhaseError
-from snakemake_kochi.files import (
-    copy_small_tree,
-    copy_stream,
-    list_names,
-    make_directory,
-    random_word,
-    read_json,
-    remove_tree,
-    write_file,
-)
-from snakemake_kochi.paths import SUBMODULES
-from snakemake_kochi.phases.ending import (
-    STATUS_OF_TIMEOUT,
-    Ended,
-    Remains,
-    TimeLimit,
-    Usage,
-    running_children,
-)
-from snakemake_kochi.phases.products import Build, Install
-from snakemake_kochi.processes import ProcessIdentity, is_over, node_words
+from snakemake_kochi.files import copy_stream, write_file
+from snakemake_kochi.parent_death import adopt_orphans
+from snakemake_kochi.phases.products import Install
+from snakemake_kochi.processes import ProcessIdentity, all_entries, child_pids, send_signal
 from snakemake_kochi.project.values import environment_name
 from snakemake_kochi.thread_variables import THREAD_VARIABLES
 
@@ -52,37 +34,25 @@ from snakemake_kochi.thread_variables import THREAD_VARIABLES
 # look takes time from the CPUs that a run measures.
 _FOLLOW_SECONDS = 0.05
 _MOST_SECONDS = 1.0
+# Seconds between SIGTERM, upon which a script may write what it has, and SIGKILL.
+GRACE = 5.0
+_GRACE_OF_HOLDER = 1.0
+_PAUSE = 0.02
+STATUS_OF_TIMEOUT = 124  # as of timeout(1): the signal was not sent by a person
 _STOPPING = "set -e -o pipefail"  # of the preamble
 SAVED_THREADS_VARIABLE = "KOCHI_SAVED_THREADS"
 # The number of the main process of Snakemake, for its jobs.
 MAIN_VARIABLE = "KOCHI_MAIN_PROCESS"
-# For our own processes; a Snakemake that a script starts must not inherit them.
-_OWN_VARIABLES = (
-    "KOCHI_FREEZE",
-    "KOCHI_FREEZE_OWNER",
-    "KOCHI_PYTHON",
-    SAVED_THREADS_VARIABLE,
-    MAIN_VARIABLE,
+_NOT_FOR_SCRIPTS = (
+    # For our own processes; a Snakemake that a script starts must not inherit them.
+    *("KOCHI_FREEZE", "KOCHI_FREEZE_OWNER", "KOCHI_PYTHON", SAVED_THREADS_VARIABLE, MAIN_VARIABLE),
+    # Set by a hook or an alias in which snakemake was started: git in a script would work on the
+    # user's repository instead of the script's own directory.
+    *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_DIR", "GIT_INDEX_FILE"),
+    *("GIT_NAMESPACE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_WORK_TREE"),
 )
-
-
-# Set by a hook or an alias in which snakemake was started: git in a script would work on the user's
-# repository instead of the script's own directory.
-_FOREIGN_VARIABLES = (
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_COMMON_DIR",
-    "GIT_DIR",
-    "GIT_INDEX_FILE",
-    "GIT_NAMESPACE",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_PREFIX",
-    "GIT_WORK_TREE",
-)
-# of a private directory: the process that made it, a random number, and the builds that it uses
-_SCRATCH_NAME = re.compile(
-    r"(?P<host>[0-9a-f]{8})-(?P<boot>[0-9a-f]{8})-(?P<namespace>[0-9a-f]+)"
-    r"-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{8}(?P<builds>(?:\.[^.]+)*)"
-)
+# Processes that a script left to this one, by number.
+_left: set[int] = set()
 
 
 @dataclass(frozen=True)
@@ -98,6 +68,11 @@ class Environment:
     installs: Sequence[Install]
     variables: Mapping[str, str]
     is_whole: bool = False
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a script finds other variables than its process was given."""
+        return bool(self.load_environment or self.installs)
 
     def of_process(self) -> dict[str, str]:
         """The environment of the process that executes the preamble."""
@@ -125,6 +100,67 @@ def source_variables(base: str | None, dirty: bool) -> dict[str, str]:
     return {"KOCHI_COMMIT": base or "", "KOCHI_DIRTY": "true" if dirty else "false"}
 
 
+def saved_threads() -> str:
+    """The numbers of threads given to this process, as JSON, to pass them around Snakemake to a
+    phase in $KOCHI_SAVED_THREADS."""
+    return json.dumps({n: os.environ[n] for n in THREAD_VARIABLES if n in os.environ})
+
+
+def own_environment() -> dict[str, str]:
+    """The environment of this process without the variables of Snakemake and ours."""
+    variables = dict(os.environ)
+    saved = variables.get(SAVED_THREADS_VARIABLE)
+    for name in _NOT_FOR_SCRIPTS:
+        variables.pop(name, None)
+    # Otherwise a benchmark with OpenMP would run with as many threads as its rule has, one.
+    if saved is not None:
+        for name in THREAD_VARIABLES:
+            variables.pop(name, None)
+        variables |= json.loads(saved)
+    return variables
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a script ended. `status`: its exit status, 128 + n after signal n. `timeout`: the seconds
+    after which it was ended, if it was. `unfinished`: which processes of its pipeline did not end,
+    if so. `environment_seconds`: how long the environment was loaded before the script began,
+    `pipeline_seconds`: how long the rest of its pipeline was waited for.
+
+    `usage`: what its processes took, without those for which no process waited; None if they were
+    those of another program. Seconds of CPU time, "peak_memory_mb" of the largest single process in
+    MiB, "major_faults" (page faults that read from a disk), and switches of context.
+    """
+
+    status: int
+    usage: Mapping[str, float] | None
+    timeout: float | None = None
+    unfinished: str = ""
+    environment_seconds: float = 0.0
+    pipeline_seconds: float = 0.0
+
+    @property
+    def has_failed(self) -> bool:
+        return self.status != 0 or self.timeout is not None or bool(self.unfinished)
+
+    @property
+    def how(self) -> str:
+        """How a script ended that has failed, as the rest of a sentence about it."""
+        if self.timeout is not None:
+            return f"ran for longer than its timeout of {self.timeout:g} s"
+        if self.unfinished:
+            return f"left processes that do not end: {self.unfinished}"
+        said = f"ended with exit status {self.status}"
+        with suppress(ValueError):
+            said += f", as after {signal.Signals(self.status - 128).name}"
+        return said
+
+    def reason(self, script: str) -> str:
+        """Why a phase failed whose script (`the run script`) ended so, for a list of failures."""
+        is_timeout = self.timeout is not None or self.unfinished
+        return f"{'timeout: ' if is_timeout else ''}{script} {self.how}"
+
+
 def run_script(
     script: str,
     name: str,
@@ -147,24 +183,46 @@ def run_script(
     seconds the script is ended. What the pipeline of a successful script still writes is waited
     for, and so is every process that writes to one of the `files`.
     """
-    is_loaded = environment.load_environment or environment.installs
-    preamble = scratch / "environment.sh" if is_loaded else None
-    body = scratch / f"{name}.sh"
-    if preamble is not None:
+    preamble = scratch / "environment.sh"
+    body, first = scratch / f"{name}.sh", _STOPPING
+    if environment.is_loaded:
+        write_file(preamble, environment.preamble().encode("utf-8", "surrogateescape"))
+        # Sourced, not appended: bash then reports the user's script with its own line numbers.
+        first = f". {shlex.quote(str(preamble))}"
         before += _noting_start(preamble)
         Path(f"{preamble}.end").unlink(missing_ok=True)  # of an earlier script in this directory
-        write_file(preamble, environment.preamble().encode("utf-8", "surrogateescape"))
     write_file(body, f"{script}\n".encode("utf-8", "surrogateescape"))
-    # Sourced, not appended: bash then reports the user's script with its own line numbers.
-    first = _STOPPING if preamble is None else f". {shlex.quote(str(preamble))}"
     lines = f"{first}\n{before}{mode_of(strict)}\n. {shlex.quote(str(body))}\n"
     # $0 is the user's script. Without --norc, a bash with -c may read ~/.bashrc where SSH_CLIENT is
     # set and SHLVL is not.
     command = [*wrapper, "bash", "--norc", "-c", lines, str(body)]
     variables = environment.of_process()
     began = time.time()
-    ended = _run(command, directory, variables, output, timeout, files)
-    if preamble is None:
+    with ExitStack() as opened:
+        # To a file and not through a pipe: a background child that keeps the pipe open would delay
+        # the job as long as it lives.
+        writer = None if output is None else opened.enter_context(output.open("wb"))
+        reader = None if output is None else opened.enter_context(output.open("rb"))
+
+        def follow() -> None:
+            if reader is not None:
+                copy_stream(reader, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
+
+        adopt_orphans()
+        processes = _Processes(_children())
+        error = None if output is None else subprocess.STDOUT
+        process = subprocess.Popen(
+            command, cwd=directory, env=variables, stdout=writer, stderr=error
+        )
+        try:
+            logs = [] if output is None else [output]
+            ended = _wait(process, processes, follow, timeout, files, logs)
+        except BaseException:  # Ctrl-C
+            process.kill()
+            process.wait()
+            raise
+    if not environment.is_loaded:
         return ended
     seconds = _seconds_until_start(preamble, began, ended.status == 0)
     return replace(ended, environment_seconds=seconds)
@@ -199,121 +257,160 @@ def mode_of(strict: bool) -> str:
     return "set -euo pipefail" if strict else "set +e +o pipefail"
 
 
-def saved_threads() -> str:
-    """The numbers of threads given to this process, as JSON, to pass them around Snakemake to a
-    phase in $KOCHI_SAVED_THREADS."""
-    return json.dumps({n: os.environ[n] for n in THREAD_VARIABLES if n in os.environ})
-
-
-def own_environment() -> dict[str, str]:
-    """The environment of this process without the variables of Snakemake and ours."""
-    variables = dict(os.environ)
-    saved = variables.get(SAVED_THREADS_VARIABLE)
-    for name in (*_OWN_VARIABLES, *_FOREIGN_VARIABLES):
-        variables.pop(name, None)
-    # Otherwise a benchmark with OpenMP would run with as many threads as its rule has, one.
-    if saved is not None:
-        for name in THREAD_VARIABLES:
-            variables.pop(name, None)
-        variables |= json.loads(saved)
-    return variables
-
-
-def _run(
-    command: Sequence[str],
-    directory: Path,
-    variables: Mapping[str, str],
-    output: Path | None,
-    timeout: float | None,
-    files: Sequence[Path],
-) -> Ended:
-    remains = Remains(files, () if output is None else (output,))
-    with ExitStack() as opened:
-        # To a file and not through a pipe: a background child that keeps the pipe open would delay
-        # the job as long as it lives.
-        writer = None if output is None else opened.enter_context(output.open("wb"))
-        reader = None if output is None else opened.enter_context(output.open("rb"))
-        error = None if output is None else subprocess.STDOUT
-        process = subprocess.Popen(
-            command, cwd=directory, env=variables, stdout=writer, stderr=error
-        )
-        try:
-            return _wait(process, lambda: _copy(reader), timeout, remains)
-        except BaseException:  # Ctrl-C
-            process.kill()
-            process.wait()
-            raise
-
-
 def _wait(
     process: subprocess.Popen[bytes],
+    processes: _Processes,
     follow: Callable[[], None],
     timeout: float | None,
-    remains: Remains,
+    files: Iterable[Path],
+    logs: Iterable[Path],
 ) -> Ended:
-    """Wait for a process; call `follow` from time to time and at its end."""
-    limit = TimeLimit(process.pid, timeout)
-    pause = _FOLLOW_SECONDS
-    # Not Popen.wait: it does not tell the usage, and would notice the end up to 50 ms late.
-    with watch_end(process.pid) as has_ended:
-        while not has_ended(min(pause, limit.seconds_left)):
-            follow()
-            limit.look()
-            pause = _FOLLOW_SECONDS if limit.is_over else min(2 * pause, _MOST_SECONDS)
-    limit.finish()
+    """Wait for a script; call `follow` from time to time and at its end."""
+    ends_at = math.inf if timeout is None else time.monotonic() + timeout
+    pause, has_ended, is_over = _FOLLOW_SECONDS, watched(process.pid), False
+    while not has_ended.wait(max(0.0, min(pause, ends_at - time.monotonic()))):
+        follow()
+        if is_over := time.monotonic() >= ends_at:
+            processes.end(lambda: processes.of(process.pid), GRACE, follow)
+            break
+        pause = min(2 * pause, _MOST_SECONDS)
+    # Not Popen.wait: it does not tell the usage.
     _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    is_success = process.returncode == 0 and not limit.is_over
-    ended = time.monotonic()
-    unfinished = remains.wait(is_success, limit.ends_at, follow)
-    waited = time.monotonic() - ended
+    code = process.returncode = os.waitstatus_to_exitcode(status)
+    began, unfinished = time.monotonic(), ""
+    if left := processes.reap():
+        if code == 0 and not is_over:
+            paths = (list(map(str, files)), list(map(str, logs)))
+            unfinished = processes.wait_for_pipeline(left, *paths, ends_at, follow)
+        processes.leave()
     follow()
-    usage = Usage(
-        user_seconds=round(used.ru_utime, 6),
-        system_seconds=round(used.ru_stime, 6),
-        peak_memory_mb=-(-used.ru_maxrss // 1024),
-        major_faults=used.ru_majflt,
-        voluntary_switches=used.ru_nvcsw,
-        involuntary_switches=used.ru_nivcsw,
+    usage = {
+        "user_seconds": round(used.ru_utime, 6),
+        "system_seconds": round(used.ru_stime, 6),
+        # The kernel counts at least the memory of the process that started the script.
+        "peak_memory_mb": -(-used.ru_maxrss // 1024),
+        "major_faults": used.ru_majflt,
+        "voluntary_switches": used.ru_nvcsw,
+        "involuntary_switches": used.ru_nivcsw,
+    }
+    status = STATUS_OF_TIMEOUT if unfinished else code if code >= 0 else 128 - code
+    return Ended(
+        *(status, usage, timeout if is_over else None, unfinished),
+        pipeline_seconds=time.monotonic() - began,
     )
-    code = process.returncode
-    status = code if code >= 0 else 128 - code
-    if unfinished:
-        return Ended(STATUS_OF_TIMEOUT, usage, unfinished=unfinished, pipeline_seconds=waited)
-    limit_over = timeout if limit.is_over else None
-    return Ended(status, usage, limit_over, pipeline_seconds=waited)
 
 
-@contextmanager
-def watch_end(pid: int) -> Iterator[Callable[[float], bool]]:
-    """A function that waits so many seconds for the end of a child, and returns whether it has
-    ended."""
+def watched(pid: int) -> threading.Event:
+    """An event that is set when a child has ended.
+
+    By a thread that sleeps, and no polls: they would take time from the CPUs of the child. A kernel
+    before 5.3 has no descriptors of processes.
+    """
+    ended = threading.Event()
+
+    def wait() -> None:
+        with suppress(ChildProcessError):  # reaped: it was killed
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return ended
+
+
+@dataclass(frozen=True)
+class _Processes:
+    """The processes that a script starts. `_before`: the children that this process had before."""
+
+    _before: set[int] = field(default_factory=set)
+
+    def of(self, *roots: int) -> list[ProcessIdentity]:
+        """The living ones of these children, of those that were left to this process, and of all
+        that descend from them. The `roots` come first, then the oldest: else a script might wait
+        for a child that was told to end before it, and go on as if the child had ended by itself.
+        """
+        entries = [entry for entry in all_entries() if entry.state not in "ZX"]
+        known = {*roots, *(_children() - self._before)}
+        while more := {e.pid for e in entries if e.parent in known} - known:
+            known |= more
+        found = [ProcessIdentity(e.pid, e.start) for e in entries if e.pid in known]
+        return sorted(found, key=lambda each: (each.pid not in roots, each.start))
+
+    def reap(self) -> list[ProcessIdentity]:
+        """The living processes that the script left; reaps the dead ones. Without the script."""
+        if not (orphans := _children() - self._before):
+            return []
+        for pid in orphans:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        return self.of()
+
+    def leave(self) -> None:
+        """They may go on."""
+        _left.update(_children() - self._before)
+
+    def end(
+        self, find: Callable[[], list[ProcessIdentity]], grace: float, meanwhile: Callable[[], None]
+    ) -> None:
+        """End the processes that are found, again and again: a script may start others while it
+        ends. SIGKILL after so many seconds. One that hangs in the kernel is left."""
+        began = time.monotonic()
+        send_signal(find(), signal.SIGTERM)
+        while (alive := find()) and (seconds := time.monotonic() - began) < grace + GRACE:
+            if seconds >= grace:
+                send_signal(alive, signal.SIGKILL)
+            time.sleep(_PAUSE)
+            meanwhile()
+
+    def wait_for_pipeline(
+        self,
+        left: list[ProcessIdentity],
+        files: list[str],
+        logs: list[str],
+        ends_at: float,
+        follow: Callable[[], None],
+    ) -> str:
+        """Wait for what the script's pipeline still writes; returns why not all of it was written,
+        or "". All other processes stay, but for those that only hold what the script prints."""
+        # Imported here: few scripts leave a process.
+        from snakemake_kochi.own_pipeline import OwnPipeline
+
+        limit = None if ends_at == math.inf else ends_at
+        pipeline = OwnPipeline(files, logs, min(each.start for each in left), limit, _say)
+        ended: set[ProcessIdentity] = set()
+
+        def end(these: Iterable[ProcessIdentity]) -> None:
+            wanted = set(these)
+            self.end(lambda: [p for p in self.reap() if p in wanted], _GRACE_OF_HOLDER, follow)
+
+        while left:
+            everything = pipeline.look(left)
+            if pipeline.failure:
+                end(everything)
+                return pipeline.failure
+            # What reads from one that held the log may be one of the pipeline afterwards.
+            held = set(pipeline.held) - ended
+            if not pipeline.is_waiting and not held:
+                break
+            if held:
+                end(held)
+            ended |= held
+            time.sleep(max(0.0, pipeline.due - time.monotonic()))
+            follow()
+            left = self.reap()
+        return ""
+
+
+def _say(text: str) -> None:
+    print(f"kochi: {text}", file=sys.stderr, flush=True)
+
+
+def _children() -> set[int]:
+    # One call where there is none, as after most scripts.
     try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:  # a kernel before 5.3, or a container that forbids it
-        # A thread that sleeps, and no polls: they would take time from the CPUs of the child.
-        ended = threading.Event()
-
-        def wait() -> None:
-            with suppress(ChildProcessError):  # reaped: it was killed
-                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-            ended.set()
-
-        threading.Thread(target=wait, daemon=True).start()
-        yield ended.wait
-        return
-    try:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        yield lambda seconds: bool(poll.poll(seconds * 1000))
-    finally:
-        os.close(descriptor)
-
-
-def _copy(reader: IO[bytes] | None) -> None:
-    if reader is not None:
-        copy_stream(reader, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return set()
+    return set(child_pids())
 
 
 def clean_up_on_sigterm(*others: signal.Signals) -> None:
@@ -325,7 +422,7 @@ def clean_up_on_sigterm(*others: signal.Signals) -> None:
     """
 
     def leave(number: int, _: object) -> None:
-        if not running_children():
+        if not _children() - _left:
             sys.exit(128 + number)
 
     for each in (signal.SIGTERM, *others):
@@ -355,111 +452,3 @@ class Stopwatch:
             "started": datetime.fromtimestamp(self.started, UTC).isoformat(),
             "seconds": round(self.seconds, 6),
         }
-
-
-@contextmanager
-def scratch_directory(workspaces: Path, uses: Sequence[Build] = ()) -> Iterator[Path]:
-    """A new empty directory for the calling process, in a directory that is made if necessary.
-
-    Its name identifies its process for good. So the next phase removes what a killed process left,
-    where it can see that process, or after the next boot of that host. It also says which builds
-    the process `uses`, and what `prepare` scripts have made: programs may load libraries from there
-    as long as the directory exists.
-    """
-    parent = make_directory(workspaces)
-    _sweep(parent)
-    own = ProcessIdentity.of(os.getpid())
-    assert own is not None
-    words = (*node_words(), str(own.pid), str(own.start), random_word())
-    name = ".".join(["-".join(words), *(build.digest for build in uses)])
-    directory = make_directory(parent / name)
-    try:
-        yield directory
-    finally:
-        remove_tree(directory)
-
-
-def builds_in_use(workspaces: Path) -> set[str]:
-    """The digests of the builds that living processes use, and of what `prepare` scripts have made
-    for them. Raises OSError if they are not known now."""
-    entries = filter(None, map(_SCRATCH_NAME.fullmatch, list_names(workspaces)))
-    living = (entry for entry in entries if not is_forsaken(entry[0]))
-    return {digest for entry in living for digest in entry["builds"].split(".") if digest}
-
-
-def give_repository(git_directory: str | None, copy: Path) -> None:
-    """Give a copy of the project a `.git` of its own, in which git answers as in the working tree
-    (see `snapshot.keep_repository`), and one to each submodule in it. None: no `.git` at all.
-
-    Raises PhaseError if it cannot be copied, on a full disk for example."""
-    _remove_repository(copy)
-    if git_directory is None:
-        return
-    if not copy_small_tree(Path(git_directory), copy / ".git"):
-        _copy_repository(git_directory, copy / ".git")
-    for path, inner in _submodules(Path(git_directory)).items():
-        if (copy / path).is_dir() and (copy / path).resolve().is_relative_to(copy.resolve()):
-            give_repository(inner, copy / path)
-
-
-def _copy_repository(git_directory: str, target: Path) -> None:
-    # Imported here: the `.git` of most copies is small.
-    import shutil
-
-    try:
-        shutil.copytree(git_directory, target)
-    except shutil.Error as error:  # it lists all files; the first one says what is wrong
-        _, place, why = error.args[0][0]
-        raise PhaseError(f"{place}: {_without_number(why)}") from error
-
-
-def _without_number(said: str) -> str:
-    """The reason in the text of an OSError."""
-    return re.sub(r"^\[Errno \d+\] ([^:]*).*", r"\1", said, flags=re.DOTALL)
-
-
-def _remove_repository(copy: Path) -> None:
-    own = copy / ".git"
-    if not os.path.lexists(own):
-        return  # as in most builds
-    if own.is_symlink() or own.is_file():
-        own.unlink()
-        return
-    for path in _submodules(own):
-        if (copy / path).resolve().is_relative_to(copy.resolve()):
-            _remove_repository(copy / path)
-    remove_tree(own)
-
-
-def _submodules(repository: Path) -> dict[str, str]:
-    """The kept `.git` of each submodule, by its path."""
-    # A script may have done anything to its copy.
-    with suppress(FileNotFoundError, NotADirectoryError, DamagedFileError):
-        return read_json(repository / SUBMODULES)
-    return {}
-
-
-def _sweep(parent: Path) -> None:
-    # The next phase handles what cannot be read or removed now.
-    with suppress(OSError):
-        for entry in list_names(parent):
-            if is_forsaken(entry):
-                remove_tree(parent / entry)
-
-
-def host_of_scratch(entry: str) -> str | None:
-    """The host of the process to which a directory of that name belongs, as `host_key` has it."""
-    found = _SCRATCH_NAME.fullmatch(entry)
-    return None if found is None else found["host"]
-
-
-def is_forsaken(entry: str) -> bool:
-    """Whether no process can be left to which a directory of that name belongs.
-
-    False also where that cannot be known from here.
-    """
-    found = _SCRATCH_NAME.fullmatch(entry)
-    if found is None:
-        return False
-    process = ProcessIdentity(int(found["pid"]), int(found["start"]))
-    return is_over(found.group("host", "boot", "namespace"), process)

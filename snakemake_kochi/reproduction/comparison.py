@@ -27,7 +27,7 @@ from snakemake_kochi.artifacts.content import read_artifacts
 from snakemake_kochi.artifacts.reading import published
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError
 from snakemake_kochi.paths import WorkingPaths
-from snakemake_kochi.phases.printed import own_output_in
+from snakemake_kochi.phases.outputs import own_output_in
 from snakemake_kochi.reproduction.subject import Subject
 
 OutputState = Literal["identical", "metrics", "differs", "missing", "unknown"]

@@ -17,7 +17,7 @@ from snakemake_kochi.artifacts.record import read_record, why_edited
 from snakemake_kochi.errors import ConfigError, DamagedFileError, PhaseError
 from snakemake_kochi.files import answered
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.phases.printed import own_output
+from snakemake_kochi.phases.outputs import own_output
 from snakemake_kochi.project.grid import Grid, Point
 from snakemake_kochi.tables.records import Metrics, RecordedRun, compiled
 from snakemake_kochi.tables.report import (

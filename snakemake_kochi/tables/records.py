@@ -24,7 +24,7 @@ from snakemake_kochi.errors import (
     NameNotFoundError,
     nearest,
 )
-from snakemake_kochi.phases.printed import own_output_in
+from snakemake_kochi.phases.outputs import own_output_in
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import experiment_name, load_experiment

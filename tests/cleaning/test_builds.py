@@ -19,7 +19,7 @@ from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.paths import ProjectPaths, WorkingPaths
 from snakemake_kochi.phases.install import Install
 from snakemake_kochi.phases.products import Build, write_build, write_manifest
-from snakemake_kochi.phases.script import scratch_directory
+from snakemake_kochi.phases.workspace import scratch_directory
 
 RECIPE = ("tool", "fast")
 

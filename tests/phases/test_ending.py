@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from support import wait_until
 
-from snakemake_kochi.phases import ending
-from snakemake_kochi.phases.ending import Ended
-from snakemake_kochi.phases.script import Environment, run_script
+from snakemake_kochi.phases import script as module
+from snakemake_kochi.phases.script import Ended, Environment, run_script
 from snakemake_kochi.processes import ProcessIdentity
 
 STUBBORN = """
@@ -55,10 +54,11 @@ def test_a_script_is_ended_after_its_time_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, status: int, files: list[str]
 ) -> None:
     if status == 137:
-        monkeypatch.setattr(ending, "GRACE", 0.3)
+        monkeypatch.setattr(module, "GRACE", 0.3)
     # However late the script begins here.
     clock = Clock(*(tmp_path / name for name in (*files, "output")))
-    monkeypatch.setattr(ending, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
+    fake = SimpleNamespace(monotonic=clock, sleep=time.sleep, time=time.time)
+    monkeypatch.setattr(module, "time", fake)
     environment, output = Environment("", [], {}), tmp_path / "output"
     began = time.monotonic()
     found = run_script(script, "x", tmp_path, environment, True, tmp_path, output, timeout=0.7)

@@ -88,7 +88,7 @@ def test_a_command_that_fails_hangs_or_prints_much_ends_no_run(
     assert wait_until(
         lambda: (entry := process_entry(left)) is None or entry.state in "ZX", 60, 0.02
     )
-    assert outputs(find(place, {"a": "echo a"}, "exit 1")) == {"a": ("", None)}
+    assert outputs(find(place, {"a": "echo a"}, "exit 1")) == {"a": ("", 1)}
 
 
 def test_commands_are_executed_once_for_each_build_and_environment(

@@ -130,7 +130,7 @@ def test_exit_status_signal_and_usage_are_those_of_the_script(isolated: Isolated
     big = "python3 -c 'import time; x = b\"x\" * (200 << 20); sum(range(4_000_000))'"
     ended, _ = isolated.run(big, FILES)
     assert ended.usage is not None
-    assert ended.usage.peak_memory_mb >= 200 and ended.usage.user_seconds > 0.01
+    assert ended.usage["peak_memory_mb"] >= 200 and ended.usage["user_seconds"] > 0.01
 
 
 def test_what_the_pipeline_of_a_script_still_writes_is_waited_for(isolated: Isolated) -> None:

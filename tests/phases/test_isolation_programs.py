@@ -17,8 +17,8 @@ from support import wait_until, write
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.paths import Root
-from snakemake_kochi.phases.ending import Ended
 from snakemake_kochi.phases.facts import Facts
+from snakemake_kochi.phases.script import Ended
 from snakemake_kochi.project.grid import Isolation
 
 PROGRAMS_OF_IMAGE = ("bash", "cat", "ls", "sleep", "touch")

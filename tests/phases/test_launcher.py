@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from snakemake_kochi.phases.launcher import (
-    Files,
-    Placement,
-    line_of,
-    placement_of,
-    shape_of,
-)
+from snakemake_kochi.phases.launcher import Placement, line_of, placement_of, shape_of
 from snakemake_kochi.project.launchers import Launcher, Launchers
 from snakemake_kochi.schedulers.launchers import Shape
 
@@ -53,8 +47,7 @@ def test_the_line_of_a_launcher_is_known_without_running_it(
 
 
 def test_the_line_on_a_node_names_its_files() -> None:
-    files = Files("a,b", "a:2,b:2", "/hosts")
-    said = line_of(Launcher("x", "mpirun"), TWO, files)
+    said = line_of(Launcher("x", "mpirun"), TWO, "a,b", "a:2,b:2", "/hosts")
     assert said == "mpirun -n 4 --host a:2,b:2 --map-by ppr:2:node:PE=3 --bind-to core"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from support import write
 
-from snakemake_kochi.phases.printed import MOST_OF_BUILD, write_printed
+from snakemake_kochi.phases.outputs import MOST_OF_BUILD, write_printed
 
 
 def printed(tmp_path: Path, log: Path) -> bytes:
