@@ -130,7 +130,7 @@ def _forced(location: Location, recipes: Sequence[Recipe], again: Sequence[str])
 
 def say_locked(location: Location, recipes: Sequence[Recipe], newest: bool = False) -> None:
     """Note the commits of remote recipes in kochi.lock, and say those that are new there."""
-    from snakemake_kochi.phases.commits import LOCK_FILE, lock_commits
+    from snakemake_kochi.phases.sources import LOCK_FILE, lock_commits
 
     project = location.require_project()
     machine = location.machine.name

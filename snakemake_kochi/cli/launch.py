@@ -204,9 +204,9 @@ def leave_files_to_run() -> None:
     """A run that was just launched is about to read the files of a project that another computer
     sent; until then, the end of this process lets nobody send others."""
     if "KOCHI_SENT" in os.environ:
-        from snakemake_kochi.phases.sent import hand_over
+        from snakemake_kochi.phases.freeze import USE_VARIABLE
 
-        hand_over()
+        os.environ.pop(USE_VARIABLE, None)
 
 
 def _profile(location: Location, arguments: Sequence[str]) -> list[str]:

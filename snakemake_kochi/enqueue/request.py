@@ -174,9 +174,8 @@ def _ticket(
 
 def _prepared_ticket(location: Location, request: Request) -> Ticket:
     """A command in an environment of ours, in a copy of the sources or in the current directory."""
-    from snakemake_kochi.phases.freeze import take_freeze
+    from snakemake_kochi.phases.freeze import have_read, take_freeze
     from snakemake_kochi.phases.job import job_command
-    from snakemake_kochi.phases.sent import have_read
 
     project = location.require_project()
     installs = _installs(location, tuple(map(project.requirement, request.dependencies)))
@@ -193,9 +192,8 @@ def _prepared_ticket(location: Location, request: Request) -> Ticket:
 
 
 def _experiment(location: Location, request: Request) -> Prepared:
-    from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
+    from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, have_read, take_freeze
     from snakemake_kochi.phases.job import job_command
-    from snakemake_kochi.phases.sent import have_read
     from snakemake_kochi.project.requirements import requirements_at
     from snakemake_kochi.project.values import parse_assignment
 

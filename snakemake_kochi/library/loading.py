@@ -15,10 +15,15 @@ from snakemake_kochi.library.library import Library
 from snakemake_kochi.library.part import Part
 from snakemake_kochi.library.run_order import RunOrder
 from snakemake_kochi.location import find_location
-from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze, with_source_from
+from snakemake_kochi.phases.freeze import (
+    Freeze,
+    have_read,
+    load_freeze,
+    take_freeze,
+    with_source_from,
+)
 from snakemake_kochi.phases.keep import commit_at_exit
 from snakemake_kochi.phases.script import MAIN_VARIABLE, SAVED_THREADS_VARIABLE, saved_threads
-from snakemake_kochi.phases.sent import have_read
 from snakemake_kochi.phases.variants import with_variants
 
 FREEZE_VARIABLE = "KOCHI_FREEZE"

@@ -191,8 +191,7 @@ def _keeper(workflow: Any, directory: Path, outputs: Sequence[str]) -> Keeper:
     # Imported here, like all that a dry run and the processes of jobs do not need.
     from snakemake_kochi.library.loading import chosen_machine, freeze_of
     from snakemake_kochi.own_rules.keeper import Keeper
-    from snakemake_kochi.phases.freeze import take_freeze
-    from snakemake_kochi.phases.sent import have_read
+    from snakemake_kochi.phases.freeze import have_read, take_freeze
     from snakemake_kochi.project.checks import check_own_outputs
 
     freeze = freeze_of(workflow) or take_freeze(directory, chosen_machine())

@@ -37,10 +37,6 @@ class InstallPaths:
         return self.directory / "manifest.json"
 
     @property
-    def record(self) -> Path:
-        return self.directory / "record.json"
-
-    @property
     def log(self) -> Path:
         return self.directory / "log"
 

@@ -30,7 +30,7 @@ from snakemake_kochi.phases.products import (
     write_build,
     write_manifest,
 )
-from snakemake_kochi.phases.record import Task
+from snakemake_kochi.phases.record import Attempt, Task
 from snakemake_kochi.phases.run import run_identity, run_task
 from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
 from snakemake_kochi.phases.workspace import CopyError
@@ -133,13 +133,13 @@ def _run(file: Path, options: argparse.Namespace) -> None:
     prepared = read_build(options.prepared) if options.prepared else None
     try:
         try:
-            record = run_task(freeze, task, build, installs, outputs, prepared)
+            record = run_task(Attempt(freeze, task, build, installs, outputs, prepared))
         except CopyError:
             # Finished work needs none; this one was forced to run. Or it was deleted just now:
             # under its lock it is found or made again.
             build = _made(file, options, "build")
             prepared = _made(file, options, "prepare") if prepared else None
-            record = run_task(freeze, task, build, installs, outputs, prepared)
+            record = run_task(Attempt(freeze, task, build, installs, outputs, prepared))
     except PhaseError as error:
         if error.record is not None:
             keep_result(freeze, error.record)

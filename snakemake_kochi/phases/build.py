@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.errors import PhaseError
@@ -60,6 +61,17 @@ def _source_patterns(freeze: Freeze, experiment: Experiment) -> tuple[Sequence[s
     return experiment.sources, ()
 
 
+def code_digest(freeze: Freeze, experiment: Experiment, step: Step) -> str:
+    """A digest of a `prepare` script and of the files that determine it."""
+    files: Sequence[Entry] = ()
+    if step.sources is None:
+        files = source_files(freeze, experiment)
+    elif step.sources:
+        files = select_sources(freeze.entries, step.sources)
+    sources = [(entry.path, entry.object, entry.mode) for entry in files]
+    return digest_of({"script": step.script, "strict": step.strict, "sources": sources})
+
+
 def describe_build(
     freeze: Freeze,
     experiment: Experiment,
@@ -94,24 +106,10 @@ def describe_preparation(
     }
 
 
-def code_digest(freeze: Freeze, experiment: Experiment, step: Step) -> str:
-    """A digest of a `prepare` script and of the files that determine it."""
-    files: Sequence[Entry] = ()
-    if step.sources is None:
-        files = source_files(freeze, experiment)
-    elif step.sources:
-        files = select_sources(freeze.entries, step.sources)
-    sources = [(entry.path, entry.object, entry.mode) for entry in files]
-    return digest_of({"script": step.script, "strict": step.strict, "sources": sources})
-
-
 def _describe_surroundings(
     freeze: Freeze, variables: Mapping[str, str], installs: Sequence[Install]
 ) -> dict[str, object]:
-    """What determines what a script makes, beside the script and the files that it reads.
-
-    `variables`: KOCHI_PARAM_<NAME> -> value.
-    """
+    """What determines what a script makes, beside the script and the files that it reads."""
     return {
         "variables": dict(variables),
         "installs": [install.identity for install in installs],
@@ -134,16 +132,15 @@ def build_experiment(
     """
     description = describe_build(freeze, experiment, phase, variables, installs)
     place = freeze.paths.build(freeze.machine_name, digest_of(description))
+    script = _Script("build", freeze, experiment, phase, place, variables, installs, timeout)
 
     def make() -> dict[str, object]:
-        record = _execute(
-            *(freeze, experiment, "build", phase, place, place.tree, variables, installs, timeout)
-        )
+        record = script.execute(place.tree)
         # A run of another commit may use the same build: it gets its own .git.
         give_repository(None, place.tree)
-        return {"experiment": experiment.file, "snapshot": freeze.snapshot.tree, **record}
+        return {"snapshot": freeze.snapshot.tree, **record}
 
-    return _make_once(freeze, place, description, make)
+    return script.make_once(description, make)
 
 
 def prepare_batch(
@@ -161,99 +158,89 @@ def prepare_batch(
     """
     description = describe_preparation(freeze, experiment, step, variables, installs)
     place = freeze.paths.prepared(freeze.machine_name, digest_of(description))
+    given = {**variables, PREPARED_VARIABLE: str(place.tree)}
+    script = _Script("prepare", freeze, experiment, step, place, given, installs)
 
     def make() -> dict[str, object]:
         make_directory(place.tree)
-        given = {**variables, PREPARED_VARIABLE: str(place.tree)}
-        record = _execute(freeze, experiment, "prepare", step, place, None, given, installs)
-        return {"experiment": experiment.file, "script": step.script, **record}
+        return {"script": step.script, **script.execute(None)}
 
-    return _make_once(freeze, place, description, make)
+    return script.make_once(description, make)
 
 
-def _execute(
-    freeze: Freeze,
-    experiment: Experiment,
-    kind: str,
-    step: Phase | Step,
-    place: BuildPaths,
-    tree: Path | None,
-    variables: Mapping[str, str],
-    installs: Sequence[Install],
-    timeout: float | None = None,
-) -> dict[str, str | float]:
-    """Execute a script in a copy of the snapshot, in `tree` or in a private directory; return when
-    and where."""
-    environment = Environment(
-        freeze.machine.load_env_on_machine,
-        installs,
-        {
-            **source_variables(freeze.snapshot.base, freeze.snapshot.dirty),
-            "KOCHI_MACHINE": freeze.machine_name,
-            **variables,
-        },
-    )
-    wrapper: tuple[str, ...] = ()
-    with scratch_directory(freeze.workspaces) as scratch:
-        directory = tree or scratch / "workspace"
-        materialise(freeze.paths.store, freeze.snapshot.tree, directory)
-        give_repository(freeze.git_directory, directory)
+@dataclass(frozen=True)
+class _Script:
+    """A script that makes something at a place that its digest names."""
+
+    kind: str
+    freeze: Freeze
+    experiment: Experiment
+    step: Phase | Step
+    place: BuildPaths
+    variables: Mapping[str, str]
+    installs: Sequence[Install]
+    timeout: float | None = None
+
+    def make_once(
+        self, description: Mapping[str, object], make: Callable[[], dict[str, object]]
+    ) -> Build:
+        """What the digest of a description names, made unless it exists.
+
+        `make` makes it in the tree of the place, and returns what the manifest has beside the
+        description. Made in its final place: compilers write the path of their working directory
+        into products.
+        """
+        freeze, place, digest = self.freeze, self.place, digest_of(description)
+        locks = find_lock_settings(freeze.root.machine(freeze.machine_name))
+        own = locks.paths.project(freeze.paths.directory).build(digest)
+        with freeze.root.explaining(), locks.hold(own) as lock:
+            if not note_use(place.manifest):
+                shutil.rmtree(place.directory, ignore_errors=True)
+                make_directory(place.directory)
+                record = {**description, "version": BUILD_VERSION, "digest": digest}
+                record |= {"experiment": self.experiment.file, **make()}
+                lock.require()
+                write_last(place.manifest, to_json(record), place.directory)
+        return Build(digest, place.tree)
+
+    def execute(self, tree: Path | None) -> dict[str, str | float]:
+        """Execute it in a copy of the snapshot, in `tree` or in a private directory; return when
+        and where."""
+        freeze, step, log = self.freeze, self.step, self.place.log
+        own = source_variables(freeze.snapshot.base, freeze.snapshot.dirty)
+        own |= {"KOCHI_MACHINE": freeze.machine_name, **self.variables}
+        environment = Environment(freeze.machine.load_env_on_machine, self.installs, own)
+        wrapper: tuple[str, ...] = ()
         container = None
-        if isinstance(step, Phase) and step.isolation is not None:
-            from snakemake_kochi.phases.isolation import Container
+        with scratch_directory(freeze.workspaces) as scratch:
+            directory = tree or scratch / "workspace"
+            materialise(freeze.paths.store, freeze.snapshot.tree, directory)
+            give_repository(freeze.git_directory, directory)
+            if isinstance(step, Phase) and step.isolation is not None:
+                from snakemake_kochi.phases.isolation import Container
 
-            container = Container(
-                step.isolation,
-                freeze.machine.isolation,
-                *(directory, scratch, installs),
-                trees=(),
-                key=f"{experiment.file}: {kind}",
+                place = (directory, scratch, self.installs, (), f"{self.experiment.file}: build")
+                container = Container(step.isolation, freeze.machine.isolation, *place)
+                environment, wrapper = container.around(environment)
+            with Stopwatch() as watch:
+                ended = run_script(
+                    step.script,
+                    f"{self.kind}_{self.experiment.name}",
+                    directory,
+                    environment,
+                    step.strict,
+                    scratch,
+                    output=log,
+                    timeout=self.timeout,
+                    wrapper=wrapper,
+                )
+            if container is not None:
+                container.finish(ended, log)
+        if ended.has_failed:
+            raise PhaseError(
+                f"{self.experiment.file}: the {self.kind} script {ended.how}\n"
+                f"Its output is in {log}",
+                reason=ended.reason(f"the {self.kind} script"),
+                output=last_lines(log, LAST_LINES),
             )
-            environment, wrapper = container.around(environment)
-        with Stopwatch() as watch:
-            ended = run_script(
-                step.script,
-                f"{kind}_{experiment.name}",
-                directory,
-                environment,
-                step.strict,
-                scratch,
-                output=place.log,
-                timeout=timeout,
-                wrapper=wrapper,
-            )
-        if container is not None:
-            container.finish(ended, place.log)
-    if ended.has_failed:
-        raise PhaseError(
-            f"{experiment.file}: the {kind} script {ended.how}\nIts output is in {place.log}",
-            reason=ended.reason(f"the {kind} script"),
-            output=last_lines(place.log, LAST_LINES),
-        )
-    return watch.record
-
-
-def _make_once(
-    freeze: Freeze,
-    place: BuildPaths,
-    description: Mapping[str, object],
-    make: Callable[[], dict[str, object]],
-) -> Build:
-    """A build, or what else the digest of a description names, made unless it exists.
-
-    `make` makes it in the tree of the place, and returns what the manifest has beside the
-    description. Made in its final place: compilers write the path of their working directory into
-    products.
-    """
-    digest = digest_of(description)
-    locks = find_lock_settings(freeze.root.machine(freeze.machine_name))
-    own = locks.paths.project(freeze.paths.directory).build(digest)
-    with freeze.root.explaining(), locks.hold(own) as lock:
-        if note_use(place.manifest):
-            return Build(digest, place.tree)
-        shutil.rmtree(place.directory, ignore_errors=True)
-        make_directory(place.directory)
-        record = {**description, "version": BUILD_VERSION, "digest": digest, **make()}
-        lock.require()
-        write_last(place.manifest, to_json(record), place.directory)
-    return Build(digest, place.tree)
+        return watch.record

@@ -8,11 +8,13 @@ $KOCHI_FREEZE names.
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from snakemake_kochi.errors import (
@@ -33,20 +35,24 @@ from snakemake_kochi.files import (
 )
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.locks import settle_locks
-from snakemake_kochi.paths import ProjectPaths, Root, WorkingPaths
-from snakemake_kochi.phases.commits import locked_sources
+from snakemake_kochi.paths import ProjectPaths, Root, SentPaths, WorkingPaths
 from snakemake_kochi.phases.given import given_in, given_of
-from snakemake_kochi.phases.sent import as_sent
-from snakemake_kochi.phases.sources import SNAKEMAKE_STATE, local_sources, restored_sources
+from snakemake_kochi.phases.sources import (
+    SNAKEMAKE_STATE,
+    local_sources,
+    locked_sources,
+    restored_sources,
+)
 from snakemake_kochi.project.configuration import configuration_file, find_project, load_project
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import ROUNDS, Batch, Recorded
-from snakemake_kochi.project.machines import CommonFile, Machine, common_files
+from snakemake_kochi.project.machines import SENT_VARIABLE, CommonFile, Machine, common_files
 from snakemake_kochi.project.parameters import Given
 from snakemake_kochi.project.points import only_recorded
 from snakemake_kochi.project.recipes import Project, Recipe, Requirement
+from snakemake_kochi.project.sent import sent_note
 from snakemake_kochi.project.shape import is_experiment
 from snakemake_kochi.snapshot import (
     Entry,
@@ -167,18 +173,14 @@ class Freeze:
 
     def at(self, code: str) -> Freeze:
         """The same freeze with the code of a value of `code:`, or itself if that is missing."""
-        if code not in self.codes:
-            return self
-        if code not in self._at:
-            own = self.codes[code]
-            self._at[code] = replace(
-                self, snapshot=own.snapshot, diff="", git_directory=own.git_directory
-            )
-        return self._at[code]
+        return self._at.get(code, self)
 
     @cached_property
     def _at(self) -> dict[str, Freeze]:
-        return {}
+        return {
+            code: replace(self, snapshot=own.snapshot, diff="", git_directory=own.git_directory)
+            for code, own in self.codes.items()
+        }
 
     def seed(self, batch: Batch) -> int | None:
         """The seed of the order in which the runs of a batch start, None if they start as listed.
@@ -242,7 +244,7 @@ def take_freeze(
         # Done before a process of the run could be the first and settle the default.
         settle_locks(root.machine(machine), used.lock_directory, used.lock_kind)
     outputs = own_outputs(start, directory, root)
-    snapshot = as_sent(directory, freeze(directory, paths.store, outputs))
+    snapshot = _as_sent(directory, freeze(directory, paths.store, outputs))
     git_directory = keep_repository(directory, paths.store, paths.repository, outputs)
     experiments = {}
     for path in _experiment_files(directory, experiment_globs):
@@ -279,7 +281,7 @@ def take_freeze(
 
 def write_freeze(paths: ProjectPaths, data: Mapping[str, Any]) -> Freeze:
     """Write a freeze, unless it exists; `data` are the keys of its file except "version"."""
-    content = to_json({"version": FREEZE_VERSION, **data})
+    content = to_json({**data, "version": FREEZE_VERSION})
     file = paths.freeze(hashlib.sha256(content).hexdigest()[:32])
     if not note_use(file):
         make_directory(file.parent)
@@ -296,23 +298,25 @@ def load_freeze(file: Path) -> Freeze:
             f"{file}: the freeze of this run is gone",
             "Was it deleted, by `kochi clean` or with KOCHI_ROOT? Start the run again.",
         ) from None
+    read: dict[str, Callable[[Any], Any]] = {
+        "root": lambda text: Root(Path(text)),
+        "directory": Path,
+        "snapshot": lambda keys: Snapshot(**keys),
+        "config_file": Path,
+        "common": lambda files: tuple(CommonFile(**each) for each in files),
+        "rerun": Rerun.of,
+        "revisions": tuple,
+        "codes": lambda codes: {code: Code.of(each) for code, each in codes.items()},
+    }
     try:
-        own = {key: value for key, value in data.items() if key != "version"}
-        return Freeze(
-            file=file,
-            root=Root(Path(own.pop("root"))),
-            directory=Path(own.pop("directory")),
-            machine_name=own.pop("machine"),
-            snapshot=Snapshot(**own.pop("snapshot")),
-            config_file=Path(own.pop("config_file")),
-            common=tuple(CommonFile(**each) for each in own.pop("common")),
-            rerun=Rerun.of(own.pop("rerun")) if "rerun" in own else None,
-            revisions=tuple(own.pop("revisions", ())),
-            codes={code: Code.of(each) for code, each in own.pop("codes", {}).items()},
-            **own,
-        )
+        own = {key: read.get(key, _as_is)(each) for key, each in data.items() if key != "version"}
+        return Freeze(file=file, machine_name=own.pop("machine"), **own)
     except (KeyError, TypeError) as error:
         raise DamagedFileError(f"{file}: not a freeze ({error})") from error
+
+
+def _as_is(value: Any) -> Any:
+    return value
 
 
 def _difference(
@@ -352,19 +356,12 @@ def with_source_from(frozen: Freeze, git: str) -> Freeze:
 
     Raises GitError when the commit is not available there.
     """
-    base = frozen.snapshot.base
+    base, store = frozen.snapshot.base, frozen.paths.store
     if base is None:
         raise GitError(
             f"{frozen.directory} has no commit yet, so none can be fetched from {git}",
             f"Commit, then type: git push {git} HEAD",
         )
-    data = read_json(frozen.file, FREEZE_VERSION)
-    data["snapshot"] = asdict(_fetch(frozen, git, base))
-    return write_freeze(frozen.paths, data)
-
-
-def _fetch(frozen: Freeze, git: str, base: str) -> Snapshot:
-    store = frozen.paths.store
     with tempfile.TemporaryDirectory(prefix="kochi-") as scratch:
         directory = Path(scratch) / "source"
         try:
@@ -379,23 +376,44 @@ def _fetch(frozen: Freeze, git: str, base: str) -> Snapshot:
         fetched = list_entries(store, freeze(directory, store, excluded).tree)
         modules = submodules(directory)
     # A submodule that is checked out here is not fetched: its files may have been deleted.
-    own = [path for path in modules if _has_any_below(frozen.entries, path)]
-    gone = [*own, *deleted_files(frozen.directory, base)]
-    below = _without(fetched, gone)
-    return replace(overlay(store, below, frozen.entries), base=base, dirty=frozen.snapshot.dirty)
+    here = {str(parent) for entry in frozen.entries for parent in PurePosixPath(entry.path).parents}
+    gone = {*here.intersection(modules), *deleted_files(frozen.directory, base)}
+    below = [
+        entry
+        for entry in fetched
+        if gone.isdisjoint((entry.path, *map(str, PurePosixPath(entry.path).parents)))
+    ]
+    snapshot = overlay(store, below, frozen.entries)
+    return changed(
+        frozen, snapshot=asdict(replace(snapshot, base=base, dirty=frozen.snapshot.dirty))
+    )
 
 
-def _has_any_below(entries: Sequence[Entry], directory: str) -> bool:
-    return any(entry.path.startswith(f"{directory}/") for entry in entries)
+def changed(frozen: Freeze, **keys: Any) -> Freeze:
+    """The same freeze with other values of some keys of its file."""
+    data = {**read_json(frozen.file, FREEZE_VERSION), **keys}
+    return write_freeze(frozen.paths, data)
 
 
-def _without(entries: Sequence[Entry], paths: Sequence[str]) -> list[Entry]:
-    """The files that are neither at one of the paths nor below one."""
-    gone = frozenset(paths)
+# Names the file that says that this command is about to read files that another computer sent.
+USE_VARIABLE = "KOCHI_SENT_USE"
 
-    def is_gone(path: str) -> bool:
-        return path in gone or any(
-            path[:end] in gone for end, character in enumerate(path) if character == "/"
-        )
 
-    return [entry for entry in entries if not is_gone(entry.path)]
+def _as_sent(directory: Path, snapshot: Snapshot) -> Snapshot:
+    """The snapshot of a project, as it was described at home if it is the one that was sent.
+
+    Whether files differ from a commit depends on the filters and settings of the computer at home.
+    Raises DamagedFileError.
+    """
+    note = sent_note(directory)
+    if note is None or note.get("tree") != snapshot.tree or (note["base"] or None) != snapshot.base:
+        return snapshot
+    return replace(snapshot, dirty=bool(note["dirty"]))
+
+
+def have_read() -> None:
+    """Let other commands send other files: this one has read those that it needs."""
+    place, token = os.environ.get(SENT_VARIABLE), os.environ.get(USE_VARIABLE)
+    if place and token:
+        with suppress(OSError):
+            SentPaths(Path(place)).use(token).unlink(missing_ok=True)

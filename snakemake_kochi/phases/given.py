@@ -6,17 +6,15 @@ Only what the texts use is looked up, because a scheduler may take seconds to an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from snakemake_kochi.errors import ConfigError, KochiError, NameNotFoundError
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.document import decode_text, read_yaml, section
+from snakemake_kochi.project.document import decode_text, read_yaml
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.parameters import CSV, STANDARD_FACTS, Given
-from snakemake_kochi.project.short_forms import write_out
-from snakemake_kochi.project.values import CODE
 from snakemake_kochi.snapshot import read_file
 
 _FACT = re.compile(r"(?<!\$)(?:\$\$)*\$\{?machine\.([A-Za-z_][A-Za-z0-9_]*)")
@@ -132,31 +130,21 @@ def _csv_files(file: str, text: str) -> Iterator[str]:
     if not _MAY_USE_CSV.search(text):
         return
     try:
-        document = read_yaml(file, text)
+        data = read_yaml(file, text).data
     except ConfigError:
         return  # told when it is read as an experiment
-    write_out(document)
-    data = document.data
-    for batch in section(data, "batches").values() if isinstance(data, dict) else ():
-        grids = batch.get("grids") if isinstance(batch, dict) else None
-        for grid in [batch, *(grids if isinstance(grids, list) else ())]:
-            if not isinstance(grid, dict):
-                continue
-            for named in _named([grid.get(key) for key in ("params", "include", CODE)]):
-                path = PurePosixPath(named)
-                if named and not path.is_absolute() and ".." not in path.parts:
-                    yield named
+    for named in _named(data):
+        path = PurePosixPath(named)
+        if named and not path.is_absolute() and ".." not in path.parts:
+            yield named
 
 
 def _named(data: Any) -> Iterator[str]:
-    parts: Iterable[Any] = ()
     if isinstance(data, dict):
-        parts = data.values()
         value = data.get(CSV)
         first = value[0] if isinstance(value, list) and value else value
         if isinstance(first, str):
             yield str(first)
-    elif isinstance(data, list):
-        parts = data
+    parts = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
     for part in parts:
         yield from _named(part)

@@ -17,8 +17,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -31,7 +30,7 @@ from snakemake_kochi.phases.install import read_install
 from snakemake_kochi.phases.interactive import TERMINAL_VARIABLES, commands_of, shell_script
 from snakemake_kochi.phases.launcher import placement_of
 from snakemake_kochi.phases.products import Install
-from snakemake_kochi.phases.record import Task
+from snakemake_kochi.phases.record import Attempt, Task
 from snakemake_kochi.phases.run import run_task
 from snakemake_kochi.phases.script import (
     Environment,
@@ -44,21 +43,6 @@ from snakemake_kochi.project.launchers import chosen
 from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.project.values import parse_assignment
 from snakemake_kochi.snapshot import materialise
-
-# The exit status of shells for a command that exists but cannot be executed.
-_CANNOT_EXECUTE = 126
-# Bash would report these with the line of our script.
-_MISSING_PROGRAM = """\
-_kochi_why=
-case "${_kochi_command[0]}" in
-  */*) [ -e "${_kochi_command[0]}" ] || _kochi_why="No such file or directory" ;;
-  *) type -P -- "${_kochi_command[0]}" > /dev/null || _kochi_why="command not found" ;;
-esac
-if [ -n "$_kochi_why" ]; then
-  echo "kochi: ${_kochi_command[0]}: $_kochi_why" >&2
-  exit 127
-fi
-"""
 
 
 def job_command(
@@ -94,7 +78,6 @@ def command_in_environment(environment: Environment, command: Sequence[str]) -> 
         # Sourced scripts see our arguments as their own, and some act on them.
         '_kochi_command=("$@"); set --\n'
         + environment.preamble()
-        + _MISSING_PROGRAM
         + 'exec -- "${_kochi_command[@]}"\n'
     )
     return ["bash", "-c", script, "kochi", *command]
@@ -120,17 +103,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.experiment:
             return _run_experiment(freeze, installs, options)
         return _run_command(freeze, installs, options.copy, words[end + 1 :])
-    except ScriptError as error:
-        print(f"kochi: {error}", file=sys.stderr)
-        return error.status
     except KeyboardInterrupt:  # in a terminal, before the command has it
         return 128 + signal.SIGINT
-    except KochiError as error:
-        print(f"kochi: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"kochi: {told(error)}", file=sys.stderr)
-        return 1
+    except (KochiError, OSError) as error:
+        said = error if isinstance(error, KochiError) else told(error)
+        print(f"kochi: {said}", file=sys.stderr)
+        return error.status if isinstance(error, ScriptError) else 1
 
 
 def _run_command(
@@ -143,27 +121,26 @@ def _run_command(
         execute(words, os.environ | own)
     own |= source_variables(freeze.snapshot.base, freeze.snapshot.dirty)
     variables = own_environment() | own
-    with _copy_of(freeze) as directory:
+    with scratch_directory(freeze.workspaces) as scratch:
+        # Named like the project: scripts and makefiles may look at the name of their directory.
+        directory = scratch / (freeze.directory.name or "project")
+        materialise(freeze.paths.store, freeze.snapshot.tree, directory)
+        give_repository(freeze.git_directory, directory)
         # In a terminal, the command says what these keys do; it does not inherit these handlers.
         for number in (signal.SIGINT, signal.SIGQUIT) if os.isatty(0) else ():
             signal.signal(number, lambda *_: None)
-        try:
-            process = subprocess.Popen(words, cwd=directory / copy, env=variables)
-        except OSError as error:
-            print(f"kochi: {error.filename}: {error.strerror}", file=sys.stderr)
-            return _CANNOT_EXECUTE
-        status = process.wait()
+        status = subprocess.Popen(words, cwd=directory / copy, env=variables).wait()
     return status if status >= 0 else 128 - status
 
 
 def _run_experiment(
     freeze: Freeze, installs: Sequence[Install], options: argparse.Namespace
 ) -> int:
-    experiment = freeze.experiment(options.experiment)
-    overrides = dict(map(parse_assignment, options.parameter))
-    point = experiment.point(freeze.machine_name, overrides)
-    facts = experiment.facts_of(freeze.machine_name)
-    interactive = options.interactive
+    experiment, interactive = freeze.experiment(options.experiment), options.interactive
+    machine = freeze.machine_name
+    point = experiment.point(machine, dict(map(parse_assignment, options.parameter)))
+    launcher = chosen(experiment.run, {**experiment.facts_of(machine).values, **point.parameters})
+    resources = {"cpus_per_task": point.request.cores, **point.request.of_rule}
     # An isolated script is not told what the worker was told, and a shell needs these.
     told = {n: os.environ[n] for n in TERMINAL_VARIABLES if n in os.environ and interactive}
     task = Task(
@@ -173,50 +150,28 @@ def _run_experiment(
         duplicate=point.duplicate,
         variables={**told, **point.environment(experiment.run)},
         timeout=None if interactive else point.request.timeout,
-        placement=placement_of(
-            chosen(experiment.run, {**facts.values, **point.parameters}),
-            freeze.machine.launchers,
-            freeze.machine_name,
-            {"cpus_per_task": point.request.cores, **point.request.of_rule},
-        ),
+        placement=placement_of(launcher, freeze.machine.launchers, machine, resources),
     )
-    build = build_experiment(
-        freeze,
-        experiment,
-        experiment.build,
-        point.environment(experiment.build),
-        installs,
-        experiment.build_request("", point.parameters).timeout,
-    )
-    prepared = None
-    if (step := experiment.prepare) is not None:
-        prepared = prepare_batch(
-            freeze, experiment, step, step.environment(point.parameters), installs
-        )
+    timeout = experiment.build_request("", point.parameters).timeout
+    phase, step, prepared = experiment.build, experiment.prepare, None
+    variables = point.environment(phase)
+    build = build_experiment(freeze, experiment, phase, variables, installs, timeout)
+    if step is not None:
+        variables = step.environment(point.parameters)
+        prepared = prepare_batch(freeze, experiment, step, variables, installs)
     batch = BatchFreeze.of(freeze, experiment)
     if interactive:
         history = commands_of(experiment.run.script)
         script = shell_script(history, experiment.file)
         batch = replace(batch, run=replace(batch.run, script=script, strict=False))
     try:
-        run_task(batch, task, build, installs, (), prepared)
+        run_task(Attempt(batch, task, build, installs, prepared=prepared))
     except ScriptError as error:
         if not interactive:
             raise
         # The status of the last command that somebody typed is no failure.
         return error.status
     return 0
-
-
-@contextmanager
-def _copy_of(freeze: Freeze) -> Iterator[Path]:
-    """The frozen sources in a private directory, which is deleted afterwards."""
-    with scratch_directory(freeze.workspaces) as scratch:
-        # Named like the project: scripts and makefiles may look at the name of their directory.
-        directory = scratch / (freeze.directory.name or "project")
-        materialise(freeze.paths.store, freeze.snapshot.tree, directory)
-        give_repository(freeze.git_directory, directory)
-        yield directory
 
 
 def _install(freeze: Freeze, text: str) -> Install:

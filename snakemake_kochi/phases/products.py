@@ -3,11 +3,10 @@
 An install set lists the recipes that a job uses as they were installed. A build file says which
 build to use. Installations and builds are named by a digest of what determines them.
 
-A failed phase leaves OUTPUT.failed beside the place of its output (JSON: "version", "reason",
-"output": the last lines, "told": whether the end of the run has told it, "job": its number in a
-queue), until the phase begins again. Snakemake does not pass on why a job failed, and under some
-executors the output of a job is on the terminal only. For a job that fails before its phase begins,
-the main process writes it.
+A failed phase leaves OUTPUT.failed beside the place of its output (JSON: "version" and the keys of
+`Failure`), until the phase begins again. Snakemake does not pass on why a job failed, and under
+some executors the output of a job is on the terminal only. For a job that fails before its phase
+begins, the main process writes it.
 """
 
 from __future__ import annotations
@@ -17,14 +16,24 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import DamagedFileError, KochiError, PhaseError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
 
-MANIFEST_VERSION = 1
+VERSION = 1
+MANIFEST_VERSION = BUILD_VERSION = 1
+DIGEST_LENGTH = 16
+LAST_LINES = 10
+_encode = json.JSONEncoder(sort_keys=True, ensure_ascii=True).encode
+
+
+def digest_of(description: Any) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of a description's JSON, keys sorted."""
+    text = _encode(description)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()[:DIGEST_LENGTH]
 
 
 @dataclass(frozen=True)
@@ -60,28 +69,21 @@ def merge(sets: Iterable[Sequence[Install]]) -> tuple[Install, ...]:
     Raises PhaseError when two of them contain different installations of one dependency.
     """
     merged: dict[str, Install] = {}
-    for installs in sets:
-        for install in installs:
-            other = merged.setdefault(install.dependency, install)
-            if other != install:
-                raise PhaseError(
-                    f"two installations of {install.dependency} in one job: "
-                    f"{other.recipe} in {other.prefix} and {install.recipe} in {install.prefix}",
-                    "Run snakemake again: what was built on the older one is stale now.",
-                )
+    for install in (each for installs in sets for each in installs):
+        other = merged.setdefault(install.dependency, install)
+        if other != install:
+            raise PhaseError(
+                f"two installations of {install.dependency} in one job: "
+                f"{other.recipe} in {other.prefix} and {install.recipe} in {install.prefix}",
+                "Run snakemake again: what was built on the older one is stale now.",
+            )
     return tuple(merged.values())
 
 
 def write_manifest(path: Path, machine: str, installs: Sequence[Install]) -> None:
     """Write an install set as `{"version", "machine", "installs": [...]}`, with the recipe last,
     after its dependencies."""
-    data = {
-        "version": MANIFEST_VERSION,
-        "machine": machine,
-        "installs": [asdict(install) for install in installs],
-    }
-    make_directory(path.parent)
-    write_atomically(path, to_json(data))
+    _write(path, {"machine": machine, "installs": [asdict(install) for install in installs]})
 
 
 def read_manifest(path: Path) -> tuple[Install, ...]:
@@ -91,19 +93,6 @@ def read_manifest(path: Path) -> tuple[Install, ...]:
         return tuple(map(Install.of, data["installs"]))
     except (KeyError, TypeError) as error:
         raise DamagedFileError(f"{path}: not an install manifest ({error})") from error
-
-
-DIGEST_LENGTH = 16
-_encode = json.JSONEncoder(sort_keys=True, ensure_ascii=True).encode
-
-
-def digest_of(description: Any) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of a description's JSON, keys sorted."""
-    text = _encode(description)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()[:DIGEST_LENGTH]
-
-
-BUILD_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -119,9 +108,7 @@ def write_build(path: Path, build: Build) -> None:
 
     The same build gives the same bytes, so that finding it again makes no run stale.
     """
-    make_directory(path.parent)
-    data = {"version": BUILD_VERSION, "digest": build.digest, "tree": str(build.tree)}
-    write_atomically(path, to_json(data))
+    _write(path, {"digest": build.digest, "tree": str(build.tree)})
 
 
 def read_build(path: Path) -> Build:
@@ -130,8 +117,9 @@ def read_build(path: Path) -> Build:
     return Build(data["digest"], Path(data["tree"]))
 
 
-VERSION = 1
-LAST_LINES = 10
+def _write(path: Path, data: Mapping[str, Any]) -> None:
+    make_directory(path.parent)
+    write_atomically(path, to_json({"version": VERSION, **data}))
 
 
 @dataclass(frozen=True)
@@ -158,31 +146,26 @@ def forget_failure(output: Path) -> None:
 
 def note_failure(output: Path, error: KochiError) -> None:
     """The run has failed even if this cannot be written."""
-    failure = Failure(error.message)
+    job = int(os.environ.get("KOCHI_JOB_ID", "0")) or None
     if isinstance(error, PhaseError):
-        failure = Failure(error.reason, error.output, stopped=error.was_stopped)
-    job = int(os.environ.get("KOCHI_JOB_ID", "0"))
-    write_failure(output, replace(failure, job=job or None))
+        failure = Failure(error.reason, error.output, stopped=error.was_stopped, job=job)
+    else:
+        failure = Failure(error.message, job=job)
+    write_failure(output, failure)
 
 
 def write_failure(output: Path, failure: Failure) -> None:
     """As `note_failure`."""
     with suppress(OSError):
-        make_directory(output.parent)
-        write_atomically(_beside(output), to_json({"version": VERSION, **asdict(failure)}))
+        _write(_beside(output), asdict(failure))
 
 
 def read_failure(output: Path) -> Failure | None:
     """The noted failure, None if there is none."""
     try:
         data = read_json(_beside(output), VERSION)
-        return Failure(
-            reason=str(data["reason"]),
-            output=tuple(map(str, data["output"])),
-            told=data["told"] is True,
-            stopped=data["stopped"] is True,
-            job=data["job"],
-        )
+        said = {field.name: data[field.name] for field in fields(Failure)}
+        return Failure(**{**said, "output": tuple(map(str, data["output"]))})
     except (OSError, DamagedFileError, KeyError, TypeError):
         return None
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,21 @@ from snakemake_kochi.paths import BuildPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.launcher import NO_PLACEMENT, Placement
 from snakemake_kochi.phases.node import hardware, load_now, system
+from snakemake_kochi.phases.outputs import Output
 from snakemake_kochi.phases.products import BUILD_VERSION, MANIFEST_VERSION, Build, Install
-from snakemake_kochi.phases.script import Ended, Stopwatch
+from snakemake_kochi.phases.script import Ended, Stopwatch, source_variables
 from snakemake_kochi.project.grid import Phase
 from snakemake_kochi.schedulers.environment import own_allocation
 
 _LONGEST_LINE = 500  # characters
+_STANDALONE = {
+    "KOCHI_WORKER_ID": "local",
+    "KOCHI_QUEUE": "",
+    "KOCHI_JOB_ID": "0",
+    "KOCHI_ATTEMPT": "1",
+    "KOCHI_ATTEMPT_NONCE": "",
+    "KOCHI_RUNNER": "",
+}
 
 
 @dataclass(frozen=True)
@@ -52,21 +62,44 @@ class Task:
     placement: Placement = NO_PLACEMENT
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt to run a task: with its build, installations, what the `prepare` script of its
+    batch has made, and the artifacts to write."""
+
+    freeze: BatchFreeze
+    task: Task
+    build: Build
+    installs: Sequence[Install]
+    outputs: Sequence[Output] = ()
+    prepared: Build | None = None
+
+    @property
+    def used(self) -> tuple[Build, ...]:
+        """What must not be deleted meanwhile."""
+        return (self.build,) if self.prepared is None else (self.build, self.prepared)
+
+    @cached_property
+    def variables(self) -> dict[str, str]:
+        """What a worker tells the job of itself, and of its code; the same without a worker."""
+        snapshot = self.freeze.snapshot
+        told = {name: os.environ.get(name, value) for name, value in _STANDALONE.items()}
+        told |= source_variables(snapshot["base"], snapshot["dirty"])
+        told |= {"KOCHI_MACHINE": self.freeze.machine_name, "KOCHI_JOB_NAME": self.task.name}
+        if self.prepared is not None:
+            told["KOCHI_PREPARED"] = str(self.prepared.tree)
+        return told
+
+
 def make_record(
-    freeze: BatchFreeze,
-    task: Task,
-    build: Build,
-    installs: Sequence[Install],
-    variables: Mapping[str, str],
-    prepared: Build | None,
-    isolation: Mapping[str, Any] | None,
-    launcher: Mapping[str, Any] | None,
+    attempt: Attempt, isolation: Mapping[str, Any] | None, launcher: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The record of an attempt whose run script begins now: of one that is killed, it stays so.
 
-    `variables` are those that tell the job of itself, `prepared` is what the `prepare` script of
-    its batch has made, `isolation` what `Container.record` tells, `launcher` what `Started` does.
+    `isolation` is what `Container.record` tells, `launcher` what `Started` does.
     """
+    freeze, task, build = attempt.freeze, attempt.task, attempt.build
+    variables, prepared = attempt.variables, attempt.prepared
     started = datetime.now(UTC)
     label = f"{freeze.experiment}.{task.batch or 'single'}"
     allocation = own_allocation(os.environ)
@@ -110,7 +143,7 @@ def make_record(
         "snapshot": dict(freeze.snapshot),
         **({"configuration": dict(freeze.configuration)} if freeze.configuration else {}),
         "isolation": isolation,
-        "recipes": [_recipe(freeze, install) for install in installs],
+        "recipes": [_recipe(freeze, install) for install in attempt.installs],
         "build": build.digest,
         "built": _made(place.manifest, BUILD_VERSION, place.log, "sources"),
         **({"preparation": {"prepare": _prepared(prepared)}} if prepared else {}),
@@ -164,7 +197,7 @@ def _recipe(freeze: BatchFreeze, install: Install) -> dict[str, Any]:
         freeze.machine_name, install.dependency, install.recipe, install.digest
     )
     frozen = freeze.recipes.get(f"{install.dependency}:{install.recipe}", {})
-    made = _made(place.record, MANIFEST_VERSION, place.log)
+    made = _made(place.manifest, MANIFEST_VERSION, place.log)
     return {**asdict(install), "script": "", "envs": {}, **frozen, "install": made}
 
 

@@ -14,26 +14,18 @@ from snakemake_kochi.errors import STOPPED, PhaseError, ScriptError
 from snakemake_kochi.files import last_lines, note_use, read_json, to_json
 from snakemake_kochi.node_lock import HELD_VARIABLE, count_others, held
 from snakemake_kochi.paths import BuildPaths
-from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.facts import Facts, noted, noting
 from snakemake_kochi.phases.launcher import Started, binding, start
 from snakemake_kochi.phases.node import Noise, load_now
-from snakemake_kochi.phases.outputs import (
-    Output,
-    described,
-    files_of,
-    only_inside,
-    write_outputs,
-)
-from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
-from snakemake_kochi.phases.record import Task, failed, make_record, times_of, was_stopped
+from snakemake_kochi.phases.outputs import described, files_of, only_inside, write_outputs
+from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, digest_of
+from snakemake_kochi.phases.record import Attempt, failed, make_record, times_of, was_stopped
 from snakemake_kochi.phases.script import (
     STATUS_OF_TIMEOUT,
     Ended,
     Environment,
     Stopwatch,
     run_script,
-    source_variables,
 )
 from snakemake_kochi.phases.workspace import (
     CopyError,
@@ -46,16 +38,6 @@ from snakemake_kochi.schedulers.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
     from snakemake_kochi.phases.isolation import Container
-
-# What the worker tells a job of itself; under another executor a job sees the same names.
-_STANDALONE = {
-    "KOCHI_WORKER_ID": "local",
-    "KOCHI_QUEUE": "",
-    "KOCHI_JOB_ID": "0",
-    "KOCHI_ATTEMPT": "1",
-    "KOCHI_ATTEMPT_NONCE": "",
-    "KOCHI_RUNNER": "",
-}
 
 
 def run_identity(
@@ -87,50 +69,37 @@ def run_identity(
     )
 
 
-def run_task(
-    freeze: BatchFreeze,
-    task: Task,
-    build: Build,
-    installs: Sequence[Install],
-    outputs: Sequence[Output],
-    prepared: Build | None = None,
-) -> dict[str, Any]:
+def run_task(attempt: Attempt) -> dict[str, Any]:
     """Run a point's script in a private copy of its build, write its artifacts, return its record.
 
-    `prepared` is what the `prepare` script of its batch has made. The record is JSON, see
-    `record.py`. Raises PhaseError when the script fails or an artifact is missing, CopyError when
-    the build cannot be copied, or is gone, as `prepared` may be; nothing is written then, and the
-    error of an attempt that began has its record.
+    The record is JSON, see `record.py`. Raises PhaseError when the script fails or an artifact is
+    missing, CopyError when the build cannot be copied, or is gone, as `prepared` may be; nothing is
+    written then, and the error of an attempt that began has its record.
     """
+    freeze, task, outputs = attempt.freeze, attempt.task, attempt.outputs
     paths, machine = freeze.paths, freeze.paths.machine(freeze.machine_name)
-    used = (build,) if prepared is None else (build, prepared)
-    with scratch_directory(freeze.workspaces, used) as scratch:
-        for each in used:
+    with scratch_directory(freeze.workspaces, attempt.used) as scratch:
+        for each in attempt.used:
             if not note_use(BuildPaths(each.tree.parent).manifest):
                 raise CopyError(f"{each.tree} was deleted just now")
-        directory, captured = _workspace(freeze, build, scratch), scratch / "stdout"
-        variables = _job_variables(freeze, task, prepared)
-        environment = Environment(freeze.load_environment, installs, variables)
+        directory, captured = _workspace(attempt, scratch), scratch / "stdout"
+        environment = Environment(freeze.load_environment, attempt.installs, attempt.variables)
         started = start(task.placement, freeze.machine_name, freeze.run.exclusive, scratch)
-        container = _container(freeze, directory, scratch, installs, used)
+        container = _container(attempt, directory, scratch)
         # The record of a job of its own is not kept.
-        facts = Facts(freeze.facts if task.batch else {}, environment, build.digest, container)
+        commands = freeze.facts if task.batch else {}
+        facts = Facts(commands, environment, attempt.build.digest, container)
         isolation = container.record() if container and task.batch else None
-        record = make_record(
-            freeze, task, build, installs, variables, prepared, isolation, started.described
-        )
+        record = make_record(attempt, isolation, started.described)
         if task.batch:
             begin(paths, record)
-        wanted = [directory / str(each.source) for each in outputs if each.type == "file"]
-        ended, measured = _measured(
-            *(freeze, task, environment, started, container),
-            *(record["system"], directory, captured, wanted),
-        )
+        parts = (attempt, environment, started, container)
+        ended, measured = _measured(*parts, record["system"], directory, captured)
         record |= measured
         try:
             if container:
                 container.finish(ended, captured)
-            _check(freeze, task, ended, captured)
+            _check(attempt, ended, captured)
             files = files_of(outputs, directory)
         except PhaseError as error:
             known = facts.known(machine) if was_stopped(record) else None
@@ -141,7 +110,7 @@ def run_task(
             raise
         stop_if_given_up(paths, record)
         kept = only_inside(outputs, files, (directory, freeze.repository, Path(freeze.root)))
-        log = paths.build(freeze.machine_name, build.digest).log
+        log = BuildPaths(attempt.build.tree.parent).log
         record |= write_outputs(outputs, files, task.name, record["job"], log, captured)
         # After the artifacts were copied, which a command could change.
         record["facts"] = facts.find(machine, directory, scratch)
@@ -153,15 +122,14 @@ def run_task(
     return record
 
 
-def _workspace(freeze: BatchFreeze, build: Build, scratch: Path) -> Path:
+def _workspace(attempt: Attempt, scratch: Path) -> Path:
     """A private copy of a build, with the files and the `.git` of the run's snapshot."""
-    directory = scratch / "workspace"
-    copy_tree(build.tree, directory)
+    freeze, directory, place = attempt.freeze, scratch / "workspace", attempt.build.tree.parent
+    copy_tree(attempt.build.tree, directory)
     # Files of a build's snapshot that are no sources of it (README, other experiments) may be older
     # than the run's snapshot: git in the copy would report them as changed.
-    manifest = BuildPaths(build.tree.parent).manifest
-    was, now = read_json(manifest, BUILD_VERSION)["snapshot"], freeze.snapshot["tree"]
-    if was != now:
+    was = read_json(BuildPaths(place).manifest, BUILD_VERSION)["snapshot"]
+    if was != (now := freeze.snapshot["tree"]):
         # Imported here: it loads git, and most runs use the snapshot of their build.
         from snakemake_kochi.snapshot import renew
 
@@ -170,42 +138,30 @@ def _workspace(freeze: BatchFreeze, build: Build, scratch: Path) -> Path:
     return directory
 
 
-def _job_variables(freeze: BatchFreeze, task: Task, prepared: Build | None) -> dict[str, str]:
-    told = {name: os.environ.get(name, value) for name, value in _STANDALONE.items()}
-    told |= source_variables(freeze.snapshot["base"], freeze.snapshot["dirty"])
-    told |= {"KOCHI_MACHINE": freeze.machine_name, "KOCHI_JOB_NAME": task.name}
-    return told if prepared is None else told | {"KOCHI_PREPARED": str(prepared.tree)}
-
-
-def _container(
-    freeze: BatchFreeze,
-    directory: Path,
-    scratch: Path,
-    installs: Sequence[Install],
-    used: Sequence[Build],
-) -> Container | None:
+def _container(attempt: Attempt, directory: Path, scratch: Path) -> Container | None:
+    freeze = attempt.freeze
     if freeze.run.isolation is None:
         return None
     # Imported here: most runs are not isolated.
     from snakemake_kochi.phases.isolation import Container
 
-    place = (directory, scratch, installs, [each.tree for each in used], f"{freeze.file}: run")
+    trees = [each.tree for each in attempt.used]
+    place = (directory, scratch, attempt.installs, trees, f"{freeze.file}: run")
     return Container(freeze.run.isolation, freeze.machine_isolation, *place)
 
 
 def _measured(
-    freeze: BatchFreeze,
-    task: Task,
+    attempt: Attempt,
     around: Environment,
     started: Started,
     container: Container | None,
     system: Mapping[str, Any],
     directory: Path,
     captured: Path,
-    files: Sequence[Path],
 ) -> tuple[Ended, dict[str, Any]]:
     """Execute the run script in its workspace, with its parameters in the environment; return what
-    its record says of that, as of a success. `files`: its artifacts."""
+    its record says of that, as of a success. `system`: see `node.system`."""
+    freeze, task = attempt.freeze, attempt.task
     # A Snakemake in the script must not wait for the end of the script.
     holding = {HELD_VARIABLE: os.uname().nodename}
     variables = {**around.variables, **started.variables, **task.variables, **holding}
@@ -232,7 +188,7 @@ def _measured(
             started.before + (noting(recorded, seen) if is_noted else ""),
             timeout=task.timeout,
             wrapper=wrapper,
-            files=files,
+            files=[directory / str(o.source) for o in attempt.outputs if o.type == "file"],
         )
     usage = None if container and not container.is_parent else ended.usage
     own = None
@@ -244,17 +200,17 @@ def _measured(
         "usage": None if usage is None else dict(usage),
         "binding": allowed,
         "noise": None if noise is None else noise.found(own, system, freeze.quiet),
-        "system": {**system, "load": load},
         **times_of(watch, ended),
+        "system": {**system, "load": load},
         "exit_status": ended.status,
     }
 
 
-def _check(freeze: BatchFreeze, task: Task, ended: Ended, captured: Path) -> None:
+def _check(attempt: Attempt, ended: Ended, captured: Path) -> None:
     """Raises ScriptError if the script failed."""
     if not ended.has_failed:
         return
-    hint = None
+    freeze, task, hint = attempt.freeze, attempt.task, None
     status = ended.status if ended.timeout is None else STATUS_OF_TIMEOUT
     launcher = LAUNCHERS.get(task.placement.launcher.text)
     if launcher is not None and status not in STOPPED:  # who stops a run waits only some seconds

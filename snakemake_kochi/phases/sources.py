@@ -1,5 +1,9 @@
 """The sources of recipes: which commit or tree each one has, and how an installation gets it.
 
+kochi.lock, beside kochi.yaml, has the commits of remote sources, so that a branch means the same on
+every machine; people commit it. It is a mapping from recipes (DEPENDENCY:RECIPE) to `git`, `branch`
+(or null) and `commit`; an entry whose `git` or `branch` is not that of the recipe does not count.
+
 A clone may lack a source that was a directory of another computer. If results were restored, it is
 known which code they used, and the project's repository has that code:
 .snakemake/kochi/<machine>/sources.json   {"version", "sources": a source by `dependency:recipe`}
@@ -12,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from snakemake_kochi.artifacts.code import CODE
 from snakemake_kochi.errors import (
     ConfigError,
@@ -21,17 +27,12 @@ from snakemake_kochi.errors import (
     PhaseError,
     nearest,
 )
-from snakemake_kochi.files import (
-    is_there,
-    make_directory,
-    read_json,
-    to_json,
-    write_atomically,
-)
+from snakemake_kochi.files import is_there, make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.git import FULL_IDENTITY
 from snakemake_kochi.paths import ProjectPaths, WorkingPaths
 from snakemake_kochi.phases.products import Install
+from snakemake_kochi.project.document import is_null, read_text, read_yaml, section
 from snakemake_kochi.project.recipes import Project, Recipe
 from snakemake_kochi.project.sent import local_path
 from snakemake_kochi.snapshot import (
@@ -48,6 +49,12 @@ SNAKEMAKE_STATE = (".snakemake",)
 _RESTORED_VERSION = 1
 Sources = Mapping[str, Mapping[str, str]]
 _NONE: Sources = FrozenDict()
+LOCK_FILE = "kochi.lock"
+_Entry = Mapping[str, str | None]
+_HEADER = (
+    "# The commits of remote sources. Commit this file.\n"
+    "# To use newer ones: kochi install --newest DEPENDENCY:RECIPE...\n"
+)
 
 
 def local_sources(
@@ -141,12 +148,19 @@ def local_source(recipe: Recipe, project: Project, paths: ProjectPaths) -> dict[
     missing.
     """
     commit = _local_commit(recipe, project)
-    if (mirrored := project.mirror_directory(recipe)) is not None:
-        mirror = mirrored.resolve()
-        _refuse_around(mirror, paths.directory, recipe)
-        snapshot = freeze(mirror, paths.store, SNAKEMAKE_STATE)
-        return {"mirror": str(mirror), "tree": snapshot.tree, "base": snapshot.base or ""}
-    return None if commit is None else {"git": str(recipe.git), "commit": commit}
+    if (mirrored := project.mirror_directory(recipe)) is None:
+        return None if commit is None else {"git": str(recipe.git), "commit": commit}
+    mirror, store = mirrored.resolve(), paths.directory.resolve()
+    # Without a repository's .gitignore all files count: the store would contain itself, and the
+    # mirrored directory would be a home or a whole disk.
+    is_inside = store.is_relative_to(mirror)
+    if is_inside and not any(is_there(each / ".git") for each in (mirror, *mirror.parents)):
+        raise KochiError(
+            f"mirror_dir of {recipe}: {mirror} contains KOCHI_ROOT, and so its own copies",
+            "In kochi.yaml, name only the directory of the sources.",
+        )
+    snapshot = freeze(mirror, paths.store, SNAKEMAKE_STATE)
+    return {"mirror": str(mirror), "tree": snapshot.tree, "base": snapshot.base or ""}
 
 
 def _local_commit(recipe: Recipe, project: Project) -> str | None:
@@ -173,18 +187,6 @@ def _require_directory(path: Path, place: str) -> None:
     said = nearest(path.name, (name for name in beside if (path.parent / name).is_dir()))
     meant = f", {said}" if said.startswith("did you mean") else ""
     raise GitError(f"{place}: there is no directory {os.path.normpath(path)}{meant}")
-
-
-def _refuse_around(mirror: Path, store: Path, recipe: Recipe) -> None:
-    """Without a repository's .gitignore all files count: the store would contain itself, and the
-    mirrored directory would be a home or a whole disk."""
-    if not store.resolve().is_relative_to(mirror):
-        return
-    if not any(is_there(each / ".git") for each in (mirror, *mirror.parents)):
-        raise KochiError(
-            f"mirror_dir of {recipe}: {mirror} contains KOCHI_ROOT, and so its own copies",
-            "In kochi.yaml, name only the directory of the sources.",
-        )
 
 
 def local_repository(git: str, directory: Path) -> str | None:
@@ -255,3 +257,78 @@ def fetch(
             fetch_source(where or recipe.git, recipe.branch, source["commit"], store, directory)
     else:
         make_directory(directory)
+
+
+def locked_sources(directory: Path, recipes: Iterable[Recipe]) -> dict[str, dict[str, str]]:
+    """The sources of remote recipes whose commit the lock file of a project has, by recipe.
+
+    Raises ConfigError for a damaged file.
+    """
+    entries = _read(directory)
+    return {
+        str(recipe): {"git": str(recipe.git), "commit": str(entries[str(recipe)]["commit"])}
+        for recipe in recipes
+        if _is_open(recipe) and _is_of(entries.get(str(recipe)), recipe)
+    }
+
+
+def lock_commits(
+    project: Project,
+    paths: ProjectPaths,
+    machine: str,
+    recipes: Iterable[Recipe],
+    newest: bool = False,
+) -> dict[str, str]:
+    """Note the commits of remote recipes in the lock file; return those that were added or changed.
+
+    A recipe that has none gets that of its installation, else the present one; with `newest`, all
+    get the present one. Raises GitError if a repository is not available, ConfigError.
+    """
+    from snakemake_kochi.phases.install import recipe_states  # which imports freezes, as we do
+
+    remote = list(filter(_is_open, recipes))
+    entries = _read(project.directory) if remote else {}
+    open_ones = [each for each in remote if newest or not _is_of(entries.get(str(each)), each)]
+    changed = {}
+    for state in recipe_states(paths, project.machine(machine), open_ones) if open_ones else ():
+        recipe, name = state.recipe, str(state.recipe)
+        source = state.install.source if state.install and state.state == "installed" else {}
+        known = source.get("commit") if source.get("git") == recipe.git and not newest else None
+        commit = known or resolve_source(str(recipe.git), recipe.branch, None)
+        entry = {"git": recipe.git, "branch": recipe.branch, "commit": commit}
+        if entries.get(name) != entry:
+            entries[name] = entry
+            changed[name] = commit
+    if changed:
+        text = yaml.safe_dump(dict(sorted(entries.items())), sort_keys=False, allow_unicode=True)
+        write_atomically(project.directory / LOCK_FILE, (_HEADER + text).encode())
+    return changed
+
+
+def _is_open(recipe: Recipe) -> bool:
+    """Whether the commit is that of a branch of a repository on another computer."""
+    return recipe.is_remote and not recipe.mirror and recipe.commit_hash is None
+
+
+def _is_of(entry: _Entry | None, recipe: Recipe) -> bool:
+    return entry is not None and (entry["git"], entry["branch"]) == (recipe.git, recipe.branch)
+
+
+def _read(directory: Path) -> dict[str, _Entry]:
+    try:
+        document = read_yaml(LOCK_FILE, read_text(directory / LOCK_FILE, LOCK_FILE))
+    except FileNotFoundError:
+        return {}
+    entries: dict[str, _Entry] = {}
+    found = document.data if isinstance(document.data, dict) else {"": None}
+    for name in found:
+        keys = section(found, name).items()
+        texts = {
+            key: str(each) for key, each in keys if isinstance(each, str) and not is_null(each)
+        }
+        entries[name] = {key: texts.get(key) for key in ("git", "branch", "commit")}
+        if not FULL_IDENTITY.fullmatch(texts.get("commit", "")):
+            said = "a mapping with git, branch and a commit of 40 digits was expected"
+            document.problems.add((name,), f"{said}; type: git checkout -- {LOCK_FILE}")
+    document.problems.raise_all()
+    return entries

@@ -12,15 +12,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from snakemake_kochi.errors import ConfigError, GitError
-from snakemake_kochi.files import read_json
 from snakemake_kochi.paths import WorkingPaths
-from snakemake_kochi.phases.freeze import (
-    FREEZE_VERSION,
-    Code,
-    Freeze,
-    own_outputs,
-    write_freeze,
-)
+from snakemake_kochi.phases.freeze import Code, Freeze, changed, own_outputs
 from snakemake_kochi.phases.install import REVISIONS_VARIABLE
 from snakemake_kochi.phases.sources import local_sources, restored_sources
 from snakemake_kochi.project.experiment import Experiment
@@ -61,18 +54,21 @@ def with_variants(frozen: Freeze, start: Path) -> Freeze:
         return frozen
     restored = restored_sources(WorkingPaths(start, frozen.machine_name))
     sources, without = local_sources(recipes.values(), frozen.project, frozen.paths, restored)
-    data = read_json(frozen.file, FREEZE_VERSION)
-    data["revisions"] = list(recipes)
-    data["sources"] |= sources
-    data["without_source"] |= without
-    data["codes"], data["without_code"] = {}, {}
+    found, without_code = {}, {}
     excluded = own_outputs(start, frozen.directory, frozen.root)
     for value, place in codes.items():
         try:
-            data["codes"][value] = asdict(_code(frozen, value, excluded))
+            found[value] = asdict(_code(frozen, value, excluded))
         except GitError as error:
-            data["without_code"][value] = f"{place}: {error}"
-    return write_freeze(frozen.paths, data)
+            without_code[value] = f"{place}: {error}"
+    return changed(
+        frozen,
+        revisions=list(recipes),
+        sources={**frozen.sources, **sources},
+        without_source={**frozen.without_source, **without},
+        codes=found,
+        without_code=without_code,
+    )
 
 
 def _code(frozen: Freeze, value: str, excluded: Sequence[str]) -> Code:

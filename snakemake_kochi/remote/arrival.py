@@ -42,7 +42,7 @@ def _prepare(given: dict[str, Any]) -> None:
 
     place = SentPaths(Path(os.environ[SENT_VARIABLE]))
     if given["receives"] is not None:
-        from snakemake_kochi.phases.sent import USE_VARIABLE
+        from snakemake_kochi.phases.freeze import USE_VARIABLE
 
         receive(place, given["receives"], os.environ[USE_VARIABLE], os.getpid())
     elif given["machines"] is not None:

@@ -29,8 +29,7 @@ from snakemake_kochi.errors import GitError
 from snakemake_kochi.files import random_word
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import Root, SentPaths
-from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, own_outputs
-from snakemake_kochi.phases.sent import USE_VARIABLE
+from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, USE_VARIABLE, own_outputs
 from snakemake_kochi.phases.sources import SNAKEMAKE_STATE, local_repository
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.project.configuration import FILE_NAME, configuration_file

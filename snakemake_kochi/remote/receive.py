@@ -30,7 +30,7 @@ from snakemake_kochi.files import (
 )
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import Root, SentPaths
-from snakemake_kochi.phases.sent import have_read
+from snakemake_kochi.phases.freeze import have_read
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.project.sent import VERSION
 from snakemake_kochi.snapshot import forget_others, keep_parcel, read_parcel, tidy, unpack

@@ -44,7 +44,6 @@ class Made:
         install = Install(*RECIPE, digest, str(place.prefix), {})
         content = to_json({"version": 1, **vars(install), "depends": []})
         place.manifest.write_bytes(content)
-        place.record.write_bytes(content)
         make_old(place.directory)
         if is_current:
             self.project.current_install("local", *RECIPE).write_text(digest)

@@ -12,7 +12,6 @@ from support import git, write
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
-from snakemake_kochi.phases.given import given_in
 from snakemake_kochi.project.grid import Grid
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.schedulers.interface import AllocationSettings
@@ -249,5 +248,5 @@ def test_code_may_be_a_column_of_a_csv_file(tmp_path: Path) -> None:
 
 
 def test_a_text_that_only_mentions_csv_needs_no_file(tmp_path: Path) -> None:
-    text = "run: {script: 'cat x.csv'}\nmetrics: {csv: '(x)'}\n"
-    assert given_in({"e.yaml": text}, Machine("local"), tmp_path, "0" * 40) == {}
+    write(project(tmp_path, "{n: 1}") / "e.yaml", "run: cat x.csv\nmetrics: {csv: '(x)'}\n")
+    assert take_freeze(tmp_path, "local").tables == {}

@@ -28,7 +28,7 @@ from pathlib import Path
 from snakemake_kochi.paths import SentPaths
 from snakemake_kochi.phases.freeze import take_freeze
 from snakemake_kochi.remote import receive
-from snakemake_kochi.phases.sent import have_read
+from snakemake_kochi.phases.freeze import have_read
 frozen = take_freeze(Path.cwd(), "spica")
 have_read()
 print(json.dumps({

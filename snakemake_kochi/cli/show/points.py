@@ -17,8 +17,7 @@ from snakemake_kochi.enqueue.experiment_files import globs_with
 from snakemake_kochi.library.part import name_of
 from snakemake_kochi.library.states import STATES, BatchStates, PointState
 from snakemake_kochi.location import Location
-from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
-from snakemake_kochi.phases.sent import have_read
+from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, have_read, take_freeze
 from snakemake_kochi.phases.variants import with_variants
 from snakemake_kochi.project.conditions import Where
 from snakemake_kochi.project.grid import Grid
