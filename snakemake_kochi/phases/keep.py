@@ -40,7 +40,8 @@ def keep_result(
     files stay only there: files of a project outside of git, and files that are not among the
     record's artifacts.
     """
-    paths, machine, is_failure = freeze.paths, freeze.machine_name, record["outcome"] == "failed"
+    paths, machine = freeze.paths, freeze.machine_name
+    is_failure = record.get("outcome") == "failed"
     kept = {artifact["dest"] for artifact in record["artifacts"]}
     files = {each.destination: each.file for each in outputs if each.destination in kept}
     try:

@@ -20,7 +20,7 @@ from snakemake_kochi.artifacts.published import branch_called as branch
 from snakemake_kochi.paths import ProjectPaths, Root, WorkingPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.keep import keep_result
-from snakemake_kochi.phases.run import Output
+from snakemake_kochi.phases.outputs import Output
 
 MACHINE = "local"
 

@@ -35,12 +35,6 @@ LIMITS = """[containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 cgroups = "disabled"
 """
-FAKE = """#!/bin/bash
-echo "$*" >> {arguments}
-[ "$1" != rm ] || exit 0
-while [ "$1" != bash ]; do shift; done
-"$@"
-"""
 STORAGE = """[storage]
 driver = "vfs"
 graphroot = "{top}/storage"
@@ -180,78 +174,8 @@ def test_what_the_pipeline_of_a_script_in_podman_still_writes_is_waited_for(
 
 
 # Not the real programs: what their manuals say, as a fake program gets it.
-@pytest.mark.parametrize(
-    ("program", "expected"),
-    [
-        (
-            "apptainer",
-            "--silent exec --contain --cleanenv --no-home --no-mount bind-paths,tmp "
-            "--pwd {directory} --nv --bind={data}:/graphs:ro ... "
-            "docker://registry.org/tool:1.5 bash {enter} bash",
-        ),
-        (
-            "shifter",
-            "--clearenv --workdir={directory} --module=gpu,mpich --volume={data}:/graphs:ro "
-            "--image=docker:registry.org/tool:1.5 -- bash {enter} bash",
-        ),
-        (
-            "podman-hpc",
-            "run --rm --name kochi-one --log-driver none --security-opt label=disable "
-            "--workdir {directory} --network host --gpu --mpich ... "
-            "--volume={data}:/graphs:ro ... registry.org/tool:1.5 bash {enter} bash",
-        ),
-    ],
-)
-def test_the_arguments_of_programs_of_sites(
-    isolated: Isolated,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    program: str,
-    expected: str,
-) -> None:
-    fake = write(
-        tmp_path / "bin" / program,
-        FAKE.format(arguments=tmp_path / "arguments"),
-    )
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
-    monkeypatch.setenv("API_TOKEN", "hunter2")
-    data = tmp_path / "data"
-    data.mkdir()
-    isolation = Isolation(
-        image="docker:registry.org/tool:1.5",
-        volumes=(f"{data}:/graphs:ro",),
-        modules=("gpu",) if program == "apptainer" else ("gpu", "mpich"),
-    )
-    ended, printed = isolated.run(
-        "echo $API_TOKEN $KOCHI_PARAM_N; exit 4",
-        isolation,
-        {"programs": (program,)},
-    )
-    assert (ended.status, printed) == (4, "hunter2 7\n")
-    arguments = (tmp_path / "arguments").read_text().partition("\n")[0]
-    assert "hunter2" not in arguments
-    words = {"directory": isolated.directory, "data": data, "enter": isolated.scratch / "enter.sh"}
-    pattern = ".*".join(re.escape(part) for part in expected.format(**words).split("... "))
-    assert re.match(pattern, arguments)
-
-
-@pytest.mark.parametrize(
-    ("program", "written", "word"),
-    [
-        ("apptainer", "docker:tool:1", "docker://tool:1"),
-        ("apptainer", "docker.io/library/debian:12", "docker://docker.io/library/debian:12"),
-        ("apptainer", "oras://registry.org/tool", "oras://registry.org/tool"),
-        ("apptainer", "/etc/passwd", "/etc/passwd"),
-        ("podman", "docker://tool:1", "tool:1"),
-        ("shifter", "tool:1", "--image=docker:tool:1"),
-        ("shifter", "docker://tool:1", "--image=docker:tool:1"),
-    ],
-)
-def test_each_program_gets_the_name_of_an_image_in_its_form(
-    isolated: Isolated, monkeypatch: pytest.MonkeyPatch, program: str, written: str, word: str
-) -> None:
-    assert word in words(isolated, monkeypatch, program, Isolation(image=written))
+IMAGE = "docker:registry.org/tool:1.5"
+TWO = ("gpu", "mpich")
 
 
 def words(
@@ -261,8 +185,55 @@ def words(
     fake = write(isolated.scratch / "bin" / program, "#!/bin/bash\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
-    container = isolated.container(isolation, {"programs": (program,)})
+    container = isolated.container(isolation, {"programs": ("no-such-program", program)})
     return container.around(isolated.environment)[1]
+
+
+@pytest.mark.parametrize(
+    ("program", "name", "modules", "expected"),
+    [
+        (
+            *("apptainer", IMAGE, ("gpu",)),
+            "--silent exec --contain --cleanenv --no-home --no-mount bind-paths,tmp "
+            "--pwd {directory} --nv --bind={data}:/graphs:ro ... "
+            "docker://registry.org/tool:1.5 bash {enter}",
+        ),
+        (
+            *("shifter", IMAGE, TWO),
+            "--clearenv --workdir={directory} --module=gpu,mpich --volume={data}:/graphs:ro "
+            "--image=docker:registry.org/tool:1.5 -- bash {enter}",
+        ),
+        (
+            *("podman-hpc", IMAGE, TWO),
+            "run --rm --name kochi-one --log-driver none --security-opt label=disable "
+            "--workdir {directory} --network host --gpu --mpich ... "
+            "--volume={data}:/graphs:ro ... registry.org/tool:1.5 bash {enter}",
+        ),
+        ("apptainer", "docker.io/library/debian:12", (), "... docker://docker.io/library/debian"),
+        ("apptainer", "oras://registry.org/tool", (), "... oras://registry.org/tool bash"),
+        ("apptainer", "/etc/passwd", (), "... /etc/passwd bash"),
+        ("podman", "docker://tool:1", (), "... tool:1 bash"),
+        ("shifter", "docker://tool:1", (), "... --image=docker:tool:1 -- bash"),
+    ],
+)
+def test_the_arguments_of_programs_of_sites(
+    isolated: Isolated,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: str,
+    name: str,
+    modules: tuple[str, ...],
+    expected: str,
+) -> None:
+    monkeypatch.setenv("API_TOKEN", "hunter2")
+    data = tmp_path / "data"
+    data.mkdir()
+    isolation = Isolation(image=name, volumes=(f"{data}:/graphs:ro",), modules=modules)
+    _, *given = words(isolated, monkeypatch, program, isolation)
+    assert "hunter2" not in (arguments := " ".join(given))
+    names = {"directory": isolated.directory, "data": data, "enter": isolated.scratch / "enter.sh"}
+    pattern = ".*".join(re.escape(part) for part in expected.format(**names).split("... "))
+    assert re.match(pattern, arguments)
 
 
 @pytest.mark.parametrize(
