@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,7 +36,6 @@ _FOLLOW_SECONDS = 0.05
 _MOST_SECONDS = 1.0
 # Seconds between SIGTERM, upon which a script may write what it has, and SIGKILL.
 GRACE = 5.0
-_GRACE_OF_HOLDER = 1.0
 _PAUSE = 0.02
 STATUS_OF_TIMEOUT = 124  # as of timeout(1): the signal was not sent by a person
 _STOPPING = "set -e -o pipefail"  # of the preamble
@@ -271,18 +270,17 @@ def _wait(
     while not has_ended.wait(max(0.0, min(pause, ends_at - time.monotonic()))):
         follow()
         if is_over := time.monotonic() >= ends_at:
-            processes.end(lambda: processes.of(process.pid), GRACE, follow)
+            processes.end(process.pid, follow)
             break
         pause = min(2 * pause, _MOST_SECONDS)
     # Not Popen.wait: it does not tell the usage.
     _, status, used = os.wait4(process.pid, 0)
     code = process.returncode = os.waitstatus_to_exitcode(status)
     began, unfinished = time.monotonic(), ""
-    if left := processes.reap():
-        if code == 0 and not is_over:
-            paths = (list(map(str, files)), list(map(str, logs)))
-            unfinished = processes.wait_for_pipeline(left, *paths, ends_at, follow)
-        processes.leave()
+    if code == 0 and not is_over:
+        paths = (list(map(str, files)), list(map(str, logs)))
+        unfinished = processes.wait_for_pipeline(*paths, ends_at, follow)
+    _left.update(processes.left)
     follow()
     usage = {
         "user_seconds": round(used.ru_utime, 6),
@@ -321,7 +319,12 @@ def watched(pid: int) -> threading.Event:
 class _Processes:
     """The processes that a script starts. `_before`: the children that this process had before."""
 
-    _before: set[int] = field(default_factory=set)
+    _before: set[int]
+
+    @property
+    def left(self) -> set[int]:
+        """The children that the script has left to this process, with those that are dead."""
+        return _children() - self._before
 
     def of(self, *roots: int) -> list[ProcessIdentity]:
         """The living ones of these children, of those that were left to this process, and of all
@@ -329,7 +332,7 @@ class _Processes:
         for a child that was told to end before it, and go on as if the child had ended by itself.
         """
         entries = [entry for entry in all_entries() if entry.state not in "ZX"]
-        known = {*roots, *(_children() - self._before)}
+        known = {*roots, *self.left}
         while more := {e.pid for e in entries if e.parent in known} - known:
             known |= more
         found = [ProcessIdentity(e.pid, e.start) for e in entries if e.pid in known]
@@ -337,67 +340,52 @@ class _Processes:
 
     def reap(self) -> list[ProcessIdentity]:
         """The living processes that the script left; reaps the dead ones. Without the script."""
-        if not (orphans := _children() - self._before):
+        if not (orphans := self.left):
             return []
         for pid in orphans:
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         return self.of()
 
-    def leave(self) -> None:
-        """They may go on."""
-        _left.update(_children() - self._before)
-
-    def end(
-        self, find: Callable[[], list[ProcessIdentity]], grace: float, meanwhile: Callable[[], None]
-    ) -> None:
-        """End the processes that are found, again and again: a script may start others while it
-        ends. SIGKILL after so many seconds. One that hangs in the kernel is left."""
+    def end(self, script: int, meanwhile: Callable[[], None]) -> None:
+        """End a script with all that it started, again and again: it may start others while it
+        ends. SIGKILL comes after the grace. A process that hangs in the kernel is left."""
         began = time.monotonic()
-        send_signal(find(), signal.SIGTERM)
-        while (alive := find()) and (seconds := time.monotonic() - began) < grace + GRACE:
-            if seconds >= grace:
+        send_signal(self.of(script), signal.SIGTERM)
+        while (alive := self.of(script)) and time.monotonic() < began + 2 * GRACE:
+            if time.monotonic() >= began + GRACE:
                 send_signal(alive, signal.SIGKILL)
             time.sleep(_PAUSE)
             meanwhile()
 
     def wait_for_pipeline(
-        self,
-        left: list[ProcessIdentity],
-        files: list[str],
-        logs: list[str],
-        ends_at: float,
-        follow: Callable[[], None],
+        self, files: list[str], logs: list[str], ends_at: float, meanwhile: Callable[[], None]
     ) -> str:
         """Wait for what the script's pipeline still writes; returns why not all of it was written,
         or "". All other processes stay, but for those that only hold what the script prints."""
+        if not (left := self.reap()):
+            return ""
         # Imported here: few scripts leave a process.
         from snakemake_kochi.own_pipeline import OwnPipeline
 
         limit = None if ends_at == math.inf else ends_at
         pipeline = OwnPipeline(files, logs, min(each.start for each in left), limit, _say)
-        ended: set[ProcessIdentity] = set()
-
-        def end(these: Iterable[ProcessIdentity]) -> None:
-            wanted = set(these)
-            self.end(lambda: [p for p in self.reap() if p in wanted], _GRACE_OF_HOLDER, follow)
-
+        failure, ended = "", dict[ProcessIdentity, float]()
         while left:
-            everything = pipeline.look(left)
-            if pipeline.failure:
-                end(everything)
-                return pipeline.failure
-            # What reads from one that held the log may be one of the pipeline afterwards.
-            held = set(pipeline.held) - ended
-            if not pipeline.is_waiting and not held:
+            everything, now = pipeline.look(left), time.monotonic()
+            failure = failure or pipeline.failure
+            ending = everything if failure else pipeline.held
+            # What reads from one that held the log may be one of the pipeline afterwards. One that
+            # hangs in the kernel is left.
+            ending = [each for each in ending if now < ended.setdefault(each, now) + GRACE]
+            if not ending and (failure or not pipeline.is_waiting):
                 break
-            if held:
-                end(held)
-            ended |= held
-            time.sleep(max(0.0, pipeline.due - time.monotonic()))
-            follow()
+            for each in ending:
+                send_signal([each], signal.SIGTERM if ended[each] == now else signal.SIGKILL)
+            time.sleep(max(_PAUSE if ending else 0.0, pipeline.due - time.monotonic()))
+            meanwhile()
             left = self.reap()
-        return ""
+        return failure
 
 
 def _say(text: str) -> None:
