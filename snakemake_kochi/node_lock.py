@@ -102,7 +102,7 @@ def _acquire(directory: Path, is_exclusive: bool, who: str, wait: bool) -> int |
 
 def _warn(error: OSError) -> None:
     """Say that the directory of the lock has no locks: jobs run all the same."""
-    import logging  # loaded only where it is needed: see `tests/phases/test_imports.py`
+    import logging  # loaded only where it is needed: see `tests/phases/test_run.py`
 
     logging.getLogger(__name__).warning(
         f"kochi: exclusive jobs are not kept apart on this computer: {error.strerror}. "

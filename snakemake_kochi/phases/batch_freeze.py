@@ -18,7 +18,7 @@ from snakemake_kochi.files import make_directory, read_json, to_json, write_atom
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.phases.products import digest_of
-from snakemake_kochi.project.grid import Artifact, Batch, Isolation, Phase, Point, PointTexts, Step
+from snakemake_kochi.project.grid import Artifact, Batch, Isolation, Phase, Point, PointTexts
 from snakemake_kochi.project.launchers import Launchers
 from snakemake_kochi.project.values import CODE
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment
     from snakemake_kochi.project.recipes import Recipe
 
-BATCH_FREEZE_VERSION = 9
+BATCH_FREEZE_VERSION = 10
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,6 @@ class BatchFreeze:
     with the `diff` of the freeze. `recipes` has for each recipe, at least for those in use, what
     made its installation, by `dependency:recipe`: "script" and "envs". `facts` are commands by
     name, and `recorded_variables` names, see `project/recipes.py`. `large_files`: see `Project`.
-    `prepare` is the script before the runs, if there is one.
     `machine_isolation` and `launchers` are those of the machine, `quiet` are thresholds, see
     `project/quiet.py`. `seed`: see `Freeze.seed`.
 
@@ -63,7 +62,6 @@ class BatchFreeze:
     git_directory: str | None = None
     large_files: int | None = None
     machine_isolation: Mapping[str, Sequence[str]] = field(default_factory=FrozenDict)
-    prepare: Step | None = None
     launchers: Launchers = field(default_factory=Launchers)
     codes: Mapping[str, Mapping[str, Any]] = FrozenDict()
     configuration: Mapping[str, Any] | None = None
@@ -100,7 +98,6 @@ class BatchFreeze:
             git_directory=freeze.git_directory,
             large_files=freeze.project.large_files,
             machine_isolation=freeze.machine.isolation,
-            prepare=(batch or experiment).prepare,
             launchers=freeze.machine.launchers,
             quiet={**freeze.project.quiet, **freeze.machine.quiet},
             seed=freeze.seed(batch) if batch else None,
@@ -165,13 +162,11 @@ def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
 def _from_json(file: Path, data: dict[str, Any]) -> BatchFreeze:
     fields = {key: value for key, value in data.items() if key != "version"}
     try:
-        step = fields.pop("prepare")
         return BatchFreeze(
             build=_phase(fields.pop("build")),
             run=_phase(fields.pop("run")),
             artifacts=tuple(Artifact(**artifact) for artifact in fields.pop("artifacts")),
             recorded_variables=tuple(fields.pop("recorded_variables")),
-            prepare=None if step is None else Step.from_json(step),
             launchers=Launchers(**fields.pop("launchers")),
             **fields,
         )

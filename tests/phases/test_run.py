@@ -1,37 +1,51 @@
-"""The output of build and run, as it is kept."""
+"""What each run loads, and how the output of build and run is kept."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from support import write
 
 from snakemake_kochi.phases.outputs import MOST_OF_BUILD, write_printed
 
+# Each takes longer than the module of ours that would have it.
+NOT_FOR_RUNS = {
+    *("difflib", "git", "logging", "random", "secrets", "shutil", "tempfile", "yaml"),
+    "snakemake_kochi.phases.isolation",
+    "snakemake_kochi.project.expansion",
+    "snakemake_kochi.queue",
+}
 
-def printed(tmp_path: Path, log: Path) -> bytes:
-    """The file, of which the record has to say where the run's own part is."""
-    captured = write(tmp_path / "captured", "total 10\n")
-    place = write_printed(tmp_path / "printed", "sum", "7", log, captured)
-    content = (tmp_path / "printed").read_bytes()
-    assert content[place["start"] :][: place["size"]] == b"total 10\n"
-    return content
+
+@pytest.mark.parametrize("spawner", ["", ", snakemake_kochi.worker.runners.phase_process"])
+def test_a_run_does_not_load_what_few_runs_need(spawner: str) -> None:
+    """The spawner copies what it has loaded for each run."""
+    code = f"import sys, snakemake_kochi.phases.__main__{spawner}; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(found.stdout.split())
+    assert "snakemake_kochi.phases.run" in loaded
+    assert not loaded & NOT_FOR_RUNS
 
 
-def test_a_finished_run_is_kept_though_the_output_of_its_build_cannot_be_read(
-    tmp_path: Path,
+@pytest.mark.parametrize("kind", ["long", "directory"])
+def test_the_output_of_a_build_is_cut_and_a_run_is_kept_without_it(
+    tmp_path: Path, kind: str
 ) -> None:
-    log = tmp_path / "log"
-    log.mkdir()
-    assert (
-        f"[the build's output, {log}, cannot be read now: Is a" in printed(tmp_path, log).decode()
-    )
-
-
-def test_the_output_of_a_long_build_is_cut_in_a_root_of_any_name(tmp_path: Path) -> None:
     root = tmp_path / os.fsdecode(b"latin-\xe9")
-    log = write(root / "log", "line\n" * MOST_OF_BUILD)
-    content = printed(tmp_path, log)
-    assert b" bytes before this are in " + os.fsencode(log) + b"]\nline\n" in content
+    log = root / "log"
+    if kind == "long":
+        write(log, "line\n" * MOST_OF_BUILD)
+    else:
+        log.mkdir(parents=True)
+    captured = write(tmp_path / "captured", "total 10\n")
+    found = write_printed(tmp_path / "printed", "sum", "7", log, captured)
+    content = (tmp_path / "printed").read_bytes()
+    # The record has to say where the run's own part is.
+    assert content[found["start"] :][: found["size"]] == b"total 10\n"
     assert len(content) < MOST_OF_BUILD + 1000
+    said = b" bytes before this are in " + os.fsencode(log) + b"]\nline\n"
+    assert (said if kind == "long" else b"cannot be read now: Is a directory") in content

@@ -140,9 +140,9 @@ def _on_node(freeze: Freeze, place: Place) -> Iterator[_Stage]:
         **source_variables(known.snapshot["base"], known.snapshot["dirty"]),
     }
     prepared = {}
-    if known.prepare is not None:
-        exports = _exports(known.prepare.environment(point.parameters))
-        yield _Stage("prepare", f"{exports}{known.prepare.script}\n", "once per batch")
+    if (step := batch.grid.prepare) is not None:
+        exports = _exports(step.environment(point.parameters))
+        yield _Stage("prepare", f"{exports}{step.script}\n", "once per batch")
         prepared = {"KOCHI_PREPARED": "<what prepare made>"}
     if known.build.script.strip():
         exports = _exports(variables | known.build.environment(point.parameters))
