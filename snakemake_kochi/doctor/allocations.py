@@ -20,7 +20,7 @@ from snakemake_kochi.allocation.workers import make_scheduler
 from snakemake_kochi.backoff import Backoff, wait_until
 from snakemake_kochi.doctor.report import Finding
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import last_lines, make_directory, random_word
+from snakemake_kochi.files import last_lines, make_directory, random_word, write_atomically
 from snakemake_kochi.location import Location
 from snakemake_kochi.processes import Node
 from snakemake_kochi.queue import Queue, WorkerState, cancel, shared_workers
@@ -106,6 +106,13 @@ class TrialAllocations:
         remove_private_queues(self._paths, self._controller)
         for file in self._files:
             file.unlink(missing_ok=True)
+
+    def note(self, is_fit: bool) -> None:
+        """Note what the tests between the nodes have shown, for the next `kochi doctor`."""
+        if is_fit:
+            write_atomically(self._paths.tested, b"")
+        else:
+            self._paths.tested.unlink(missing_ok=True)
 
     def get(self, not_on: str = "") -> TrialWorker | Finding:
         """One more worker, once it has come, or the outcome of the failed attempt.

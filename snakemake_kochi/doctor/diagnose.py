@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from snakemake_kochi.doctor.allocations import TrialAllocations, TrialWorker
 from snakemake_kochi.doctor.peer import PATIENCE, Peer, examine, examine_rename
 from snakemake_kochi.doctor.report import INTERRUPTING, Finding, Report, Section, Step, isolated
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import last_lines, random_word
+from snakemake_kochi.files import is_there, last_lines, modified, random_word
 from snakemake_kochi.location import Location, is_found
 from snakemake_kochi.locks.settings import (
     find_lock_settings,
@@ -76,7 +77,8 @@ def diagnose(
 
     def directory_of(paths: TrialPaths, where: Path, advice: str) -> Found:
         said = advice if of_all else ""
-        section = partial(_examine_directory, where=where, paths=paths, advice=said)
+        tested = machine.tested
+        section = partial(_examine_directory, where=where, paths=paths, advice=said, tested=tested)
         return measure("directory", where, section)
 
     def between(what: str, queue: str, controller: str | None, first: TrialWorker | None) -> Found:
@@ -98,11 +100,17 @@ def diagnose(
         yield from directory_of(trial, project.directory, _PROJECT_OF_ALL)
     if not is_tested:
         start = "Start a worker on another node (kochi work -q QUEUE -b), then type here"
-        yield _untested("Type" if has_scheduler else start, option if has_scheduler else "-q QUEUE")
+        told = ("Type", option) if has_scheduler else (start, "-q QUEUE")
+        section = partial(_examine_earlier, tested=machine.tested, untested=_untested(*told))
+        yield from measure(_BETWEEN, None, section)
     elif not is_fit:
         yield _untested("First repair what failed on this node, then type here", option)
     elif allocations is not None:
-        yield from _examine_allocated(allocations, between)
+        verdicts = set()
+        for finding in _examine_allocated(allocations, between):
+            verdicts.add(finding.verdict)
+            yield finding
+        allocations.note(verdicts <= {"ok", "note"})
     else:
         yield from between(_BETWEEN, str(queue), None, None)
 
@@ -118,8 +126,26 @@ def _nonce() -> str:
 # ---- one node
 
 
-def _examine_directory(report: Report, where: Path, paths: TrialPaths, advice: str) -> None:
-    """All checks of the directory of a machine or of a project."""
+def _examine_earlier(report: Report, tested: Path, untested: Finding) -> None:
+    """What is known between nodes without a test now."""
+
+    def earlier() -> Finding:
+        if not is_there(tested):
+            return untested
+        day = datetime.fromtimestamp(modified(tested)).date()
+        return Finding("ok", f"tested by kochi doctor --allocations on {day}")
+
+    report.check(_BETWEEN, None, earlier)
+
+
+def _examine_directory(
+    report: Report, where: Path, paths: TrialPaths, advice: str, tested: Path
+) -> None:
+    """All checks of the directory of a machine or of a project.
+
+    The `advice` about other nodes is for one of which these were not `tested`.
+    """
+    advice = "" if is_there(tested) else advice
     kind = partial(filesystem.examine_filesystem, paths.directory, of_all=advice)
     rename = partial(examine_rename, paths)
     with report.trial(paths):

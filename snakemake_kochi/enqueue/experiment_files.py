@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from pathlib import Path
@@ -49,12 +50,13 @@ def _experiments(project: Project) -> list[str]:
     """The experiments of a project, as relative paths from the current directory."""
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS
 
-    found = {path for text in EXPERIMENT_GLOBS for path in project.directory.glob(text)}
-    return sorted(
-        os.path.relpath(path)
-        for path in found
-        if path.is_file() and is_experiment(path.read_text("utf-8", "replace"))
-    )
+    found = set()
+    for path in {path for text in EXPERIMENT_GLOBS for path in project.directory.glob(text)}:
+        # One that cannot be read is not suggested.
+        with contextlib.suppress(OSError):
+            if path.is_file() and is_experiment(path.read_text("utf-8", "replace")):
+                found.add(os.path.relpath(path))
+    return sorted(found)
 
 
 def globs_with(project: Project, file: str) -> list[str] | None:

@@ -296,6 +296,11 @@ class MachinePaths:
         return self.paused / f"{name_of('paused batch', digest)}.json"
 
     @property
+    def tested(self) -> Path:
+        """Empty; exists since `kochi doctor --allocations` found nothing wrong between nodes."""
+        return self.directory / "tested"
+
+    @property
     def cleaned(self) -> Path:
         """Empty; its modification time is that of the last clean-up that a run has started."""
         return self.directory / "cleaned"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from faulty_filesystem import FaultyFilesystem
-from support import REPOSITORY, git, wait_until
+from support import REPOSITORY, git, wait_until, write
 
 from snakemake_kochi.doctor import filesystem, node, peer
 from snakemake_kochi.doctor.filesystem import (
@@ -384,6 +384,22 @@ def test_workers_of_an_alloc_script_leave_and_are_reported_as_on_this_node(
     for directory in (machine.allocations, machine.queues, machine.controllers):
         assert list(directory.iterdir()) == []
     assert trials(tmp_path) == []
+
+
+def test_what_allocations_have_tested_is_no_warning_any_more(
+    kochi: Kochi, with_settings: Callable[[str], None]
+) -> None:
+    with_settings("scheduler: slurm")
+    tested = Root.find().machine("local").tested
+    for is_tested in (False, True):
+        if is_tested:
+            write(tested, "")
+        data = kochi("doctor", "--json").data
+        between = found(data, "between nodes")
+        assert between["verdict"] == ("ok" if is_tested else "note")
+        assert between["measured"].startswith("tested by kochi doctor" if is_tested else "not")
+        warned = [each["advice"] for each in data["checks"] if each["check"] == "filesystem"]
+        assert not (is_tested and any("that all nodes see" in advice for advice in warned))
 
 
 def test_with_a_scheduler_the_advice_is_to_test_with_allocations(

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import write
 
 from snakemake_kochi.files import last_lines
 from snakemake_kochi.locks.settings import find_lock_settings
 from snakemake_kochi.paths import Root
+
+from .conftest import COMMAND
 
 HUGE = "9" * 20
 DIGITS = "9" * 5000  # more than Python reads as a number
@@ -143,6 +148,24 @@ def test_a_file_that_holds_something_else_gets_a_line(
             assert len(done.err) < 3000, (file, content, each)
         shutil.rmtree(queue)
         shutil.copytree(whole, queue, symlinks=True)
+
+
+def test_an_experiment_that_cannot_be_read_is_one_line_and_no_name_to_suggest(
+    project: Path,
+) -> None:
+    text = "run: echo\nbatches: {all: {}}\n"
+    for name in ("sum.yaml", "other.yaml"):
+        write(project / name, text)
+    (project / "other.yaml").chmod(0)
+    # Root, too, must not be able to read it.
+    bounds = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search")
+    for name, said in (
+        ("othr.yaml", "there is no file othr.yaml, known: fib.yaml, sum.yaml"),
+        ("other.yaml", "other.yaml cannot be read: Permission denied"),
+    ):
+        command = [*(bounds if os.getuid() == 0 else ()), *COMMAND, "batch", name, "all"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (1, f"kochi: {said}\n")
 
 
 def test_a_ticket_that_is_nested_too_deeply_is_set_aside_by_a_worker(

@@ -93,6 +93,7 @@ def test_two_nodes_are_requested_and_tested_with_each_other(
         assert "there and back" in measured[f"visibility between {pair}"]
         assert f"by {host}: always there and whole" in measured[f"rename between {pair}"]
     doctor.assert_nothing_is_left()
+    assert project.machine.tested.exists()
     assert project.states() == ["left", "left"]
 
 
@@ -118,6 +119,7 @@ def test_locks_that_do_not_reach_another_compute_node_are_a_failure(
     assert f"rm {project.machine.lock_settings}" in lock["advice"]
     # Only locks: other files are visible there.
     assert found["rename between compute nodes"]["verdict"] == "ok"
+    assert not project.machine.tested.exists()
     doctor.assert_nothing_is_left()
 
 
