@@ -105,6 +105,20 @@ def test_more_tasks_than_a_partition_has_cores_for_are_refused_at_once():
     assert said in str(caught.value)
 
 
+def test_what_a_job_requests_is_not_looked_for_in_the_machine(tmp_path, monkeypatch):
+    FakeSlurm(tmp_path, monkeypatch).answers("sinfo", says("main*|1:00|4|4000|(null)|big|2"))
+    slurm = Slurm("name", AllocationSettings(), OWN, Pace(first_pause=0.0))
+    at = "the rule's resources or machines: own: allocation: partition in kochi.yaml."
+    for request in (AllocationRequest(nodes=3), AllocationRequest(tasks=9)):
+        with pytest.raises(RefusedError) as caught:
+            slurm.limits(request)
+        assert caught.value.hint == f"See {at}"
+    partition = FrozenDict(partition="main")
+    with pytest.raises(RefusedError) as caught:
+        slurm.limits(AllocationRequest(partition, nodes=3))
+    assert caught.value.hint == "See the rule's resources."
+
+
 def test_an_unknown_partition_is_refused_with_the_nearest_one():
     with pytest.raises(RefusedError) as caught:
         limits("gpu")

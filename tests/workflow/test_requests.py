@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slurm_fake import FakeSlurm, says
 from support import write
 
 from .conftest import results
@@ -125,6 +126,30 @@ def test_many_hopeless_points_are_one_message_and_nothing_is_built_for_them(proj
     ran = [line.split()[0] for line in project.take_ran()]
     assert ran == ["build", "install", "install", "run"]
     assert done.stdout.count("Error in rule") == 1
+
+
+def test_the_file_of_a_hopeless_point_is_named_not_that_of_the_machine(
+    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.edit("sum.yaml", "run:\n", "run:\n  resources: {nodes: '`$n + 5`'}\n")
+    with (project.directory / "kochi.yaml").open("a") as file:
+        file.write("machines: {own: {scheduler: slurm}}\n")
+    programs, path = tmp_path / "programs", os.environ["PATH"]
+    programs.mkdir()
+    slurm = FakeSlurm(programs, monkeypatch)
+    slurm.answers("sinfo", says("main*|1:00|4|4000|(null)|big|2"))
+    for program in ("scontrol", "squeue", "sacct"):
+        slurm.answers(program, "exit 0")
+    slurm.answers("sbatch", "exit 1")
+    monkeypatch.setenv("PATH", f"{programs}:{path}")
+    monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", "own")
+    targets = [target.replace("local", "own") for target in results(1, 2)]
+    done = project.try_snakemake(*targets, "--keep-going", executor="kochi")
+    for nodes in (6, 7):
+        assert f"one allocation requests {nodes} nodes, but partition main has 2" in done.stdout
+    at = "machines: own: allocation: partition in kochi.yaml"
+    assert f"See run: resources in sum.yaml or {at}." in done.stdout
+    assert slurm.calls("sbatch") == []
 
 
 def test_with_spread_the_first_run_of_each_point_comes_before_the_second_ones(
