@@ -215,7 +215,7 @@ def restore_command(
     name or a file) and BATCH restrict them. Files that are there stay.
     """
     from snakemake_kochi.cli.restore import restore
-    from snakemake_kochi.library.recorded import Asked
+    from snakemake_kochi.library.restoring import Asked
 
     asked = Asked(experiment, batch, name, commit, force)
     return restore(_find_location(machine), asked, as_json)

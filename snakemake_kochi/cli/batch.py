@@ -209,7 +209,7 @@ def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -
     from snakemake_kochi.cli.install import say_locked
     from snakemake_kochi.cli.part import asked_part
     from snakemake_kochi.cli.unlock import unlock_dead_run
-    from snakemake_kochi.library.outputs import batch_rule, collected
+    from snakemake_kochi.library.files import batch_rule, collected
 
     project, machine = location.require_project(), location.machine.name
     recipes = _checked(location, experiment, name)

@@ -54,7 +54,7 @@ def install_command(
     stays in use until the new one is complete.
     """
     from snakemake_kochi.cli.snakemake_calls import call_snakemake, snakefile_options
-    from snakemake_kochi.library.outputs import install_rule
+    from snakemake_kochi.library.files import install_rule
     from snakemake_kochi.phases.install import AGAIN_VARIABLE, REVISIONS_VARIABLE
 
     location = find_location(machine, asks=True)
@@ -115,7 +115,7 @@ def _executor(queue: str | None, cores: int | None) -> list[str]:
 
 def _forced(location: Location, recipes: Sequence[Recipe], again: Sequence[str]) -> list[str]:
     """The rules that must run although Snakemake sees no change."""
-    from snakemake_kochi.library.outputs import install_rule
+    from snakemake_kochi.library.files import install_rule
     from snakemake_kochi.phases.install import recipe_states
 
     forced = list(again)

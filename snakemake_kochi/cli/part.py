@@ -15,9 +15,9 @@ import click
 from snakemake_kochi.cli.output import say
 from snakemake_kochi.enqueue.experiment_files import load
 from snakemake_kochi.errors import ConfigError, KochiError
-from snakemake_kochi.library.batch import BatchFiles, check_not_empty
-from snakemake_kochi.library.outputs import batch_rule, run_rule
-from snakemake_kochi.library.part import FAILED, RETRY, WHERE, check_part, has_failed
+from snakemake_kochi.library.batch import check_not_empty
+from snakemake_kochi.library.files import BatchFiles, batch_rule, run_rule
+from snakemake_kochi.library.part import FAILED, RETRY, WHERE, Part, check_part
 from snakemake_kochi.location import Location
 from snakemake_kochi.project.conditions import Condition, Where
 from snakemake_kochi.project.grid import Grid
@@ -41,12 +41,7 @@ class AskedPart:
         if RETRY not in self.config:
             return True
         files = BatchFiles.of(self.grid.experiment, self.grid)
-        points = zip(files.points, files.records, strict=True)
-        return any(
-            has_failed(directory / record)
-            for point, record in points
-            if self.where is None or self.where.has(point.parameters, point.duplicate)
-        )
+        return bool(Part(self.where, failed=True).places(files, directory))
 
     def run_rules(self, experiment: str) -> list[str]:
         """The rules that run points. Only selected points are among their jobs."""

@@ -196,7 +196,7 @@ def _tell_counted(lines: Counter[str], count: int) -> None:
 def _run(location: Location, rerun: Rerun, jobs: int) -> None:
     from snakemake_kochi.cli.snakemake_calls import run_snakemake
     from snakemake_kochi.cli.unlock import unlock_dead_run
-    from snakemake_kochi.library.loading import RERUN_VARIABLE
+    from snakemake_kochi.library.library import RERUN_VARIABLE
     from snakemake_kochi.resources import workflow_directory
 
     if rerun.goes_on_since:

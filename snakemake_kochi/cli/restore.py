@@ -28,11 +28,16 @@ from snakemake_kochi.enqueue.experiment_files import (
     path_in_project,
 )
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
-from snakemake_kochi.library.absent_sources import absent_sources
 from snakemake_kochi.library.batch import BatchRules
 from snakemake_kochi.library.library import Library
-from snakemake_kochi.library.recorded import Asked, Recorded, told_machines
-from snakemake_kochi.library.restorable import Restorable, Restoration
+from snakemake_kochi.library.restoring import (
+    Asked,
+    Recorded,
+    Restorable,
+    Restoration,
+    absent_sources,
+    told_machines,
+)
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, Freeze, take_freeze
@@ -198,13 +203,13 @@ def _with_each_once(batches: Sequence[Batch]) -> list[Batch]:
         taken |= found.keys()
     kept: dict[str, Batch] = {}
     for number, batch in enumerate(batches):
-        reasons, name = batch.restorable.reasons, batch.publication.name
-        for place in list(reasons):
+        left_out, name = batch.restorable.left_out, batch.publication.name
+        for place in list(left_out):
             # A name may be published in several commits, such as your branch and the remote's.
             if place in taken or (name, place) in told:
-                del reasons[place]
-        told |= {(name, place) for place in reasons}
-        adds = batch.restorable.found or batch.restorable.reasons
+                del left_out[place]
+        told |= {(name, place) for place in left_out}
+        adds = batch.restorable.found or left_out
         kept[batch.label if not adds else str(number)] = batch
     labels = {batch.label for key, batch in kept.items() if key != batch.label}
     return [batch for key, batch in kept.items() if key not in labels]
@@ -212,7 +217,7 @@ def _with_each_once(batches: Sequence[Batch]) -> list[Batch]:
 
 def _write(repository: Path, working: WorkingPaths, batch: Batch, force: bool) -> None:
     found = batch.restorable.found.values()
-    wanted = [Wanted(record, place.files, place.record) for place, record in found]
+    wanted = [Wanted(record, place.by_destination, place.record) for place, record in found]
     if batch.publication.name != published_name(repository, working.machine):
         publication = batch.publication
         identities = [each.identity for each in wanted]
@@ -309,17 +314,15 @@ def _tell_batch(batch: Batch) -> None:
         remark(f"    and {more} more")
     for error in dict.fromkeys(outcome.lacking.values()):
         remark(f"    {error}")
-    reasons = batch.restorable.reasons
     by_reason: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
-    for place, reason in reasons.items():
-        record = batch.restorable.newest[place]
+    for record, reason in batch.restorable.left_out.values():
         by_reason[reason, str((record.get("snapshot") or {}).get("tree"))].append(record)
     for (reason, tree), records in list(by_reason.items())[:_MOST_NAMED]:
         snapshot = records[0].get("snapshot") or {}
         dirty = " with changes" if snapshot.get("dirty") else ""
         base = f"commit {str(snapshot.get('base'))[:12]}{dirty}"
         count = pluralize(len(records), "result")
-        remark(f"    left out: {count} of {base}, made {reason}")
+        remark(f"    left out: {count} of {base}: {reason}")
         remark(f"    that code: git worktree add --detach DIR {shlex.quote(f'{CODE}/{tree}')}")
 
 
@@ -337,7 +340,6 @@ def _as_json(batch: Batch) -> dict[str, Any]:
         "differing": sorted(str(file) for files in outcome.differing.values() for file in files),
         "lacking": {identity: str(why) for identity, why in outcome.lacking.items()},
         "left_out": {
-            str(batch.restorable.newest[place]["identity"]): reason
-            for place, reason in batch.restorable.reasons.items()
+            str(record["identity"]): reason for record, reason in batch.restorable.left_out.values()
         },
     }

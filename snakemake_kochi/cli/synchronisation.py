@@ -93,7 +93,7 @@ def bring(location: Location, as_json: bool) -> None:
 def _restore(location: Location, as_json: bool) -> int:
     """Have the results of the present code in results/; return how many are there."""
     from snakemake_kochi.cli.restore import restore_batches, tell_briefly
-    from snakemake_kochi.library.recorded import Asked
+    from snakemake_kochi.library.restoring import Asked
 
     try:
         batches = restore_batches(location, Asked("", "", "", "", False))

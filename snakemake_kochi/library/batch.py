@@ -1,185 +1,113 @@
-"""The rules of one batch: build, run, collect and its target."""
+"""The rules of one batch: its runs, its table and its target."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
+from snakemake_interface_common.exceptions import WorkflowError
+
 from snakemake_kochi.errors import ConfigError, for_snakemake
-from snakemake_kochi.library.outputs import Made, Outputs, batch_rule, collected, run_rule
+from snakemake_kochi.library.files import BatchFiles, RunGroup, batch_rule, run_rule
+from snakemake_kochi.library.products import BuildRule, Products, Variants
 from snakemake_kochi.library.requested import (
-    Resource,
-    Verbatim,
+    Value,
     limits_of_phase,
     rule_resources,
-    rule_threads,
+    shared,
     verbatim,
 )
-from snakemake_kochi.library.run_group import RunGroup, files_of, run_groups
-from snakemake_kochi.library.variants import BuildRule, Variants, prepare_rule
-from snakemake_kochi.paths import WorkingPaths
+from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.launcher import NO_PLACEMENT, Placement, placement_of
 from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.phases.run import run_identity
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Grid, Point
-from snakemake_kochi.project.launchers import Launchers, chosen
-from snakemake_kochi.project.plots import stems
+from snakemake_kochi.project.launchers import chosen
 from snakemake_kochi.project.requests import TASKS_AND_CORES
 
 
 @dataclass(frozen=True)
-class BatchFiles:
-    """The files of a batch, relative to the working directory.
-
-    `figures`: of each plot, the PNG and the SVG.
-    """
-
-    grid: Grid
-    groups: tuple[RunGroup, ...]
-    table: str
-    markdown: str
-    figures: tuple[tuple[str, str], ...]
-
-    @classmethod
-    def of(cls, experiment: str, grid: Grid) -> BatchFiles:
-        """The files of a batch of an experiment, by name."""
-        working = WorkingPaths(Path(), grid.machine)
-        results = str(working.results)
-        stem = collected(grid.machine, experiment, grid.batch)
-        return cls(
-            grid=grid,
-            groups=run_groups(grid, results, f"{working.records}/{experiment}/{grid.batch}"),
-            table=f"{stem}.csv",
-            markdown=f"{stem}.md",
-            figures=tuple(
-                (f"{results}/{experiment}/{each}.png", f"{results}/{experiment}/{each}.svg")
-                for each in stems(grid.batch, grid.plots)
-            ),
-        )
-
-    @property
-    def points(self) -> list[Point]:
-        """In the order of `records`."""
-        return [point for group in self.groups for point in group.points.values()]
-
-    @property
-    def records(self) -> list[str]:
-        return files_of(self.groups, None)
-
-    @property
-    def artifacts(self) -> list[str]:
-        return [
-            file
-            for index in range(len(self.grid.artifacts))
-            for file in files_of(self.groups, index)
-        ]
-
-    @property
-    def by_record(self) -> list[tuple[str, ...]]:
-        """The artifacts of each run, in the order of `records`."""
-        own = [files_of(self.groups, index) for index in range(len(self.grid.artifacts))]
-        return list(zip(*own, strict=True)) if own else [()] * len(self.records)
-
-    @property
-    def captured(self) -> list[str]:
-        """The files with the standard output of the runs, in the order of `records`, or none."""
-        for index, artifact in enumerate(self.grid.artifacts):
-            if artifact.type == "stdout":
-                return files_of(self.groups, index)
-        return []
-
-
-@dataclass(frozen=True)
 class BatchRules:
-    """The parts of the rules of one batch."""
+    """The parts of the rules of one batch. `seed`: see `Freeze.seed`."""
 
     name: str
+    freeze: Freeze
     experiment: Experiment
     grid: Grid
     files: BatchFiles
     variants: Variants
-    load_environment: str
-    launchers: Launchers
-    _determined_by: Mapping[str, Verbatim]
-    prepare: BuildRule | None = None
-    seed: int | None = None
+    prepare: BuildRule | None
+    seed: int | None
 
     @classmethod
-    def of(cls, outputs: Outputs, experiment: Experiment, batch: str) -> BatchRules:
-        freeze = outputs.freeze
+    def of(cls, products: Products, experiment: Experiment, batch: str) -> BatchRules:
+        freeze = products.freeze
         grid = experiment.grid(batch, freeze.machine_name)
-        label = batch_rule(experiment.name, batch)
-        files = BatchFiles.of(experiment.name, grid)
+        owner = f"batch {batch} of {experiment.file}"
+        step = grid.prepare
         rules = cls(
-            name=outputs.take(label, f"batch {batch} of {experiment.file}"),
+            name=products.take(batch_rule(experiment.name, batch), owner),
+            freeze=freeze,
             experiment=experiment,
             grid=grid,
-            files=files,
-            variants=Variants.of(outputs, experiment, grid),
-            load_environment=freeze.machine.load_env_on_machine,
-            launchers=freeze.machine.launchers,
-            _determined_by={
-                "script": verbatim(grid.run.script),
-                "strict": verbatim(grid.run.strict),
-                **{key: verbatim(json.dumps(v)) for key, v in grid.run.isolated.items()},
-                "artifacts": verbatim([artifact.type for artifact in grid.artifacts]),
-                "load_environment": verbatim(freeze.machine.load_env_on_machine),
-            },
-            prepare=(
-                prepare_rule(outputs, experiment, grid, grid.prepare) if grid.prepare else None
-            ),
+            files=BatchFiles.of(experiment.name, grid),
+            variants=Variants.of(products, experiment, grid),
+            prepare=products.preparation(experiment, grid, step) if step else None,
             seed=freeze.seed(experiment.batch(batch)),
         )
         if grid.run.launcher:
             for point in grid.points:
                 rules.placement(point)
-        for name in (f"collect_{label}", *map(rules.run_name, range(len(files.groups)))):
-            outputs.take(name, f"batch {batch} of {experiment.file}")
+        for name in (f"collect_{rules.name}", *(run.name for run in rules.runs)):
+            products.take(name, owner)
         return rules
+
+    @cached_property
+    def runs(self) -> tuple[RunRule, ...]:
+        groups = enumerate(self.files.groups)
+        return tuple(RunRule(run_rule(self.name, index), self, group) for index, group in groups)
+
+    # ---- what determines a run
 
     def build_file(self, point: Point) -> str:
         """The file that says which build a point uses."""
         return self.variants.at(point).build.file(point)
 
-    def determined_by(self, group: RunGroup) -> dict[str, Verbatim]:
-        """What determines the runs of a group, beside their parameters, as params of its rule."""
-        # For people only: the name of a build contains it.
-        return {**self._determined_by, **self.variants.source_params(group)}
+    def prepared_for(self, point: Point) -> str | None:
+        """The file that says what was prepared for a run, if something was."""
+        return self.prepare.file(point) if self.prepare else None
 
-    def run_name(self, index: int) -> str:
-        """The name of the rule for one of the groups."""
-        return run_rule(self.name, index)
+    def placement(self, point: Point) -> Placement:
+        """How a point starts its tasks. Raises ConfigError, naming the experiment."""
+        if not self.is_placed:
+            return NO_PLACEMENT
+        launchers, requested = self.freeze.machine.launchers, point.request.of_rule
+        try:
+            return placement_of(self.launcher(point), launchers, self.grid.machine, requested)
+        except ConfigError as error:
+            raise ConfigError(f"{self.experiment.file}: {error.message}", error.hint) from None
 
-    def words(self, group: RunGroup) -> Callable[..., list[str]]:
-        """A function for `params:`: all parameters of a point as `name=value`, and options of the
-        phase: in a rerun the record that is repeated, the file that says what was prepared, and
-        what the job may use.
+    @cached_property
+    def is_placed(self) -> bool:
+        """Whether the runs have a launcher."""
+        return bool(self.grid.run.launcher or self.freeze.machine.launchers.default)
 
-        Not words of their own in the rule: a changed rule would make all finished work stale. And
-        what the run does not see makes nothing stale: Snakemake does not compare params whose
-        function has the argument `output`.
-        """
-        names = frozenset(n for each in group.points.values() for n in each.request.of_rule)
+    def launcher(self, point: Point) -> str:
+        facts = self.experiment.facts_of(self.grid.machine).values
+        return chosen(self.grid.run, {**facts, **point.parameters})
 
-        def words(
-            wildcards: Mapping[str, str], input: Any, output: Any, resources: Any
-        ) -> list[str]:
-            point = group.point(wildcards)
-            limits = limits_of_phase(point.request, resources) if names else []
-            return [*self._assignments(point, input.prepared), *limits]
+    def identity(self, point: Point) -> str:
+        """A digest of what determines the run of a point, as its record has it."""
+        return run_identity(
+            *(self.grid.run, self.freeze.machine.load_env_on_machine, point),
+            *(self.build_file(point), self.prepared_for(point), self.placement(point).determines),
+        )
 
-        found: Any = words
-        # For the executor (`executor/internals.py`): what the function reads, how to name a point
-        # to people, and a key that points with the same request share (they share a request).
-        found.reads_resources = names
-        found.describe = lambda wildcards: self.describe(group.point(wildcards))
-        found.run_of = (self, group)  # for `run_order.py`
-        found.kind = lambda w: (id(group.point(w).request), group.point(w).queue)
-        return words
+    # ---- for people, and the rules of the table
 
     def describe(self, point: Point) -> str:
         """A point for people, without its duplicates, which are alike."""
@@ -187,96 +115,6 @@ class BatchRules:
         names = [name for name in grid.varying if name in point.parameters] or point.parameters
         shown = ", ".join(f"{name}={point.parameters[name]}" for name in names)
         return f"{self.experiment.file}: batch {grid.batch}{', ' if shown else ''}{shown}"
-
-    def _assignments(self, point: Point, prepared: Sequence[str]) -> list[str]:
-        words = [f"{name}={value}" for name, value in point.parameters.items()]
-        words += [f"--rerun-of={point.rerun_of}"] if point.rerun_of else []
-        words += [f"--prepared={file}" for file in prepared]
-        if not self._is_placed:
-            return words
-        if launcher := self._chosen(point):
-            words.append(f"--launcher={launcher}")
-        if point.request.cores is not None and "cpus_per_task" not in point.request.of_rule:
-            words.append(f"--resource=cpus_per_task={point.request.cores}")
-        return words
-
-    @property
-    def _is_placed(self) -> bool:
-        """Whether the runs have a launcher."""
-        return bool(self.grid.run.launcher or self.launchers.default)
-
-    def _chosen(self, point: Point) -> str:
-        facts = self.experiment.facts_of(self.grid.machine).values
-        return chosen(self.grid.run, {**facts, **point.parameters})
-
-    def placement(self, point: Point) -> Placement:
-        """How a point starts its tasks. Raises ConfigError, naming the experiment."""
-        if not self._is_placed:
-            return NO_PLACEMENT
-        try:
-            return placement_of(
-                self._chosen(point), self.launchers, self.grid.machine, point.request.of_rule
-            )
-        except ConfigError as error:
-            raise ConfigError(f"{self.experiment.file}: {error.message}", error.hint) from None
-
-    def seen_by_run(self, point: Point) -> list[str]:
-        """The parameters that a run sees: a change makes it stale."""
-        variables = [f"{name}={value}" for name, value in point.environment(self.grid.run).items()]
-        variables.append(self.build_file(point))
-        variables += self.placement(point).determines
-        variables += [artifact.src for artifact in point.artifacts if artifact.src]
-        if prepared := self.prepared_for(point):
-            variables.append(f"prepared={prepared}")
-        return variables
-
-    def prepared_for(self, point: Point) -> str | None:
-        """The file that says what was prepared for a run, if something was. Its name contains what
-        determines that."""
-        return self.prepare.file(point) if self.prepare else None
-
-    def identity(self, point: Point) -> str:
-        """A digest of what determines the run of a point, as its record has it."""
-        return run_identity(
-            *(self.grid.run, self.load_environment, point, self.build_file(point)),
-            *(self.prepared_for(point), self.placement(point).determines),
-        )
-
-    def agrees(self, record: Mapping[str, Any], made: Made, point: Point) -> bool:
-        """Whether a run used the build, the installations and the preparation that are in use now.
-
-        The names of builds do not contain a newer commit of a recipe's branch.
-        """
-        prepared = self.prepared_for(point)
-        made_of = {each["dependency"]: each["digest"] for each in record["recipes"]}
-        now = made.digests(self.build_file(point), self.variants.at(point).installs)
-        is_prepared = prepared is None or made.digests(prepared, ()) == {
-            "": recorded_preparation(record)
-        }
-        return is_prepared and made_of | {"": record["build"]} == now
-
-    def resources(self, group: RunGroup) -> dict[str, Resource]:
-        """What runs request, as resources of their rule."""
-        requests = (point.request for point in group.points.values())
-        found = rule_resources(requests, lambda wildcards: group.point(wildcards).request)
-        if self.grid.run.spread == "nodes":
-            found["kochi_spread"] = lambda wildcards: self._spread(group.point(wildcards))
-        return found
-
-    def _spread(self, point: Point) -> str:
-        """What the duplicates of a point share."""
-        return digest_of([self.experiment.file, self.grid.batch, dict(point.parameters)])
-
-    def threads(self, group: RunGroup, least: int) -> Resource:
-        """The cores that runs request, at least so many, as the threads of their rule."""
-        requests = (point.request for point in group.points.values())
-        return rule_threads(requests, lambda wildcards: group.point(wildcards).request, least)
-
-    @property
-    def requests_cores(self) -> bool:
-        """Whether the runs say how many cores they use."""
-        run = self.grid.run
-        return bool(run.cores) or not run.resources.keys().isdisjoint(TASKS_AND_CORES)
 
     @property
     def records(self) -> list[str] | Callable[..., list[str]]:
@@ -293,15 +131,150 @@ class BatchRules:
         return nothing_to_run
 
     @property
-    def skipped(self) -> dict[str, Verbatim]:
+    def skipped(self) -> dict[str, Value]:
         """Params of the table's rule. Without skipped points, they stay as they were."""
-        found = self.grid.skipped_by_reason
-        return {"skipped": verbatim(repr(found))} if found else {}
+        by_reason = self.grid.skipped_by_reason
+        return {"skipped": verbatim(repr(by_reason))} if by_reason else {}
+
+
+@dataclass(frozen=True)
+class RunRule:
+    """The rule of one group of runs. Its wildcards are those of the group."""
+
+    name: str
+    batch: BatchRules
+    group: RunGroup
+
+    @for_snakemake
+    def build(self, wildcards: Mapping[str, str]) -> Any:
+        """The file that says which build a run uses."""
+        if missing := self.batch.variants.missing:
+            # Not left to the install rule alone: Snakemake ignores an error of an input function
+            # further down when a result exists, and then starts the run without input and deletes
+            # the result.
+            raise ConfigError(missing)
+        return _ancient(self.batch.build_file(self.group.point(wildcards)))
 
     @property
-    def names_queue(self) -> bool:
-        """Whether any of the points goes to a queue of its own."""
-        return any(point.queue for point in self.grid.points)
+    def prepared(self) -> Value:
+        """The file that says what was prepared for a run, if something was."""
+        if self.batch.prepare is None:
+            return []
+        file = self.batch.prepare.file
+        return for_snakemake(lambda wildcards: _ancient([file(self.group.point(wildcards))]))
+
+    @property
+    def installs(self) -> Value:
+        """The manifests of the installations that a run uses."""
+        variants = self.batch.variants
+        if len(variants.by_values) == 1:
+            return _ancient(next(iter(variants)).installs)
+        return for_snakemake(
+            lambda wildcards: _ancient(variants.at(self.group.point(wildcards)).installs)
+        )
+
+    def _shared(self, value_of: Callable[[Point], Any]) -> Value:
+        """A value of each point, for a rule."""
+        values = map(value_of, self.group.points.values())
+        return shared(values, lambda wildcards: value_of(self.group.point(wildcards)))
+
+    def threads(self, workflow: Any) -> Value:
+        """The cores that a run requests, one by default.
+
+        All cores for an exclusive run where Snakemake itself shares out cores (`--executor local
+        --cores N`); a worker uses the resource `kochi_exclusive`.
+        """
+        least = 1
+        # Without --cores, workers share out cores.
+        with suppress(WorkflowError):
+            if self.batch.grid.run.exclusive and isinstance(workflow.cores, int):
+                least = workflow.cores
+        return self._shared(lambda point: max(least, point.request.threads or least))
+
+    @property
+    def resources(self) -> dict[str, Value]:
+        """What runs request. By default, a run has its worker to itself: another job beside it
+        would disturb the measurement."""
+        group, run = self.group, self.batch.grid.run
+        requests = (point.request for point in group.points.values())
+        requested = rule_resources(requests, lambda wildcards: group.point(wildcards).request)
+        if run.spread == "nodes":
+            requested["kochi_spread"] = lambda wildcards: self._spread(group.point(wildcards))
+        says_cores = bool(run.cores) or not run.resources.keys().isdisjoint(TASKS_AND_CORES)
+        return {
+            **requested,
+            "kochi_exclusive": int(run.exclusive),
+            # Without that, only the script knows how many threads it starts.
+            "kochi_pinned": int(says_cores),
+            "kochi_queue": self._shared(lambda point: point.queue or ""),
+            "kochi_name": lambda wildcards: group.point(wildcards).name,
+        }
+
+    def _spread(self, point: Point) -> str:
+        """What the duplicates of a point share."""
+        return digest_of(
+            [self.batch.experiment.file, self.batch.grid.batch, dict(point.parameters)]
+        )
+
+    @property
+    def params(self) -> dict[str, Value]:
+        """What determines a run, beside the names of its inputs; and the words of its command."""
+        batch, run = self.batch, self.batch.grid.run
+        return {
+            "script": verbatim(run.script),
+            "strict": run.strict,
+            **{key: verbatim(repr(value)) for key, value in run.isolated.items()},
+            "artifacts": verbatim([artifact.type for artifact in batch.grid.artifacts]),
+            "load_environment": verbatim(batch.freeze.machine.load_env_on_machine),
+            "experiment": verbatim(batch.experiment.file),
+            "batch": verbatim(batch.grid.batch),
+            "seen": lambda wildcards: self._seen(self.group.point(wildcards)),
+            "duplicate": self._shared(lambda point: point.duplicate),
+            "parameters": self._words(),
+        }
+
+    def _seen(self, point: Point) -> list[str]:
+        """The parameters that a run sees: a change makes it stale."""
+        batch = self.batch
+        seen = [f"{name}={value}" for name, value in point.environment(batch.grid.run).items()]
+        seen += [batch.build_file(point), *batch.placement(point).determines]
+        seen += [artifact.src for artifact in point.artifacts if artifact.src]
+        return seen + [f"prepared={file}" for file in [batch.prepared_for(point)] if file]
+
+    def _words(self) -> Callable[..., list[str]]:
+        """A function for `params:`: all parameters of a point as `name=value`, and options of the
+        phase: in a rerun the record that is repeated, the file that says what was prepared, and
+        what the job may use.
+
+        Not words of their own in the rule: a changed rule would make all finished work stale. And
+        what the run does not see makes nothing stale: Snakemake does not compare params whose
+        function has the argument `output`.
+        """
+        batch, group = self.batch, self.group
+        names = frozenset(n for each in group.points.values() for n in each.request.of_rule)
+
+        def words(
+            wildcards: Mapping[str, str], input: Any, output: Any, resources: Any
+        ) -> list[str]:
+            point = group.point(wildcards)
+            assigned = [f"{name}={value}" for name, value in point.parameters.items()]
+            assigned += [f"--rerun-of={point.rerun_of}"] if point.rerun_of else []
+            assigned += [f"--prepared={file}" for file in input.prepared]
+            if batch.is_placed:
+                launcher, cores = batch.launcher(point), point.request.cores
+                assigned += [f"--launcher={launcher}"] if launcher else []
+                if cores is not None and "cpus_per_task" not in point.request.of_rule:
+                    assigned.append(f"--resource=cpus_per_task={cores}")
+            return [*assigned, *(limits_of_phase(point.request, resources) if names else [])]
+
+        # For the executor (`executor/internals.py`): what the function reads, how to name a point
+        # to people, and a key that points with the same request share (they share a request).
+        function: Any = words
+        function.reads_resources = names
+        function.describe = lambda wildcards: batch.describe(group.point(wildcards))
+        function.kind = lambda w: (id(group.point(w).request), group.point(w).queue)
+        function.run = self  # for `run_order.py`
+        return words
 
 
 def check_not_empty(experiment: Experiment, grid: Grid) -> None:
@@ -314,7 +287,9 @@ def check_not_empty(experiment: Experiment, grid: Grid) -> None:
         )
 
 
-def recorded_preparation(record: Mapping[str, Any]) -> str | None:
-    """The digest of what was prepared for the batch of a record, if something was."""
-    made = (record.get("preparation") or {}).get("prepare")
-    return made["digest"] if made else None
+def _ancient(files: str | Sequence[str]) -> Any:
+    """Names contain what determines builds and installations: only they count, and no age."""
+    # Imported here: commands need names of files and no Snakemake.
+    from snakemake.io import ancient
+
+    return ancient(files if isinstance(files, str) else list(files))

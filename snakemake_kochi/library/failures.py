@@ -21,14 +21,12 @@ from typing import Any
 
 from snakemake_kochi.files import last_lines
 from snakemake_kochi.library.batch import BatchRules
-from snakemake_kochi.library.restorable import places
-from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.library.part import Part
 from snakemake_kochi.phases.products import LAST_LINES, Failure, read_failure, write_failure
 
 # `kochi batch` names the batch whose table it wants in any case.
 BATCH = "kochi_batch"
 _OURS = re.compile(r"(.*/)?\.snakemake/kochi/.*", re.DOTALL)
-_NO_REASON = "failed"
 # Without it, a message that a hundred runs share is printed once.
 _OF_ONE_JOB = re.compile(r"kochi job (\d+) on node \S+: ")
 
@@ -47,22 +45,22 @@ class _Failures(logging.Handler):
             return
         self.has_failed = True
         # A job of a group is reported once more, without a message.
-        said = str(getattr(record, "rule_msg", None) or "")
-        logs = [str(log) for log in getattr(record, "log", None) or ()]
-        for output in map(str, getattr(record, "output", None) or ()):
-            if _OURS.fullmatch(output) and (said or Path(output) not in self.rules):
-                self.rules[Path(output)] = str(getattr(record, "rule_name", ""))
-                write_failure(Path(output), _failure(Path(output), said, logs))
+        message = str(getattr(record, "rule_msg", None) or "").strip()
+        logs = [Path(str(log)) for log in getattr(record, "log", None) or ()]
+        for output in map(Path, map(str, getattr(record, "output", None) or ())):
+            if _OURS.fullmatch(str(output)) and (message or output not in self.rules):
+                self.rules[output] = str(getattr(record, "rule_name", ""))
+                write_failure(output, _failure(read_failure(output), message, logs))
 
 
-def _failure(output: Path, said: str, logs: Sequence[str]) -> Failure:
-    noted = read_failure(output)
+def _failure(noted: Failure | None, message: str, logs: Sequence[Path]) -> Failure:
+    """`noted`: by the phase, if it began."""
     # Messages of executors for clusters end with a log.
-    first = _OF_ONE_JOB.sub("", said.strip().partition("\n")[0])
+    first = _OF_ONE_JOB.sub("", message.partition("\n")[0])
     if noted is None or noted.told:
-        lines = next(filter(None, (last_lines(Path(log), LAST_LINES) for log in logs)), [])
-        job = _OF_ONE_JOB.match(said.strip())
-        return Failure(first or _NO_REASON, tuple(lines), job=int(job[1]) if job else None)
+        lines = next(filter(None, (last_lines(log, LAST_LINES) for log in logs)), [])
+        job = _OF_ONE_JOB.match(message)
+        return Failure(first or "failed", tuple(lines), job=int(job[1]) if job else None)
     if first and "exit status" not in first and not noted.reason.startswith(first):
         # A timeout, for example, of which the phase knew only that it had to end.
         return Failure(f"{first} ({noted.reason})", noted.output, job=noted.job)
@@ -71,14 +69,13 @@ def _failure(output: Path, said: str, logs: Sequence[str]) -> Failure:
 
 def note_failures(
     workflow: Any,
-    freeze: Freeze,
     batches: Callable[[], Sequence[BatchRules]],
-    wanted: Collection[str],
-    asked: Callable[[], Collection[str]],
+    wanted: str | None,
+    part: Part | None,
 ) -> None:
     """Note failures of jobs while this process runs, and at its end those of the runs that waited
-    for them; then make the tables of the batches in `wanted` that are not complete, and of those of
-    which a part was `asked`. Call while the workflow is parsed."""
+    for them; then make the table of the batch whose target is `wanted`, if it is not complete, and
+    those of which a part was asked for. Call while the workflow is parsed."""
     from snakemake.logging import logger
 
     failures, directory = _Failures(), Path.cwd()
@@ -90,39 +87,38 @@ def note_failures(
             if workflow.dryrun or workflow.dag is None:
                 return
             why = _noted(failures.rules, batches())
-            named = {*asked(), *(wanted if failures.has_failed else ())}
             is_over = not any(True for _ in workflow.dag.needrun_jobs())
             has_run = any(True for _ in workflow.dag.needrun_jobs(exclude_finished=False))
-            if failures.has_failed or (has_run and is_over):  # else it was interrupted
-                for batch in batches():
-                    if batch.name in named:
-                        _make_table(workflow, freeze, batch, why)
+            if not failures.has_failed and not (has_run and is_over):
+                return  # it was interrupted
+            for batch in batches():
+                is_part = part is not None and batch.name in part.asked
+                if is_part or (failures.has_failed and batch.name == wanted):
+                    _make_table(workflow, batch, why)
 
     atexit.register(finish)
 
 
-def _noted(rules: Mapping[Path, str], batches: Sequence[BatchRules]) -> dict[str, Failure]:
+def _noted(rules: Mapping[Path, str], batches: Collection[BatchRules]) -> dict[Path, Failure]:
     """Note that failures were told, and the failures of runs that waited for a failed phase;
     returns the latter, by record."""
     known = {file: failure for file in rules if (failure := read_failure(file)) is not None}
     for file, failure in known.items():
         write_failure(file, replace(failure, told=True))
-    waited = {}
-    for place in (each for batch in batches if known for each in places(batch)):
-        needed = [place.build_file, place.batch.prepared_for(place.point), *place.variant.installs]
-        for file in (Path(each) for each in needed if each):
-            if file in known and place.record not in known:
-                failure = known[file]
-                reason = f"not run because {rules[file]} failed: {failure.reason}"
-                waited[str(place.record)] = Failure(reason, failure.output, told=True)
-                write_failure(place.record, waited[str(place.record)])
-                break
+    waited: dict[Path, Failure] = {}
+    for batch in batches if known else ():
+        for place in batch.files.places:
+            needed = [batch.build_file(place.point), batch.prepared_for(place.point)]
+            needed += batch.variants.at(place.point).installs
+            failed = next((Path(f) for f in needed if f is not None and Path(f) in known), None)
+            if failed is not None and place.record not in known:
+                reason = f"not run because {rules[failed]} failed: {known[failed].reason}"
+                waited[place.record] = Failure(reason, known[failed].output, told=True)
+                write_failure(place.record, waited[place.record])
     return waited
 
 
-def _make_table(
-    workflow: Any, freeze: Freeze, batch: BatchRules, why: Mapping[str, Failure]
-) -> None:
+def _make_table(workflow: Any, batch: BatchRules, why: Mapping[Path, Failure]) -> None:
     """The table of all results that the batch has by now, with the reasons why others are missing.
 
     A stale result is none of them: in one table it would be taken for a result of this code.
@@ -132,15 +128,15 @@ def _make_table(
 
     from snakemake_kochi.library.states import BatchStates
 
-    left_out = {
-        state.record: {
-            "reason": why[state.record].reason if state.record in why else state.why,
-            "output": why[state.record].output if state.record in why else state.output,
-            "stale": state.state == "stale",
-        }
-        for state in BatchStates(freeze, batch).look()
-        if state.state not in ("done", "skipped")
-    }
+    left_out = {}
+    for state in BatchStates(batch).look():
+        if state.state not in ("done", "skipped"):
+            failure = why.get(Path(state.record)) or Failure(state.why, state.output)
+            left_out[state.record] = {
+                "reason": failure.reason,
+                "output": failure.output,
+                "stale": state.state == "stale",
+            }
     files = batch.files
     for path in (files.table, files.markdown, *(each for two in files.figures for each in two)):
         with suppress(AttributeError, AssertionError, TypeError, OSError):

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.library.loading import FREEZE_VARIABLE
+from snakemake_kochi.library.library import FREEZE_VARIABLE
 from snakemake_kochi.paths import WorkingPaths
 
 _TABLE = "collect_"
@@ -34,20 +34,19 @@ def main() -> int:
     """Exit status 1, with a message, if Snakemake refuses the workflow or lacks a part."""
     wanted = json.load(sys.stdin)
     try:
-        _note(wanted)
+        _note_jobs(_planned(wanted), set(wanted["records"]))
     except (KochiError, OSError) as error:
         print(f"kochi: {error}", file=sys.stderr)
+        return 1
     except (AttributeError, TypeError, ImportError) as error:
-        print(
-            f"kochi: this Snakemake lacks a part that is needed to restore results: {error!r}",
-            file=sys.stderr,
-        )
-    else:
-        return 0
-    return 1
+        said = "this Snakemake lacks a part that is needed to restore results"
+        print(f"kochi: {said}: {error!r}", file=sys.stderr)
+        return 1
+    return 0
 
 
-def _note(wanted: Mapping[str, Any]) -> None:
+def _planned(wanted: Mapping[str, Any]) -> Any:
+    """The workflow after a dry run."""
     from snakemake.api import SnakemakeApi
     from snakemake.settings.types import (
         ConfigSettings,
@@ -58,14 +57,14 @@ def _note(wanted: Mapping[str, Any]) -> None:
     )
 
     with SnakemakeApi(OutputSettings(dryrun=True, quiet={Quietness.ALL})) as snakemake:
-        workflow_api = snakemake.workflow(
+        workflow = snakemake.workflow(
             resource_settings=ResourceSettings(cores=1),
             config_settings=ConfigSettings(config=wanted["config"]),
             snakefile=Path(wanted["snakefile"]),
         )
-        dag_api = workflow_api.dag(DAGSettings(targets=set(wanted["targets"])))
+        dag = workflow.dag(DAGSettings(targets=set(wanted["targets"])))
         try:
-            dag_api.execute_workflow(executor="dryrun")
+            dag.execute_workflow(executor="dryrun")
         except Exception as error:
             snakemake.print_exception(error)
             raise KochiError("Snakemake refuses the workflow") from error
@@ -74,7 +73,7 @@ def _note(wanted: Mapping[str, Any]) -> None:
                 "the project was changed while its results were restored",
                 "Type the same command again.",
             )
-        _note_jobs(workflow_api._workflow, set(wanted["records"]))
+        return workflow._workflow
 
 
 def _note_jobs(workflow: Any, records: Collection[str]) -> None:
@@ -91,17 +90,13 @@ def _note_jobs(workflow: Any, records: Collection[str]) -> None:
             _note_end(persistence, job)
             noted.add(job)
     for job in dag.jobs:
-        if not job.rule.name.startswith(_TABLE):
-            continue
-        needed = dag.dependencies.get(job, {})
-        if any(each in noted for each in needed) and not any(
-            dag.needrun(each) and each not in noted for each in needed
-        ):
+        needed = set(dag.dependencies.get(job, {}))
+        is_complete = not any(dag.needrun(each) for each in needed - noted)
+        if job.rule.name.startswith(_TABLE) and needed & noted and is_complete:
             persistence.started(job)
             for output in job.output:
                 os.makedirs(os.path.dirname(output) or ".", exist_ok=True)
-            done = subprocess.run(["bash", "-c", job.shellcmd], check=False)
-            if done.returncode == 0:
+            if subprocess.run(["bash", "-c", job.shellcmd], check=False).returncode == 0:
                 _note_end(persistence, job)
             else:
                 persistence.cleanup(job)

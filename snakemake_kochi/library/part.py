@@ -7,18 +7,20 @@ of a batch depends on it, so a job is the same job whichever part asked for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.files import is_there
-from snakemake_kochi.library.batch import BatchRules
-from snakemake_kochi.library.restorable import Place, places
+from snakemake_kochi.library.files import BatchFiles, Place
 from snakemake_kochi.phases.products import read_failure
 from snakemake_kochi.project.conditions import Where
 from snakemake_kochi.project.grid import Grid
+
+if TYPE_CHECKING:
+    from snakemake_kochi.library.batch import BatchRules
 
 WHERE, RETRY = "kochi_where", "kochi_retry"
 FAILED = "failed"
@@ -26,11 +28,11 @@ FAILED = "failed"
 
 @dataclass(frozen=True)
 class Part:
-    """What is selected. `asked`: the batches of which this process wants the part, by name."""
+    """What is selected. `asked`: the targets of the batches of which this process wants a part."""
 
     where: Where | None
     failed: bool
-    asked: dict[str, list[Place]] = field(default_factory=dict, compare=False)
+    asked: set[str] = field(default_factory=set, compare=False)
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Part | None:
@@ -44,30 +46,31 @@ class Part:
 
     def files(self, batch: BatchRules) -> list[str]:
         """The files of the selected points, which are then asked for. Raises ConfigError."""
-        chosen = self.places(batch)
-        if not chosen:
+        grid = batch.grid
+        if self.where is not None:
+            check_part(self.where, grid)
+        selected = self.places(batch.files, Path())
+        if not selected:
             raise ConfigError(
-                f"no point of {name_of(batch.grid)} has failed"
+                f"no point of {name_of(grid)} has failed"
                 + (" among the selected ones" if self.where else ""),
                 "To see the states of its points, type: kochi show batch "
-                f"{batch.experiment.file} {batch.grid.batch}",
+                f"{batch.experiment.file} {grid.batch}",
             )
-        self.asked[batch.name] = chosen
-        return [str(file) for place in chosen for file in (place.record, *place.files.values())]
+        self.asked.add(batch.name)
+        return [str(each) for place in selected for each in (place.record, *place.files)]
 
-    def places(self, batch: BatchRules) -> list[Place]:
-        """The selected points; none if none has failed. Raises ConfigError."""
-        if self.where is not None:
-            check_part(self.where, batch.grid)
+    def places(self, files: BatchFiles, directory: Path) -> list[Place]:
+        """The selected points in a working directory; none if none has failed."""
         return [
             place
-            for place in places(batch)
+            for place in files.places
             if (self.where is None or self.where.has(place.point.parameters, place.point.duplicate))
-            and (not self.failed or has_failed(place.record))
+            and (not self.failed or _has_failed(directory / place.record))
         ]
 
 
-def has_failed(record: Path) -> bool:
+def _has_failed(record: Path) -> bool:
     """Whether the last attempt of the point with this record failed, and left no result."""
     failure = None if is_there(record) else read_failure(record)
     return failure is not None and not failure.stopped
@@ -77,31 +80,30 @@ def check_part(where: Where, grid: Grid) -> None:
     """Raise NameNotFoundError or ConfigError if no point of a batch is selected, or only points
     that the experiment skips."""
     points = [(point.parameters, point.duplicate) for point in grid.points]
-    duplicates = 1 + max((duplicate for _, duplicate in points), default=0)
-    skipped = [
-        (each, (each.parameters, duplicate))
-        for each in grid.skipped
-        for duplicate in range(duplicates)
-    ]
-    where.check([*points, *(place for _, place in skipped)], name_of(grid))
+    duplicates = range(1 + max((duplicate for _, duplicate in points), default=0))
+    skipped = [(each.parameters, number) for each in grid.skipped for number in duplicates]
+    where.check([*points, *skipped], name_of(grid))
     for conditions in where.alternatives:
         own = Where((conditions,))
         if any(own.has(*point) for point in points):
             continue
-        reasons: dict[str, set[int]] = {}  # the combinations that are skipped for each
-        for each, place in skipped:
-            if own.has(*place):
-                reasons.setdefault(each.reason, set()).add(id(each))
-        count = sum(map(len, reasons.values()))
-        what = f"all {count} points" if count > 1 else "the point"
-        first, *others = reasons
-        more = f", and {len(others)} other reasons" if len(others) > 1 else ""
-        more = f"; {others[0]}" if len(others) == 1 else more
+        reasons = [
+            each.reason
+            for each in grid.skipped
+            if any(own.has(each.parameters, number) for number in duplicates)
+        ]
+        what = f"all {len(reasons)} points" if len(reasons) > 1 else "the point"
         raise ConfigError(
             f"{name_of(grid)} skips {what} with {' and '.join(map(str, conditions))}: "
-            f"{first}{more}",
+            f"{_joined(list(dict.fromkeys(reasons)))}",
             "To run what is skipped, change 'when', 'skip_if' or the values in the experiment.",
         )
+
+
+def _joined(reasons: Sequence[str]) -> str:
+    if len(reasons) > 2:
+        return f"{reasons[0]}, and {len(reasons) - 1} other reasons"
+    return "; ".join(reasons)
 
 
 def name_of(grid: Grid) -> str:

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from snakemake_kochi.library.batch import BatchRules
-from snakemake_kochi.library.run_group import RunGroup
+from snakemake_kochi.library.batch import BatchRules, RunRule
 from snakemake_kochi.project.grid import Point
 
 _ATTRIBUTE = "kochi_run_order"  # of a workflow
@@ -28,13 +27,14 @@ def in_order(batch: BatchRules) -> list[Point]:
 
     It is drawn for the whole grid: a part of a batch, or what a killed run has left, keeps it.
     """
+    points = list(batch.grid.points)
     if batch.seed is None:
-        return list(batch.grid.points)
-    rounds: dict[int, list[Point]] = {}
-    for point in batch.grid.points:
-        rounds.setdefault(point.duplicate, []).append(point)
+        return points
     # Batches of one seed and one grid must not have the same unbalanced order.
     generator = random.Random(f"{batch.seed} {batch.grid.batch}")
+    rounds: dict[int, list[Point]] = {}
+    for point in points:
+        rounds.setdefault(point.duplicate, []).append(point)
     for own in rounds.values():
         generator.shuffle(own)
     return [point for number in sorted(rounds) for point in rounds[number]]
@@ -45,10 +45,9 @@ class RunOrder:
 
     def __init__(self, batches: Callable[[], Sequence[BatchRules]]) -> None:
         self._batches = batches
-        self._lasts: dict[str, int] = {}  # the priority of the last run of each batch
-        self._places: dict[str, dict[int, int]] = {}  # by id of the point
-        self._priorities: dict[Any, int] = {}
-        self._rules: dict[Any, tuple[BatchRules, RunGroup] | None] = {}
+        self._by_point: dict[int, int] = {}  # priorities by id
+        self._by_job: dict[Any, int] = {}
+        self._rules: dict[Any, RunRule | None] = {}
         self._waiting: dict[Any, frozenset[str]] = {}  # the batches that use the output of a job
         self._begun: set[str] = set()
 
@@ -82,23 +81,14 @@ class RunOrder:
 
     def priority(self, job: Any) -> int:
         """A run's priority, from 1: those of earlier batches, and earlier runs, are higher."""
-        if job not in self._priorities:
-            of = self._run_of(job)
-            self._priorities[job] = 0 if of is None else self._priority(job, *of)
-        return self._priorities[job]
-
-    def _priority(self, job: Any, batch: BatchRules, group: RunGroup) -> int:
-        if batch.name not in self._places:
-            points = in_order(batch)
-            self._places[batch.name] = {id(point): place for place, point in enumerate(points)}
-        if not self._lasts:
-            last = 1
-            for each in reversed(self._batches()):
-                self._lasts[each.name] = last
-                last += len(each.grid.points)
-        places = self._places[batch.name]
-        place = places[id(group.point(job.wildcards_dict))]
-        return self._lasts[batch.name] + len(places) - 1 - place
+        if not self._by_point:
+            points = [id(point) for batch in self._batches() for point in in_order(batch)]
+            self._by_point = {point: len(points) - at for at, point in enumerate(points)}
+        if job not in self._by_job:
+            run = self._run_of(job)
+            point = None if run is None else run.group.point(job.wildcards_dict)
+            self._by_job[job] = self._by_point.get(id(point), 0)
+        return self._by_job[job]
 
     def ready(self, dag: Any, jobs: Collection[Any]) -> Collection[Any]:
         """The ready jobs, of the runs of batches only those whose turn it is.
@@ -111,14 +101,10 @@ class RunOrder:
         runs: dict[str, list[Any]] = {}
         batches: dict[str, BatchRules] = {}
         for job in jobs:
-            if (of := self._run_of(job)) is not None:
-                batches[of[0].name] = of[0]
-                runs.setdefault(of[0].name, []).append(job)
-        if not runs:
-            return jobs
-        waiting = {
-            name for name in runs if batches[name].seed is not None and name not in self._begun
-        }
+            if (run := self._run_of(job)) is not None:
+                batches[run.batch.name] = run.batch
+                runs.setdefault(run.batch.name, []).append(job)
+        waiting = {name for name, batch in batches.items() if batch.seed is not None} - self._begun
         if waiting:
             busy = (job for job in (*jobs, *dag._running) if job not in scheduler.failed)
             awaited = frozenset().union(*(self._batches_after(dag, job) for job in busy))
@@ -126,8 +112,9 @@ class RunOrder:
                 self._begun.add(name)
                 _say(batches[name], len(runs[name]))
             waiting &= awaited
+        others = [job for job in jobs if self._run_of(job) is None]
         ready = [job for name, own in runs.items() if name not in waiting for job in own]
-        return [*(job for job in jobs if self._run_of(job) is None), *self._next(scheduler, ready)]
+        return [*others, *self._next(scheduler, ready)] if runs else jobs
 
     def _next(self, scheduler: Any, runs: Sequence[Any]) -> list[Any]:
         """The first of the runs, as many as there is room for.
@@ -139,41 +126,40 @@ class RunOrder:
             for name, amount in scheduler.resources.items()
             if isinstance(amount, int) and name != "_job_count"  # set after this
         }
-        found = []
+        first = []
         for job in sorted(runs, key=self.priority, reverse=True):
-            found.append(job)
+            first.append(job)
             needed = job.scheduler_resources
             left = {name: amount - needed.get(name, 0) for name, amount in left.items()}
             if any(amount < 0 for amount in left.values()):
                 break
-        return found
+        return first
 
     def _batches_after(self, dag: Any, job: Any) -> frozenset[str]:
         """The batches whose runs use what a job makes, or what is made of it; none for a run."""
         if job not in self._waiting:
-            found: set[str] = set()
-            seen = {job}
-            left = [] if self._run_of(job) else [job]
+            after: set[str] = set()
+            seen, left = {job}, [] if self._run_of(job) else [job]
             while left:
-                for each in _depending(dag, left.pop()):
-                    if each in seen:
-                        continue
+                group = left.pop()
+                members = group.jobs if group.is_group() else (group,)
+                for each in {user for member in members for user in dag.depending[member]} - seen:
                     seen.add(each)
-                    if (of := self._run_of(each)) is None:
+                    if (run := self._run_of(each)) is None:
                         left.append(each)
                     else:
-                        found.add(of[0].name)
-            self._waiting[job] = frozenset(found)
+                        after.add(run.batch.name)
+            self._waiting[job] = frozenset(after)
         return self._waiting[job]
 
-    def _run_of(self, job: Any) -> tuple[BatchRules, RunGroup] | None:
-        """The batch and the group of a run; None for any other job, and for a group of jobs."""
+    def _run_of(self, job: Any) -> RunRule | None:
+        """The rule of a run; None for any other job, and for a group of jobs."""
         if job.is_group():
             return None
         if job.rule not in self._rules:
             functions = (getattr(value, "callable", None) or value for value in job.rule.params)
-            found = (getattr(function, "run_of", None) for function in functions)
-            self._rules[job.rule] = next((of for of in found if of is not None), None)
+            own = (getattr(function, "run", None) for function in functions)
+            self._rules[job.rule] = next((run for run in own if isinstance(run, RunRule)), None)
         return self._rules[job.rule]
 
 
@@ -193,8 +179,3 @@ def _give_up(workflow: Any, error: AttributeError) -> None:
     """Another version of Snakemake lacks a part: the runs start in its own order."""
     setattr(workflow, _ATTRIBUTE, None)
     _logger().warning(f"the runs of batches do not start in rounds with this Snakemake: {error}")
-
-
-def _depending(dag: Any, job: Any) -> Iterator[Any]:
-    for each in job.jobs if job.is_group() else (job,):
-        yield from dag.depending[each]

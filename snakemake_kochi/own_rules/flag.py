@@ -49,7 +49,7 @@ def artifact(files: Any) -> Any:
         check_output(str(file), getattr(file, "flags", {}))
     workflow = _workflow()
     if workflow.is_main_process:
-        from snakemake_kochi.own_rules.events import watch
+        from snakemake_kochi.own_rules.watch import watch
 
         watch(workflow)
     return flag(files, FLAG)
@@ -66,13 +66,12 @@ def check_output(path: str, flags: Mapping[str, Any]) -> None:
         if flags.get(name):
             raise ConfigError(f'artifact("{path}"): this output is {why}')
     components = _WILDCARD.sub("x", path).split("/")
-    if path.startswith("/") or ".." in components:
-        why = "a path relative to the working directory, without '..', was expected"
-    elif not all(components) or "." in components:
-        why = "a path without empty parts and without '.' was expected"
-    else:
-        return
-    raise ConfigError(f'artifact("{path}"): {why}', "The file has the same path in the branch.")
+    if path.startswith("/") or {"", ".", ".."}.intersection(components):
+        raise ConfigError(
+            f'artifact("{path}"): a path relative to the working directory was expected, without '
+            "'..', without empty parts and without '.'",
+            "The file has the same path in the branch.",
+        )
 
 
 def _workflow() -> Any:
@@ -80,9 +79,9 @@ def _workflow() -> Any:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         # Snakemake's own functions, such as `exists`, find it in the same way.
-        found = frame.f_globals.get("workflow")
-        if hasattr(found, "is_main_process"):
-            return found
+        workflow = frame.f_globals.get("workflow")
+        if hasattr(workflow, "is_main_process"):
+            return workflow
         frame = frame.f_back
     raise ConfigError(
         "artifact() was called outside of a Snakefile", "Call it around an output of a rule."

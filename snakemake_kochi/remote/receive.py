@@ -1,7 +1,7 @@
 """On the machine: the project is made as the computer at home has it, for one command.
 
 A parcel (`snapshot/parcel.py`) was pushed to the project before. This process is about to read the
-project's files. Until it has read them, which `phases/sent.py` notes, no other command gets other
+project's files. Until it has read them, which `phases/freeze.py` notes, no other command gets other
 files.
 """
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from snakemake_kochi.artifacts.record import read_record
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import make_directory, random_word, read_json, to_json, write_atomically
-from snakemake_kochi.library.batch import BatchFiles
+from snakemake_kochi.library.files import BatchFiles
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
@@ -140,14 +140,18 @@ class Rerun:
     def records(self) -> Mapping[str, str]:
         """The files of the new records, relative to the project, by the repeated record."""
         return {
-            point.rerun_of: record
+            place.point.rerun_of: str(place.record)
             for batch in self._batches
-            for point, record in zip(batch.points, batch.records, strict=True)
+            for place in batch.places
         }
 
     @cached_property
     def _points(self) -> Mapping[str, tuple[Point, BatchFiles]]:
-        return {point.rerun_of: (point, batch) for batch in self._batches for point in batch.points}
+        return {
+            place.point.rerun_of: (place.point, batch)
+            for batch in self._batches
+            for place in batch.places
+        }
 
     @cached_property
     def _batches(self) -> tuple[BatchFiles, ...]:

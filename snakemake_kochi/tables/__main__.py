@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.library.batch import BatchFiles
+from snakemake_kochi.library.files import BatchFiles
 from snakemake_kochi.phases.freeze import load_freeze
 from snakemake_kochi.tables.collect import LeftOut, Run, Target, collect
 
@@ -39,17 +39,15 @@ def _collect(options: argparse.Namespace) -> None:
     # In a module with a `prefix:` all files are below another directory.
     is_below = options.table.endswith(f"/{files.table}")
     top = options.table.removesuffix(files.table) if is_below else ""
-    captured, artifacts = files.captured, files.by_record
+    captured = files.captured or [""] * len(files.places)
     runs = [
         Run(
-            point,
-            Path(top + record),
-            Path(top + captured[index]) if captured else None,
-            {each.dest: Path(top + file) for each, file in zip(point.artifacts, own, strict=True)},
+            place.point,
+            Path(top, place.record),
+            Path(top, output) if output else None,
+            {dest: Path(top, file) for dest, file in place.by_destination.items()},
         )
-        for index, (point, record, own) in enumerate(
-            zip(files.points, files.records, artifacts, strict=True)
-        )
+        for place, output in zip(files.places, captured, strict=True)
     ]
     figures = tuple(tuple(Path(top + each) for each in of_plot) for of_plot in files.figures)
     target = Target(Path(options.table), Path(options.markdown), figures)

@@ -16,7 +16,7 @@ from snakemake_kochi.artifacts.branches import initialise, synchronise
 from snakemake_kochi.artifacts.large import Store, parse_pointer
 from snakemake_kochi.cli.restore import restore_batches
 from snakemake_kochi.errors import GitError
-from snakemake_kochi.library.recorded import Asked
+from snakemake_kochi.library.restoring import Asked
 from snakemake_kochi.location import find_location
 from snakemake_kochi.remote import results
 from snakemake_kochi.remote.connection import Connection

@@ -49,15 +49,11 @@ def test_more_values_and_duplicates_run_only_the_new_points(finished_project: An
 @pytest.mark.compatibility
 def test_an_edited_source_rebuilds_and_reruns(finished_project: Any) -> None:
     finished_project.edit("code.txt", "code", "better code")
-    said = finished_project.snakemake("-n", "sum_first")
-    # Snakemake says which file it was.
-    assert "Params have changed since last execution" in said
-    assert "code.txt (" in said
-    # Also when some points were run with the new one, and its build is there.
+    assert "Params have changed since last execution" in finished_project.snakemake(
+        "-n", "sum_first"
+    )
     finished_project.snakemake(*results(2))
     assert finished_project.take_ran() == ["build sum 0", "run sum 2"]
-    said = finished_project.snakemake("-n", "sum_first")
-    assert "code.txt (" in said
     finished_project.snakemake(*results(1, 2))
     assert finished_project.take_ran() == ["run sum 1"]
     result = finished_project.directory / "results/local/sum/first/1_0.txt"

@@ -244,7 +244,7 @@ def test_results_of_other_code_are_left_out_and_named(restored: Clone) -> None:
     said = restored.kochi("artifact", "restore", "sum", "second", status=1)
     head = git(restored.clone.directory, "rev-parse", "HEAD").strip()
     assert "sum second: 0 of 2 results in results/" in said
-    assert f"left out: 1 result of commit {head[:12]} with changes, made from other source" in said
+    assert f"left out: 1 result of commit {head[:12]} with changes: source files" in said
     (ref,) = re.findall(r"git worktree add --detach DIR (refs/kochi/code/\w+)", said)
     assert git(restored.clone.directory, "show", f"{ref}:code.txt") == "changed\n"
     assert not (restored.clone.directory / "results/local/sum/second").exists()

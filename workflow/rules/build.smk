@@ -1,5 +1,5 @@
-# One rule per build script, and one per `prepare` script. Its wildcards are the parameters on which it depends. Its output path has a
-# digest of everything else that determines it.
+# One rule per build script, and one per `prepare` script. Its wildcards are the parameters on which it
+# depends. Its output path has a digest of everything else that determines it.
 for build in kochi.builds:
 
     rule:
@@ -20,9 +20,7 @@ for build in kochi.builds:
             phase=build.kind,
             experiment=kochi.verbatim(build.experiment.file),
             batch=kochi.verbatim(build.batch),
-            # They are in the output's path, and so is a digest of the code, whichever branch it was taken
-            # from: Snakemake does not compare what depends on the output.
-            parameters=lambda wildcards, output, build=build: build.assignments(wildcards),
+            parameters=build.assignments,
         shell:
             '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases {params.phase} {params.experiment:q}'
             " --batch={params.batch:q} --parameters {params.parameters:q}"

@@ -7,7 +7,7 @@ for recipe in kochi.recipes:
         name:
             recipe.name
         input:
-            lambda wildcards, recipe=recipe: recipe.needed(),
+            recipe.needed,
         output:
             manifest=recipe.manifest,
             activation=recipe.activation,

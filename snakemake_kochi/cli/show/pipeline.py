@@ -15,10 +15,11 @@ from snakemake_kochi.cli.output import print_json, remark, say, shown
 from snakemake_kochi.errors import KochiError
 
 if TYPE_CHECKING:
-    from snakemake_kochi.library.restorable import Place
+    from snakemake_kochi.library.batch import BatchRules
+    from snakemake_kochi.library.products import Variant
     from snakemake_kochi.location import Location
-    from snakemake_kochi.phases.freeze import Freeze
     from snakemake_kochi.phases.products import Install
+    from snakemake_kochi.project.grid import Point
 
 # In place of the name of the run, which is random and becomes a part of paths.
 _CONTROLLER = "RUN"
@@ -41,9 +42,8 @@ def pipeline_command(
     """
     from snakemake_kochi.enqueue.experiment_files import globs_with, load, path_in_project
     from snakemake_kochi.library.batch import BatchRules
-    from snakemake_kochi.library.outputs import Outputs
     from snakemake_kochi.library.part import check_part, name_of
-    from snakemake_kochi.library.restorable import places
+    from snakemake_kochi.library.products import Products
     from snakemake_kochi.location import find_location
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
     from snakemake_kochi.phases.variants import with_variants
@@ -57,12 +57,12 @@ def pipeline_command(
     globs = globs_with(project, path) or EXPERIMENT_GLOBS
     freeze = take_freeze(Path.cwd(), location.machine.name, globs, named=path)
     freeze = with_variants(freeze, Path.cwd())
-    rules = BatchRules.of(Outputs(freeze), freeze.experiment(path), batch)
+    rules = BatchRules.of(Products(freeze), freeze.experiment(path), batch)
     grid = rules.grid
     where = Where.parse(conditions) if conditions else None
     if where is not None and grid.points:
         check_part(where, grid)
-    of_point = {id(place.point): place for place in places(rules)}
+    of_point = {id(place.point): place for place in rules.files.places}
     chosen = [
         of_point[id(point)]
         for point in grid.points
@@ -74,7 +74,8 @@ def pipeline_command(
             f"To see why, type: {shlex.join(['kochi', 'show', 'batch', path, batch])}",
         )
     place = chosen[0]
-    stages = [*_before(location, place), *_on_node(freeze, place)]
+    stages = [*_before(location, rules, place.point), *_on_node(rules, place.point)]
+    identity = rules.identity(place.point)
     if as_json:
         print_json(
             {
@@ -83,21 +84,21 @@ def pipeline_command(
                 "machine": grid.machine,
                 "parameters": dict(place.point.parameters),
                 "duplicate": place.point.duplicate,
-                "identity": place.identity,
-                "results": [str(each) for each in place.files.values()],
+                "identity": identity,
+                "results": list(map(str, place.files)),
                 "stages": [each._asdict() for each in stages],
             }
         )
         return 0
     values = {**place.point.parameters, "duplicate": str(place.point.duplicate)}
     say(f"Point: {shown(', '.join(f'{name}={value}' for name, value in values.items()))}")
-    say(f"Identity of the run: {place.identity}")
+    say(f"Identity of the run: {identity}")
     for number, stage in enumerate(stages, 1):
         say(f"\n{number}. {stage.name}{f' ({stage.note})' if stage.note else ''}")
         for line in stage.text.rstrip("\n").splitlines():
             say(f"    {line}".rstrip())
     say("\nResults:")
-    for each in place.files.values():
+    for each in place.files:
         say(f"    {shown(str(each))}")
     if len(chosen) > 1:
         remark(
@@ -115,26 +116,29 @@ class _Stage(NamedTuple):
     note: str = ""
 
 
-def _before(location: Location, place: Place) -> Iterator[_Stage]:
+def _before(location: Location, batch: BatchRules, point: Point) -> Iterator[_Stage]:
     """The request for an allocation, whose script starts the worker."""
     if location.machine.has_allocations:
         try:
-            yield _Stage("allocation", _submission(location, place), "if no other job waited")
+            yield _Stage(
+                "allocation", _submission(location, batch, point), "if no other job waited"
+            )
         except KochiError as error:
             yield _Stage("allocation", "", f"not known now: {error.message}")
 
 
-def _on_node(freeze: Freeze, place: Place) -> Iterator[_Stage]:
+def _on_node(batch: BatchRules, point: Point) -> Iterator[_Stage]:
     from snakemake_kochi.phases.batch_freeze import BatchFreeze
     from snakemake_kochi.phases.launcher import line_of, shape_of
     from snakemake_kochi.phases.script import Environment, mode_of, source_variables
 
-    batch, point = place.batch, place.point
-    known = BatchFreeze.of(freeze, batch.experiment, batch.grid.batch).at(point.parameters)
-    for recipe in place.variant.recipes:
+    known = BatchFreeze.of(batch.freeze, batch.experiment, batch.grid.batch).at(point.parameters)
+    for recipe in batch.variants.at(point).recipes:
         exports = _exports(recipe.envs)
         yield _Stage(f"install {recipe}", f"{exports}{recipe.install_script}\n", "once")
-    preamble = Environment(known.load_environment, _installs(place), {}).preamble()
+    preamble = Environment(
+        known.load_environment, _installs(batch.variants.at(point)), {}
+    ).preamble()
     variables = {
         "KOCHI_MACHINE": known.machine_name,
         **source_variables(known.snapshot["base"], known.snapshot["dirty"]),
@@ -159,16 +163,16 @@ def _on_node(freeze: Freeze, place: Place) -> Iterator[_Stage]:
     yield _Stage("script", f"{known.run.script}\n", words and f"isolated: {words}")
 
 
-def _installs(place: Place) -> tuple[Install, ...]:
+def _installs(variant: Variant) -> tuple[Install, ...]:
     """The installations that a point uses, or, before they are made, what is known of them."""
     from snakemake_kochi.phases.products import Install, merge, read_manifest
 
     try:
-        return merge(read_manifest(Path(file)) for file in place.variant.installs)
+        return merge(read_manifest(Path(file)) for file in variant.installs)
     except (FileNotFoundError, KochiError):
         return tuple(
             Install(r.dependency, r.name, "", f"<prefix of {r}>", {}, r.activate_script)
-            for r in place.variant.recipes
+            for r in variant.recipes
         )
 
 
@@ -176,7 +180,7 @@ def _exports(variables: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in variables.items())
 
 
-def _submission(location: Location, place: Place) -> str:
+def _submission(location: Location, batch: BatchRules, point: Point) -> str:
     """What would be submitted for the job of a point alone."""
     import logging
 
@@ -187,14 +191,13 @@ def _submission(location: Location, place: Place) -> str:
     from snakemake_kochi.executor.job_queues import JobQueues
     from snakemake_kochi.schedulers.commands import ONCE
 
-    batch, point = place.batch, place.point
+    run = batch.runs[0]
     job = ExpectedJob(
-        batch.run_name(0),
+        run.name,
         point.request.threads or 1,
         {
             **point.request.of_rule,
-            "kochi_exclusive": int(batch.grid.run.exclusive),
-            "kochi_pinned": int(batch.requests_cores),
+            **{name: run.resources[name] for name in ("kochi_exclusive", "kochi_pinned")},
         },
         batch.describe(point),
     )
@@ -209,5 +212,5 @@ def _submission(location: Location, place: Place) -> str:
     assigned = queues.assign(job, point.queue or _CONTROLLER, resources_of(job), True)
     return text_for_one_job(
         *(location, scheduler, _CONTROLLER, assigned.queue, assigned.request, assigned.resources),
-        rule=batch.run_name(0),
+        rule=run.name,
     )

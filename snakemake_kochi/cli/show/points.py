@@ -71,7 +71,7 @@ class Points:
         freeze = take_freeze(Path.cwd(), machine, globs, named=file)
         freeze = with_variants(freeze, Path.cwd())
         have_read()
-        self._states = BatchStates.of(freeze, freeze.experiment(file), batch)
+        self._states = BatchStates.of(freeze, file, batch)
         self._where = Where.parse(conditions) if conditions else None
         self._begun = Begun(location.project_paths, machine)
         self._making = MakingWatch(location.machine_paths, os.path.realpath(project.directory))

@@ -20,13 +20,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snakemake_kochi.errors import GitError, KochiError, for_snakemake
+from snakemake_kochi.errors import ConfigError, GitError, KochiError, for_snakemake
 from snakemake_kochi.own_rules.flag import check_output, is_artifact
 from snakemake_kochi.paths import WorkingPaths
 
 if TYPE_CHECKING:
     from snakemake_kochi.own_rules.keeper import Keeper
-    from snakemake_kochi.own_rules.record import Ending, OwnJob
+    from snakemake_kochi.own_rules.record import Ending, Job
     from snakemake_kochi.phases.freeze import Freeze
 
 _CLOCKS = 2.0  # seconds by which two clocks may differ
@@ -55,7 +55,7 @@ class _Watch(logging.Handler):
         self._directory = Path.cwd()
         self._keeper: Keeper | None = None
         self._jobs: dict[int, Any] = {}  # with artifacts, by Snakemake's numbers
-        self._begun: dict[int, tuple[Any, OwnJob]] = {}
+        self._begun: dict[int, Job] = {}
         self._rules: frozenset[str] = frozenset()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -63,15 +63,9 @@ class _Watch(logging.Handler):
         if name == "RUN_INFO" and self._keeper is None:
             self._run_begins()
         elif name == "JOB_INFO" and getattr(record, "rule_name", None) in self._rules:
-            self._trying(self._job_begins, self._keeper, getattr(record, "jobid", None))
+            self._trying(self._job_begins, getattr(record, "jobid", None))
         elif name == "JOB_FINISHED":
-            self._trying(self._job_ends, self._keeper, getattr(record, "job_id", None))
-
-    def end_of_process(self) -> None:
-        with suppress(KeyboardInterrupt):
-            self._trying(self._end_of_process)
-
-    # ---- a run
+            self._trying(self._job_ends, getattr(record, "job_id", None))
 
     @for_snakemake
     def _run_begins(self) -> None:
@@ -80,48 +74,42 @@ class _Watch(logging.Handler):
         Raises ConfigError for what cannot be kept, KochiError without a project.
         """
         try:
-            workflow = self._workflow
-            if workflow.dryrun or workflow.touch:
+            if self._workflow.dryrun or self._workflow.touch:
                 return
-            self._jobs = self._find_jobs()
-            dag = workflow.dag
-            is_wanted = any(map(dag.needrun, self._jobs.values()))
-            if self._rules and not is_wanted:
-                # Jobs with artifacts may become known when a checkpoint has ended.
-                is_wanted = any(job.is_checkpoint for job in dag.needrun_jobs())
+            self._find_jobs()
+            dag = self._workflow.dag
+            # Jobs with artifacts may become known when a checkpoint has ended.
+            is_wanted = any(map(dag.needrun, self._jobs.values())) or (
+                bool(self._rules) and any(job.is_checkpoint for job in dag.needrun_jobs())
+            )
         except (AttributeError, TypeError) as error:
             _say_without(error)
             return
-        if not is_wanted:
-            return
-        outputs = [output for job in self._jobs.values() for output in _checked_artifacts(job)]
-        self._directory = Path.cwd()
-        self._trying(self._keep_left)
-        self._keeper = _keeper(workflow, self._directory, outputs)
+        if is_wanted:
+            outputs = [output for job in self._jobs.values() for output in _artifacts(job)]
+            self._directory = Path.cwd()
+            self._trying(self._keep_left)
+            self._keeper = _keeper(self._workflow, self._directory, outputs)
 
-    def _find_jobs(self) -> dict[int, Any]:
-        workflow = self._workflow
-        rules = (rule for rule in workflow.rules if any(map(is_artifact, rule.output)))
-        self._rules = frozenset(rule.name for rule in rules)
-        dag = workflow.dag
-        return {dag.jobid(job): job for job in dag.jobs if job.rule.name in self._rules}
+    def _find_jobs(self) -> None:
+        rules, dag = self._workflow.rules, self._workflow.dag
+        self._rules = frozenset(rule.name for rule in rules if any(map(is_artifact, rule.output)))
+        self._jobs = {dag.jobid(job): job for job in dag.jobs if job.rule.name in self._rules}
 
-    def _job_begins(self, keeper: Keeper | None, number: int) -> None:
-        if keeper is None:
-            return
-        if number not in self._jobs:  # of a checkpoint that has ended
-            self._jobs = self._find_jobs()
-        job = self._jobs[number]
-        described = _described(job, self._directory)
-        self._begun[number] = (job, described)
-        keeper.begin(described)
+    def _job_begins(self, number: int) -> None:
+        if self._keeper is not None:
+            if number not in self._jobs:  # of a checkpoint that has ended
+                self._find_jobs()
+            self._begun[number] = _described(self._jobs[number], self._directory)
+            self._keeper.begin(self._begun[number])
 
-    def _job_ends(self, keeper: Keeper | None, number: int) -> None:
-        if keeper is not None and (begun := self._begun.pop(number, None)) is not None:
-            job, described = begun
-            keeper.end(described, self._ending(described, job))
+    def _job_ends(self, number: int) -> None:
+        if self._keeper is not None and (job := self._begun.pop(number, None)) is not None:
+            self._keeper.end(job, self._ending(job, self._jobs[number]))
 
-    # ---- the end
+    def end_of_process(self) -> None:
+        with suppress(KeyboardInterrupt):
+            self._trying(self._end_of_process)
 
     def _end_of_process(self) -> None:
         workflow = self._workflow
@@ -130,10 +118,10 @@ class _Watch(logging.Handler):
         if self._keeper is None:
             self._keep_left()
             return
-        for number, (job, _) in list(self._begun.items()):
-            if workflow.dag.finished(job):
+        for number in list(self._begun):
+            if workflow.dag.finished(self._jobs[number]):
                 # The others are committed, too, if one cannot be kept.
-                self._trying(self._job_ends, self._keeper, number)
+                self._trying(self._job_ends, number)
         self._keeper.finish()
 
     def _keep_left(self) -> None:
@@ -143,31 +131,29 @@ class _Watch(logging.Handler):
 
             keep_left(self._directory, self._ending_of_left)
 
-    def _ending_of_left(self, job: OwnJob) -> Ending | None:
+    def _ending_of_left(self, job: Job) -> Ending | None:
         """None for a job that did not end: an earlier one may have metadata."""
         ending = self._ending(job)
         # The clock of the filesystem may be behind ours.
-        ended = [when for when in ending.ended.values() if when > job.begun - _CLOCKS]
-        return ending if len(ended) == len(job.artifacts) else None
+        ended = [when for when in ending.ended.values() if when > job["begun"] - _CLOCKS]
+        return ending if len(ended) == len(job["artifacts"]) else None
 
-    def _ending(self, described: OwnJob, job: Any = None) -> Ending:
+    def _ending(self, described: Job, job: Any = None) -> Ending:
         """How a job ended, according to the metadata, which the user may have turned off."""
         from snakemake.io import IOFile
 
         from snakemake_kochi.own_rules.record import Ending
 
-        ended: dict[str, float] = {}
-        checksums: dict[str, str] = {}
+        ending = Ending({}, {}, {} if job is None else _worker(self._workflow, job))
         persistence = self._workflow.persistence
         # It remembers that there was none before the job.
         persistence.deactivate_cache()
-        for output in described.artifacts:
-            if found := persistence.metadata(IOFile(output, rule=None)):
-                if (when := found.get("endtime")) is not None:
-                    ended[output] = float(when)
-                checksums |= found.get("input_checksums") or {}
-        worker = {} if job is None else _worker(self._workflow, job)
-        return Ending(ended, checksums, worker)
+        for output in described["artifacts"]:
+            if noted := persistence.metadata(IOFile(output, rule=None)):
+                if (when := noted.get("endtime")) is not None:
+                    ending.ended[output] = float(when)
+                ending.checksums.update(noted.get("input_checksums") or {})
+        return ending
 
     def _trying(self, action: Callable[..., None], *arguments: Any) -> None:
         """A run must not fail, after hours maybe, for a result that cannot be kept."""
@@ -189,14 +175,17 @@ def _say_without(error: Exception) -> None:
 
 def _keeper(workflow: Any, directory: Path, outputs: Sequence[str]) -> Keeper:
     # Imported here, like all that a dry run and the processes of jobs do not need.
-    from snakemake_kochi.library.loading import chosen_machine, freeze_of
+    from snakemake_kochi.library.library import chosen_machine, freeze_of
     from snakemake_kochi.own_rules.keeper import Keeper
     from snakemake_kochi.phases.freeze import have_read, take_freeze
     from snakemake_kochi.project.checks import check_own_outputs
 
     freeze = freeze_of(workflow) or take_freeze(directory, chosen_machine())
     have_read()
-    experiments = (freeze.experiment(file) for file in freeze.experiments)
+    experiments = []
+    for file in freeze.experiments:
+        with suppress(ConfigError):  # its mistakes concern whoever runs it
+            experiments.append(freeze.experiment(file))
     check_own_outputs(outputs, experiments, freeze.machine_name)
     _remark_code(freeze, directory, outputs)
     keeper = Keeper(freeze, directory)
@@ -206,40 +195,30 @@ def _keeper(workflow: Any, directory: Path, outputs: Sequence[str]) -> Keeper:
 
 def _remark_code(freeze: Freeze, directory: Path, outputs: Sequence[str]) -> None:
     """Say that outputs are or will be in a snapshot, which is not what anybody wants."""
-    code = {entry.path for entry in freeze.entries}
-    below = os.path.relpath(directory.resolve(), freeze.directory.resolve())
-    paths = [os.path.normpath(f"{below}/{each}") for each in outputs]
-    # Results of batches are never code; for what is outside of the project git has no rules.
-    results = ("../", "results/", f"{os.path.normpath(f'{below}/results')}/")
-    new = [path for path in paths if path not in code and not path.startswith(results)]
-    kept_out = _ignored(freeze.directory, new)
-    seen = code.union(path for path in new if path not in kept_out)
-    found = [path for path in paths if path in seen]
-    if not found:
-        return
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    first, slash, _ = found[0].partition("/")
-    print(
-        f"kochi: git does not ignore {found[0]}{more}, so these outputs count as code: the next "
-        "run has other code, though nobody has edited any\n"
-        f"Type in {freeze.directory}: echo {shlex.quote(f'/{first}{slash}')} >> .gitignore",
-        file=sys.stderr,
-    )
-
-
-def _ignored(directory: Path, paths: Sequence[str]) -> set[str]:
-    """Those among paths in a project that git ignores; all of them if git cannot tell."""
     from snakemake_kochi.git import run_git
 
-    asked = b"\0".join(map(os.fsencode, paths))
+    # Results of batches are never code; for what is outside of the project git has no rules.
+    paths = [path for path in outputs if not path.startswith("results/")]
+    if not paths or not directory.resolve().is_relative_to(freeze.directory.resolve()):
+        return
     try:
+        asked = b"\0".join(map(os.fsencode, paths))
         said = run_git(directory, "check-ignore", "-z", "--stdin", stdin=asked, accept=(0, 1))
     except GitError:  # in no repository, or in a submodule
-        return set(paths)
-    return {os.fsdecode(path) for path in said.split(b"\0")}
+        return
+    ignored = {os.fsdecode(path) for path in said.split(b"\0")}
+    if code := [path for path in paths if path not in ignored]:
+        more = f" and {len(code) - 1} more" if len(code) > 1 else ""
+        first, slash, _ = code[0].partition("/")
+        print(
+            f"kochi: git does not ignore {code[0]}{more}, so these outputs count as code: the next "
+            "run has other code, though nobody has edited any\n"
+            f"Type in {directory}: echo {shlex.quote(f'/{first}{slash}')} >> .gitignore",
+            file=sys.stderr,
+        )
 
 
-def _checked_artifacts(job: Any) -> list[str]:
+def _artifacts(job: Any) -> list[str]:
     """The outputs of a job to keep. Raises ConfigError for one that cannot be kept."""
     outputs = [output for output in job.output if is_artifact(output)]
     for output in outputs:
@@ -247,28 +226,26 @@ def _checked_artifacts(job: Any) -> list[str]:
     return list(map(str, outputs))
 
 
-def _described(job: Any, directory: Path) -> OwnJob:
-    from snakemake_kochi.own_rules.record import OwnJob, shown_command, shown_params
+def _described(job: Any, directory: Path) -> Job:
+    from snakemake_kochi.own_rules.record import shown_command, shown_params
 
-    params, digest = shown_params(dict(_named(job.params)))
-    return OwnJob(
-        rule=job.rule.name,
-        command=shown_command(_command(job, directory)),
-        wildcards={name: str(value) for name, value in job.wildcards_dict.items()},
-        params=params,
-        params_digest=digest,
-        inputs=tuple(_inputs(job)),
-        log=tuple(map(str, job.log)),
-        artifacts=tuple(_checked_artifacts(job)),
-        begun=time.time(),
-    )
+    return {
+        "rule": job.rule.name,
+        "command": shown_command(_command(job, directory)),
+        "wildcards": {name: str(value) for name, value in job.wildcards_dict.items()},
+        **shown_params(dict(_named(job.params))),
+        "inputs": list(_inputs(job)),
+        "log": list(map(str, job.log)),
+        "artifacts": _artifacts(job),
+        "begun": time.time(),
+    }
 
 
 def _named(params: Any) -> Iterator[tuple[str, Any]]:
     """The params of a job with their names, or their positions."""
-    named: dict[int, str] = {}
+    named: set[int] = set()
     for name, (first, end) in params._get_names():
-        named |= {first: name} if end is None else {first: name} | dict.fromkeys(range(first, end))
+        named.update(range(first, first + 1 if end is None else end))
         yield name, getattr(params, name)
     for position, value in enumerate(params):
         if position not in named:

@@ -1,0 +1,312 @@
+"""Rules of installations, builds and `prepare` scripts: names, and the files that stand for them.
+
+What determines an installation or a build is in the name of its file, as far as it is known while
+a Snakefile is parsed (the commit of a remote repository is looked up at the first installation).
+So the age of the file says nothing, and a change that is undone leads to the same names, whatever
+was tried in between.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.errors import ConfigError, DamagedFileError, NameNotFoundError, for_snakemake
+from snakemake_kochi.library.files import component_of, identifier, wildcard_name
+from snakemake_kochi.library.requested import Value, rule_resources
+from snakemake_kochi.paths import WorkingPaths
+from snakemake_kochi.phases.build import code_digest, source_files
+from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.phases.install import recipe_description
+from snakemake_kochi.phases.products import digest_of, read_manifest
+from snakemake_kochi.phases.sources import determining
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.grid import Grid, Phase, Point, Step
+from snakemake_kochi.project.recipes import Recipe
+from snakemake_kochi.project.requests import Request
+from snakemake_kochi.project.requirements import fixed, names_in, requirements_at
+from snakemake_kochi.project.values import CODE, WORKING_TREE
+
+_MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class BuildRule:
+    """One rule per script `build` or `prepare`, and per code and recipes that it is used with: the
+    parameters it depends on are its wildcards. Batches may share it.
+
+    `installs` are manifests, `code` is empty for that of the working tree. `values` and `requests`
+    are those of the points of all batches, by the texts of the wildcards.
+    """
+
+    name: str
+    experiment: Experiment
+    batch: str
+    phase: Phase | Step
+    output: str
+    installs: tuple[str, ...]
+    code: str = ""
+    values: dict[tuple[str, ...], Mapping[str, str]] = field(default_factory=dict)
+    requests: dict[tuple[str, ...], Request] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """The phase, `build` or `prepare`."""
+        return "prepare" if isinstance(self.phase, Step) else "build"
+
+    @property
+    def constraints(self) -> dict[str, str]:
+        # Any value without a directory separator: each batch has values of its own.
+        return {wildcard_name(name): "[^/]+" for name in self.phase.depend_params}
+
+    def key(self, parameters: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(component_of(parameters, name) for name in self.phase.depend_params)
+
+    def file(self, point: Point) -> str:
+        """The output for the build of a point."""
+        key = self.key(point.parameters)
+        return self.output.format(**dict(zip(self.constraints, key, strict=True)))
+
+    @for_snakemake
+    def assignments(self, wildcards: Mapping[str, str], output: object) -> list[str]:
+        """The parameters of a build as `name=value`, and its code if that is not checked out.
+
+        They are in the output's path, and so is a digest of the code, whichever branch it was taken
+        from: Snakemake does not compare what depends on the output.
+        """
+        words = [f"{name}={value}" for name, value in self.values[self._known(wildcards)].items()]
+        # Not a word of its own in the rule: a changed rule would make all finished work stale.
+        return [*words, f"--code={self.code}"] if self.code else words
+
+    def _known(self, wildcards: Mapping[str, str]) -> tuple[str, ...]:
+        key = tuple(wildcards[name] for name in self.constraints)
+        if key not in self.values:
+            raise NameNotFoundError(f"no batch needs the build with {', '.join(key)}")
+        return key
+
+    @property
+    def resources(self) -> dict[str, Value]:
+        """What builds request, as resources of the rule."""
+        request_of = for_snakemake(lambda wildcards: self.requests[self._known(wildcards)])
+        return rule_resources(self.requests.values(), request_of)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What points with the same recipes and the same code share.
+
+    `freeze` has that code; `installs` are manifests. `missing`: what is not on this computer, a
+    line each.
+    """
+
+    freeze: Freeze
+    recipes: tuple[Recipe, ...]
+    installs: tuple[str, ...]
+    build: BuildRule
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Variants:
+    """All variants of a batch, by the values of the parameters `names`, which choose them."""
+
+    names: tuple[str, ...]
+    by_values: Mapping[tuple[str, ...], Variant]
+
+    @classmethod
+    def of(cls, products: Products, experiment: Experiment, grid: Grid) -> Variants:
+        """Raises ConfigError if points need recipes that do not fit together."""
+        names = (*names_in(grid.requirements), *([CODE] if grid.has_code else []))
+        members: dict[tuple[str, ...], list[Point]] = defaultdict(list)
+        for point in grid.points:
+            members[tuple(point.parameters[name] for name in names)].append(point)
+        own = {key: products.variant(experiment, grid, points) for key, points in members.items()}
+        return cls(names, own)
+
+    def at(self, point: Point) -> Variant:
+        return self.by_values[tuple(point.parameters[name] for name in self.names)]
+
+    def __iter__(self) -> Iterator[Variant]:
+        return iter(self.by_values.values())
+
+    @property
+    def missing(self) -> str:
+        """What is not on this computer, a line each."""
+        return "\n".join(dict.fromkeys(line for each in self for line in each.missing))
+
+
+class Products:
+    """The rules of one library: each name once, and the files of installations and builds."""
+
+    def __init__(self, freeze: Freeze) -> None:
+        self.freeze = freeze
+        self.builds: dict[str, BuildRule] = {}  # by output
+        self._owners: dict[str, str] = {}  # of names
+        self._keys: dict[str, str] = {}  # of recipes
+
+    def take(self, name: str, owner: str) -> str:
+        """Reserve a rule's name; ConfigError when another owner has it."""
+        other = self._owners.setdefault(name, owner)
+        if other != owner:
+            raise ConfigError(
+                f"{owner} and {other} would both become the rule '{name}'", "Rename one of them."
+            )
+        return name
+
+    def _file(self, *names: str) -> str:
+        state = WorkingPaths(Path(), self.freeze.machine_name).state
+        return "/".join((str(state), *names))
+
+    # ---- installations
+
+    def manifest(self, recipe: Recipe) -> str:
+        """The file that stands for an installation of a recipe."""
+        return self._install(recipe, self.key(recipe), _MANIFEST)
+
+    def activation(self, recipe: Recipe) -> str:
+        """The bash file that brings a recipe into a shell."""
+        return self._install(recipe, self.key(recipe), "activate.sh")
+
+    def _install(self, recipe: Recipe, key: str, name: str) -> str:
+        return self._file("installs", recipe.dependency, recipe.name, key, name)
+
+    def key(self, recipe: Recipe) -> str:
+        """A digest of what determines an installation, and of what its dependants see of it."""
+        name = str(recipe)
+        if name not in self._keys:
+            source = determining(self.freeze.sources.get(name, {}))
+            self._keys[name] = self._key(recipe, source)
+            if recipe.is_remote and source:
+                # What was installed before the lock file named this commit stays what it is.
+                before = self._key(recipe, {})
+                with suppress(OSError, DamagedFileError):
+                    installs = read_manifest(Path(self._install(recipe, before, _MANIFEST)))
+                    if installs[-1].source == source:
+                        self._keys[name] = before
+        return self._keys[name]
+
+    def _key(self, recipe: Recipe, source: Mapping[str, str]) -> str:
+        return digest_of(
+            {
+                "name": str(recipe),
+                "recipe": recipe_description(self.freeze.machine, recipe),
+                "activate_script": recipe.activate_script,
+                "source": source,
+                "depends": [self.key(each) for each in self.depends(recipe)],
+            }
+        )
+
+    def depends(self, recipe: Recipe) -> list[Recipe]:
+        """The recipes on which a recipe itself depends."""
+        return [
+            self.freeze.project.recipe(requirement)
+            for requirement in recipe.depends
+            if requirement.on(self.freeze.machine_name)
+        ]
+
+    # ---- builds
+
+    def variant(self, experiment: Experiment, grid: Grid, points: Sequence[Point]) -> Variant:
+        code = points[0].parameters[CODE] if grid.has_code else WORKING_TREE
+        freeze = self.freeze.at(code)
+        required = requirements_at(grid.requirements, points[0].parameters)
+        recipes = freeze.recipes(required, f"{experiment.file}: batch {grid.batch}")
+        chosen = [
+            at.recipe
+            for each, at in zip(grid.requirements, required, strict=True)
+            if at.recipe != each.recipe
+        ]
+        is_here = code == WORKING_TREE
+        files = source_files(freeze, experiment)
+        rule = self._build(
+            *(experiment, grid, points, recipes, grid.build),
+            words=chosen if is_here else [code, *chosen],
+            # What a build requests does not make it another build.
+            is_own=grid.build.determining != experiment.build.determining,
+            determined_by={
+                "sources": [(entry.path, entry.object, entry.mode) for entry in files],
+                "script": grid.build.script,
+                "strict": grid.build.strict,
+                **grid.build.isolated,
+            },
+            code="" if is_here else code,
+        )
+        for key, values in rule.values.items():
+            if key not in rule.requests:
+                rule.requests[key] = experiment.build_request(rule.batch, values)
+        without = (freeze.without_source.get(str(recipe)) for recipe in recipes)
+        missing = tuple(filter(None, (freeze.without_code.get(code), *without)))
+        return Variant(freeze, recipes, rule.installs, rule, missing)
+
+    def preparation(self, experiment: Experiment, grid: Grid, step: Step) -> BuildRule:
+        """The rule of a `prepare` script. It has the recipes that all points share, and the code of
+        the working tree."""
+        common = requirements_at(fixed(grid.requirements), {})
+        recipes = self.freeze.recipes(common, f"{experiment.file}: batch {grid.batch}")
+        return self._build(
+            *(experiment, grid, grid.points, recipes, step),
+            is_own=step != experiment.prepare,
+            determined_by={"prepare": code_digest(self.freeze, experiment, step)},
+        )
+
+    def _build(
+        self,
+        experiment: Experiment,
+        grid: Grid,
+        points: Sequence[Point],
+        recipes: Sequence[Recipe],
+        phase: Phase | Step,
+        *,
+        is_own: bool,
+        determined_by: Mapping[str, Any],
+        words: Sequence[str] = (),
+        code: str = "",
+    ) -> BuildRule:
+        """The rule of a script, shared with other batches unless the script or recipes `is_own`.
+
+        `words`: recipes and code that parameters choose, for its name.
+        """
+        kind = "prepare" if isinstance(phase, Step) else "build"
+        is_own |= grid.requirements != experiment.requirements_on(self.freeze.machine_name)
+        label = f"{kind}_{identifier(experiment.name)}"
+        owner = f"the {kind} script of {experiment.file}"
+        if is_own:
+            label += f"_{identifier(grid.batch)}"
+            owner = f"the {kind} script of batch {grid.batch} of {experiment.file}"
+        key = digest_of(
+            {
+                **determined_by,
+                "installs": list(map(self.key, recipes)),
+                "load_environment": self.freeze.machine.load_env_on_machine,
+            }
+        )
+        parts = [f"{name}~{{{wildcard_name(name)}}}" for name in phase.depend_params]
+        where = ("prepared", label, key, *parts, "prepared.json")
+        if kind == "build":
+            where = ("builds", label, key, *parts, "build.json")
+        output = self._file(*where)
+        if output not in self.builds:
+            name = "_".join((label, *map(identifier, words)))
+            if any(rule.name == name for rule in self.builds.values()):
+                name = f"{name}_{key[:8]}"
+            self.builds[output] = BuildRule(
+                name=self.take(name, owner),
+                experiment=experiment,
+                batch=grid.batch if is_own else "",
+                phase=phase,
+                output=output,
+                installs=tuple(map(self.manifest, recipes)),
+                code=code,
+            )
+        rule = self.builds[output]
+        for point in points:
+            rule.values[rule.key(point.parameters)] = {
+                name: point.parameters[name]
+                for name in phase.depend_params
+                if name in point.parameters
+            }
+        return rule

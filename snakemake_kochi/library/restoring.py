@@ -1,0 +1,340 @@
+"""Which records of artifact branches are those of the present code, so that they count as done.
+
+A record counts for a point if what determines its run is what determines it here, which is
+computed anew: the names of builds and installations are a part of that. Of a record that somebody
+else wrote, nothing is believed but the commit of a remote source, the digest of its build, and that
+the files are those of the run.
+
+An installation or a build of another computer is not here. As after KOCHI_ROOT was emptied, a file
+says which one it is, and the phase that needs it makes it again. A source that is a directory of
+another computer is not here either; the project's repository has the code that results used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.artifacts.reading import MAKE_RESULTS, published
+from snakemake_kochi.artifacts.restore import Publication, published_records
+from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+from snakemake_kochi.files import is_there
+from snakemake_kochi.library.batch import BatchRules
+from snakemake_kochi.library.changes import EDITED, Changes
+from snakemake_kochi.library.files import Place
+from snakemake_kochi.library.library import Library
+from snakemake_kochi.library.products import Products
+from snakemake_kochi.paths import WorkingPaths
+from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.phases.install import as_recorded
+from snakemake_kochi.phases.products import (
+    Build,
+    Install,
+    merge,
+    write_build,
+    write_manifest,
+)
+from snakemake_kochi.phases.sources import Sources, determining, is_missing, is_source_of
+from snakemake_kochi.project.recipes import Recipe
+
+_DIGEST = re.compile(r"[0-9a-f]{16}").fullmatch
+# Older than any result: Snakemake takes a younger input for a change.
+_OLD = (1, 1)
+_MOST_NAMED = 10
+# A record may have a long difference; of a snapshot, these keys matter here.
+_SNAPSHOT = ("tree", "base", "dirty")
+
+Record = Mapping[str, Any]
+Records = dict[tuple[str, str], list[Record]]  # by experiment's file and batch
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was typed. `experiment` is a name or a file; "" stands for all, or for the default."""
+
+    experiment: str = ""
+    batch: str = ""
+    name: str = ""
+    commit: str = ""
+    force: bool = False
+
+
+@dataclass
+class Recorded:
+    """The records of a machine in the branches, by the name under which they are published.
+
+    Not among them are those of `others`, counted by machine, and those `without_batch`: of outputs
+    of users' own rules, and of jobs by hand.
+    """
+
+    machine: str
+    records: dict[Publication, Records]
+    others: Counter[str]
+    without_batch: int = 0
+
+    @classmethod
+    def read(cls, repository: Path, machine: str, asked: Asked) -> Recorded:
+        """Raises GitError without a branch, NameNotFoundError for an unknown name or commit."""
+        tips = published(repository, asked.commit or None).tips
+        if asked.name and asked.name not in tips:
+            raise NameNotFoundError(
+                f"no artifact branch has results under the name '{asked.name}'",
+                nearest(asked.name, tips),
+            )
+        read = cls(machine, {}, Counter())
+        for name in [asked.name] if asked.name else tips:
+            for commit in tips[name]:
+                publication = Publication(name, commit)
+                own = read.records.setdefault(publication, defaultdict(list))
+                for record in published_records(repository, publication):
+                    if record.get("rerun_of"):
+                        continue  # it is beside the result of the same point
+                    if record.get("machine") != machine:
+                        read.others[str(record.get("machine"))] += 1
+                    elif not record.get("batch"):
+                        read.without_batch += 1
+                    else:
+                        key = (str(record.get("experiment")), str(record["batch"]))
+                        own[key].append(_summary(record))
+        return read
+
+    def of_batches(self) -> Records:
+        """The records of all names, newest first, by experiment's file and batch."""
+        together: Records = defaultdict(list)
+        for records in self.records.values():
+            for key, some in records.items():
+                together[key] += some
+        return {key: _newest_first(some) for key, some in together.items()}
+
+    def choose(
+        self, rules: Sequence[BatchRules], own: str, asked: Asked
+    ) -> list[tuple[BatchRules, Publication, list[Record]]]:
+        """The publications of each batch: the machine's own one, and another one.
+
+        Raises KochiError if several others have results of a batch and the own one has none, and
+        NameNotFoundError if none has results of the batches.
+        """
+        chosen, unclear = [], []
+        for each in rules:
+            key = (each.experiment.file, each.grid.batch)
+            having = {p: records[key] for p, records in self.records.items() if records.get(key)}
+            # A name has several commits if clones with different results published under it.
+            first = [publication for publication in having if publication.name == own]
+            others = [publication for publication in having if publication.name != own]
+            is_clear = len({publication.name for publication in others}) <= 1
+            if not is_clear and not first:
+                counts = ", ".join(f"{len(some)} of {p.name}" for p, some in having.items())
+                unclear.append(f"{each.experiment.file}: batch {each.grid.batch}: {counts}")
+            wanted = first + (others if is_clear else [])
+            chosen += [(each, publication, having[publication]) for publication in wanted]
+        if unclear:
+            lines = "\n    ".join(unclear[:_MOST_NAMED])
+            raise KochiError(
+                f"several people published results of the same batch:\n    {lines}",
+                "Choose one. Type: kochi artifact restore --from NAME",
+            )
+        if not chosen:
+            raise self._nothing(asked)
+        return chosen
+
+    def _nothing(self, asked: Asked) -> KochiError:
+        what = f"batch {asked.batch} of {asked.experiment}" if asked.batch else asked.experiment
+        message = f"no artifact branch has results of {what or 'this project'}"
+        message += f" on machine '{self.machine}'"
+        if known := [f"{Path(file).stem} {batch}" for file, batch in self.of_batches()]:
+            wanted = f"{Path(asked.experiment).stem} {asked.batch}".strip()
+            return NameNotFoundError(message, nearest(wanted, known))
+        hint = f"{MAKE_RESULTS}\nTo get those of others, type: kochi artifact fetch"
+        if self.others:
+            hint += "\nThere are results of " + told_machines(self.others)
+        return KochiError(message, hint)
+
+
+def told_machines(others: Mapping[str, int]) -> str:
+    named = [f"machine {name} ({count})" for name, count in sorted(others.items())]
+    return f"{', '.join(named)}; for these, type: kochi artifact restore -m MACHINE"
+
+
+def _summary(record: Record) -> Record:
+    """A record without the difference of its code, which may be long."""
+    snapshot = record.get("snapshot")
+    if isinstance(snapshot, dict):
+        return {**record, "snapshot": {key: snapshot.get(key) for key in _SNAPSHOT}}
+    return record
+
+
+def _newest_first(records: Iterable[Record]) -> list[Record]:
+    return sorted(records, key=lambda each: str(each.get("ended")), reverse=True)
+
+
+@dataclass
+class Restorable:
+    """The records that count for the points of some batches.
+
+    `found`: by the place's record, the place and the record that counts for it. `left_out`: the
+    newest record of a point for which none counts, and why it does not.
+    """
+
+    found: dict[Path, tuple[Place, Record]] = field(default_factory=dict)
+    left_out: dict[Path, tuple[Record, str]] = field(default_factory=dict)
+
+
+class Restoration:
+    """Compares records with the code of one freeze, and remembers what they were made with."""
+
+    def __init__(self, freeze: Freeze) -> None:
+        self._freeze = freeze
+        self._products = Products(freeze)
+        # What chosen records used, by the files that stand for it.
+        self._installs: dict[str, tuple[Install, ...]] = {}
+        self._builds: dict[str, str] = {}  # digests
+
+    def choose(self, batch: BatchRules, records: Iterable[Record]) -> Restorable:
+        """The newest record that counts for each point of a batch."""
+        by_run: dict[str, list[Record]] = defaultdict(list)
+        by_point: dict[tuple[str, ...], list[Record]] = defaultdict(list)
+        for record in _newest_first(records):
+            with suppress(KeyError, TypeError, AttributeError):  # edited by hand
+                by_point[_key(record["parameters"], record["duplicate"])].append(record)
+                by_run[str(record["run"])].append(record)
+        chosen, changes = Restorable(), Changes(batch)
+        for place in batch.files.places:
+            point = place.point
+            same = by_point.get(_key(point.parameters, point.duplicate), [])
+            # First those of the same point: another one may see the same values.
+            candidates = by_run.get(batch.identity(point), [])
+            for record in sorted(candidates, key=lambda each: each not in same):
+                if not place.files and record not in same:
+                    continue  # nothing but the parameters says of which point it is
+                if self._counts(batch, place, record):
+                    chosen.found[place.record] = (place, record)
+                    break
+                chosen.left_out.setdefault(place.record, (record, EDITED))
+            else:
+                for record in same[:1]:
+                    chosen.left_out.setdefault(place.record, (record, changes.since(record, point)))
+        for file in chosen.found:
+            chosen.left_out.pop(file, None)
+        return chosen
+
+    def _counts(self, batch: BatchRules, place: Place, record: Record) -> bool:
+        """Whether a record with the run of a place tells what it was made with, and its files."""
+        point = place.point
+        try:
+            own = {(a["type"], a["dest"], a["src"]): a for a in record["artifacts"]}
+            used = {each["dependency"]: each for each in record["recipes"]}
+            builds = {batch.build_file(point): str(record["build"])}
+            if file := batch.prepared_for(point):
+                builds[file] = str(record["preparation"]["prepare"]["digest"])
+            is_whole = all(
+                each.type == "stats" or own[each.type, each.dest, each.src]["sha256"]
+                for each in point.artifacts
+            )
+            sets = {
+                self._products.manifest(recipe): self._set_of(recipe, used)
+                for recipe in batch.variants.at(point).recipes
+            }
+        except (KeyError, TypeError, AttributeError):
+            return False
+        known = {file: each for file, each in sets.items() if each is not None}
+        if not is_whole or len(known) < len(sets) or not all(map(_DIGEST, builds.values())):
+            return False
+        self._installs |= known
+        self._builds |= builds
+        return True
+
+    def _set_of(self, recipe: Recipe, used: Mapping[str, Record]) -> tuple[Install, ...] | None:
+        """The installation of a recipe that a run used, with those on which it depends; None if it
+        was made by another recipe."""
+        needed = [self._set_of(each, used) for each in self._products.depends(recipe)]
+        below = merge(each for each in needed if each is not None)
+        if None in needed or recipe.dependency not in used:
+            return None
+        return as_recorded(self._freeze, recipe, below, used[recipe.dependency])
+
+    def remember(self) -> None:
+        """Write which installations and builds the chosen records used, where this is not known
+        yet."""
+        paths, machine = self._freeze.paths, self._freeze.machine_name
+        for file, installs in self._installs.items():
+            for each in (WorkingPaths.remembered(Path(file)), Path(file)):
+                if not is_there(each):
+                    write_manifest(each, machine, installs)
+                    os.utime(each, _OLD)
+        for name, digest in self._builds.items():
+            place = paths.prepared if name.endswith("/prepared.json") else paths.build
+            if not is_there(name):
+                write_build(Path(name), Build(digest, place(machine, digest).tree))
+
+
+def _key(parameters: Mapping[str, str], duplicate: object) -> tuple[str, ...]:
+    """What tells a point of a batch from others, whatever its code."""
+    return (str(duplicate), *(f"{name}={parameters[name]}" for name in sorted(parameters)))
+
+
+def absent_sources(freeze: Freeze, records: Records, preferred: Sources) -> Sources:
+    """A source for each recipe whose directory is missing, by `dependency:recipe`.
+
+    It is the one of the newest result that counts in this freeze if its sources are used; if there
+    is none, `preferred`, else that of the newest result. If results count with a `preferred`
+    source, it is used. A recipe that no result used is left out.
+    """
+    absent = {str(each): each for each in freeze.all_recipes if is_missing(each, freeze.project)}
+    chosen: dict[str, Mapping[str, str]] = {}
+    candidates = _candidates(absent, records) if absent else []
+
+    def preferred_ones(candidate: tuple[Sources, Any]) -> int:
+        own = candidate[0].items()
+        return sum(determining(each) == determining(preferred.get(name, {})) for name, each in own)
+
+    for sources, used in sorted(candidates, key=preferred_ones, reverse=True):
+        fits = all(
+            determining(chosen.get(name, source)) == determining(source)
+            for name, source in sources.items()
+        )
+        if fits and sources.keys() - chosen.keys() and _counts(freeze, {**chosen, **sources}, used):
+            chosen |= sources
+    chosen = {**{name: each for name, each in preferred.items() if name in absent}, **chosen}
+    for sources, _ in candidates:
+        chosen = {**sources, **chosen}
+    for name, source in preferred.items():
+        if name in chosen and determining(chosen[name]) == determining(source):
+            chosen[name] = source
+    return chosen
+
+
+def _candidates(absent: Mapping[str, Recipe], records: Records) -> list[tuple[Sources, Records]]:
+    """The sources that results used together, those of the newest result first, with the records
+    of these results."""
+    together: dict[str, tuple[Sources, Records]] = {}
+    keys = {id(record): key for key, some in records.items() for record in some}
+    for record in _newest_first(record for some in records.values() for record in some):
+        sources = {}
+        for each in record.get("recipes") or ():
+            name, source = f"{each.get('dependency')}:{each.get('recipe')}", each.get("source")
+            if name in absent and is_source_of(absent[name], source or {}):
+                sources[name] = dict(source)
+        if sources:
+            what = json.dumps({name: determining(source) for name, source in sources.items()})
+            _, used = together.setdefault(what, (sources, defaultdict(list)))
+            used[keys[id(record)]].append(record)
+    return list(together.values())
+
+
+def _counts(freeze: Freeze, sources: Sources, records: Records) -> bool:
+    """Whether one of these results counts if the sources are used."""
+    without = {name: why for name, why in freeze.without_source.items() if name not in sources}
+    trial = replace(freeze, sources={**freeze.sources, **sources}, without_source=without)
+    restoration = Restoration(trial)
+    return any(
+        restoration.choose(batch, records[key]).found
+        for batch in Library(trial).batches
+        if (key := (batch.experiment.file, batch.grid.batch)) in records
+    )
