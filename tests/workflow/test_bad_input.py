@@ -7,7 +7,9 @@ import sys
 from typing import Any
 
 import pytest
-from support import git, run
+from support import git, run, write
+
+from .conftest import results
 
 BATCH = (sys.executable, "-m", "snakemake_kochi.cli", "batch", "sum.yaml", "first")
 # One of each file: tests/project has all others.
@@ -33,6 +35,21 @@ def test_a_mistake_in_a_file_gets_its_message(project: Any, mistake: str) -> Non
     assert no_frames(failed.stdout)
     assert project.take_ran() == []
     assert not (project.directory / "results").exists()
+
+
+@pytest.mark.compatibility
+def test_a_mistake_in_another_experiment_stops_only_the_targets_that_need_it(project: Any) -> None:
+    write(project.directory / "other.yaml", "batches: {one: {params: {n: 1}}}\nrun: {scrpt: x}\n")
+    said = project.snakemake("sum_first", "-n")
+    assert "Left out: other.yaml:2: run.scrpt" in said and "run_sum_first" in said
+    for target in ("other", "other_one", "results/local/other/one.csv", "experiments"):
+        failed = project.try_snakemake(target, "-n")
+        assert failed.returncode != 0
+        assert "other.yaml:2: run.scrpt: unknown key, did you mean 'script'?" in failed.stdout
+        assert "Left out" not in failed.stdout
+        assert no_frames(failed.stdout)
+    project.snakemake(*results(1))
+    assert project.take_ran()[-1] == "run sum 1"
 
 
 def test_a_snakefile_that_names_a_dependency_alone_gets_a_list_of_its_recipes(project: Any) -> None:

@@ -403,6 +403,7 @@ def test_own_outputs_are_kept_beside_the_results_of_batches(finished_project: An
     project = OwnProject(finished_project.directory)
     file = project.directory / "Snakefile"
     own = 'artifact("results/own.txt")'
+    write(project.directory / "other.yaml", "run: {scrpt: x}\n")  # nobody's concern
     file.write_text(file.read_text() + "\n" + textwrap.dedent(RULE.format(output=own)))
     before = project.kept()
     result = "results/local/sum/first/1_0.txt"
