@@ -82,7 +82,7 @@ def table_command(
         print_json({"remarks": list(found.remarks), "runs": _rows(found)})
         return
     if output is None:
-        click.echo(found.csv() if as_csv else found.markdown(), nl=False)
+        click.echo(found.csv() if as_csv else found.markdown(False), nl=False)
     else:
         write_table(found, output)
         say(f"Wrote {output}")
@@ -91,9 +91,7 @@ def table_command(
 
 def write_table(found: Report, output: Path) -> None:
     """Write a table: as CSV, or with the remarks for people, as the file's name says."""
-    content = (
-        found.csv() if output.suffix == ".csv" else found.markdown((*found.noise, *found.remarks))
-    )
+    content = found.csv() if output.suffix == ".csv" else found.markdown()
     with _aside(output) as beside:
         beside.write_bytes(content)
 

@@ -42,11 +42,12 @@ class Content:
             is_own = self.newest_runs.get(path) is run
         return found if is_own else None
 
-    def output_of(self, run: Run) -> Path | None:
-        """Where the standard output of a run was written; None as for `artifact_of`."""
-        outputs = (each for each in run.record["artifacts"] if each.get("type") == "stdout")
-        found = filter(None, (self.artifact_of(run, each) for each in outputs))
-        return next((file for file, _, _ in found), None)
+    def outputs_of(self, run: Run) -> dict[str, Path]:
+        """Where the artifacts of a run were written, by destination, but for those that are not
+        here as in `artifact_of`."""
+        artifacts = {str(each["dest"]): each for each in run.record["artifacts"]}
+        found = {dest: self.artifact_of(run, each) for dest, each in artifacts.items()}
+        return {dest: own[0] for dest, own in found.items() if own is not None}
 
     def counts(self) -> Mapping[str, int]:
         return {

@@ -66,8 +66,8 @@ def write_crate(repository: Path, publication: Publication, directory: Path) -> 
             _write_code(repository, publication, crate, content)
             _write_results(repository, publication, crate, content)
             _write_records(publication, crate, content)
-            outputs = {run: content.output_of(run) for run in publication.runs}
-            content.tables, problems = write_tables(publication, crate, outputs, content.records)
+            outputs = {run: content.outputs_of(run) for run in publication.runs}
+            content.tables, problems = write_tables(publication, crate, outputs)
             content.problems += problems
             # Each becomes an item of a list.
             content.problems = [" ".join(each.split("\n")) for each in content.problems]

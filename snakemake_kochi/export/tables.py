@@ -12,13 +12,14 @@ from typing import Any
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.export.publication import Publication, batch_title
 from snakemake_kochi.export.selection import Run
-from snakemake_kochi.project.experiment_file import experiment_name, load_experiment
-from snakemake_kochi.project.plots import QUANTITIES, Plot, Quantity, default_plots, stems
+from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.grid import Batch
+from snakemake_kochi.project.plots import stems
 from snakemake_kochi.project.values import encode_component
-from snakemake_kochi.tables.branch import Codes
-from snakemake_kochi.tables.collect import read_results
-from snakemake_kochi.tables.records import compiled, traits_of
-from snakemake_kochi.tables.report import Report, table_of
+from snakemake_kochi.tables.codes import codes_of
+from snakemake_kochi.tables.metrics import Files
+from snakemake_kochi.tables.records import STDOUT, RecordedRun
+from snakemake_kochi.tables.report import report_of
 
 _FIGURES = (".png", ".svg")
 _NUMBER = re.compile(r"-?\d{1,30}(\.\d{1,30})?")
@@ -47,14 +48,12 @@ class Table:
 def write_tables(
     publication: Publication,
     crate: Path,
-    outputs: Mapping[Run, Path | None],
-    records: Mapping[Run, Path],
+    outputs: Mapping[Run, Mapping[str, Path]],
 ) -> tuple[list[Table], list[str]]:
     """Write the tables and plots of all batches; return also what went wrong, a sentence each.
 
     They have the newest run of each point, of the code of the newest run, as `kochi table` does.
-    `outputs` and `records`: where the output and the record of each run were written. Raises
-    OSError.
+    `outputs`: where the artifacts of each run were written, by destination. Raises OSError.
     """
     groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in publication.runs:
@@ -64,35 +63,30 @@ def write_tables(
     tables, problems = [], []
     for (name, experiment, batch), found in groups.items():
         newest = [run for run in found if run not in publication.selection.replaced]
-        codes = Codes.of([(str(r.record["started"]), traits_of(r.record, r.name)) for r in newest])
-        newest = [run for run, code in zip(newest, codes.of_runs, strict=True) if code == 0]
+        recorded = {run: RecordedRun.of(run.record, run.identity, run.name) for run in newest}
+        codes, _ = codes_of(list(recorded.values()))
+        newest = [run for run, code in zip(newest, codes, strict=True) if code == 0]
         runs = sorted(newest, key=_by_parameters)
         shown, remark = _shown(publication, crate, runs)
-        metrics = shown.metrics
-        known = {run: output for run in runs if (output := outputs[run]) is not None}
-        rows = [run for run in runs if run in known] if metrics else runs
+        rows = runs
+        if shown is not None and shown.metrics:
+            rows = [r for r in runs if recorded[r].artifacts.get(STDOUT, ("",))[0] in outputs[r]]
         remark = _remark(remark, len(runs) - len(rows), len(found) - len(newest))
         top = f"tables/{name}/{encode_component(experiment)}"
         made = [f"{top}/{encode_component(batch)}{suffix}" for suffix in (".csv", ".md")]
-        figures = [f"{top}/{stem}" for stem in stems(batch, shown.plots)]
-        made += [f"{stem}{suffix}" for stem in figures for suffix in _FIGURES]
         try:
             if not rows:
                 raise ValueError("no output of its runs is here")
-            captured = [known.get(run) for run in rows]
-            recorded, values = read_results(
-                [records[run] for run in rows], captured, compiled(metrics)
-            )
-            frame, said = table_of(recorded, values, list(metrics), captured)
-            remark = "; ".join(filter(None, (remark, *said)))
-            varying = [each for each in rows[0].record["parameters"] if frame[each].nunique() > 1]
-            called = experiment_name(experiment)
-            report = Report(called, batch, frame, varying, shown.quantities, shown.plots)
+            some = [recorded[run] for run in rows]
+            report = report_of(some, Files(some, [outputs[run] for run in rows]), shown)
+            figures = [f"{top}/{stem}" for stem in stems(batch, report.plots)]
+            made += [f"{stem}{suffix}" for stem in figures for suffix in _FIGURES]
+            remark = "; ".join(filter(None, (remark, *report.lost)))
             table = Table(name, experiment, batch, tuple(rows), tuple(made), report.summary, remark)
             table_file, markdown = (crate / path for path in made[:2])
             table_file.parent.mkdir(parents=True, exist_ok=True)
             table_file.write_bytes(report.csv())
-            markdown.write_bytes(report.markdown())
+            markdown.write_bytes(report.markdown(with_remarks=False))
             report.draw([[crate / f"{stem}{suffix}" for suffix in _FIGURES] for stem in figures])
         except (KochiError, KeyError, TypeError, ValueError) as error:
             problems.append(f"{experiment}: batch {batch} of {name} has no table: {error}")
@@ -120,32 +114,18 @@ def _remark(first: str, missing: int, older: int) -> str:
     return "; ".join(remarks)
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """What of the runs of a batch its table and its figures show."""
-
-    metrics: Mapping[str, str]
-    quantities: Mapping[str, Quantity]
-    plots: Sequence[Plot]
-
-
-_WITHOUT_METRICS = _Shown({}, QUANTITIES, default_plots(()))
-
-
-def _shown(publication: Publication, crate: Path, runs: Sequence[Run]) -> tuple[_Shown, str]:
-    """What the newest run's experiment says, and why there are no metrics."""
+def _shown(publication: Publication, crate: Path, runs: Sequence[Run]) -> tuple[Batch | None, str]:
+    """The batch as the newest run's experiment has it, or why there are no metrics."""
     newest = max(
         (run for run in runs if publication.workflow_file(run)),
         key=lambda run: str(run.record["started"]),
         default=None,
     )
     if newest is None:
-        why = "it has no metrics, because the code of these runs is not in this clone"
-        return _WITHOUT_METRICS, why
+        return None, "it has no metrics, because the code of these runs is not in this clone"
     try:
         text = (crate / publication.workflow_file(newest)).read_text(encoding="utf-8")
-        batch = load_experiment(newest.experiment, text, None).batch(newest.batch)
+        return load_experiment(newest.experiment, text, None).batch(newest.batch), ""
     except (KochiError, OSError, ValueError):
         why = f"it has no metrics, because {newest.experiment} in the code is no experiment"
-        return _WITHOUT_METRICS, why
-    return _Shown(batch.metrics, batch.quantities, batch.plots), ""
+        return None, why

@@ -146,8 +146,7 @@ def _make_table(workflow: Any, batch: BatchRules, why: Mapping[Path, Failure]) -
     subprocess.run(
         [
             *(sys.executable, "-P", "-m", "snakemake_kochi.tables", batch.experiment.file),
-            *(f"--batch={batch.grid.batch}", f"--table={files.table}"),
-            *(f"--markdown={files.markdown}", "--left-out"),
+            *(batch.grid.batch, files.table, "--left-out"),
         ],
         input=json.dumps(left_out).encode(),
         check=False,

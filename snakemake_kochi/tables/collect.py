@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,21 +13,14 @@ from pathlib import Path
 from pandas import to_numeric
 
 from snakemake_kochi.artifacts.record import read_record, why_edited
-from snakemake_kochi.errors import ConfigError, DamagedFileError, PhaseError
-from snakemake_kochi.files import answered
-from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.errors import DamagedFileError, PhaseError
+from snakemake_kochi.library.files import BatchFiles
 from snakemake_kochi.phases.outputs import own_output
+from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Grid, Point
-from snakemake_kochi.tables.records import Metrics, RecordedRun, compiled
-from snakemake_kochi.tables.report import (
-    Report,
-    noise,
-    page,
-    sentence,
-    skipped,
-    table_of,
-    without_value,
-)
+from snakemake_kochi.tables.metrics import Files
+from snakemake_kochi.tables.records import RecordedRun
+from snakemake_kochi.tables.report import Report, page, report_of, sentence, skipped
 
 # On the terminal; the Markdown has more.
 _MOST_REASONS = 4
@@ -39,13 +31,11 @@ _MOST_NAMED = 3  # of the runs that share a reason
 
 @dataclass(frozen=True)
 class Run:
-    """A run and its files. `captured`: the artifact with its output, if any; `files`: all
-    artifacts, by destination."""
+    """A run and its files: its record, and all artifacts by destination."""
 
     point: Point
     record: Path
-    captured: Path | None
-    files: Mapping[str, Path] = FrozenDict()
+    files: Mapping[str, Path]
 
 
 @dataclass(frozen=True)
@@ -60,23 +50,29 @@ class LeftOut:
     stale: bool = False
 
 
-@dataclass(frozen=True)
-class Target:
-    """The files of a batch; `figures`: those of each of its plots, in several formats."""
-
-    table: Path
-    markdown: Path
-    figures: tuple[tuple[Path, ...], ...]
+def runs_of(experiment: Experiment, grid: Grid, top: Path = Path()) -> list[Run]:
+    """The runs of a batch in `results/` below a directory, whether they have ended or not."""
+    files = BatchFiles.of(experiment.name, grid)
+    return [
+        Run(
+            place.point,
+            top / place.record,
+            {dest: top / file for dest, file in place.by_destination.items()},
+        )
+        for place in files.places
+    ]
 
 
 def collect(
     grid: Grid,
     file: str,
     runs: Sequence[Run],
-    target: Target,
+    table: Path,
+    figures: Sequence[Sequence[Path]],
     left_out: Mapping[str, LeftOut] | None = None,
 ) -> None:
-    """Write the table and the figures of a batch; `file` is that of its experiment.
+    """Write the table of a batch, its Markdown beside it, and the figures, each in several formats;
+    `file` is that of its experiment.
 
     `left_out`: of an incomplete batch, the runs without a result or with a stale one, by their
     records. The files then say so, and get an old date: Snakemake takes them for out of date, and
@@ -86,97 +82,63 @@ def collect(
     runs, or when a result was edited.
     """
     is_whole, left_out = left_out is None, left_out or {}
-    edited = _edited(runs, left_out)
-    begin = f"{file}: batch {grid.batch}: "
-    if is_whole and edited:
-        are = "result is" if len(edited) == 1 else "results are"
-        why = next(iter(edited.values())).reason
-        raise PhaseError(f"{begin}{len(edited)} {are} not as the run wrote it: {why}")
-    left_out = {**left_out, **edited}
+    begin, markdown = f"{file}: batch {grid.batch}: ", table.with_suffix(".md")
     there = [run for run in runs if str(run.record) not in left_out]
     missing = [(run, left_out[str(run.record)]) for run in runs if str(run.record) in left_out]
     count = [_count(missing, len(runs))] if missing else []
-    sections = list(_without_result(grid, missing, len(runs)))
-    also: list[str] = []
-    target.markdown.parent.mkdir(parents=True, exist_ok=True)
+    sections = list(_sections(grid, missing, len(runs)))
+    table.parent.mkdir(parents=True, exist_ok=True)
+    also: Sequence[str] = ()
     if there:
-        report, told, lost = _report(grid, there, count)
-        nowhere = [said for said, is_all in told.items() if is_all]
+        report = _report(begin, grid, there, count, is_whole)
+        told = {name: _told(report, grid, there, name) for name in report.absent}
+        nowhere = [said for name, said in told.items() if len(report.absent[name]) == len(there)]
         if is_whole and nowhere:
-            raise PhaseError(begin + "\n".join(nowhere), _hint(file))
-        target.table.write_bytes(report.csv())
-        target.markdown.write_bytes(report.markdown(report.remarks, sections))
-        report.draw(target.figures)
+            raise PhaseError(
+                begin + "\n".join(nowhere),
+                f"Correct the expression below metrics: in {file}, or move it to the batches that "
+                "print it. Then type the same command again: it makes only the table and the plot.",
+            )
+        table.write_bytes(report.csv())
+        markdown.write_bytes(report.markdown(sections=sections))
+        oldest = min(run.record.stat().st_mtime for run in there) - 1
+        if not is_whole:
+            os.utime(table, (oldest, oldest))  # an interrupt may come while a figure is drawn
+        report.draw(figures)
         if is_whole:
-            for said in (*told, *lost, *_without_numbers(report)):
+            for said in (*told.values(), *report.lost, *_without_numbers(report)):
                 print(f"kochi: {begin}{said}", file=sys.stderr)
             return
-        _date_back(target, there)
-        also = [f"kochi: {each}" for each in (*nowhere, *lost)]
-        made = f"table and plot of {'the other' if missing else 'all'} {len(there)}: "
-        made += str(target.markdown)
-    elif _has_table(target.markdown):
-        made = f"the table of an earlier run stays: {target.markdown}"
+        for each in (markdown, *chain.from_iterable(figures)):
+            os.utime(each, (oldest, oldest))
+        also = [f"kochi: {each}" for each in (*nowhere, *report.lost)]
+        made = f"table and plot of {'the other' if missing else 'all'} {len(there)}: {markdown}"
+    elif _has_table(markdown):
+        made = f"the table of an earlier run stays: {markdown}"
     else:
         title = f"{grid.experiment} {grid.batch}"
-        target.markdown.write_bytes(page(title, [*map(sentence, skipped(grid)), *sections]))
-        made = f"see {target.markdown}"
+        markdown.write_bytes(page(title, [*map(sentence, skipped(grid)), *sections]))
+        made = f"see {markdown}"
     first = f"kochi: {begin}{'; '.join([*count, made])}"
     for line in (first, *_in_few_lines(grid, missing, len(runs)), *also):
         print(line, file=sys.stderr)
 
 
 def _report(
-    grid: Grid, runs: Sequence[Run], lacking: Sequence[str]
-) -> tuple[Report, dict[str, bool], list[str]]:
-    """The report of some runs; what is to be said of each metric without a match in some of them,
-    and whether it has none at all; and values that are no numbers."""
-    captured = [run.captured for run in runs]
-    recorded, found = read_results([run.record for run in runs], captured, compiled(grid.metrics))
-    table, lost = table_of(recorded, found, list(grid.metrics), captured)
-    told = {}
-    for name in grid.metrics:
-        if without := [run for run, own in zip(runs, found, strict=True) if name not in own]:
-            told[_told(grid, name, without, len(runs))] = len(without) == len(runs)
-    remarks = (*skipped(grid), *noise(recorded), *lost, *without_value(grid.metrics, found))
-    named = (grid.experiment, grid.batch)
-    report = Report(*named, table, grid.varying, grid.quantities, grid.plots, remarks, lacking)
-    return report, told, lost
-
-
-# ---- files
-
-
-def _edited(runs: Sequence[Run], left_out: Mapping[str, LeftOut]) -> dict[str, LeftOut]:
-    """The other runs whose result is not what they wrote, by their records."""
-    found = {}
+    begin: str, grid: Grid, runs: Sequence[Run], lacking: Sequence[str], is_whole: bool
+) -> Report:
+    if is_whole and (edited := [why for run in runs if (why := why_edited(run.record, run.files))]):
+        are = "result is" if len(edited) == 1 else "results are"
+        raise PhaseError(f"{begin}{len(edited)} {are} not as the run wrote it: {edited[0]}")
+    recorded = []
     for run in runs:
-        if (key := str(run.record)) not in left_out and (why := why_edited(run.record, run.files)):
-            found[key] = LeftOut(why, stale=True)
-    return found
-
-
-def read_results(
-    records: Sequence[Path], captured: Sequence[Path | None], metrics: Metrics
-) -> tuple[list[RecordedRun], list[dict[str, str]]]:
-    """Runs from the files of their records, and what metrics match in the artifacts with their
-    outputs. Raises ConfigError if there are none, DamagedFileError, OSError."""
-    runs, found = [], []
-    for file, output in zip(records, captured, strict=True):
-        record = read_record(file)
         try:
-            run = RecordedRun.of(record, str(record.get("identity")))
+            recorded.append(RecordedRun.of(read_record(run.record), ""))
         except DamagedFileError as error:
-            raise DamagedFileError(f"{file}: {error.message}") from None
-        if metrics and output is None:
-            raise ConfigError(
-                "metrics are read from the runs' standard output, but no artifact keeps it",
-                "Add an artifact of type stdout to the batch.",
-            )
-        runs.append(run)
-        content = answered(output.read_bytes) if metrics and output is not None else b""
-        found.append(run.matches(content, metrics) if metrics else {})
-    return runs, found
+            raise DamagedFileError(f"{run.record}: {error.message}") from None
+    outputs = Files(recorded, [run.files for run in runs])
+    skips = list(skipped(grid))
+    return report_of(recorded, outputs, grid, varying=grid.varying, remarks=skips, lacking=lacking)
 
 
 def _has_table(markdown: Path) -> bool:
@@ -186,29 +148,23 @@ def _has_table(markdown: Path) -> bool:
     return False
 
 
-def _date_back(target: Target, runs: Sequence[Run]) -> None:
-    oldest = min(run.record.stat().st_mtime for run in runs) - 1
-    for file in (target.table, target.markdown, *chain.from_iterable(target.figures)):
-        os.utime(file, (oldest, oldest))
-
-
 # ---- for people
 
 
-def _told(grid: Grid, name: str, without: Sequence[Run], of: int) -> str:
+def _told(report: Report, grid: Grid, runs: Sequence[Run], name: str) -> str:
     """A metric that matches nothing in some of the runs, with the last lines of one of them."""
-    expression, first = grid.metrics[name], without[0]
-    is_all = len(without) == of
+    without, of = report.absent[name], len(runs)
     verb, count = "matches in", f"{of - len(without)} of {of} runs only"
-    if is_all:
+    if len(without) == of:
         verb = verb if of > 1 else "does not match in"
         count = f"none of the {of} runs" if of > 1 else "the only run"
-    assert first.captured is not None
-    text = own_output(read_record(first.record), first.captured)
+    run = runs[without[0]]
+    file = next(run.files[each.dest] for each in run.point.artifacts if each.type == "stdout")
+    text = own_output(read_record(run.record), file)
     shown = [line for line in text.splitlines() if line.strip()][-_MOST_LINES:]
     lines = "".join(f"\n    {line[:200]}" for line in shown)
     ends = f", whose run printed last:{lines}" if lines else ", whose run printed nothing"
-    return f"metric '{name}' {verb} {count}: {expression}\nexample: {first.captured}{ends}"
+    return f"metric '{name}' {verb} {count}: {grid.metrics[name]}\nexample: {file}{ends}"
 
 
 def _without_numbers(report: Report) -> Iterator[str]:
@@ -222,25 +178,17 @@ def _without_numbers(report: Report) -> Iterator[str]:
             )
 
 
-def _hint(file: str) -> str:
-    return (
-        f"Correct the expression below metrics: in {file}, or move it to the batches that print "
-        "it. Then type the same command again: it makes only the table and the plot."
-    )
-
-
-def _label(grid: Grid, point: Point) -> str:
-    known = [name for name in grid.varying if name in point.parameters]
-    values = [f"{name}={point.parameters[name]}" for name in known]
-    return ", ".join([*values, f"duplicate {point.duplicate}"])
-
-
 def _names(grid: Grid, runs: Sequence[Run], of: int) -> str:
     """Some of the `of` runs of a batch."""
     if len(runs) == of > _MOST_NAMED:
         return f"all {of} runs"
-    names = "; ".join(_label(grid, run.point) for run in runs[:_MOST_NAMED])
-    return names if len(runs) <= _MOST_NAMED else f"{names} and {len(runs) - _MOST_NAMED} more"
+    labels = []
+    for point in (run.point for run in runs[:_MOST_NAMED]):
+        known = [name for name in grid.varying if name in point.parameters]
+        values = [f"{name}={point.parameters[name]}" for name in known]
+        labels.append(", ".join([*values, f"duplicate {point.duplicate}"]))
+    more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
+    return "; ".join(labels) + more
 
 
 def _count(missing: Sequence[tuple[Run, LeftOut]], of: int) -> str:
@@ -253,38 +201,31 @@ def _count(missing: Sequence[tuple[Run, LeftOut]], of: int) -> str:
     return f"{absent} of {of} runs {have} no result{and_stale}"
 
 
-def _without_result(grid: Grid, missing: Sequence[tuple[Run, LeftOut]], of: int) -> Iterator[str]:
-    """Parts of the Markdown: a section of each kind."""
+def _by_reason(missing: Sequence[tuple[Run, LeftOut]]) -> list[tuple[LeftOut, list[Run]]]:
+    """The runs that share a reason, which has the first one's output."""
+    groups: dict[tuple[str, bool], tuple[LeftOut, list[Run]]] = {}
+    for run, why in missing:
+        groups.setdefault((why.reason, why.stale), (why, []))[1].append(run)
+    return list(groups.values())
+
+
+def _sections(grid: Grid, missing: Sequence[tuple[Run, LeftOut]], of: int) -> Iterator[str]:
+    """Parts of the Markdown, one of each kind."""
     for stale, title in ((False, "Runs without a result"), (True, "Runs with a stale result")):
-        of_kind = [each for each in missing if each[1].stale == stale]
-        if of_kind:
+        if of_kind := [each for each in missing if each[1].stale == stale]:
             yield f"## {title}: {len(of_kind)}"
-        for (reason, _), (runs, output) in list(_by_reason(of_kind).items())[:_MOST_IN_MARKDOWN]:
-            yield f"**{_names(grid, runs, of)}**: {reason}"
-            if output:
+        for why, runs in _by_reason(of_kind)[:_MOST_IN_MARKDOWN]:
+            yield f"**{_names(grid, runs, of)}**: {why.reason}"
+            if why.output:
                 # Indented, and not in a fence, because it may contain such a line itself.
-                yield "\n".join(f"    {line}" for line in output)
+                yield "\n".join(f"    {line}" for line in why.output)
 
 
 def _in_few_lines(grid: Grid, missing: Sequence[tuple[Run, LeftOut]], of: int) -> Iterator[str]:
     """For the terminal."""
     groups = _by_reason(missing)
-    for (reason, stale), (runs, output) in list(groups.items())[:_MOST_REASONS]:
-        yield f"    {_names(grid, runs, of)}: {'stale: ' if stale else ''}{reason}"
-        yield from (f"        {line[:200]}" for line in list(output)[-_MOST_LINES:])
-    if len(groups) > _MOST_REASONS:
-        rest = sum(len(runs) for runs, _ in list(groups.values())[_MOST_REASONS:])
+    for why, runs in groups[:_MOST_REASONS]:
+        yield f"    {_names(grid, runs, of)}: {'stale: ' if why.stale else ''}{why.reason}"
+        yield from (f"        {line[:200]}" for line in list(why.output)[-_MOST_LINES:])
+    if rest := sum(len(runs) for _, runs in groups[_MOST_REASONS:]):
         yield f"    and {rest} more"
-
-
-def _by_reason(
-    missing: Sequence[tuple[Run, LeftOut]],
-) -> Mapping[tuple[str, bool], tuple[list[Run], Sequence[str]]]:
-    """The runs that share a reason, and whether they are stale, with the first one's output."""
-    runs: dict[tuple[str, bool], list[Run]] = defaultdict(list)
-    output: dict[tuple[str, bool], Sequence[str]] = {}
-    for run, left_out in missing:
-        key = (left_out.reason, left_out.stale)
-        runs[key].append(run)
-        output.setdefault(key, left_out.output)
-    return {key: (found, output[key]) for key, found in runs.items()}

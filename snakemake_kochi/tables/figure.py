@@ -7,6 +7,7 @@ panels of its own. How it looks is left to matplotlib.
 from __future__ import annotations
 
 import math
+import statistics
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,13 +38,9 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#56B4E9", "#
 _MARKERS = ("o", "s", "^", "D", "v", "X", "<", "P", ">", "p", "*", "h")
 _STYLES = ("-", "--", "-.", ":")
 _MOST_VECTORS = 2000  # runs; more are drawn as pixels in a vector graphic, which stays small
-_LINEAR = "The {} axis is linear, because some values are 0 or negative."
-_STYLE: Any = {
-    # What people write is not LaTeX: $5 stays $5.
-    "text.parse_math": False,
-    # The same figure is the same file.
-    "svg.hashsalt": "kochi",
-}
+# What people write is not LaTeX: $5 stays $5. And the same figure is the same file.
+_STYLE: Any = {"text.parse_math": False, "svg.hashsalt": "kochi"}
+_DATES: Mapping[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def draw(
@@ -60,171 +57,13 @@ def draw(
     `parameters`: the columns that are parameters; `note` ends the caption. PNG has
     150 dots per inch. Raises ConfigError for a parameter with too many lines; OSError.
     """
-    arranged = arrange(runs, parameters, plot)
+    drawing = _Drawing(arrange(runs, parameters, plot), plot)
     with matplotlib.rc_context(_STYLE):
-        figure = _Drawing(arranged, plot).figure(
-            quantities.get(plot.metric, Quantity()), title, note
-        )
+        figure = drawing.figure(quantities.get(plot.metric, Quantity()), title, note)
         for file in files:
-            format_ = file.suffix.removeprefix(".")
-            date = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(format_)
-            figure.savefig(file, dpi=150, format=format_, metadata=date)
+            figure.savefig(file, dpi=150, format=file.suffix[1:], metadata=_DATES.get(file.suffix))
             # Arranged once, for all formats.
             figure.set_layout_engine(None)
-
-
-class _Drawing:
-    def __init__(self, arranged: Arrangement, plot: Plot) -> None:
-        self.arranged, self.plot = arranged, plot
-        runs, self.x = arranged.runs, arranged.x
-        measured = pandas.to_numeric(runs[plot.metric], errors="coerce").astype("float64")
-        self.finite = [value for value in measured if math.isfinite(value)]
-        self.spreads: list[Spread] = []
-        self.passed: set[Any] = set()  # values of x at which a line has none
-        # The measurements, by the values of the panels, of the lines and of x.
-        self.panels: dict[tuple[Any, ...], dict[Any, dict[Any, list[float]]]] = {}
-        names = (*arranged.panels, arranged.lines, self.x)
-        keys = [list(map(_known, runs[name])) if name else [None] * len(runs) for name in names]
-        for *panel, line, x, value in zip(*keys, measured, strict=True):
-            own = self.panels.setdefault(tuple(panel), {}).setdefault(line, {}).setdefault(x, [])
-            if math.isfinite(value):
-                own.append(value)
-        self.lines = values_of(runs, arranged.lines) if arranged.lines else [None]
-        values = values_of(runs, self.x) if self.x else [None]
-        self.is_numeric = self.x is not None and numbers(runs[self.x].drop_duplicates()) is not None
-        # Categories are side by side.
-        self.places: dict[Any, float] = {
-            value: float(value) if self.is_numeric else float(index)
-            for index, value in enumerate(values)
-        }
-
-    def figure(self, quantity: Quantity, title: str, note: str) -> Figure:
-        panels = sorted(self.panels, key=self._rank())[:MOST_PANELS] or [()]
-        columns = math.ceil(math.sqrt(len(panels)))
-        rows = math.ceil(len(panels) / columns)
-        width, height = 4.2 + 2.8 * columns, 2.0 + 2.6 * rows
-        figure = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        grid = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
-        for axes in grid[len(panels) :]:
-            axes.set_axis_off()
-        unit = f" ({quantity.unit})" if quantity.unit else ""
-        label = textwrap.fill(f"{quantity.label or self.plot.metric}{unit}", 40)
-        for index, (axes, values) in enumerate(zip(grid, panels, strict=False)):
-            pairs = zip(self.arranged.panels, values, strict=False)
-            named = ", ".join(f"{name}={in_words(value)}" for name, value in pairs)
-            axes.set_title(textwrap.fill(named, 40), fontsize="medium")
-            self._draw_panel(axes, self.panels.get(values, {}))
-            if index % columns == 0:
-                axes.set_ylabel(label)
-            if index + columns >= len(panels):
-                # Nothing is below it, though the grid may have a row there.
-                axes.tick_params(labelbottom=True)
-                axes.set_xlabel(shortened(self.x or "", _LONGEST))
-        remarks = [self._passed_over(), *self._scale(grid[0], columns), note]
-        lacking = len(self.arranged.runs) - len(self.finite)
-        said = caption(self.arranged, self.spreads, lacking, len(self.panels))
-        figure.suptitle(textwrap.fill(title, int(width * 8)), weight="bold")
-        text = textwrap.fill(" ".join(filter(None, (said, *remarks))), int(width * 15))
-        figure.supxlabel(text, x=0.01, ha="left", fontsize=8)
-        if self.arranged.lines is not None:
-            handles = [
-                Line2D([], [], **self._look(number), label=shortened(in_words(value), _LONGEST))
-                for number, value in enumerate(self.lines)
-            ]
-            name = shortened(self.arranged.lines, _LONGEST)
-            figure.legend(handles=handles, title=name, loc="outside right upper")
-        return figure
-
-    def _rank(self) -> Any:
-        """The key by which panels are in the order of their values."""
-        runs, names = self.arranged.runs, self.arranged.panels
-        ranks = [{v: rank for rank, v in enumerate(values_of(runs, name))} for name in names]
-        return lambda values: [rank[v] for rank, v in zip(ranks, values, strict=True)]
-
-    def _draw_panel(self, axes: Any, lines: Mapping[Any, Mapping[Any, list[float]]]) -> None:
-        drawn = [line for line in self.lines if any(lines.get(line, {}).values())]
-        if not drawn:
-            axes.text(0.5, 0.5, "no run has a number", transform=axes.transAxes, ha="center")
-        for line in drawn:
-            # A gap would leave a point between two missing ones without a line; the caption names
-            # them.
-            self.passed |= {x for x, values in lines[line].items() if not values}
-            points = sorted((self.places[x], values) for x, values in lines[line].items() if values)
-            spreads = [spread_of(values) for _, values in points]
-            self.spreads += spreads
-            look = self._look(self.lines.index(line))
-            below = [each.median - each.low for each in spreads]
-            above = [each.high - each.median for each in spreads]
-            places, medians = [place for place, _ in points], [each.median for each in spreads]
-            several = any(each.count > 1 for each in spreads)
-            axes.errorbar(places, medians, [below, above] if several else None, **look, capsize=3)
-            single = [(place, each) for place, some in points if len(some) > 1 for each in some]
-            if single:
-                axes.scatter(
-                    *zip(*single, strict=True),
-                    s=7,
-                    color=look["color"],
-                    alpha=0.4,
-                    rasterized=len(self.arranged.runs) > _MOST_VECTORS,
-                )
-        axes.grid(visible=True, axis="y", alpha=0.25)
-
-    def _passed_over(self) -> str:
-        if not self.passed or not self.is_numeric:
-            return ""
-        values = [in_words(value) for value in self.places if value in self.passed]
-        more = f" and {len(values) - _MOST_PASSED} more" if len(values) > _MOST_PASSED else ""
-        shown = ", ".join(values[:_MOST_PASSED])
-        return f"Lines pass over points without a value, at {self.x}={shown}{more}."
-
-    def _look(self, number: int) -> dict[str, Any]:
-        style = _STYLES[number % len(_STYLES)] if self.is_numeric else "none"
-        colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
-        return {"color": colour, "marker": marker, "linestyle": style}
-
-    def _scale(self, axes: Any, columns: int) -> Iterator[str]:
-        """Set the scales and ticks, which all panels share. Yields what cannot be as the plot
-        wants it, which is not done silently in another way."""
-        places, plot = list(self.places.values()), self.plot
-        fits = self.is_numeric and (100 * places[0] <= places[-1] or is_geometric(places))
-        if self.is_numeric and (plot.x_scale == "log" or (not plot.x_scale and fits)):
-            if places[0] > 0:
-                axes.set_xscale("log")
-            elif plot.x_scale:
-                yield _LINEAR.format("horizontal")
-        if self.x and (not self.is_numeric or len(places) <= _MOST_NAMED):
-            texts = [shortened(in_words(value), _LONGEST) for value in self.places]
-            is_long = sum(map(len, texts)) > 60 / columns
-            turned: Any = {"rotation": 40, "ha": "right"} if is_long else {}
-            axes.set_xticks(places, texts, **turned)
-            axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-        low, high = min(self.finite, default=0.0), max(self.finite, default=0.0)
-        if low > 0 and (plot.scale == "log" or (not plot.scale and 100 * low <= high)):
-            axes.set_yscale("log")
-        elif plot.scale == "log" and self.finite:
-            yield _LINEAR.format("vertical")
-        if axes.get_yscale() == "linear" and plot.y_from_zero and low >= 0:
-            axes.set_ylim(bottom=0)
-
-
-def is_geometric(values: Sequence[float]) -> bool:
-    """Whether numbers, in their order, grow by a factor rather than by a difference: 1, 2, 4, 8."""
-    if len(values) < 3 or values[0] <= 0:
-        return False
-    # Three values say less: 1, 2, 3 must not be one.
-    tolerance = 1.5 if len(values) > 3 else 1.1
-    factors = [after / before for before, after in pairwise(values)]
-    return min(factors) >= 1.5 and max(factors) / min(factors) <= tolerance
-
-
-def in_words(value: Any) -> str:
-    """The value of a parameter in a figure; None is that of a parameter that a point lacks."""
-    return "none" if value is None else str(value) or "''"
-
-
-def _known(value: Any) -> Any:
-    return None if pandas.isna(value) else value
 
 
 # ---- what is where
@@ -255,23 +94,26 @@ def arrange(runs: pandas.DataFrame, parameters: Sequence[str], plot: Plot) -> Ar
     for name, wanted in plot.where.items():
         if name in runs:
             runs = runs[runs[name].fillna("").isin(wanted)]
-    varying = [name for name in parameters if _count(runs, name) > 1]
-    named = [name for name in (plot.x, plot.lines, *plot.panels) if name in varying]
-    free = independent_parameters(runs, varying, named)
-    fixed = [(each, str(runs[each].iloc[0])) for each in parameters if _count(runs, each) == 1]
+    counts = {name: int(runs[name].nunique(dropna=False)) for name in parameters}
+    fixed = [(name, str(runs[name].iloc[0])) for name, count in counts.items() if count == 1]
+    free = independent_parameters(
+        runs,
+        [name for name, count in counts.items() if count > 1],
+        (plot.x, plot.lines, *plot.panels),
+    )
     x = plot.x if plot.x in (*free, DUPLICATE) else None
     lines = plot.lines if plot.lines in free else None
     panels = [name for name in plot.panels if name in free]
     left = [name for name in free if name not in (x, lines, *panels)]
     if x is None and left:
         numeric = [name for name in left if numbers(runs[name]) is not None]
-        x = max(numeric or left, key=lambda name: _count(runs, name))
+        x = max(numeric or left, key=counts.__getitem__)
         left.remove(x)
     if lines is None:
-        lines = next((name for name in left if _count(runs, name) <= MOST_LINES), None)
+        lines = next((name for name in left if counts[name] <= MOST_LINES), None)
         left = [name for name in left if name != lines]
-    elif (count := _count(runs, lines)) > MOST_LINES:
-        raise ConfigError(too_many_lines(lines, count))
+    elif counts[lines] > MOST_LINES:
+        raise ConfigError(too_many_lines(lines, counts[lines]))
     return Arrangement(runs, x, lines, (*panels, *left), tuple(fixed))
 
 
@@ -293,26 +135,170 @@ def numbers(column: pandas.Series[Any]) -> pandas.Series[float] | None:
     """The values of a parameter as numbers; None if one is no number, is missing, or if two
     different texts would be the same number."""
     found = pandas.to_numeric(column, errors="coerce").astype("float64")
-    is_finite = found.map(math.isfinite)
-    if not is_finite.all() or found.nunique() != column.nunique():
+    if not found.map(math.isfinite).all() or found.nunique() != column.nunique():
         return None
     return found
 
 
-def values_of(runs: pandas.DataFrame, name: str) -> list[Any]:
+def values_of(runs: pandas.DataFrame, name: str | None) -> list[Any]:
     """The values of a parameter, numbers by size and texts as in the file; None for a missing
     one."""
+    if name is None:
+        return [None]
     found = runs[name].drop_duplicates()
     as_numbers = numbers(found)
     ordered = found if as_numbers is None else found[as_numbers.sort_values().index]
     return [None if pandas.isna(value) else value for value in ordered]
 
 
-def _count(runs: pandas.DataFrame, name: str) -> int:
-    return int(runs[name].nunique(dropna=False)) if name in runs else 0
+# ---- the drawing
 
 
-# ---- the median and its interval
+class _Drawing:
+    def __init__(self, arranged: Arrangement, plot: Plot) -> None:
+        self.arranged, self.plot = arranged, plot
+        runs, self.x = arranged.runs, arranged.x
+        measured = pandas.to_numeric(runs[plot.metric], errors="coerce").astype("float64")
+        self.finite = [value for value in measured if math.isfinite(value)]
+        self.spreads: list[Spread] = []
+        self.passed: set[Any] = set()  # values of x at which a line has none
+        # The measurements, by the values of the panels, of the lines and of x.
+        self.panels: dict[tuple[Any, ...], dict[Any, dict[Any, list[float]]]] = {}
+        names = (*arranged.panels, arranged.lines, self.x)
+        columns = [
+            runs[n].astype(object).where(runs[n].notna(), None) if n else None for n in names
+        ]
+        keys = [[None] * len(runs) if column is None else column for column in columns]
+        for *panel, line, x, value in zip(*keys, measured, strict=True):
+            own = self.panels.setdefault(tuple(panel), {}).setdefault(line, {}).setdefault(x, [])
+            own += [value] if math.isfinite(value) else []
+        self.lines = values_of(runs, arranged.lines)
+        values = values_of(runs, self.x)
+        self.is_numeric = self.x is not None and numbers(runs[self.x].drop_duplicates()) is not None
+        # Categories are side by side.
+        self.places: dict[Any, float] = {
+            value: float(value if self.is_numeric else index) for index, value in enumerate(values)
+        }
+
+    def figure(self, quantity: Quantity, title: str, note: str) -> Figure:
+        arranged = self.arranged
+        ranks = [{v: n for n, v in enumerate(values_of(arranged.runs, p))} for p in arranged.panels]
+        order = lambda panel: [rank[v] for rank, v in zip(ranks, panel, strict=True)]  # noqa: E731
+        panels = sorted(self.panels, key=order)[:MOST_PANELS] or [()]
+        columns = math.ceil(math.sqrt(len(panels)))
+        rows = math.ceil(len(panels) / columns)
+        width = 4.2 + 2.8 * columns
+        figure = Figure(figsize=(width, 2.0 + 2.6 * rows), layout="constrained")
+        FigureCanvasAgg(figure)
+        grid = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+        for axes in grid[len(panels) :]:
+            axes.set_axis_off()
+        unit = f" ({quantity.unit})" if quantity.unit else ""
+        label = textwrap.fill(f"{quantity.label or self.plot.metric}{unit}", 40)
+        for index, (axes, values) in enumerate(zip(grid, panels, strict=False)):
+            pairs = zip(arranged.panels, values, strict=False)
+            named = ", ".join(f"{name}={in_words(value)}" for name, value in pairs)
+            axes.set_title(textwrap.fill(named, 40), fontsize="medium")
+            self._draw_panel(axes, self.panels.get(values, {}))
+            if index % columns == 0:
+                axes.set_ylabel(label)
+            if index + columns >= len(panels):
+                # Nothing is below it, though the grid may have a row there.
+                axes.tick_params(labelbottom=True)
+                axes.set_xlabel(shortened(self.x or "", _LONGEST))
+        lacking = len(arranged.runs) - len(self.finite)
+        said = [caption(arranged, self.spreads, lacking, len(self.panels))]
+        said += [*self._passed_over(), *self._scale(grid[0], columns), note]
+        figure.suptitle(textwrap.fill(title, int(width * 8)), weight="bold")
+        text = textwrap.fill(" ".join(filter(None, said)), int(width * 15))
+        figure.supxlabel(text, x=0.01, ha="left", fontsize=8)
+        if arranged.lines is not None:
+            handles = [
+                Line2D([], [], **self._look(number), label=shortened(in_words(value), _LONGEST))
+                for number, value in enumerate(self.lines)
+            ]
+            name = shortened(arranged.lines, _LONGEST)
+            figure.legend(handles=handles, title=name, loc="outside right upper")
+        return figure
+
+    def _draw_panel(self, axes: Any, lines: Mapping[Any, Mapping[Any, list[float]]]) -> None:
+        if not any(values for line in lines.values() for values in line.values()):
+            axes.text(0.5, 0.5, "no run has a number", transform=axes.transAxes, ha="center")
+        for number, line in enumerate(self.lines):
+            points = sorted((self.places[x], v) for x, v in lines.get(line, {}).items() if v)
+            if not points:
+                continue
+            # A gap would leave a point between two missing ones without a line; the caption names
+            # them.
+            self.passed |= {x for x, values in lines[line].items() if not values}
+            spreads = [spread_of(values) for _, values in points]
+            self.spreads += spreads
+            look = self._look(number)
+            bars = [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
+            is_several = any(each.count > 1 for each in spreads)
+            places, medians = [place for place, _ in points], [each.median for each in spreads]
+            axes.errorbar(places, medians, bars if is_several else None, **look, capsize=3)
+            single = [(place, each) for place, some in points if len(some) > 1 for each in some]
+            if single:
+                pixels = len(self.arranged.runs) > _MOST_VECTORS
+                dots: Any = {"s": 7, "color": look["color"], "alpha": 0.4, "rasterized": pixels}
+                axes.scatter(*zip(*single, strict=True), **dots)
+        axes.grid(visible=True, axis="y", alpha=0.25)
+
+    def _passed_over(self) -> Iterator[str]:
+        values = [in_words(value) for value in self.places if value in self.passed]
+        if values and self.is_numeric:
+            more = f" and {len(values) - _MOST_PASSED} more" if len(values) > _MOST_PASSED else ""
+            shown = ", ".join(values[:_MOST_PASSED])
+            yield f"Lines pass over points without a value, at {self.x}={shown}{more}."
+
+    def _look(self, number: int) -> dict[str, Any]:
+        style = _STYLES[number % len(_STYLES)] if self.is_numeric else "none"
+        colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+        return {"color": colour, "marker": marker, "linestyle": style}
+
+    def _scale(self, axes: Any, columns: int) -> Iterator[str]:
+        """Set the scales and ticks, which all panels share. Yields what cannot be as the plot
+        wants it, which is not done silently in another way."""
+        places, plot = list(self.places.values()), self.plot
+        low, high = min(self.finite, default=0.0), max(self.finite, default=0.0)
+        is_wide = self.is_numeric and (100 * places[0] <= places[-1] or is_geometric(places))
+        for axis, wanted, least, fits, set_scale in (
+            ("horizontal", plot.x_scale, places[0], is_wide, axes.set_xscale),
+            ("vertical", plot.scale, low, 100 * low <= high, axes.set_yscale),
+        ):
+            is_there = self.is_numeric if axis == "horizontal" else bool(self.finite)
+            if is_there and (wanted == "log" or (not wanted and fits)):
+                if least > 0:
+                    set_scale("log")
+                elif wanted:
+                    yield f"The {axis} axis is linear, because some values are 0 or negative."
+        if self.x and (not self.is_numeric or len(places) <= _MOST_NAMED):
+            texts = [shortened(in_words(value), _LONGEST) for value in self.places]
+            is_long = sum(map(len, texts)) > 60 / columns
+            turned: Any = {"rotation": 40, "ha": "right"} if is_long else {}
+            axes.set_xticks(places, texts, **turned)
+            axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+        if axes.get_yscale() == "linear" and plot.y_from_zero and low >= 0:
+            axes.set_ylim(bottom=0)
+
+
+def is_geometric(values: Sequence[float]) -> bool:
+    """Whether numbers, in their order, grow by a factor rather than by a difference: 1, 2, 4, 8."""
+    if len(values) < 3 or values[0] <= 0:
+        return False
+    # Three values say less: 1, 2, 3 must not be one.
+    tolerance = 1.5 if len(values) > 3 else 1.1
+    factors = [after / before for before, after in pairwise(values)]
+    return min(factors) >= 1.5 and max(factors) / min(factors) <= tolerance
+
+
+def in_words(value: Any) -> str:
+    """The value of a parameter in a figure; None is that of a parameter that a point lacks."""
+    return "none" if value is None else str(value) or "''"
+
+
+# ---- the median and its interval, and the caption
 
 
 @dataclass(frozen=True)
@@ -337,33 +323,24 @@ def spread_of(values: Sequence[float]) -> Spread:
     Nonparametric Statistics, 3.2; T. Hoefler and R. Belli, Scientific Benchmarking of Parallel
     Computing Systems, SC 2015, rule 5 ff.).
     """
-    ordered = sorted(values)
-    count = len(ordered)
-    median = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-    rank = _rank(count)
-    return Spread(count, median, ordered[rank], ordered[-1 - rank])
-
-
-def _rank(count: int) -> int:
-    """How many of the smallest and of the largest runs are outside of the interval."""
-    allowed = (1 - _CONFIDENCE) / 2
-    # In logarithms: 2**-count is 0 for more than a thousand runs.
-    total = 0.0
-    for rank in range((count + 1) // 2):
-        chance = math.lgamma(count + 1) - math.lgamma(rank + 1) - math.lgamma(count - rank + 1)
+    ordered, count = sorted(values), len(values)
+    outside, total = -1, 0.0
+    while outside < (count - 1) // 2:
+        k = outside + 1
+        # In logarithms: 2**-count is 0 for more than a thousand runs.
+        chance = math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
         total += math.exp(chance - count * math.log(2))
-        if total > allowed:
-            return max(rank - 1, 0)
-    return 0
-
-
-# ---- the caption
+        if total > (1 - _CONFIDENCE) / 2:
+            break
+        outside = k
+    rank = max(outside, 0)
+    return Spread(count, statistics.median(ordered), ordered[rank], ordered[-1 - rank])
 
 
 def caption(arranged: Arrangement, spreads: Sequence[Spread], lacking: int, panels: int) -> str:
     """The sentences below a figure; `lacking`: runs without a value, `panels`: of all panels, also
     those that are not shown."""
-    said = [_about_intervals(spreads)]
+    said = [_about_intervals(sorted({each.count for each in spreads}))]
     if lacking:
         said.append(f"{lacking} of {len(arranged.runs)} runs have no value.")
     if panels > MOST_PANELS:
@@ -379,20 +356,15 @@ def caption(arranged: Arrangement, spreads: Sequence[Spread], lacking: int, pane
     return " ".join(filter(None, said))
 
 
-def _about_intervals(spreads: Sequence[Spread]) -> str:
-    counts = sorted({each.count for each in spreads})
+def _about_intervals(counts: Sequence[int]) -> str:
     if not counts:
         return ""
     if counts == [1]:
         return "One run for each point."
-    each = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    first = f"Symbols: median of {each} runs."
-    interval = "95 % confidence interval of the median (order statistics)"
-    extent = "from the smallest to the largest run"
-    if counts[0] >= FEWEST_FOR_INTERVAL:
-        bars = f"Bars: {interval}."
-    elif counts[-1] < FEWEST_FOR_INTERVAL:
-        bars = f"Bars: {extent}."
-    else:
-        bars = f"Bars: {interval}; with fewer than {FEWEST_FOR_INTERVAL} runs, {extent}."
-    return f"{first} {bars} Dots: single runs."
+    runs = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    bars = "from the smallest to the largest run"
+    if counts[-1] >= FEWEST_FOR_INTERVAL:
+        few = f"; with fewer than {FEWEST_FOR_INTERVAL} runs, {bars}"
+        bars = "95 % confidence interval of the median (order statistics)"
+        bars += "" if counts[0] >= FEWEST_FOR_INTERVAL else few
+    return f"Symbols: median of {runs} runs. Bars: {bars}. Dots: single runs."

@@ -12,19 +12,11 @@ from typing import Any
 import pandas
 
 from snakemake_kochi.artifacts.reading import published
-from snakemake_kochi.errors import NameNotFoundError, nearest
+from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 from snakemake_kochi.snapshot import toplevel
-from snakemake_kochi.tables.records import (
-    VALUES,
-    Metrics,
-    RecordedRun,
-    Wanted,
-    compiled,
-    measured,
-    metrics_of,
-    read_runs,
-)
-from snakemake_kochi.tables.report import as_numbers
+from snakemake_kochi.tables.branch import experiment_here
+from snakemake_kochi.tables.metrics import InBranches, Measured, Metrics, compiled, measure
+from snakemake_kochi.tables.records import VALUES, RecordedRun, Wanted, read_runs, some
 
 _BEFORE = (
     *("experiment", "batch", "rule", "name", "machine", "published_as", "duplicate", "outcome"),
@@ -84,14 +76,11 @@ def results(
             f"commit '{at}' has no records of results",
             "A commit of an artifact branch was expected. To list them, type: kochi artifact log",
         )
-    runs.sort(key=lambda run: (str(run["started"]), run.identity))
     chosen = _chosen(repository, runs, metrics, remarks)
-    found = measured(branches, runs, chosen, remarks)
-    names = dict.fromkeys(name for each in {id(m): m for m in chosen}.values() for name in each)
-    table = _frame(runs, {name: [row.get(name) for row in found] for name in names}, remarks)
-    for remark in remarks:
+    measured = measure(runs, chosen, InBranches(runs, branches))
+    for remark in (*remarks, *measured.remarks):
         warnings.warn(remark, stacklevel=2)
-    return table
+    return _frame(runs, measured)
 
 
 def _chosen(
@@ -105,7 +94,7 @@ def _chosen(
         return [compiled(metrics)] * len(runs)
     if metrics is False or not runs:
         return [{}] * len(runs)
-    defined = metrics_of(repository, runs, remarks)
+    defined = _defined(repository, runs, remarks)
     if metrics is not True:
         names = [metrics] if isinstance(metrics, str) else list(metrics)
         known = {name for each in defined.values() for name in each}
@@ -118,17 +107,42 @@ def _chosen(
     return [defined.get((run.file, run.batch), {}) for run in runs]
 
 
-def _frame(
-    runs: Sequence[RecordedRun], metrics: Mapping[str, Sequence[Any]], remarks: list[str]
-) -> pandas.DataFrame:
+def _defined(
+    repository: Path, runs: Sequence[RecordedRun], remarks: list[str]
+) -> dict[tuple[str, str], Metrics]:
+    """The metrics of each experiment's file and batch, as the working tree defines them now.
+
+    A batch that its file no longer has gets those of the experiment. Files that are missing or
+    wrong are remarked.
+    """
+    found: dict[tuple[str, str], Metrics] = {}
+    missing = []
+    batches = dict.fromkeys((run.file, run.batch) for run in runs)
+    for file in dict.fromkeys(file for file, _ in batches if file):  # or of a rule of one's own
+        try:
+            if (experiment := experiment_here(repository, file)) is None:
+                missing.append(file)
+                continue
+        except KochiError as error:
+            remarks.append(f"the metrics of {file} were left out: {error.sentences}")
+            continue
+        for key in (each for each in batches if each[0] == file):
+            found[key] = compiled(experiment.batches.get(key[1], experiment).metrics)
+    if missing:
+        remarks.append(
+            f"not in the working tree, so no metrics are known: {some(missing)}. To read some all "
+            "the same: results(..., metrics={'NAME': r'REGULAR EXPRESSION'})"
+        )
+    return found
+
+
+def _frame(runs: Sequence[RecordedRun], measured: Measured) -> pandas.DataFrame:
     names = list(dict.fromkeys(name for run in runs for name in run.parameters))
     texts = {name: [run.parameters.get(name) for run in runs] for name in names}
     fixed: dict[str, Any] = {}
     for name in _FIXED:
-        if name not in VALUES:
-            fixed[name] = _texts([getattr(run, name) for run in runs])
-            continue
-        values, dtype = [run[name] for run in runs], _DTYPES.get(VALUES[name][0])
+        values = [run[name] if name in VALUES else getattr(run, name) for run in runs]
+        dtype = _DTYPES.get(VALUES[name][0] if name in VALUES else type(None))
         fixed[name] = pandas.Series(values, dtype=dtype) if dtype else _texts(values)
     fixed["duplicate"] = pandas.array([run.duplicate for run in runs], dtype="Int64")
     fixed["started"] = pandas.to_datetime(
@@ -137,12 +151,10 @@ def _frame(
     more = dict.fromkeys(name for run in runs for name in run.more)
     columns = {name: fixed[name] for name in _BEFORE}
     taken = {*_FIXED, *(f"text.{name}" for name in names), *more}
+    metrics = measured.columns
     for name, column in texts.items():
         columns[_free("param", name, taken | metrics.keys(), columns)] = typed(column)
-    files = [run.output_path for run in runs]
-    for name, matches in metrics.items():
-        found, said = as_numbers(name, matches, files)
-        remarks += said
+    for name, found in metrics.items():
         is_number = pandas.api.types.is_numeric_dtype(found) or bool(found.isna().all())
         free = _free("metric", name, taken | texts.keys(), columns)
         columns[free] = found.astype("float64") if is_number else found

@@ -7,15 +7,23 @@ maximum over its duplicates.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas
 
-from snakemake_kochi.project.grid import Grid
-from snakemake_kochi.project.plots import DUPLICATE, SECONDS, Plot, Quantity
+from snakemake_kochi.project.grid import Batch, Grid
+from snakemake_kochi.project.plots import (
+    DUPLICATE,
+    QUANTITIES,
+    SECONDS,
+    Plot,
+    Quantity,
+    default_plots,
+)
+from snakemake_kochi.tables.metrics import Outputs, compiled, measure
 from snakemake_kochi.tables.records import RecordedRun
 
 WARNINGS = "run_warnings"
@@ -23,14 +31,14 @@ WARNINGS = "run_warnings"
 _OF_PROCESSES = ("load", "memory_pressure")
 _LEAST_SECONDS = 1.0  # of runs in sum, to say something about them
 _MOST_REASONS = 50
-_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Report:
     """A batch. `runs`: its table, of which the columns `varying` tell the points apart. `remarks`:
-    sentences, without a capital letter and a full stop. `lacking`: those of them that belong below
-    each figure. `noise`: more sentences, which a page has and a terminal not."""
+    sentences, without a capital letter and a full stop. `lost`: those of them about values that are
+    missing. `absent`: of each metric the runs in which it found nothing, by number. `lacking`: what
+    belongs below each figure. `noise`: more sentences, which a page has and a terminal not."""
 
     experiment: str
     batch: str
@@ -38,9 +46,11 @@ class Report:
     varying: Sequence[str]
     quantities: Mapping[str, Quantity]
     plots: Sequence[Plot]
-    remarks: Sequence[str] = ()
-    lacking: Sequence[str] = ()
-    noise: Sequence[str] = ()
+    remarks: Sequence[str]
+    lost: Sequence[str]
+    absent: Mapping[str, Sequence[int]]
+    lacking: Sequence[str]
+    noise: Sequence[str]
 
     @property
     def title(self) -> str:
@@ -58,10 +68,12 @@ class Report:
         return list(self.runs.columns[: self.runs.columns.get_loc(DUPLICATE)])
 
     def csv(self) -> bytes:
+        """The table."""
         return _encoded(self.runs.to_csv(index=False))
 
-    def markdown(self, remarks: Sequence[str] = (), sections: Sequence[str] = ()) -> bytes:
-        """The summary as a page, with remarks, and sections below these."""
+    def markdown(self, with_remarks: bool = True, sections: Sequence[str] = ()) -> bytes:
+        """The summary as a page, with sections at its end."""
+        remarks = (*self.noise, *self.remarks) if with_remarks else ()
         return page(self.title, [self.summary, *map(sentence, remarks), *sections])
 
     @property
@@ -82,6 +94,64 @@ class Report:
             draw(self.runs, self.parameters, plot, self.quantities, title, own, note)
 
 
+def report_of(
+    runs: Sequence[RecordedRun],
+    outputs: Outputs,
+    shown: Batch | Grid | None,
+    *,
+    told_by: Mapping[str, Sequence[str]] | None = None,
+    varying: Collection[str] = (),
+    remarks: Sequence[str] = (),
+    lacking: Sequence[str] = (),
+) -> Report:
+    """The report of some runs of one batch, at least one.
+
+    `shown` has the metrics and plots, if they are known. `told_by`: columns before the parameters,
+    which tell equal points apart. `varying`: parameters of which that is known, beside the columns
+    with several values.
+
+    The columns of its table are the parameters as texts (1.10 is not 1.1), `duplicate`,
+    `run_machine`, `run_node`, `run_started`, `run_seconds`, and the metrics (see `measure`); and
+    `run_warnings`, if a node was not quiet. Raises ConfigError for a wrong metric.
+    """
+    metrics = compiled({} if shown is None else shown.metrics)
+    measured = measure(runs, [metrics] * len(runs), outputs)
+    table = pandas.DataFrame([run.parameters for run in runs], dtype=object)
+    # Of a sub-parameter that only some points have.
+    table = table.fillna("")
+    for name, column in (told_by or {}).items():
+        while name in table:
+            name += "_"
+        table.insert(0, name, list(column))
+    names = list(map(str, table))
+    table[DUPLICATE] = [run.duplicate for run in runs]
+    table["run_machine"] = [run.machine for run in runs]
+    for name, value in (("run_node", "node"), ("run_started", "started"), (SECONDS, "seconds")):
+        table[name] = [run[value] for run in runs]
+    table = table.assign(**measured.columns)
+    if any(run["warnings"] for run in runs):
+        table[WARNINGS] = [run["warnings"] or "" for run in runs]
+    without = [
+        f"metric `{name}` has no value in {len(found)} of {len(runs)} runs: "
+        f"`{metrics[name].pattern}`"
+        for name, found in measured.absent.items()
+        if found
+    ]
+    return Report(
+        experiment=runs[0].experiment,
+        batch=runs[0].batch,
+        runs=table,
+        varying=[n for n in names if n in varying or table[n].nunique(dropna=False) > 1],
+        quantities=QUANTITIES if shown is None else shown.quantities,
+        plots=default_plots(()) if shown is None else shown.plots,
+        remarks=(*remarks, *measured.remarks, *without),
+        lost=measured.remarks,
+        absent={name: found for name, found in measured.absent.items() if found},
+        lacking=lacking,
+        noise=tuple(_noise(runs)),
+    )
+
+
 def sentence(remark: str) -> str:
     return f"{remark[0].upper()}{remark[1:]}."
 
@@ -93,61 +163,6 @@ def page(title: str, parts: Sequence[str]) -> bytes:
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
-
-
-# ---- the table
-
-
-def table_of(
-    runs: Sequence[RecordedRun],
-    found: Sequence[Mapping[str, str]],
-    metrics: Sequence[str],
-    files: Sequence[object],
-) -> tuple[pandas.DataFrame, list[str]]:
-    """The table of some runs, and remarks; `found`: what the metrics of each match in its output,
-    which `files` name.
-
-    The columns are the parameters as texts (1.10 is not 1.1), `duplicate`, `run_machine`,
-    `run_node`, `run_started`, `run_seconds`, and the metrics (see `as_numbers`); and
-    `run_warnings`, if a node was not quiet.
-    """
-    table = pandas.DataFrame([run.parameters for run in runs], dtype=object)
-    # Of a sub-parameter that only some points have.
-    table = table.fillna("")
-    table[DUPLICATE] = [run.duplicate for run in runs]
-    table["run_machine"] = [run.machine for run in runs]
-    for column, value in (("run_node", "node"), ("run_started", "started"), (SECONDS, "seconds")):
-        table[column] = [run[value] for run in runs]
-    remarks = []
-    for name in metrics:
-        table[name], said = as_numbers(name, [each.get(name) for each in found], files)
-        remarks += said
-    if any(run["warnings"] for run in runs):
-        table[WARNINGS] = [run["warnings"] or "" for run in runs]
-    return table, remarks
-
-
-def as_numbers(
-    name: str, matches: Sequence[str | None], files: Sequence[object]
-) -> tuple[pandas.Series[Any], list[str]]:
-    """What a metric matches in each run as a column, and remarks; `files` name the outputs.
-
-    If at least half of the texts are numbers, the column is numeric, and each other text is a
-    missing value with a remark: one misprint must not hide all other measurements. Else the texts
-    stay.
-    """
-    texts = pandas.Series(list(matches), dtype=object)
-    found = pandas.to_numeric(texts, errors="coerce")
-    lost = found.isna() & texts.notna() & (texts.astype(str).str.lower() != "nan")
-    count = int(lost.sum())
-    if 2 * count > texts.notna().sum():
-        return texts, []
-    if not count:
-        return found, []
-    shown = [f"{texts[index][:60]!r} in {files[index]}" for index in texts.index[lost][:_SHOWN]]
-    more = f" and {count - _SHOWN} more" if count > _SHOWN else ""
-    are = "is no number, so its value is" if count == 1 else "are no numbers, so their values are"
-    return found, [f"metric '{name}': {', '.join(shown)}{more} {are} missing"]
 
 
 def summarise(
@@ -200,16 +215,9 @@ def skipped(grid: Grid, of_it: str = "") -> Iterator[str]:
         yield f"{more} points are skipped{of_it} for other reasons"
 
 
-def without_value(metrics: Mapping[str, str], found: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """The metrics that match nothing in some runs."""
-    for name, expression in metrics.items():
-        if count := sum(name not in each for each in found):
-            yield f"metric `{name}` has no value in {count} of {len(found)} runs: `{expression}`"
-
-
-def noise(runs: Sequence[RecordedRun]) -> Iterator[str]:
-    """What disturbed runs: each kind with the number of its runs, and an example; and what is
-    known in sum of those of which it is not known one by one."""
+def _noise(runs: Sequence[RecordedRun]) -> Iterator[str]:
+    """What disturbed runs: each kind with the number of its runs, and an example; and the CPUs that
+    other processes used in sum beside those of which this is not known one by one."""
     unknown = [run for run in runs if run["other_cpus"] is None]
     kinds: dict[str, list[str]] = defaultdict(list)
     for run in runs:
@@ -226,28 +234,12 @@ def noise(runs: Sequence[RecordedRun]) -> Iterator[str]:
         aside = f" (other processes are not known for {len(unknown)})" if unknown else ""
         of = f"{count} of {len(runs)} runs{aside}"
         yield f"the node was not quiet in {of}: {found}. See `{WARNINGS}`"
-    if said := list(_noise_in_sum(sorted(unknown, key=_started), min(runs, key=_started))):
-        yield f"of the {len(unknown)} runs that are too short to tell: {'; '.join(said)}"
-
-
-def _started(run: RecordedRun) -> str:
-    return run["started"] or ""
-
-
-def _noise_in_sum(unknown: Sequence[RecordedRun], first: RecordedRun) -> Iterator[str]:
-    if not unknown or (limit := unknown[-1]["load_limit"]) is None:
-        return
+    limit = max(unknown, key=lambda run: run.age)["load_limit"] if unknown else None
     counted = [run for run in unknown if run["other_cpu_seconds"] is not None]
     seconds = sum((run["seconds"] or 0.0) + (run["environment_seconds"] or 0.0) for run in counted)
-    if seconds >= _LEAST_SECONDS:
-        used = sum(run["other_cpu_seconds"] for run in counted) / seconds
-        if used > limit:
-            jobs = max(run["other_jobs"] or 0 for run in unknown)
-            named = f"{jobs} other {'job' if jobs == 1 else 'jobs'} of Kochi"
-            kochi = f", up to {named} among them" if jobs else ""
-            yield f"other processes used {used:.1f} CPUs in sum{kochi}"
-    if (first["load"] or 0.0) > limit:
-        cpus = "" if first["threads"] is None else f" on {first['threads']} CPUs"
-        last = unknown[-1]["load"]
-        after = "" if last is None else f", {last:g} when the last one did"
-        yield f"the load average was {first['load']:g}{cpus} when the first run began{after}"
+    used = sum(run["other_cpu_seconds"] for run in counted)
+    if limit is not None and seconds >= _LEAST_SECONDS and used > limit * seconds:
+        yield (
+            f"beside the {len(unknown)} runs that are too short to tell, other processes used "
+            f"{used / seconds:.1f} CPUs in sum"
+        )

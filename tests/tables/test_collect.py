@@ -17,12 +17,12 @@ import pandas
 import pytest
 from support import write
 
-from snakemake_kochi.artifacts.record import RECORD_VERSION
+from snakemake_kochi.artifacts.record import RECORD_VERSION, why_edited
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Grid
 from snakemake_kochi.project.plots import QUANTITIES, Quantity
-from snakemake_kochi.tables.collect import LeftOut, Run, Target, collect
+from snakemake_kochi.tables.collect import LeftOut, Run, collect
 from snakemake_kochi.tables.report import as_markdown, summarise
 
 SUMS = """
@@ -40,12 +40,11 @@ def test_missing_and_stale_results_are_told_apart_and_skipped_points_are_counted
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = load_experiment("sums.yaml", SUMS, None).grid("grid", "local")
-    runs = [Run(point, Path(str(index)), None) for index, point in enumerate(grid.points)]
+    runs = [Run(point, Path(str(index)), {}) for index, point in enumerate(grid.points)]
     left_out = {str(index): LeftOut("script changed", stale=True) for index in range(5)}
     left_out["5"] = LeftOut("exit status 3", ["no more beans"])
     markdown = tmp_path / "grid.md"
-    target = Target(tmp_path / "grid.csv", markdown, ())
-    collect(grid, "sums.yaml", runs, target, left_out)
+    collect(grid, "sums.yaml", runs, tmp_path / "grid.csv", (), left_out)
     said = capsys.readouterr().err
     assert "batch grid: 1 of 6 runs has no result, and 5 have a stale one; see " in said
     assert " and 2 more: stale: script changed\n" in said
@@ -66,7 +65,7 @@ def recorded(directory: Path, grid: Grid, outputs: Sequence[str]) -> list[Run]:
     for point, output in zip(grid.points, outputs, strict=False):
         log = write(directory / f"{len(runs)}.log", output)
         content = log.read_bytes()
-        artifact = {"type": "stdout", "dest": log.name, "size": len(content)}
+        artifact = {"type": "stdout", "dest": point.artifacts[0].dest, "size": len(content)}
         artifact["sha256"] = hashlib.sha256(content).hexdigest()
         record = {
             "version": RECORD_VERSION,
@@ -81,7 +80,7 @@ def recorded(directory: Path, grid: Grid, outputs: Sequence[str]) -> list[Run]:
             "artifacts": [artifact],
         }
         file = write(directory / str(len(runs)) / "record.json", json.dumps(record))
-        runs.append(Run(point, file, log, {log.name: log}))
+        runs.append(Run(point, file, {point.artifacts[0].dest: log}))
     return runs
 
 
@@ -91,14 +90,13 @@ def test_one_value_that_is_no_number_takes_no_other_one_from_the_table(
     text = SUMS.replace("batches:", "metrics: {t: 't (.+)'}\nbatches:")
     grid = load_experiment("sums.yaml", text, None).grid("grid", "local")
     runs = recorded(tmp_path, grid, ["t 1502.1", "t 1,502.1", "t 3", "t 4", "t 5", "t 6"])
-    target = Target(tmp_path / "grid.csv", tmp_path / "grid.md", ((tmp_path / "grid.svg",),))
-    collect(grid, "sums.yaml", runs, target)
-    table = pandas.read_csv(target.table)["t"].tolist()
+    collect(grid, "sums.yaml", runs, tmp_path / "grid.csv", [[tmp_path / "grid.svg"]])
+    table = pandas.read_csv(tmp_path / "grid.csv")["t"].tolist()
     assert table == pytest.approx([1502.1, math.nan, 3.0, 4.0, 5.0, 6.0], nan_ok=True)
     said = f"etric 't': '1,502.1' in {tmp_path}/1.log is no number, so its value is missing"
     assert f"batch grid: m{said}\n" in capsys.readouterr().err
-    assert f"\n\nM{said}.\n" in target.markdown.read_text()
-    assert "t median" in target.markdown.read_text()
+    assert f"\n\nM{said}.\n" in (tmp_path / "grid.md").read_text()
+    assert "t median" in (tmp_path / "grid.md").read_text()
 
 
 def test_a_result_that_was_edited_by_hand_is_left_out_and_named(
@@ -107,7 +105,7 @@ def test_a_result_that_was_edited_by_hand_is_left_out_and_named(
     text = SUMS.replace("batches:", "metrics: {t: 't (.+)'}\nbatches:")
     grid = load_experiment("sums.yaml", text, None).grid("grid", "local")
     runs = recorded(tmp_path, grid, [f"t {each}" for each in range(1, 7)])
-    target = Target(tmp_path / "grid.csv", tmp_path / "grid.md", ((tmp_path / "grid.svg",),))
+    target = (tmp_path / "grid.csv", [[tmp_path / "grid.svg"]])
     edited = tmp_path / "1.log"
     old = edited.stat().st_mtime_ns
     edited.write_text("t 9")
@@ -115,12 +113,13 @@ def test_a_result_that_was_edited_by_hand_is_left_out_and_named(
     (tmp_path / "2.log").touch()  # younger than its record, and as it was
     said = f"{edited} was edited after its run; for a new run, delete it; to get it back, type: "
     with pytest.raises(PhaseError, match=re.escape(f"1 result is not as the run wrote it: {said}")):
-        collect(grid, "sums.yaml", runs, target)
-    assert not target.table.exists()
-    collect(grid, "sums.yaml", runs, target, {})
-    assert pandas.read_csv(target.table)["t"].tolist() == [1, 3, 4, 5, 6]
+        collect(grid, "sums.yaml", runs, *target)
+    assert not target[0].exists()
+    why = LeftOut(why_edited(runs[1].record, runs[1].files), stale=True)
+    collect(grid, "sums.yaml", runs, *target, {str(runs[1].record): why})
+    assert pandas.read_csv(target[0])["t"].tolist() == [1, 3, 4, 5, 6]
     assert f"stale: {said}kochi artifact restore --force\n" in capsys.readouterr().err
-    assert f"**n=1, threads=1, duplicate 1**: {said}" in target.markdown.read_text()
+    assert f"**n=1, threads=1, duplicate 1**: {said}" in (tmp_path / "grid.md").read_text()
 
 
 def test_the_unit_of_a_metric_is_in_the_head_of_the_table() -> None:
@@ -133,7 +132,7 @@ def test_the_unit_of_a_metric_is_in_the_head_of_the_table() -> None:
 
 def test_only_a_batch_with_figures_waits_for_the_library_that_draws() -> None:
     """And none for Snakemake, or for what checks the experiments of a person."""
-    code = "import sys, snakemake_kochi.tables.__main__; print(*sys.modules)"
+    code = "import sys, snakemake_kochi.tables.collect; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "pandas" in loaded
@@ -169,21 +168,19 @@ def test_runs_too_short_for_noise_are_counted_aside_and_told_in_sum(tmp_path: Pa
         }
         file = tmp_path / f"{index}.json"
         file.write_text(json.dumps(record))
-        runs.append(Run(point, file, None))
+        runs.append(Run(point, file, {}))
     markdown = tmp_path / "grid.md"
-    collect(grid, "sums.yaml", runs, Target(tmp_path / "grid.csv", markdown, ()))
+    collect(grid, "sums.yaml", runs, tmp_path / "grid.csv", ())
     assert (
         "The node was not quiet in 1 of 6 runs (other processes are not known for 5): "
         "load in 1 of 1 (other processes used 1.9 CPUs). See `run_warnings`."
     ) in markdown.read_text()
     assert (
-        "Of the 5 runs that are too short to tell: other processes used 2.0 CPUs in sum, up to 2 "
-        "other jobs of Kochi among them; the load average was 4.6 on 2 CPUs when the first run "
-        "began, 4.1 when the last one did."
+        "Beside the 5 runs that are too short to tell, other processes used 2.0 CPUs in sum."
     ) in markdown.read_text()
     for run in runs:
         run.record.write_text(
             run.record.read_text().replace('"load_limit": 0.5', '"load_limit": null')
         )
-    collect(grid, "sums.yaml", runs, Target(tmp_path / "grid.csv", markdown, ()))
+    collect(grid, "sums.yaml", runs, tmp_path / "grid.csv", ())
     assert "too short to tell" not in markdown.read_text()

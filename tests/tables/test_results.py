@@ -192,7 +192,7 @@ def test_runs_are_selected_by_experiment_batch_machine_and_commit(project: Proje
         ),
         (
             {"batch": "second", "machine": "spica"},
-            "no result is of batch 'second' and of machine 'spica'",
+            "no result of batch 'second' is of machine 'spica', known: ada, local",
         ),
         ({"at": "kochi_artifacts_adda"}, "did you mean 'kochi_artifacts_ada'?"),
         ({"at": "--output=x"}, "there is no commit '--output=x'"),

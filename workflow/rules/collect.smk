@@ -40,7 +40,7 @@ for batch in kochi.batches:
             plots=kochi.verbatim(list(map(repr, batch.grid.plots))),
         shell:
             '"$KOCHI_PYTHON" -P -m snakemake_kochi.tables {params.experiment:q}'
-            " --batch={params.batch:q} --table={output.table:q} --markdown={output.markdown:q}"
+            " {params.batch:q} {output.table:q}"
 
 
 for batch in kochi.batches:
