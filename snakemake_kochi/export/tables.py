@@ -17,8 +17,8 @@ from snakemake_kochi.project.grid import Batch
 from snakemake_kochi.project.plots import stems
 from snakemake_kochi.project.values import encode_component
 from snakemake_kochi.tables.codes import codes_of
-from snakemake_kochi.tables.metrics import Files
-from snakemake_kochi.tables.records import STDOUT, RecordedRun
+from snakemake_kochi.tables.metrics import in_files, readers
+from snakemake_kochi.tables.records import RecordedRun
 from snakemake_kochi.tables.report import report_of
 
 _FIGURES = (".png", ".svg")
@@ -69,8 +69,8 @@ def write_tables(
         runs = sorted(newest, key=_by_parameters)
         shown, remark = _shown(publication, crate, runs)
         rows = runs
-        if shown is not None and shown.metrics:
-            rows = [r for r in runs if recorded[r].artifacts.get(STDOUT, ("",))[0] in outputs[r]]
+        for path, _ in readers(shown.metrics).values() if shown is not None else ():
+            rows = [r for r in rows if recorded[r].artifacts.get(path, ("",))[0] in outputs[r]]
         remark = _remark(remark, len(runs) - len(rows), len(found) - len(newest))
         top = f"tables/{name}/{encode_component(experiment)}"
         made = [f"{top}/{encode_component(batch)}{suffix}" for suffix in (".csv", ".md")]
@@ -78,7 +78,7 @@ def write_tables(
             if not rows:
                 raise ValueError("no output of its runs is here")
             some = [recorded[run] for run in rows]
-            report = report_of(some, Files(some, [outputs[run] for run in rows]), shown)
+            report = report_of(some, in_files([outputs[run] for run in rows]), shown)
             figures = [f"{top}/{stem}" for stem in stems(batch, report.plots)]
             made += [f"{stem}{suffix}" for stem in figures for suffix in _FIGURES]
             remark = "; ".join(filter(None, (remark, *report.lost)))

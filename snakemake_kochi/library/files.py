@@ -159,6 +159,13 @@ class BatchFiles:
             return []
         return [str(place.files[types.index("stdout")]) for place in self.places]
 
+    @property
+    def measured(self) -> list[str]:
+        """The files of the runs that metrics read, but for their standard output."""
+        read = {each.file for each in self.grid.metrics.values() if not isinstance(each, str)}
+        kept = [n for n, artifact in enumerate(self.grid.artifacts) if artifact.src in read]
+        return [str(place.files[n]) for place in self.places for n in kept]
+
 
 def _run_groups(grid: Grid, results: str, records: str) -> tuple[RunGroup, ...]:
     """Divide a batch into rules.

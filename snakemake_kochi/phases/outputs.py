@@ -44,7 +44,7 @@ def files_of(outputs: Iterable[Output], directory: Path) -> dict[Output, Path]:
                 raise PhaseError(
                     f"artifact {output.destination}: the run left no file {output.source} in its "
                     "workspace",
-                    "Correct 'src' of the artifact, or let the run script write that file.",
+                    "Correct 'src' or the metric's file, or let the run script write that file.",
                 )
             found[output] = file.resolve()
     return found

@@ -24,7 +24,7 @@ from snakemake_kochi.project.parameters import (
     Skipped,
     Sweep,
 )
-from snakemake_kochi.project.plots import Plot, Quantity, note_plot_problems
+from snakemake_kochi.project.plots import Metric, Plot, Quantity, note_plot_problems
 from snakemake_kochi.project.points import make_points, recorded_points
 from snakemake_kochi.project.problems import MAXIMUM_LINES, Problems, SourceMap
 from snakemake_kochi.project.recipes import NOTHING_MORE, Recording, Requirement, override
@@ -54,7 +54,7 @@ class Experiment:
     run: Phase
     batches: Mapping[str, Batch]
     sources: tuple[str, ...] | None
-    metrics: Mapping[str, str]
+    metrics: Mapping[str, Metric]
     requirements: tuple[Requirement, ...]
     source_map: SourceMap = field(repr=False, compare=False)
     remarks: tuple[str, ...] = field(default=(), compare=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -25,7 +25,7 @@ from snakemake_kochi.project.grid import (
     queue_problem,
 )
 from snakemake_kochi.project.parameters import Given, Sweep, entries_of, flattened
-from snakemake_kochi.project.plots import batch_plots, read_metrics, read_plots
+from snakemake_kochi.project.plots import Metric, batch_plots, read_metrics, read_plots
 from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems
 from snakemake_kochi.project.recipes import Project, Recording
 from snakemake_kochi.project.remarks import depend_params, note_remarks
@@ -131,14 +131,16 @@ class _Reader:
         artifacts = self._artifacts(data.get("artifacts", ()), place)
         if path and "artifacts" not in own and run.script.strip():
             artifacts = (Artifact("stdout", self._default_dest(sweeps), None),)
-        metrics, quantities = read_metrics(section(data, "metrics"))
+        metrics, quantities = read_metrics(section(data, "metrics"), place, self.problems)
         if path and not any(artifact.type == "stdout" for artifact in artifacts):
-            metrics = {}
-            if own.get("metrics"):
+            if any(isinstance(metrics[name], str) for name in section(own, "metrics")):
                 said = (
                     "metrics are read from a run's standard output; add an artifact of type stdout"
                 )
                 self.problems.add(place("metrics"), said)
+            metrics = {name: each for name, each in metrics.items() if not isinstance(each, str)}
+        if path and run.script.strip():
+            artifacts = (*artifacts, *self._measured(metrics, artifacts, sweeps, place))
         for key in ("build", "run"):
             check_time_limit(section(own if path else data, key), (*path, key), self.problems)
         prepare = section(data, "prepare")
@@ -238,7 +240,29 @@ class _Reader:
             self.problems.add(path, f"{text!r}: {wrong}")
         return text or ""
 
-    def _default_dest(self, sweeps: Iterable[Sweep]) -> str:
+    def _measured(
+        self,
+        metrics: Mapping[str, Metric],
+        artifacts: Collection[Artifact],
+        sweeps: Iterable[Sweep],
+        place: Callable[..., KeyPath],
+    ) -> Iterator[Artifact]:
+        """Artifacts for the files that metrics read and that no artifact keeps."""
+        kept = {each.src for each in artifacts}
+        for name, metric in metrics.items():
+            if isinstance(metric, str):
+                continue
+            at = place("metrics", name, metric.kind)
+            self._checked(metric.file, at, src_problem)
+            if "$" in metric.file:
+                said = "one name for all runs was expected: each has a workspace of its own"
+                self.problems.add(at, f"'{metric.file}': {said}")
+            elif metric.file not in kept:
+                kept.add(metric.file)
+                ending = metric.file.replace("/", "_")
+                yield Artifact("file", self._default_dest(sweeps, ending), metric.file)
+
+    def _default_dest(self, sweeps: Iterable[Sweep], ending: str = "log") -> str:
         """A destination for the output of each point: by the parameters with several values, in
         one grid or in all of them."""
         grids = [flattened(sweep.parameters) for sweep in sweeps]
@@ -254,7 +278,7 @@ class _Reader:
         parts = ["_".join(parts[index : index + 2]) for index in range(0, len(parts), 2)]
         last = f"{parts.pop()}_" if parts else ""
         above = "/".join([experiment_name(self.file), "${batch_name}", *parts])
-        return f"{above}/{last}${{duplicate}}.log"
+        return f"{above}/{last}${{duplicate}}.{ending}"
 
     def _check_rule_names(self, batches: Iterable[str]) -> None:
         rules: dict[str, str] = {}

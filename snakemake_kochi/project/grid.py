@@ -24,7 +24,7 @@ from snakemake_kochi.project.values import (
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.parameters import ParameterValues, Skipped, Sweep
-    from snakemake_kochi.project.plots import Plot, Quantity
+    from snakemake_kochi.project.plots import Metric, Plot, Quantity
     from snakemake_kochi.project.problems import KeyPath
     from snakemake_kochi.project.recipes import Requirement
 
@@ -175,8 +175,8 @@ class Batch:
 
     `parameters` holds all entries of the batch's own parameters and sub-parameters, `sweeps` what
     is combined with what. `sometimes` are the parameters that only some points have. `job_name`,
-    `queue` and `artifacts` are templates. `metrics` is empty when no artifact keeps the standard
-    output from which they are read; `quantities` says how they are shown, and `plots` in which
+    `queue` and `artifacts` are templates. `metrics` has no expressions when no artifact keeps the
+    standard output for which they are; `quantities` says how they are shown, and `plots` in which
     figures. `recorded`: in a rerun, the points that it repeats, instead of the grid; `below`: the
     directory of its results. `has_code`: whether the parameter `code` names the project's own code.
     `machines`: those on which the whole batch is run, empty for the one that is named or chosen.
@@ -192,7 +192,7 @@ class Batch:
     requirements: tuple[Requirement, ...]
     build: Phase
     run: Phase
-    metrics: Mapping[str, str]
+    metrics: Mapping[str, Metric]
     sweeps: tuple[Sweep, ...] = ()
     sometimes: frozenset[str] = frozenset()
     quantities: Mapping[str, Quantity] = FrozenDict()
@@ -224,7 +224,7 @@ class Grid:
     build: Phase
     run: Phase
     varying: tuple[str, ...]
-    metrics: Mapping[str, str] = FrozenDict()
+    metrics: Mapping[str, Metric] = FrozenDict()
     quantities: Mapping[str, Quantity] = FrozenDict()
     plots: tuple[Plot, ...] = ()
     below: str = ""

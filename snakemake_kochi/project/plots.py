@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +38,59 @@ class Quantity:
 QUANTITIES: Mapping[str, Quantity] = FrozenDict({SECONDS: Quantity("s")})
 
 
-def read_metrics(data: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Quantity]]:
-    """The expressions in a section `metrics`, each given alone or beside its unit, and how their
-    measurements are shown."""
+@dataclass(frozen=True)
+class FileMetric:
+    """A measurement in a file of the workspace, which an artifact keeps: `kind` is json or csv,
+    `place` a path such as `a.b[0]` or a column."""
+
+    kind: str
+    file: str
+    place: str
+
+    def __str__(self) -> str:
+        return f"{_PLACES[self.kind]} {self.place} of {self.file}"
+
+    @property
+    def steps(self) -> list[str | int]:
+        """The keys and indices of a path."""
+        found = re.findall(r"([^.\[\]]+)|\[(\d+)\]", self.place)
+        return [key or int(index) for key, index in found]
+
+
+# A regular expression with one group, for the output of the run; or a place in a file.
+Metric = str | FileMetric
+_PLACES = {"json": "path", "csv": "column"}
+_PATH = re.compile(r"([^.\[\]]+|\[\d{1,9}\])(\.[^.\[\]]+|\[\d{1,9}\])*")
+
+
+def read_metrics(
+    data: Mapping[str, Any], place: Callable[..., KeyPath], problems: Problems
+) -> tuple[dict[str, Metric], dict[str, Quantity]]:
+    """The metrics in a section `metrics`, each given alone or beside its unit, and how their
+    measurements are shown. `place` gives the key path of keys."""
+    metrics: dict[str, Metric] = {}
     every = {k: v if isinstance(v, dict) else {"pattern": v} for k, v in data.items()}
+    for name, keys in every.items():
+        kinds = [kind for kind in ("pattern", *_PLACES) if kind in keys]
+        for other in kinds[1:]:
+            said = f"a metric has one of 'pattern', 'json' and 'csv'; remove this or '{kinds[0]}'"
+            problems.add(place("metrics", name, other), said)
+        kind = kinds[0] if kinds else "pattern"
+        for owner, key in _PLACES.items():
+            if key in keys and kind != owner:
+                said = f"'{key}' is for a metric with '{owner}'; remove it"
+                problems.add(place("metrics", name, key), said)
+            elif key not in keys and kind == owner:
+                problems.add(place("metrics", name), f"the key '{key}' is missing")
+        if kind == "pattern":
+            metrics[name] = keys.get("pattern", "")
+        else:
+            metrics[name] = FileMetric(kind, keys[kind], keys.get(_PLACES[kind], ""))
+        if kind == "json" and "path" in keys and not _PATH.fullmatch(keys["path"]):
+            said = f"{keys['path']!r}: keys and indices such as a.b[0] were expected"
+            problems.add(place("metrics", name, "path"), said)
     shown = {k: Quantity(v.get("unit", ""), v.get("label", "")) for k, v in every.items()}
-    return {name: keys["pattern"] for name, keys in every.items()}, {**QUANTITIES, **shown}
+    return metrics, {**QUANTITIES, **shown}
 
 
 @dataclass(frozen=True)

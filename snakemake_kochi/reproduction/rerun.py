@@ -185,7 +185,9 @@ class Rerun:
             artifact.dest.removeprefix(f"{self.below}/"): results / artifact.dest
             for artifact in point.artifacts
         }
-        compared = tuple(compare(originals, subject, record, files, batch.grid.metrics))
+        # Files with measurements are compared as they are.
+        metrics = {k: v for k, v in batch.grid.metrics.items() if isinstance(v, str)}
+        compared = tuple(compare(originals, subject, record, files, metrics))
         states = [each.state for each in compared]
         return Reproduced(
             subject,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from snakemake_kochi.artifacts.code import read_code
 from snakemake_kochi.artifacts.reading import published
-from snakemake_kochi.artifacts.record import why_edited
+from snakemake_kochi.artifacts.record import read_record, why_edited
 from snakemake_kochi.errors import ConfigError, KochiError, NameNotFoundError
 from snakemake_kochi.project.document import decode_text, read_text
 from snakemake_kochi.project.experiment import Experiment
@@ -21,8 +21,8 @@ from snakemake_kochi.project.grid import Grid
 from snakemake_kochi.project.plots import MACHINE
 from snakemake_kochi.tables.codes import codes_of, labels_of
 from snakemake_kochi.tables.collect import runs_of
-from snakemake_kochi.tables.metrics import InBranches
-from snakemake_kochi.tables.records import RecordedRun, Wanted, read_runs
+from snakemake_kochi.tables.metrics import in_branches
+from snakemake_kochi.tables.records import RecordedRun, read_runs
 from snakemake_kochi.tables.report import Report, report_of, skipped
 
 # The column with the name under which a result is published, where there are several.
@@ -54,7 +54,7 @@ def read_batch(
     ConfigError for a wrong file; GitError.
     """
     branches = published(repository, commit)
-    found, unread = read_runs(branches, Wanted(experiment, batch, machine))
+    found, unread = read_runs(branches, experiment, batch, machine)
     runs = [run for run in found if run["rerun_of"] is None and not run.edited]
     if not runs:
         raise _no_results(experiment, batch, commit, unread)
@@ -68,6 +68,11 @@ def read_batch(
     now = now if now is not None and batch in now.batches else None
     then = _experiment_of(repository, runs[-1])
     reading = _Reading(repository, file, batch, unread)
+    if edited := sum(run.edited for run in found):
+        are = (
+            "result with an edited record is" if edited == 1 else "results with edited records are"
+        )
+        reading.remarks.append(f"{edited} {are} left out")
     if (defined := now or then) is None:
         reading.remarks.append(
             f"the table has no metrics: {file} is neither in the working tree nor, as the code of "
@@ -79,7 +84,7 @@ def read_batch(
     if bounds is not None:
         runs = reading.of_points(runs, labels, bounds, machines)
     return report_of(
-        *(runs, InBranches(runs, branches), None if defined is None else defined.batch(batch)),
+        *(runs, in_branches(branches), None if defined is None else defined.batch(batch)),
         told_by=dict(_told_by(runs, labels if all_code else {})),
         varying=reading.varying,
         remarks=(*reading.remarks, *reading.lacking),
@@ -166,8 +171,9 @@ class _Reading:
             if more := len(own) - len(found):
                 said = f"{more} results{of_it} of other points than those of the batch are left out"
                 self.remarks.append(said)
+            shown = {run.identity for _, run in found}
             self.remarks += skipped(grid, of_it)
-            self.remarks += _edited_here(self.repository, experiment, grid)
+            self.remarks += _edited_here(self.repository, experiment, grid, shown)
         if not chosen:
             raise NameNotFoundError(
                 f"no result is of a point that batch '{self.batch}' of {self.file} has",
@@ -258,12 +264,15 @@ def _changed_scripts(
             )
 
 
-def _edited_here(repository: Path, experiment: Experiment, grid: Grid) -> Iterator[str]:
-    """A remark about files in `results/` that are not what their runs wrote."""
+def _edited_here(
+    repository: Path, experiment: Experiment, grid: Grid, shown: Collection[str]
+) -> Iterator[str]:
+    """A remark about files in `results/` that are not what their runs wrote, which are `shown`."""
     edited: list[str] = []
     for run in runs_of(experiment, grid, Path(os.path.relpath(repository))):
         with suppress(OSError, KochiError):
-            edited += filter(None, [why_edited(run.record, run.files)])
+            why = why_edited(run.record, run.files)
+            edited += [why] if why and read_record(run.record).get("identity") in shown else []
     if edited:
         more = f" (and {len(edited) - 1} more)" if len(edited) > 1 else ""
         yield f"the table has what the run wrote, but {edited[0]}{more}"

@@ -18,7 +18,8 @@ from snakemake_kochi.library.files import BatchFiles
 from snakemake_kochi.phases.outputs import own_output
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Grid, Point
-from snakemake_kochi.tables.metrics import Files
+from snakemake_kochi.project.plots import FileMetric
+from snakemake_kochi.tables.metrics import in_files
 from snakemake_kochi.tables.records import RecordedRun
 from snakemake_kochi.tables.report import Report, page, report_of, sentence, skipped
 
@@ -94,10 +95,12 @@ def collect(
         told = {name: _told(report, grid, there, name) for name in report.absent}
         nowhere = [said for name, said in told.items() if len(report.absent[name]) == len(there)]
         if is_whole and nowhere:
+            is_text = any(isinstance(grid.metrics[name], str) for name in report.absent)
+            what = "expression" if is_text else "path or the column"
             raise PhaseError(
                 begin + "\n".join(nowhere),
-                f"Correct the expression below metrics: in {file}, or move it to the batches that "
-                "print it. Then type the same command again: it makes only the table and the plot.",
+                f"Correct the {what} below metrics: in {file}, or move it to the batches that have "
+                "it. Then type the same command again: it makes only the table and the plot.",
             )
         table.write_bytes(report.csv())
         markdown.write_bytes(report.markdown(sections=sections))
@@ -136,7 +139,7 @@ def _report(
             recorded.append(RecordedRun.of(read_record(run.record), ""))
         except DamagedFileError as error:
             raise DamagedFileError(f"{run.record}: {error.message}") from None
-    outputs = Files(recorded, [run.files for run in runs])
+    outputs = in_files([run.files for run in runs])
     skips = list(skipped(grid))
     return report_of(recorded, outputs, grid, varying=grid.varying, remarks=skips, lacking=lacking)
 
@@ -152,19 +155,27 @@ def _has_table(markdown: Path) -> bool:
 
 
 def _told(report: Report, grid: Grid, runs: Sequence[Run], name: str) -> str:
-    """A metric that matches nothing in some of the runs, with the last lines of one of them."""
-    without, of = report.absent[name], len(runs)
+    """A metric that finds nothing in some runs, and why, or the last lines of one of them."""
+    without, of, metric = report.absent[name], len(runs), grid.metrics[name]
+    number, why = next(iter(without.items()))
+    if isinstance(metric, FileMetric):
+        run = runs[number]
+        kept = (run.files[each.dest] for each in run.point.artifacts if each.src == metric.file)
+        found = f"has a value in {of - len(without)} of {of} runs only"
+        found = "has no value in any run" if len(without) == of else found
+        example = next((f"\nexample: {each}" for each in kept), "")
+        return f"metric '{name}' {found}: {metric}: {why}{example}"
     verb, count = "matches in", f"{of - len(without)} of {of} runs only"
     if len(without) == of:
         verb = verb if of > 1 else "does not match in"
         count = f"none of the {of} runs" if of > 1 else "the only run"
-    run = runs[without[0]]
+    run = runs[number]
     file = next(run.files[each.dest] for each in run.point.artifacts if each.type == "stdout")
     text = own_output(read_record(run.record), file)
     shown = [line for line in text.splitlines() if line.strip()][-_MOST_LINES:]
     lines = "".join(f"\n    {line[:200]}" for line in shown)
     ends = f", whose run printed last:{lines}" if lines else ", whose run printed nothing"
-    return f"metric '{name}' {verb} {count}: {grid.metrics[name]}\nexample: {file}{ends}"
+    return f"metric '{name}' {verb} {count}: {metric}\nexample: {file}{ends}"
 
 
 def _without_numbers(report: Report) -> Iterator[str]:

@@ -15,8 +15,8 @@ from snakemake_kochi.artifacts.reading import published
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 from snakemake_kochi.snapshot import toplevel
 from snakemake_kochi.tables.branch import experiment_here
-from snakemake_kochi.tables.metrics import InBranches, Measured, Metrics, compiled, measure
-from snakemake_kochi.tables.records import VALUES, RecordedRun, Wanted, read_runs, some
+from snakemake_kochi.tables.metrics import Measured, Metrics, in_branches, measure, readers
+from snakemake_kochi.tables.records import VALUES, RecordedRun, read_runs, some
 
 _BEFORE = (
     *("experiment", "batch", "rule", "name", "machine", "published_as", "duplicate", "outcome"),
@@ -50,16 +50,10 @@ def results(
     regular expressions with one group instead of these, and False none, without reading the
     outputs.
 
-    The columns: `experiment`, `batch`, `rule` (of an output of one's own rule, whose wildcards
-    are the parameters), `name` (of the job), `machine`, `published_as`, `duplicate`, `outcome`
-    (success or failed); the parameters, typed; the metrics, as floats if at least half are numbers;
-    `reason` (why it failed), `seconds`, `started` (UTC), `node`, `user_seconds`,
-    `system_seconds`, `peak_memory_mb` (MiB), `exit_status`, `cpus`, `load` (of the node,
-    before), `cpu_model`, `kernel`, `allocation` (its id), `commit` (that was checked out),
-    `dirty` (whether there were changes), `tree` (the id of the code), `identity` (of the
-    record); `fact.NAME`, the output of the command of fact NAME; `environment.NAME`, a recorded
-    variable; `text.NAME`, the exact text of parameter NAME. A parameter or metric whose name
-    another column has is `param.NAME` or `metric.NAME`.
+    The columns, see docs/python.md: what the run is of, its `outcome`, the parameters, typed, the
+    metrics, floats if at least half are numbers, and what the record says of the run (VALUES);
+    `fact.NAME`, `environment.NAME`, and `text.NAME`, the exact text of parameter NAME. A parameter
+    or metric whose name another column has is `param.NAME` or `metric.NAME`.
 
     Records that cannot be read are named in a warning. Raises KochiError: GitError without a
     repository, without an artifact branch and for an unknown commit; NameNotFoundError for an
@@ -70,14 +64,14 @@ def results(
         raise NameNotFoundError(f"{place}: there is no such directory")
     repository = toplevel(place)
     branches = published(repository, at)
-    runs, remarks = read_runs(branches, Wanted(experiment, batch, machine), failed)
+    runs, remarks = read_runs(branches, experiment, batch, machine, failed)
     if at is not None and not runs and not remarks:
         raise NameNotFoundError(
             f"commit '{at}' has no records of results",
             "A commit of an artifact branch was expected. To list them, type: kochi artifact log",
         )
     chosen = _chosen(repository, runs, metrics, remarks)
-    measured = measure(runs, chosen, InBranches(runs, branches))
+    measured = measure(runs, chosen, in_branches(branches))
     for remark in (*remarks, *measured.remarks):
         warnings.warn(remark, stacklevel=2)
     return _frame(runs, measured)
@@ -91,7 +85,7 @@ def _chosen(
 ) -> list[Metrics]:
     """The metrics of each run."""
     if isinstance(metrics, Mapping):
-        return [compiled(metrics)] * len(runs)
+        return [readers(metrics)] * len(runs)
     if metrics is False or not runs:
         return [{}] * len(runs)
     defined = _defined(repository, runs, remarks)
@@ -127,7 +121,7 @@ def _defined(
             remarks.append(f"the metrics of {file} were left out: {error.sentences}")
             continue
         for key in (each for each in batches if each[0] == file):
-            found[key] = compiled(experiment.batches.get(key[1], experiment).metrics)
+            found[key] = readers(experiment.batches.get(key[1], experiment).metrics)
     if missing:
         remarks.append(
             f"not in the working tree, so no metrics are known: {some(missing)}. To read some all "
@@ -158,6 +152,9 @@ def _frame(runs: Sequence[RecordedRun], measured: Measured) -> pandas.DataFrame:
         is_number = pandas.api.types.is_numeric_dtype(found) or bool(found.isna().all())
         free = _free("metric", name, taken | texts.keys(), columns)
         columns[free] = found.astype("float64") if is_number else found
+        if name in measured.counts:
+            taken_now = taken | texts.keys() | metrics.keys()
+            columns[_free("metric", f"{name}_samples", taken_now, columns)] = measured.counts[name]
     columns |= {name: fixed[name] for name in _AFTER}
     columns |= {name: _texts([run.more.get(name) for run in runs]) for name in more}
     columns |= {f"text.{name}": _texts(column) for name, column in texts.items()}

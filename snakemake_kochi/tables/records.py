@@ -7,7 +7,6 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,6 +97,10 @@ class RecordedRun:
         point = tuple(sorted(self.parameters.items()))
         return (self.published_as, self.machine, self.file, point, self.duplicate)
 
+    def place(self, path: str) -> str:
+        """Where its artifact is in the branch."""
+        return f"{self.published_as}/{self.artifacts[path][0]}"
+
     @classmethod
     def of(cls, record: Mapping[str, Any], identity: str, published_as: str = "") -> RecordedRun:
         """Of a record in `results/`, the traits of the code are left out: they are of one code.
@@ -172,63 +175,57 @@ def _more(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str,
 # ---- those of artifact branches
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Which runs are wanted; None: all. `experiment` is a name or a file, `machine` a machine or a
-    name under which its results are published."""
-
-    experiment: str | None = None
-    batch: str | None = None
-    machine: str | None = None
-
-    def may_be(self, file: RecordFile) -> bool:
-        """Whether the record may be of a wanted run, as far as its name says that."""
-        name = None if self.experiment is None else experiment_name(self.experiment)
-        batch = None if self.batch is None else self.batch or "single"
-        return may_be_of(file.label, name, batch)
-
-    def among(self, runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-        """Raises NameNotFoundError if there are runs, and none is wanted."""
-        found, of = list(runs), ""
-        for what, wanted in vars(self).items():
-            named = [(run, _NAMES[what](run)) for run in found]
-            found = [run for run, names in named if wanted is None or wanted in names]
-            if named and not found:
-                # The name of an experiment is shorter than its file.
-                known = {n for _, names in named for n in names[: None if what == "machine" else 1]}
-                said = nearest(str(wanted), known)
-                raise NameNotFoundError(f"no result{of} is of {what} '{wanted}', {said}")
-            of = of if wanted is None else f"{of or ' of'} {what} '{wanted}'"
-        return found
-
-
-_NAMES: Mapping[str, Callable[[RecordedRun], tuple[str, ...]]] = {
-    "experiment": lambda run: (run.experiment, run.file),
-    "batch": lambda run: (run.batch,),
-    "machine": lambda run: (run.machine, run.published_as),
+# How people name a run: what it may be called, the first ones of which are suggested.
+_NAMES: Mapping[str, tuple[int, Callable[[RecordedRun], tuple[str, ...]]]] = {
+    "experiment": (1, lambda run: (run.experiment, run.file)),
+    "batch": (1, lambda run: (run.batch,)),
+    "machine": (2, lambda run: (run.machine, run.published_as)),
 }
 
 
 def read_runs(
-    branches: Published, wanted: Wanted, failed: bool = False
+    branches: Published,
+    experiment: str | None = None,
+    batch: str | None = None,
+    machine: str | None = None,
+    failed: bool = False,
 ) -> tuple[list[RecordedRun], list[str]]:
-    """The wanted runs, the newest last, and remarks about records that cannot be read.
+    """The wanted runs, the newest last, and remarks about records that cannot be read. None: all.
 
-    With `failed`, attempts that failed are runs, too. Raises NameNotFoundError if records exist and
-    none is wanted; GitError.
+    `experiment` is a name or a file, `machine` a machine or a name under which its results are
+    published. With `failed`, attempts that failed are runs, too. Raises NameNotFoundError if
+    records exist and none is wanted; GitError.
     """
+    wanted = {"experiment": experiment, "batch": batch, "machine": machine}
     files = branches.records() + (branches.records(failed=True) if failed else [])
-    with suppress(NameNotFoundError):
-        runs, remarks = _read(branches, [file for file in files if wanted.may_be(file)])
-        if runs := wanted.among(runs):
-            return sorted(runs, key=_age), remarks
-    # To tell which names there are.
-    runs, remarks = _read(branches, files)
-    return sorted(wanted.among(runs), key=_age), remarks
+    name = None if experiment is None else experiment_name(experiment)
+    label = None if batch is None else batch or "single"
+    # Those that may be wanted, as far as the names of the records say that; else all, to tell which
+    # names there are.
+    some = [file for file in files if may_be_of(file.label, name, label)]
+    for chosen in (some, files):
+        runs, remarks = _read(branches, chosen)
+        try:
+            if (runs := _among(runs, wanted)) or chosen is files:
+                break
+        except NameNotFoundError:
+            if chosen is files:
+                raise
+    return sorted(runs, key=lambda run: run.age), remarks
 
 
-def _age(run: RecordedRun) -> tuple[str, str]:
-    return run.age
+def _among(runs: Sequence[RecordedRun], wanted: Mapping[str, str | None]) -> list[RecordedRun]:
+    found, of = list(runs), ""
+    for what, (count, names_of) in _NAMES.items():
+        if (name := wanted[what]) is None:
+            continue
+        known = {each for run in found for each in names_of(run)[:count]}
+        found = [run for run in found if name in names_of(run)]
+        if known and not found:
+            said = nearest(name, known)
+            raise NameNotFoundError(f"no result{of} is of {what} '{name}', {said}")
+        of = f"{of or ' of'} {what} '{name}'"
+    return found
 
 
 # In a notebook the same records are read again and again. An object of git never changes.

@@ -23,7 +23,7 @@ from snakemake_kochi.project.plots import (
     Quantity,
     default_plots,
 )
-from snakemake_kochi.tables.metrics import Outputs, compiled, measure
+from snakemake_kochi.tables.metrics import Outputs, measure, readers
 from snakemake_kochi.tables.records import RecordedRun
 
 WARNINGS = "run_warnings"
@@ -37,8 +37,9 @@ _MOST_REASONS = 50
 class Report:
     """A batch. `runs`: its table, of which the columns `varying` tell the points apart. `remarks`:
     sentences, without a capital letter and a full stop. `lost`: those of them about values that are
-    missing. `absent`: of each metric the runs in which it found nothing, by number. `lacking`: what
-    belongs below each figure. `noise`: more sentences, which a page has and a terminal not."""
+    missing. `absent`: of each metric the runs in which it found nothing, by number, and why.
+    `lacking`: what belongs below each figure. `noise`: more sentences, which a page has and a
+    terminal not. `counts`: the columns with numbers of samples."""
 
     experiment: str
     batch: str
@@ -48,9 +49,10 @@ class Report:
     plots: Sequence[Plot]
     remarks: Sequence[str]
     lost: Sequence[str]
-    absent: Mapping[str, Sequence[int]]
+    absent: Mapping[str, Mapping[int, str]]
     lacking: Sequence[str]
     noise: Sequence[str]
+    counts: Collection[str]
 
     @property
     def title(self) -> str:
@@ -60,7 +62,8 @@ class Report:
     def metrics(self) -> list[str]:
         """The columns that are metrics."""
         names = list(self.runs.columns)
-        return [name for name in names[names.index(SECONDS) + 1 :] if name != WARNINGS]
+        after = names[names.index(SECONDS) + 1 :]
+        return [name for name in after if name != WARNINGS and name not in self.counts]
 
     @property
     def parameters(self) -> list[str]:
@@ -79,7 +82,7 @@ class Report:
     @property
     def summary(self) -> str:
         """The points as a Markdown table."""
-        return as_markdown(summarise(self.runs, self.varying, self.quantities))
+        return as_markdown(summarise(self.runs, self.varying, self.quantities, self.counts))
 
     def draw(self, files: Sequence[Sequence[Path]], plots: Sequence[Plot] | None = None) -> None:
         """Draw some plots, by default its own ones; `files`: those of each."""
@@ -114,28 +117,31 @@ def report_of(
     `run_machine`, `run_node`, `run_started`, `run_seconds`, and the metrics (see `measure`); and
     `run_warnings`, if a node was not quiet. Raises ConfigError for a wrong metric.
     """
-    metrics = compiled({} if shown is None else shown.metrics)
+    metrics = readers({} if shown is None else shown.metrics)
     measured = measure(runs, [metrics] * len(runs), outputs)
     table = pandas.DataFrame([run.parameters for run in runs], dtype=object)
     # Of a sub-parameter that only some points have.
     table = table.fillna("")
     for name, column in (told_by or {}).items():
-        while name in table:
-            name += "_"
-        table.insert(0, name, list(column))
+        table.insert(0, free_name(name, table), list(column))
     names = list(map(str, table))
     table[DUPLICATE] = [run.duplicate for run in runs]
     table["run_machine"] = [run.machine for run in runs]
     for name, value in (("run_node", "node"), ("run_started", "started"), (SECONDS, "seconds")):
         table[name] = [run[value] for run in runs]
-    table = table.assign(**measured.columns)
+    counts = []
+    for name, values in measured.columns.items():
+        table[name] = values
+        if name in measured.counts:
+            counts.append(free_name(f"{name}_samples", {*table, *measured.columns}))
+            table[counts[-1]] = measured.counts[name]
     if any(run["warnings"] for run in runs):
         table[WARNINGS] = [run["warnings"] or "" for run in runs]
     without = [
         f"metric `{name}` has no value in {len(found)} of {len(runs)} runs: "
-        f"`{metrics[name].pattern}`"
+        f"`{shown and shown.metrics[name]}`{why and f' ({why})'}"
         for name, found in measured.absent.items()
-        if found
+        for why in [next(iter(found.values()))]
     ]
     return Report(
         experiment=runs[0].experiment,
@@ -146,10 +152,18 @@ def report_of(
         plots=default_plots(()) if shown is None else shown.plots,
         remarks=(*remarks, *measured.remarks, *without),
         lost=measured.remarks,
-        absent={name: found for name, found in measured.absent.items() if found},
+        absent=measured.absent,
         lacking=lacking,
         noise=tuple(_noise(runs)),
+        counts=counts,
     )
+
+
+def free_name(name: str, taken: Collection[Any]) -> str:
+    """A name of a column that is not taken."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def sentence(remark: str) -> str:
@@ -166,18 +180,25 @@ def _encoded(text: str) -> bytes:
 
 
 def summarise(
-    runs: pandas.DataFrame, varying: Sequence[str], quantities: Mapping[str, Quantity]
+    runs: pandas.DataFrame,
+    varying: Sequence[str],
+    quantities: Mapping[str, Quantity],
+    counts: Collection[str] = (),
 ) -> pandas.DataFrame:
     """One row per point.
 
     The columns are the varying parameters, the number of runs, and the median, the minimum and the
-    maximum of each measurement over the duplicates, with its unit: `time median (ms)`.
+    maximum of each measurement over the duplicates, with its unit: `time median (ms)`; of `counts`
+    the sum.
     """
     keys = list(varying)
     grouped = runs.groupby(keys, sort=False, dropna=False) if keys else runs.groupby(lambda _: 0)
     columns: dict[str, Any] = {"(runs)": grouped.size()}
     for name in runs.columns[runs.columns.get_loc(SECONDS) :]:
         if not pandas.api.types.is_numeric_dtype(runs[name]) or runs[name].isna().all():
+            continue
+        if name in counts:
+            columns[name] = grouped[name].sum()
             continue
         # The name of SECONDS says its unit.
         unit = quantities[name].unit if name in quantities and name != SECONDS else ""

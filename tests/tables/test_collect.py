@@ -1,4 +1,4 @@
-"""The Markdown and the message of a batch: what is missing, stale or skipped."""
+"""The Markdown and the message of a batch: what is missing, stale, edited, skipped or noisy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas
 import pytest
@@ -29,6 +29,7 @@ SUMS = """
 batches:
   grid:
     duplicates: 2
+    metrics: {t: 't (.+)'}
     params: {n: [1, 2], threads: [1, 2]}
     skip_if: {condition: $threads > $n, reason: more threads than items}
     artifacts: [{type: stdout, dest: "${n}_${threads}_${duplicate}.log"}]
@@ -36,19 +37,49 @@ run: {depend_params: [n, threads], script: "true"}
 """
 
 
+@pytest.fixture
+def grid() -> Grid:
+    return load_experiment("sums.yaml", SUMS, None).grid("grid", "local")
+
+
+def recorded(
+    directory: Path, grid: Grid, outputs: Sequence[str], *changes: dict[str, Any]
+) -> list[Run]:
+    """Runs of the points of a batch, with their records and outputs."""
+    runs = []
+    for index, (point, output) in enumerate(zip(grid.points, outputs, strict=True)):
+        log = write(directory / f"{index}.log", output)
+        digest = hashlib.sha256(log.read_bytes()).hexdigest()
+        dest = point.artifacts[0].dest
+        record = {
+            "version": RECORD_VERSION,
+            "experiment": "sums.yaml",
+            "batch": "grid",
+            "machine": "local",
+            "node": "n1",
+            "seconds": 1.0,
+            "started": f"2026-01-0{index + 1}T00:00:00+00:00",
+            "duplicate": point.duplicate,
+            "parameters": dict(point.parameters),
+            "artifacts": [{"type": "stdout", "dest": dest, "sha256": digest}],
+            **(changes[min(index, len(changes) - 1)] if changes else {}),
+        }
+        file = write(directory / str(index) / "record.json", json.dumps(record))
+        runs.append(Run(point, file, {dest: log}))
+    return runs
+
+
 def test_missing_and_stale_results_are_told_apart_and_skipped_points_are_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, grid: Grid, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grid = load_experiment("sums.yaml", SUMS, None).grid("grid", "local")
     runs = [Run(point, Path(str(index)), {}) for index, point in enumerate(grid.points)]
     left_out = {str(index): LeftOut("script changed", stale=True) for index in range(5)}
     left_out["5"] = LeftOut("exit status 3", ["no more beans"])
-    markdown = tmp_path / "grid.md"
     collect(grid, "sums.yaml", runs, tmp_path / "grid.csv", (), left_out)
     said = capsys.readouterr().err
     assert "batch grid: 1 of 6 runs has no result, and 5 have a stale one; see " in said
     assert " and 2 more: stale: script changed\n" in said
-    assert markdown.read_text() == (
+    assert (tmp_path / "grid.md").read_text() == (
         "# sums grid\n\n"
         "1 point is skipped: more threads than items.\n\n"
         "## Runs without a result: 1\n\n"
@@ -59,53 +90,26 @@ def test_missing_and_stale_results_are_told_apart_and_skipped_points_are_counted
     )
 
 
-def recorded(directory: Path, grid: Grid, outputs: Sequence[str]) -> list[Run]:
-    """Runs of the first points of a batch, with their records and outputs."""
-    runs = []
-    for point, output in zip(grid.points, outputs, strict=False):
-        log = write(directory / f"{len(runs)}.log", output)
-        content = log.read_bytes()
-        artifact = {"type": "stdout", "dest": point.artifacts[0].dest, "size": len(content)}
-        artifact["sha256"] = hashlib.sha256(content).hexdigest()
-        record = {
-            "version": RECORD_VERSION,
-            "experiment": "sums.yaml",
-            "batch": "grid",
-            "machine": "local",
-            "node": "n1",
-            "seconds": 1.0,
-            "started": "2026-01-01T00:00:00+00:00",
-            "duplicate": point.duplicate,
-            "parameters": dict(point.parameters),
-            "artifacts": [artifact],
-        }
-        file = write(directory / str(len(runs)) / "record.json", json.dumps(record))
-        runs.append(Run(point, file, {point.artifacts[0].dest: log}))
-    return runs
-
-
 def test_one_value_that_is_no_number_takes_no_other_one_from_the_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, grid: Grid, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = SUMS.replace("batches:", "metrics: {t: 't (.+)'}\nbatches:")
-    grid = load_experiment("sums.yaml", text, None).grid("grid", "local")
     runs = recorded(tmp_path, grid, ["t 1502.1", "t 1,502.1", "t 3", "t 4", "t 5", "t 6"])
-    collect(grid, "sums.yaml", runs, tmp_path / "grid.csv", [[tmp_path / "grid.svg"]])
-    table = pandas.read_csv(tmp_path / "grid.csv")["t"].tolist()
-    assert table == pytest.approx([1502.1, math.nan, 3.0, 4.0, 5.0, 6.0], nan_ok=True)
+    table = tmp_path / "grid.csv"
+    collect(grid, "sums.yaml", runs, table, [[tmp_path / "grid.svg"]])
+    values = pandas.read_csv(table)["t"].tolist()
+    assert values == pytest.approx([1502.1, math.nan, 3.0, 4.0, 5.0, 6.0], nan_ok=True)
     said = f"etric 't': '1,502.1' in {tmp_path}/1.log is no number, so its value is missing"
     assert f"batch grid: m{said}\n" in capsys.readouterr().err
-    assert f"\n\nM{said}.\n" in (tmp_path / "grid.md").read_text()
-    assert "t median" in (tmp_path / "grid.md").read_text()
+    page = (tmp_path / "grid.md").read_text()
+    assert f"\n\nM{said}.\n" in page
+    assert "t median" in page
 
 
 def test_a_result_that_was_edited_by_hand_is_left_out_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, grid: Grid, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = SUMS.replace("batches:", "metrics: {t: 't (.+)'}\nbatches:")
-    grid = load_experiment("sums.yaml", text, None).grid("grid", "local")
     runs = recorded(tmp_path, grid, [f"t {each}" for each in range(1, 7)])
-    target = (tmp_path / "grid.csv", [[tmp_path / "grid.svg"]])
+    table, figures = tmp_path / "grid.csv", [[tmp_path / "grid.svg"]]
     edited = tmp_path / "1.log"
     old = edited.stat().st_mtime_ns
     edited.write_text("t 9")
@@ -113,11 +117,11 @@ def test_a_result_that_was_edited_by_hand_is_left_out_and_named(
     (tmp_path / "2.log").touch()  # younger than its record, and as it was
     said = f"{edited} was edited after its run; for a new run, delete it; to get it back, type: "
     with pytest.raises(PhaseError, match=re.escape(f"1 result is not as the run wrote it: {said}")):
-        collect(grid, "sums.yaml", runs, *target)
-    assert not target[0].exists()
+        collect(grid, "sums.yaml", runs, table, figures)
+    assert not table.exists()
     why = LeftOut(why_edited(runs[1].record, runs[1].files), stale=True)
-    collect(grid, "sums.yaml", runs, *target, {str(runs[1].record): why})
-    assert pandas.read_csv(target[0])["t"].tolist() == [1, 3, 4, 5, 6]
+    collect(grid, "sums.yaml", runs, table, figures, {str(runs[1].record): why})
+    assert pandas.read_csv(table)["t"].tolist() == [1, 3, 4, 5, 6]
     assert f"stale: {said}kochi artifact restore --force\n" in capsys.readouterr().err
     assert f"**n=1, threads=1, duplicate 1**: {said}" in (tmp_path / "grid.md").read_text()
 
@@ -132,55 +136,30 @@ def test_the_unit_of_a_metric_is_in_the_head_of_the_table() -> None:
 
 def test_only_a_batch_with_figures_waits_for_the_library_that_draws() -> None:
     """And none for Snakemake, or for what checks the experiments of a person."""
-    code = "import sys, snakemake_kochi.tables.collect; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
-    assert "pandas" in loaded
-    assert not loaded & {"jsonschema", "matplotlib", "snakemake"}
+    code = "import sys, snakemake_kochi.tables.{0}; print(*sys.modules)"
+    for module in ("collect", "branch"):
+        command = [sys.executable, "-c", code.format(module)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        loaded = set(done.stdout.split())
+        assert "pandas" in loaded
+        assert not loaded & {"jsonschema", "matplotlib", "snakemake"}
 
 
-def test_runs_too_short_for_noise_are_counted_aside_and_told_in_sum(tmp_path: Path) -> None:
-    grid = replace(load_experiment("sums.yaml", SUMS, None).grid("grid", "local"), plots=())
-    runs = []
-    for index, point in enumerate(grid.points):
-        is_long = index == 0
-        noise = {
-            "warnings": ["load: other processes used 1.9 CPUs"] if is_long else [],
-            "other_cpus": 1.9 if is_long else None,
-            "other_cpu_seconds": 3.8 if is_long else 0.6,
-            "other_jobs": 0 if is_long else 2,
-            "load_limit": 0.5,
-        }
-        record = {
-            "version": 3,
-            "experiment": "sums.yaml",
-            "batch": "grid",
-            "parameters": dict(point.parameters),
-            "duplicate": point.duplicate,
-            "machine": "local",
-            "node": "n",
-            "started": f"2026-01-0{index + 1}T00:00:00+00:00",
-            "seconds": 2.0 if is_long else 0.3,
-            "environment_seconds": 0.0,
-            "noise": noise,
-            "system": {"load": 4.6 - index / 10},
-            "hardware": {"threads": 2},
-        }
-        file = tmp_path / f"{index}.json"
-        file.write_text(json.dumps(record))
-        runs.append(Run(point, file, {}))
-    markdown = tmp_path / "grid.md"
-    collect(grid, "sums.yaml", runs, tmp_path / "grid.csv", ())
-    assert (
-        "The node was not quiet in 1 of 6 runs (other processes are not known for 5): "
-        "load in 1 of 1 (other processes used 1.9 CPUs). See `run_warnings`."
-    ) in markdown.read_text()
-    assert (
-        "Beside the 5 runs that are too short to tell, other processes used 2.0 CPUs in sum."
-    ) in markdown.read_text()
-    for run in runs:
-        run.record.write_text(
-            run.record.read_text().replace('"load_limit": 0.5', '"load_limit": null')
-        )
-    collect(grid, "sums.yaml", runs, tmp_path / "grid.csv", ())
-    assert "too short to tell" not in markdown.read_text()
+def test_runs_too_short_for_noise_are_counted_aside_and_told_in_sum(
+    tmp_path: Path, grid: Grid
+) -> None:
+    def noise(warnings: list[str], other_cpus: float | None, used: float, **more: Any) -> Any:
+        told = {"warnings": warnings, "other_cpus": other_cpus, "other_cpu_seconds": used}
+        return {"noise": {**told, "load_limit": 0.5}, "environment_seconds": 0.0, **more}
+
+    long = noise(["load: other processes used 1.9 CPUs"], 1.9, 3.8, seconds=2.0)
+    for used, is_told in ((0.6, True), (0.1, False)):
+        runs = recorded(tmp_path, grid, ["t 1"] * 6, long, noise([], None, used, seconds=0.3))
+        collect(grid, "sums.yaml", runs, tmp_path / "grid.csv", [[tmp_path / "grid.svg"]])
+        page = (tmp_path / "grid.md").read_text()
+        assert (
+            "The node was not quiet in 1 of 6 runs (other processes are not known for 5): "
+            "load in 1 of 1 (other processes used 1.9 CPUs). See `run_warnings`."
+        ) in page
+        said = "Beside the 5 runs that are too short to tell, other processes used 2.0 CPUs in sum."
+        assert (said in page) == is_told

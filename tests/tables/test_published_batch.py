@@ -327,6 +327,19 @@ def test_mistakes_are_named_and_nothing_is_written(
     assert sorted(os.listdir(scale.top)) == before
 
 
+def test_a_result_whose_record_was_edited_is_left_out(scale: Project, capsys: Any) -> None:
+    parameters = {"n": "2", "threads": "1"}
+    identity = scale.run("time 7\nsays hello\n", "scale.yaml", parameters=parameters)
+    scale.commit()
+    path = scale.record_path(identity)
+    record = json.loads(git(scale.top, "show", f"{BRANCH}:{path}"))
+    scale.edit({path: json.dumps({**record, "seconds": 9.0})})
+    rows, said = table(capsys, "scale.yaml", "first")
+    assert rows[2] == ["2", "1", "20"]  # that of the run before
+    assert f"kochi: 1 record was edited after the run: {path}\n" in said
+    assert "kochi: 1 result with an edited record is left out\n" in said
+
+
 def test_a_wrong_file_is_named_with_its_line(scale: Project, capsys: Any) -> None:
     (scale.top / "scale.yaml").write_text("metrics: {t: (}\nrun: {script: x}\n")
     assert "kochi: scale.yaml:1: " in fails(capsys, "table", "scale.yaml", "first")

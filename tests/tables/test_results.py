@@ -274,27 +274,6 @@ def test_the_output_of_a_run_that_was_repeated_is_found_in_the_history(project: 
     assert project.results(at=f"{BRANCH}~2")["time"].tolist() == [0.0, 1.0]
 
 
-def test_outputs_are_not_read_unless_metrics_are_wanted(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from snakemake_kochi.artifacts import reading
-
-    project.run()
-    project.commit()
-    read: list[str] = []
-    true = reading.read_objects
-
-    def noting(repository: Path, blobs: Any) -> Any:
-        read.extend(blobs)
-        return true(repository, blobs)
-
-    monkeypatch.setattr(reading, "read_objects", noting)
-    project.results(metrics=False)
-    assert len(read) == 1
-    project.results(metrics=True)
-    assert len(read) == 2, "the record is known, its output is read"
-
-
 def test_results_that_were_fetched_and_own_ones_are_one_table(
     project: Project, tmp_path: Path
 ) -> None:
@@ -423,6 +402,9 @@ def test_a_shallow_and_a_partial_clone_give_what_they_have(
     with pytest.warns(UserWarning, match="the output of a run is not in this clone"):
         frame = snakemake_kochi.results(tmp_path / "shallow")
     assert frame["time"].isna().tolist() == [True, False]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        snakemake_kochi.results(tmp_path / "shallow", metrics=False)  # reads no output
     git(project.top, "config", "uploadpack.allowFilter", "true")
     git(tmp_path, "clone", "--quiet", "--filter=blob:none", "--no-checkout", address, "partial")
     monkeypatch.setattr(records, "_PARSED", {})

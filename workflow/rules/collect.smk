@@ -8,7 +8,7 @@ for batch in kochi.batches:
             f"collect_{batch.name}"
         input:
             records=batch.records,
-            captured=batch.files.captured,
+            captured=[*batch.files.captured, *batch.files.measured],
         output:
             table=batch.files.table,
             vectors=[vector for _, vector in batch.files.figures],
@@ -35,7 +35,7 @@ for batch in kochi.batches:
             experiment=kochi.verbatim(batch.experiment.file),
             batch=kochi.verbatim(batch.grid.batch),
             varying=kochi.verbatim(list(batch.grid.varying)),
-            metrics=kochi.verbatim(dict(batch.grid.metrics)),
+            metrics=kochi.verbatim({k: str(v) for k, v in batch.grid.metrics.items()}),
             quantities=kochi.verbatim(repr(dict(batch.grid.quantities))),
             plots=kochi.verbatim(list(map(repr, batch.grid.plots))),
         shell:
