@@ -61,7 +61,7 @@ _SYSTEM = (
     *("/run/nscd", "/run/nslcd", "/var/lib/sss"),
 )
 # A signal to all processes of a job would end bubblewrap itself, and with it the script.
-_SIGNALS = ("INT", "TERM", "USR1", "USR2")
+_SIGNALS = "signal=INT,TERM,USR1,USR2"
 # The name of its namespace shows whether a process is inside. An image may lack the program.
 _ENTERED = '{{ echo "$(readlink /proc/self/ns/mnt) $HOSTNAME" > {file}; }} 2> /dev/null'
 _TASK = """\
@@ -311,10 +311,9 @@ class Container:
         words += ["--dev-bind", "/", "/"] if has_all else self._files()
         words += ["--chdir", self._directory, "--"]
         # Since coreutils 8.31. Without it, a signal ends a script before it can clean up.
-        if _first_line(["env", "--default-signal=TERM", "echo", "yes"]) is None:
+        if _first_line(["env", f"--default-{_SIGNALS}", "echo", "yes"]) is None:
             return words
-        ignore = (f"--ignore-signal={name}" for name in _SIGNALS)
-        return ["env", *ignore, *words, "env", *(f"--default-signal={name}" for name in _SIGNALS)]
+        return ["env", f"--ignore-{_SIGNALS}", *words, "env", f"--default-{_SIGNALS}"]
 
     def _files(self) -> list[str]:
         shown = {path: ["--dev-bind", path, path] for path in ("/dev", "/proc")}
