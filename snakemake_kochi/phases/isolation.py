@@ -90,17 +90,19 @@ exit 0
 """
 
 
-# How a program runs an image; without a key, it cannot do that. `start`, `offline` or `online`,
-# `module`, `mount` and the image in its form (`file` or `name`) come in this order. `sees`: it
-# shows the host's files itself, but for volumes. `rm`: ends what it has started, which are no
-# children of it. `digest`: prints the digest of an image of a registry.
+# How a program isolates; without a key, it cannot do that. `start`, `offline` or `online`,
+# `module`, what is seen (`rw` and `ro`: {0} is the host's path, {1} the one inside), and `end` or
+# the image in its form (`file` or `name`) come in this order. `sees`: it shows the host's files
+# itself, but for volumes. `rm`: ends what it has started, which are no children of it. `digest`:
+# prints the digest of an image of a registry.
 _APPTAINER = {
     "start": "--silent exec --contain --cleanenv --no-home --no-mount bind-paths,tmp "
     "--pwd {directory}",
     "offline": "--net --network none",
     "online": "",
     "module": "--{}",
-    "mount": "--bind={}",
+    "rw": "--bind={0}:{1}",
+    "ro": "--bind={0}:{1}:ro",
     "file": "{}",
     "name": "docker://{}",
 }
@@ -109,14 +111,26 @@ _PODMAN = {
     "--workdir {directory}",
     "offline": "--network none",
     "online": "--network host",
-    "mount": "--volume={}",
+    "rw": "--volume={0}:{1}",
+    "ro": "--volume={0}:{1}:ro",
     # In a layer above it: places for the volumes would be made in the directory itself.
     "file": "--rootfs {}:O",
     "name": "{}",
     "rm": "rm --force --ignore --time 0 {id}",
     "digest": "{program} image inspect --format {{{{.Digest}}}} {image}",
 }
-# In the order in which they are looked for.
+_BWRAP = {
+    "start": "--die-with-parent",
+    "offline": "--unshare-net",
+    "online": "",
+    # Another node, where tasks enter, may lack a file of this one.
+    "rw": "--bind-try {0} {1}",
+    "ro": "--ro-bind-try {0} {1}",
+    "dev": "--dev-bind {0} {1}",
+    "link": "--symlink {0} {1}",
+    "end": "--chdir {directory} --",
+}
+# Those that run images, in the order in which they are looked for.
 PROGRAMS: Mapping[str, Mapping[str, str]] = {
     "apptainer": _APPTAINER,
     "singularity": _APPTAINER,
@@ -126,7 +140,8 @@ PROGRAMS: Mapping[str, Mapping[str, str]] = {
         "start": "--clearenv --workdir={directory}",
         "online": "",
         "module": "--module={}",
-        "mount": "--volume={}",
+        "rw": "--volume={0}:{1}",
+        "ro": "--volume={0}:{1}:ro",
         "name": "--image=docker:{} --",
         "sees": "all",
         "digest": "shifterimg lookup docker:{image}",
@@ -141,7 +156,7 @@ _NO_NAMESPACE = (
 _PATHS = ("/", "~", "$")  # how the path of an image begins
 _DOCKER = re.compile(r"^docker:(?://)?")
 _OTHER_KIND = re.compile(r"(?!docker:)[a-z][a-z0-9+.-]*:/")  # of a registry, as oras://
-_Mounts = dict[str, tuple[str, bool]]  # where it is seen -> what is seen, and whether for writing
+_Mounts = dict[str, tuple[str, str]]  # where it is seen -> what is seen, and how
 
 
 class Container:
@@ -167,18 +182,23 @@ class Container:
         with suppress(OSError):  # the objects that a repository there borrows
             text = (directory / ".git/objects/info/alternates").read_bytes()
             uses += [Path(os.fsdecode(line)) for line in text.splitlines() if line]
-        self._mounts: _Mounts = {str(path): (str(path), False) for path in uses if path.exists()}
-        self._mounts |= {path: (path, True) for path in (str(scratch), self._directory)}
+        self._mounts: _Mounts = {str(path): (str(path), "ro") for path in uses if path.exists()}
+        self._mounts |= {path: (path, "rw") for path in (str(scratch), self._directory)}
         self._name, self._path, self._words = "", "", list[str]()
         self._program: Mapping[str, str] = {}
         if isolation.image:
             programs = machine.get("programs") or list(PROGRAMS)
             self._name, self._path = self._find("container", programs, _OTHERS)
             self._program = PROGRAMS[self._name]
-            self._words = self._of_image(self._program)
+            mounts = (
+                {} if "sees" in self._program else self._mounts | {"/tmp": self._private("tmp")}
+            )
+            mounts |= self._shared(isolation.volumes, "container.volumes", "rw")
+            self._words = self._command(mounts)
         elif isolation.words != ("environment",):
             self._name, self._path = self._find("isolate", ["bwrap"], _NO_BWRAP)
-            self._words = self._bubblewrap()
+            self._program, has_all = _BWRAP, "files" not in isolation.words
+            self._words = self._command({"/": ("/", "dev")} if has_all else self._files())
         # Whether the script's processes are children of the program, which tells their usage.
         self.is_parent = "rm" not in self._program
 
@@ -279,12 +299,12 @@ class Container:
             "container": image,
         }
 
-    def _private(self, name: str) -> tuple[str, bool]:
+    def _private(self, name: str) -> tuple[str, str]:
         """A directory that a script sees instead of the host's."""
         made = self._scratch / "seen" / name
         made.mkdir(parents=True, exist_ok=True)
         made.chmod(0o1777 if name == "tmp" else 0o700)
-        return str(made), True
+        return str(made), "rw"
 
     def _existing(self, text: str, name: str) -> str:
         """The path that is written at `name`. Raises KochiError without one."""
@@ -301,28 +321,16 @@ class Container:
             parts = text.split(":")
             mode = parts.pop() if parts[-1] in ("ro", "rw") else ending
             source = self._existing(parts[0], name)
-            found[parts[1] if len(parts) > 1 else source] = (source, mode == "rw")
+            found[parts[1] if len(parts) > 1 else source] = (source, mode)
         return found
 
-    def _bubblewrap(self) -> list[str]:
-        words = [self._path, "--die-with-parent"]
-        words += ["--unshare-net"] if "network" in self.isolation.words else []
-        has_all = "files" not in self.isolation.words
-        words += ["--dev-bind", "/", "/"] if has_all else self._files()
-        words += ["--chdir", self._directory, "--"]
-        # Since coreutils 8.31. Without it, a signal ends a script before it can clean up.
-        if _first_line(["env", f"--default-{_SIGNALS}", "echo", "yes"]) is None:
-            return words
-        return ["env", f"--ignore-{_SIGNALS}", *words, "env", f"--default-{_SIGNALS}"]
-
-    def _files(self) -> list[str]:
-        shown = {path: ["--dev-bind", path, path] for path in ("/dev", "/proc")}
+    def _files(self) -> _Mounts:
+        """What `isolate: files` shows of the host."""
+        shown: _Mounts = {path: (path, "dev") for path in ("/dev", "/proc")}
         of_usr = (f"/usr/{name}" for name in os.listdir("/usr") if name != "local")
         for path in (*of_usr, *_SYSTEM):
             is_link = os.path.islink(path) and not path.startswith("/etc/")
-            # Another node, where tasks enter, may lack a file of this one.
-            words = ["--symlink", os.readlink(path)] if is_link else ["--ro-bind-try", path]
-            shown[path] = [*words, path]
+            shown[path] = (os.readlink(path), "link") if is_link else (path, "ro")
         mounts: _Mounts = {}
         for text in self._machine.get("visible", ()):
             with suppress(KochiError):  # a site lists what some of its nodes have
@@ -331,24 +339,23 @@ class Container:
         if (home := os.path.normpath(os.environ.get("HOME", "/"))) != "/":
             mounts[home] = self._private("home")
         mounts |= self._mounts | self._shared(self.isolation.visible, "visible", "ro")
-        for target, (source, writable) in mounts.items():
+        for target, seen in mounts.items():
             # Programs and build systems resolve links, and note the path that they find.
-            for seen in (os.path.realpath(target), target):
-                shown[seen] = ["--bind-try" if writable else "--ro-bind-try", source, seen]
-        ordered = sorted(shown, key=_depth)
-        return [*(word for path in ordered for word in shown[path]), "--remount-ro", "/"]
+            shown |= {os.path.realpath(target): seen, target: seen}
+        return shown
 
-    def _of_image(self, program: Mapping[str, str]) -> list[str]:
-        isolation, image = self.isolation, self.isolation.image
+    def _command(self, mounts: _Mounts) -> list[str]:
+        """The words before the shell that the script begins with."""
+        program, isolation, image = self._program, self.isolation, self.isolation.image
+        of_container = {"id": self._id, "directory": self._directory}
 
-        def form(key: str, to: str, able: bool = True) -> str:
+        def form(key: str, to: str = "", able: bool = True) -> str:
             if key not in program or not able:
                 said = f"{self._key}.container: {self._name} on {platform.node()} cannot {to}"
                 raise PhaseError(said, _OTHERS)
             return program[key]
 
-        start = program["start"].split()
-        words = [self._path, *(w.format(id=self._id, directory=self._directory) for w in start)]
+        words = [self._path, *(word.format(**of_container) for word in program["start"].split())]
         is_offline = "network" in isolation.words
         words += form("offline" if is_offline else "online", "turn off the network").split()
         if modules := list(isolation.modules):
@@ -356,13 +363,19 @@ class Container:
             if program is _APPTAINER:
                 modules = [_MODULES_OF_APPTAINER.get(each, each) for each in modules]
             words += map(module.format, [",".join(modules)] if "=" in module else modules)
-        mounts = {} if "sees" in program else {**self._mounts, "/tmp": self._private("tmp")}
-        mounts |= self._shared(isolation.volumes, "container.volumes", "rw")
-        for target in sorted(mounts, key=_depth):
-            source, writable = mounts[target]
-            is_plain = not set(":;,\"'\\") & set(source + target)
-            mount = form("mount", f"show the path {source}", is_plain)
-            words.append(mount.format(f"{source}:{target}{'' if writable else ':ro'}"))
+        # Those further up first, because a mount hides what is below it.
+        for target in sorted(mounts, key=lambda path: path.split("/")):
+            source, how = mounts[target]
+            is_plain = not image or not set(":;,\"'\\") & set(source + target)
+            mount = form(how, f"show the path {source}", is_plain)
+            words += (word.format(source, target) for word in mount.split())
+        if not image:
+            words += ["--remount-ro", "/"] if "files" in isolation.words else []
+            words += (word.format(**of_container) for word in program["end"].split())
+            # Since coreutils 8.31. Without it, a signal ends a script before it can clean up.
+            if _first_line(["env", f"--default-{_SIGNALS}", "echo", "yes"]) is None:
+                return words
+            return ["env", f"--ignore-{_SIGNALS}", *words, "env", f"--default-{_SIGNALS}"]
         if image.startswith(_PATHS):
             given = form("file", "take an image from a file")
             image = self._existing(image, "container.image")
@@ -370,11 +383,6 @@ class Container:
             given = "{}" if _OTHER_KIND.match(image) else program["name"]
             image = _DOCKER.sub("", image)
         return [*words, *(word.format(image) for word in given.split())]
-
-
-def _depth(path: str) -> list[str]:
-    """Those further up first, because a mount hides what is below it."""
-    return path.split("/")
 
 
 def _first_line(command: Sequence[str]) -> str | None:

@@ -78,7 +78,11 @@ def command_in_environment(environment: Environment, command: Sequence[str]) -> 
         # Sourced scripts see our arguments as their own, and some act on them.
         '_kochi_command=("$@"); set --\n'
         + environment.preamble()
-        + 'exec -- "${_kochi_command[@]}"\n'
+        # Bash would report it with the line of our script.
+        + "_kochi=${_kochi_command[0]}\n"
+        + '[[ $_kochi == */* ]] || type -P -- "$_kochi" > /dev/null || {\n'
+        + '  echo "kochi: $_kochi: command not found" >&2; exit 127\n'
+        + '}\nexec -- "${_kochi_command[@]}"\n'
     )
     return ["bash", "-c", script, "kochi", *command]
 

@@ -243,11 +243,9 @@ def _seconds_until_start(preamble: Path, began: float, has_ended_well: bool) -> 
     try:
         # The locale of the script says what its decimal point is.
         now = min(now, float(Path(f"{preamble}.end").read_text().replace(",", ".")))
-    except FileNotFoundError:
+    except (OSError, ValueError):
         if has_ended_well:
             return 0.0
-    except (OSError, ValueError):
-        return 0.0
     return max(0.0, now - began)
 
 
