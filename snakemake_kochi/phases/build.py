@@ -4,7 +4,7 @@ scripts make, which is named by what determines it, too, so that batches share i
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,15 +132,8 @@ def build_experiment(
     """
     description = describe_build(freeze, experiment, phase, variables, installs)
     place = freeze.paths.build(freeze.machine_name, digest_of(description))
-    script = _Script("build", freeze, experiment, phase, place, variables, installs, timeout)
-
-    def make() -> dict[str, object]:
-        record = script.execute(place.tree)
-        # A run of another commit may use the same build: it gets its own .git.
-        give_repository(None, place.tree)
-        return {"snapshot": freeze.snapshot.tree, **record}
-
-    return script.make_once(description, make)
+    script = _Script("build", freeze, experiment, phase, place.tree, variables, installs, timeout)
+    return script.make_once(place, description)
 
 
 def prepare_batch(
@@ -159,61 +152,58 @@ def prepare_batch(
     description = describe_preparation(freeze, experiment, step, variables, installs)
     place = freeze.paths.prepared(freeze.machine_name, digest_of(description))
     given = {**variables, PREPARED_VARIABLE: str(place.tree)}
-    script = _Script("prepare", freeze, experiment, step, place, given, installs)
-
-    def make() -> dict[str, object]:
-        make_directory(place.tree)
-        return {"script": step.script, **script.execute(None)}
-
-    return script.make_once(description, make)
+    script = _Script("prepare", freeze, experiment, step, None, given, installs)
+    return script.make_once(place, description)
 
 
 @dataclass(frozen=True)
 class _Script:
-    """A script that makes something at a place that its digest names."""
+    """A script that is executed in a copy of the snapshot, in `tree` or in a private directory."""
 
     kind: str
     freeze: Freeze
     experiment: Experiment
     step: Phase | Step
-    place: BuildPaths
+    tree: Path | None
     variables: Mapping[str, str]
     installs: Sequence[Install]
     timeout: float | None = None
 
-    def make_once(
-        self, description: Mapping[str, object], make: Callable[[], dict[str, object]]
-    ) -> Build:
+    def make_once(self, place: BuildPaths, description: Mapping[str, object]) -> Build:
         """What the digest of a description names, made unless it exists.
 
-        `make` makes it in the tree of the place, and returns what the manifest has beside the
-        description. Made in its final place: compilers write the path of their working directory
-        into products.
+        Made in its final place: compilers write the path of their working directory into products.
         """
-        freeze, place, digest = self.freeze, self.place, digest_of(description)
+        freeze, digest = self.freeze, digest_of(description)
         locks = find_lock_settings(freeze.root.machine(freeze.machine_name))
         own = locks.paths.project(freeze.paths.directory).build(digest)
         with freeze.root.explaining(), locks.hold(own) as lock:
             if not note_use(place.manifest):
                 shutil.rmtree(place.directory, ignore_errors=True)
-                make_directory(place.directory)
-                record = {**description, "version": BUILD_VERSION, "digest": digest}
-                record |= {"experiment": self.experiment.file, **make()}
+                make_directory(place.directory if self.tree else place.tree)
+                record = {
+                    **description,
+                    "version": BUILD_VERSION,
+                    "digest": digest,
+                    "experiment": self.experiment.file,
+                    "script": self.step.script,
+                    "snapshot": freeze.snapshot.tree,
+                    **self.execute(place.log),
+                }
                 lock.require()
                 write_last(place.manifest, to_json(record), place.directory)
         return Build(digest, place.tree)
 
-    def execute(self, tree: Path | None) -> dict[str, str | float]:
-        """Execute it in a copy of the snapshot, in `tree` or in a private directory; return when
-        and where."""
-        freeze, step, log = self.freeze, self.step, self.place.log
+    def execute(self, log: Path) -> dict[str, str | float]:
+        """Returns when and where. Raises PhaseError when it fails."""
+        freeze, step = self.freeze, self.step
         own = source_variables(freeze.snapshot.base, freeze.snapshot.dirty)
         own |= {"KOCHI_MACHINE": freeze.machine_name, **self.variables}
         environment = Environment(freeze.machine.load_env_on_machine, self.installs, own)
         wrapper: tuple[str, ...] = ()
         container = None
         with scratch_directory(freeze.workspaces) as scratch:
-            directory = tree or scratch / "workspace"
+            directory = self.tree or scratch / "workspace"
             materialise(freeze.paths.store, freeze.snapshot.tree, directory)
             give_repository(freeze.git_directory, directory)
             if isinstance(step, Phase) and step.isolation is not None:
@@ -236,11 +226,13 @@ class _Script:
                 )
             if container is not None:
                 container.finish(ended, log)
-        if ended.has_failed:
-            raise PhaseError(
-                f"{self.experiment.file}: the {self.kind} script {ended.how}\n"
-                f"Its output is in {log}",
-                reason=ended.reason(f"the {self.kind} script"),
-                output=last_lines(log, LAST_LINES),
-            )
+            if ended.has_failed:
+                raise PhaseError(
+                    f"{self.experiment.file}: the {self.kind} script {ended.how}\n"
+                    f"Its output is in {log}",
+                    reason=ended.reason(f"the {self.kind} script"),
+                    output=last_lines(log, LAST_LINES),
+                )
+            # A run of another commit may use the same build: it gets its own .git.
+            give_repository(None, directory)
         return watch.record
