@@ -18,14 +18,13 @@ from snakemake_kochi.files import make_directory, read_json, to_json, write_atom
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.phases.products import digest_of
-from snakemake_kochi.project.grid import Artifact, Batch, Isolation, Phase, Point, PointTexts
+from snakemake_kochi.project.grid import Artifact, Isolation, Phase, Point, PointTexts
 from snakemake_kochi.project.launchers import Launchers
 from snakemake_kochi.project.values import CODE
 
 if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
     from snakemake_kochi.project.experiment import Experiment
-    from snakemake_kochi.project.recipes import Recipe
 
 BATCH_FREEZE_VERSION = 10
 
@@ -34,11 +33,11 @@ BATCH_FREEZE_VERSION = 10
 class BatchFreeze:
     """`experiment` is the name of the experiment, `file` its path in the project; `batch` is empty
     for a job outside of any batch. `job_name` and `artifacts` are templates, `snapshot` is JSON,
-    with the `diff` of the freeze. `recipes` has for each recipe, at least for those in use, what
-    made its installation, by `dependency:recipe`: "script" and "envs". `facts` are commands by
-    name, and `recorded_variables` names, see `project/recipes.py`. `large_files`: see `Project`.
-    `machine_isolation` and `launchers` are those of the machine, `quiet` are thresholds, see
-    `project/quiet.py`. `seed`: see `Freeze.seed`.
+    with the `diff` of the freeze. `recipes` has what made the installation of each recipe, by
+    `dependency:recipe`: "script" and "envs". `facts` are commands by name, and `recorded_variables`
+    names, see `project/recipes.py`. `large_files`: see `Project`. `machine_isolation` and
+    `launchers` are those of the machine, `quiet` are thresholds, see `project/quiet.py`. `seed`:
+    see `Freeze.seed`.
 
     `codes` has what replaces `snapshot` and `git_directory` for each value of `code:` other than
     the working tree. Where it does, `configuration` is the snapshot with the experiment.
@@ -89,7 +88,7 @@ class BatchFreeze:
                     "script": recipe.install_script,
                     "envs": shown_variables(recipe.envs),
                 }
-                for recipe in _recipes(freeze, experiment, batch)
+                for recipe in freeze.all_recipes
             },
             job_name=batch.job_name if batch else experiment.default_name,
             artifacts=batch.artifacts if batch else (),
@@ -182,17 +181,6 @@ def _phase(data: Mapping[str, Any]) -> Phase:
         "isolation": None if isolation is None else Isolation.from_dict(isolation),
     }
     return Phase(**{**data, **converted})
-
-
-def _recipes(freeze: Freeze, experiment: Experiment, batch: Batch | None) -> tuple[Recipe, ...]:
-    """The recipes of the points; all of the project where they depend on parameters."""
-    from snakemake_kochi.project.requirements import names_in, requirements_at
-
-    extra = batch.requirements if batch else ()
-    wanted = experiment.requirements_on(freeze.machine_name, extra)
-    if names_in(wanted):
-        return freeze.all_recipes
-    return freeze.recipes(requirements_at(wanted, {}), experiment.file)
 
 
 def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:
