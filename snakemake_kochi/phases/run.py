@@ -213,7 +213,8 @@ def _check(attempt: Attempt, ended: Ended, captured: Path) -> None:
     freeze, task, hint = attempt.freeze, attempt.task, None
     status = ended.status if ended.timeout is None else STATUS_OF_TIMEOUT
     launcher = LAUNCHERS.get(task.placement.launcher.text)
-    if launcher is not None and status not in STOPPED:  # who stops a run waits only some seconds
+    # Who stops a run waits only some seconds. 127: the launcher itself is missing, or the program.
+    if launcher is not None and status not in (*STOPPED, 127):
         hint = launcher[2](f"{freeze.load_environment}\n{freeze.run.script}")
     raise ScriptError(
         f"{freeze.file}: the run script of {task.name} {ended.how}",
