@@ -93,36 +93,20 @@ def _given(
 
 
 def _known_facts(machine: Machine) -> Mapping[str, int]:
+    # Imported here: few experiments use facts.
     if machine.scheduler is not None:
         from snakemake_kochi.schedulers.native import system
 
         return system(machine.scheduler).node_facts(machine.allocation, machine.allocation_at)
     if machine.alloc_script:
         raise ConfigError("its alloc_script says nothing about nodes")
-    return {name: value for name, fact in _FACTS_HERE.items() if (value := fact()) is not None}
-
-
-def _capacity(name: str) -> int:
-    # Imported here: few experiments use facts.
+    from snakemake_kochi.phases.node import hardware
     from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
 
-    return int(getattr(capacity_of_this_node(gpus=gpus_of_this_node()), name))
-
-
-def _sockets() -> int | None:
-    from snakemake_kochi.phases.node import hardware
-
+    here = capacity_of_this_node(gpus=gpus_of_this_node())
+    found = {"cores": here.cores, "memory_mb": here.memory_mb, "gpus": here.gpus, "nodes": 1}
     sockets = hardware()["sockets"]
-    return None if sockets is None else int(sockets)
-
-
-_FACTS_HERE: Mapping[str, Callable[[], int | None]] = {
-    "cores": lambda: _capacity("cores"),
-    "memory_mb": lambda: _capacity("memory_mb"),
-    "gpus": lambda: _capacity("gpus"),
-    "sockets": _sockets,
-    "nodes": lambda: 1,
-}
+    return found if sockets is None else {**found, "sockets": sockets}
 
 
 def _csv_files(file: str, text: str) -> Iterator[str]:
