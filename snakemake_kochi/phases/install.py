@@ -268,21 +268,14 @@ def expected_digests(freeze: Freeze, recipes: Sequence[Recipe]) -> Iterator[tupl
         yield recipe, digest
 
 
-def _current_place(current: Path) -> InstallPaths | None:
-    """The installation in use; None if there is none."""
-    try:
-        return InstallPaths(current.with_name(os.fsdecode(answered(current.read_bytes))))
-    except FileNotFoundError:
-        return None
-
-
 def _current(
     paths: ProjectPaths, machine: str, dependency: str, recipe: str
 ) -> dict[str, Any] | None:
     """The manifest of the installation in use, or None when the recipe is not installed."""
-    place = _current_place(paths.current_install(machine, dependency, recipe))
-    if place is not None and is_there(place.prefix):
-        with suppress(FileNotFoundError):
+    current = paths.current_install(machine, dependency, recipe)
+    with suppress(FileNotFoundError):
+        place = InstallPaths(current.with_name(os.fsdecode(answered(current.read_bytes))))
+        if is_there(place.prefix):
             return read_json(place.manifest, MANIFEST_VERSION)
     return None
 
@@ -338,15 +331,11 @@ def current_digests(paths: ProjectPaths, machine: str) -> set[tuple[str, str, st
 
     Raises OSError and DamagedFileError if they are not known now.
     """
-    found = set()
+    found: set[tuple[str, str, str]] = set()
     for place in paths.recipes(machine):
-        file = paths.current_install(machine, place.parent.name, place.name)
-        if (current := _current_place(file)) is None:
-            continue
-        found.add((place.parent.name, place.name, current.directory.name))
-        with suppress(FileNotFoundError):
-            record = read_json(current.manifest, MANIFEST_VERSION)
-            found.update((i["dependency"], i["recipe"], i["digest"]) for i in record["depends"])
+        if (own := _current(paths, machine, place.parent.name, place.name)) is not None:
+            each = (own, *own["depends"])
+            found.update((i["dependency"], i["recipe"], i["digest"]) for i in each)
     return found
 
 
