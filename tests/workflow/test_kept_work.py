@@ -95,27 +95,19 @@ def test_after_the_root_was_emptied_a_new_value_is_one_run_with_what_it_needs(
     assert finished_project.planned_rules("sum_first") == TABLE_RULES
 
 
-def test_after_the_root_was_emptied_what_really_changed_runs_again(finished_project: Any) -> None:
+@pytest.mark.parametrize("is_forced", [False, True], ids=["changed", "forced"])
+def test_after_the_root_was_emptied_what_changed_or_is_forced_runs_again(
+    finished_project: Any, is_forced: bool
+) -> None:
     shutil.rmtree(os.environ["KOCHI_ROOT"])
-    finished_project.edit("code.txt", "code", "better code")
-    finished_project.snakemake(*results(1, 2))
-    assert [each for each in finished_project.take_ran() if "install" not in each] == [
-        "build sum 0",
-        "run sum 1",
-        "run sum 2",
-    ]
-    result = finished_project.directory / "results/local/sum/first/1_0.txt"
-    assert result.read_text() == "better code\nfast\n"
-
-
-def test_a_run_that_is_forced_after_the_root_was_emptied_is_done(finished_project: Any) -> None:
-    shutil.rmtree(os.environ["KOCHI_ROOT"])
-    finished_project.snakemake("--forcerun", "run_sum_first", "--", *results(1, 2))
-    assert [each for each in finished_project.take_ran() if "install" not in each] == [
-        "build sum 0",
-        "run sum 1",
-        "run sum 2",
-    ]
+    code = "code" if is_forced else "better code"
+    finished_project.edit("code.txt", "code", code)
+    forced = ("--forcerun", "run_sum_first", "--") if is_forced else ()
+    finished_project.snakemake(*forced, *results(1, 2))
+    ran = [each for each in finished_project.take_ran() if "install" not in each]
+    assert ran == ["build sum 0", "run sum 1", "run sum 2"]
+    result = finished_project.directory / results(1)[0]
+    assert result.read_text() == f"{code}\nfast\n"
 
 
 def ran_points(project: Any) -> list[str]:

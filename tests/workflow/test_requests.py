@@ -12,7 +12,6 @@ from slurm_fake import FakeSlurm, says
 from support import write
 
 from .conftest import results
-from .test_cores import tickets
 from .test_records import records_of
 
 RESOURCES = """run:
@@ -21,6 +20,37 @@ RESOURCES = """run:
 """
 OF_BUILD = "build:\n  resources: {mem_mb: '`50 + $debug`'}\n  timeout: 1h\n"
 OF_RECIPE = "  base:\n    resources: {mem_mb: 40}\n    timeout: 10m\n"
+
+
+def tickets() -> dict[str, dict[str, Any]]:
+    """What each submitted job requested, by its name."""
+    files = Path(os.environ["KOCHI_ROOT"]).glob("machines/local/jobs/*/*/ticket.json")
+    found = [json.loads(file.read_text()) for file in files]
+    return {each["name"]: each["resources"] for each in found}
+
+
+@pytest.mark.phases
+@pytest.mark.compatibility
+def test_runs_have_the_cores_that_their_parameters_say(project: Any) -> None:
+    """Also in an experiment without `run`, with a default for the machine."""
+    project.edit("sum.yaml", "default_name: sum", "default_name: sum_$n")
+    project.edit("sum.yaml", "run:\n", "run:\n  exclusive: false\n  cores: '`$n + 1`'\n")
+    text = """
+        default_params: {level: [{value: 1}, {value: 9, machines: spica}]}
+        build: {depend_params: [level], script: 'echo "level $KOCHI_PARAM_LEVEL" > made'}
+        batches:
+          all: {artifacts: [{type: file, src: made, dest: "only/${level}.txt"}]}
+        """
+    write(project.directory / "only.yaml", text)
+    made = "results/local/only/1.txt"
+    project.snakemake(*results(1, 2), made, "--kochi-cores", "4", executor="kochi")
+    asked = tickets()
+    assert {name: asked[name]["cores"] for name in ("sum_1", "sum_2")} == {"sum_1": 2, "sum_2": 3}
+    assert not asked["sum_1"]["exclusive"]
+    assert (project.directory / made).read_text() == "level 1\n"
+    # How many there are makes nothing stale.
+    project.edit("sum.yaml", "cores: '`$n + 1`'", "cores: $n")
+    assert "Nothing to be done" in project.snakemake(*results(1, 2))
 
 
 def request(project: Any) -> None:

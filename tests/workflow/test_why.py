@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support import git, run, run_apart
 
 KOCHI = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
@@ -43,6 +42,9 @@ def test_the_story_of_a_file_in_results(finished_project: Any) -> None:
     assert "tool:fast" in story
     tip = git(top, "rev-parse", BRANCH).strip()
     assert told(top, FILE)["commit"] in {tip, git(top, "rev-parse", f"{BRANCH}^").strip()}
+    # Without its local record it is found in the branch.
+    shutil.rmtree(top / ".snakemake" / "kochi")
+    assert told(top, FILE)["file"] == "identical"
 
 
 def test_a_file_that_was_changed_after_its_run_is_told_with_status_1(finished_project: Any) -> None:
@@ -87,12 +89,6 @@ def test_each_version_of_a_file_has_its_own_run_and_its_changes(finished_project
     assert "with changes (1 file changed, 2 insertions(+), 1 deletion(-))" in why(top, FILE)
 
 
-def test_a_file_without_its_local_record_is_found_in_the_branch(finished_project: Any) -> None:
-    top = finished_project.directory
-    shutil.rmtree(top / ".snakemake" / "kochi")
-    assert told(top, FILE)["file"] == "identical"
-
-
 def test_a_result_that_is_in_no_branch_is_found_whatever_its_name(finished_project: Any) -> None:
     top = finished_project.directory
     finished_project.edit("sum.yaml", "${duplicate}.txt", "${duplicate} ü.txt")
@@ -103,22 +99,19 @@ def test_a_result_that_is_in_no_branch_is_found_whatever_its_name(finished_proje
     assert (story["file"], story["commit"]) == ("identical", "")
 
 
-@pytest.mark.parametrize(
-    ("file", "answer"),
-    [
-        ("results/local/sum/first/3_0.txt", "did you mean"),
-        ("sum.yaml", "is no result"),
-        ("results/local/sum/first.csv", "Tables and plots are made from all records"),
-        ("local/sum/first/9_0.txt", "no such file in commit"),
-        ("lokal/sum/first/2_0.txt", "did you mean 'local'"),
-    ],
-)
-def test_other_files_get_a_clear_answer(finished_project: Any, file: str, answer: str) -> None:
-    assert answer in why(finished_project.directory, file, status=1)
+ANSWERS = {
+    "results/local/sum/first/3_0.txt": "did you mean",
+    "sum.yaml": "is no result",
+    "results/local/sum/first.csv": "Tables and plots are made from all records",
+    "local/sum/first/9_0.txt": "no such file in commit",
+    "lokal/sum/first/2_0.txt": "did you mean 'local'",
+}
 
 
 def test_files_that_no_run_wrote_get_a_clear_answer(finished_project: Any, tmp_path: Path) -> None:
     top = finished_project.directory
+    for file, answer in ANSWERS.items():
+        assert answer in why(top, file, status=1)
     git(top, "worktree", "add", "--quiet", str(tmp_path / "artifacts"), BRANCH)
     worktree = tmp_path / "artifacts"
     (worktree / "local" / "notes.txt").write_text("by hand\n")
