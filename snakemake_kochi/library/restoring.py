@@ -279,40 +279,35 @@ def _key(parameters: Mapping[str, str], duplicate: object) -> tuple[str, ...]:
     return (str(duplicate), *(f"{name}={parameters[name]}" for name in sorted(parameters)))
 
 
-def absent_sources(freeze: Freeze, records: Records, preferred: Sources) -> Sources:
+def absent_sources(freeze: Freeze, records: Records, noted: Sources) -> Sources:
     """A source for each recipe whose directory is missing, by `dependency:recipe`.
 
-    It is the one of the newest result that counts in this freeze if its sources are used; if there
-    is none, `preferred`, else that of the newest result. If results count with a `preferred`
-    source, it is used. A recipe that no result used is left out.
+    It is the `noted` one as long as results count in this freeze if it is used, else the one of the
+    newest result that does; if there is none, the noted one, else that of the newest result. A
+    recipe that no result used is left out.
     """
     absent = {str(each): each for each in freeze.all_recipes if is_missing(each, freeze.project)}
+    candidates = _candidates(absent, records, noted) if absent else []
+    candidates.sort(key=lambda each: all(noted.get(name) != s for name, s in each[0].items()))
     chosen: dict[str, Mapping[str, str]] = {}
-    candidates = _candidates(absent, records) if absent else []
-
-    def preferred_ones(candidate: tuple[Sources, Any]) -> int:
-        own = candidate[0].items()
-        return sum(determining(each) == determining(preferred.get(name, {})) for name, each in own)
-
-    for sources, used in sorted(candidates, key=preferred_ones, reverse=True):
-        fits = all(
-            determining(chosen.get(name, source)) == determining(source)
-            for name, source in sources.items()
-        )
-        if fits and sources.keys() - chosen.keys() and _counts(freeze, {**chosen, **sources}, used):
-            chosen |= sources
-    chosen = {**{name: each for name, each in preferred.items() if name in absent}, **chosen}
-    for sources, _ in candidates:
+    for sources, used in candidates:
+        together = {**sources, **chosen}
+        is_new = len(together) > len(chosen)
+        if is_new and together == {**chosen, **sources} and _counts(freeze, together, used):
+            chosen = together
+    for sources in ({n: s for n, s in noted.items() if n in absent}, *(s for s, _ in candidates)):
         chosen = {**sources, **chosen}
-    for name, source in preferred.items():
-        if name in chosen and determining(chosen[name]) == determining(source):
-            chosen[name] = source
     return chosen
 
 
-def _candidates(absent: Mapping[str, Recipe], records: Records) -> list[tuple[Sources, Records]]:
+def _candidates(
+    absent: Mapping[str, Recipe], records: Records, noted: Sources
+) -> list[tuple[Sources, Records]]:
     """The sources that results used together, those of the newest result first, with the records
     of these results."""
+    alike: dict[str, Mapping[str, str]] = {
+        f"{name} {determining(source)}": source for name, source in noted.items()
+    }
     together: dict[str, tuple[Sources, Records]] = {}
     keys = {id(record): key for key, some in records.items() for record in some}
     for record in _newest_first(record for some in records.values() for record in some):
@@ -320,10 +315,10 @@ def _candidates(absent: Mapping[str, Recipe], records: Records) -> list[tuple[So
         for each in record.get("recipes") or ():
             name, source = f"{each.get('dependency')}:{each.get('recipe')}", each.get("source")
             if name in absent and is_source_of(absent[name], source or {}):
-                sources[name] = dict(source)
+                # Of sources with the same code, one is used.
+                sources[name] = alike.setdefault(f"{name} {determining(source)}", dict(source))
         if sources:
-            what = json.dumps({name: determining(source) for name, source in sources.items()})
-            _, used = together.setdefault(what, (sources, defaultdict(list)))
+            _, used = together.setdefault(json.dumps(sources), (sources, defaultdict(list)))
             used[keys[id(record)]].append(record)
     return list(together.values())
 
