@@ -20,6 +20,7 @@ from pathlib import Path
 import click
 import pytest
 import yaml
+from keys import with_tables
 from support import REPOSITORY, run
 
 from snakemake_kochi.cli.main import kochi
@@ -203,6 +204,7 @@ def test_the_page_about_interactive_jobs_can_be_followed_to_the_letter(terminal:
 
 
 FORMATS = REPOSITORY / "docs" / "formats.md"
+OTHER_KEYS = ("cluster", "cleaning", "isolation", "undisturbed")
 
 
 def test_the_page_about_parts_of_batches_can_be_followed_to_the_letter(terminal: Terminal) -> None:
@@ -244,10 +246,18 @@ def keys(schema: object) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["kochi", "experiment"])
-def test_the_formats_describe_every_key(kind: str) -> None:
+def test_the_pages_describe_every_key(kind: str) -> None:
     schema = yaml.safe_load((REPOSITORY / f"workflow/schemas/{kind}.schema.yaml").read_text())
-    in_code = set(re.findall(r"[\w]+", " ".join(_SPAN.findall(prose(FORMATS)))))
+    pages = (FORMATS, *(FORMATS.with_name(f"{each}.md") for each in OTHER_KEYS))
+    spans = (span for page in pages for span in _SPAN.findall(prose(page)))
+    in_code = set(re.findall(r"[\w]+", " ".join(spans)))
     assert set(keys(schema)) - {"machines", "dependencies"} <= in_code
+
+
+def test_the_tables_of_keys_are_those_of_the_schemas() -> None:
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        assert with_tables(text) == text, "type: python tools/keys.py"
 
 
 def listed_below(mark: str) -> list[str]:
