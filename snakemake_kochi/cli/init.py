@@ -109,6 +109,7 @@ def init_command(machine: bool, directory: Path) -> None:
         _keep_snakefile(existing)
     _ignore(top)
     say("Next, type for example:")
+    say("  kochi batch EXPERIMENT.yaml")
     say("  snakemake --list-target-rules")
     say("  kochi artifact init " + shlex.quote(f"../{top.name}-artifacts"))
 

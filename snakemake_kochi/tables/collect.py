@@ -111,6 +111,8 @@ def collect(
         if is_whole:
             for said in (*told.values(), *report.lost, *_without_numbers(report)):
                 print(f"kochi: {begin}{said}", file=sys.stderr)
+            made = f"table and plot of {len(there)} runs: {target.markdown}"
+            print(f"kochi: {begin}{made}", file=sys.stderr)
             return
         for each in (markdown, *chain.from_iterable(figures)):
             os.utime(each, (oldest, oldest))

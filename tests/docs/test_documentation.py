@@ -297,6 +297,11 @@ def test_the_readme_shows_the_commands_of_the_demo() -> None:
     assert shown == ["make demo", *(line.replace('"$profile"', profile) for line in typed)]
 
 
+def test_the_readme_shows_the_first_file_of_the_tutorial() -> None:
+    (first,) = (b for b in blocks(REPOSITORY / "docs/tutorial.md") if b.mark == "tested: sort.yaml")
+    assert first.text in [block.text for block in blocks(REPOSITORY / "README.md")]
+
+
 # ---- what is named exists
 
 
