@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from humanfriendly.text import pluralize
 from pandas import to_numeric
 
 from snakemake_kochi.artifacts.record import read_record, why_edited
@@ -111,8 +112,9 @@ def collect(
         if is_whole:
             for said in (*told.values(), *report.lost, *_without_numbers(report)):
                 print(f"kochi: {begin}{said}", file=sys.stderr)
-            made = f"table and plot of {len(there)} runs: {target.markdown}"
-            print(f"kochi: {begin}{made}", file=sys.stderr)
+            made = ", ".join([str(target.markdown), *(plot[0].name for plot in target.figures)])
+            number = pluralize(len(there), "run")
+            print(f"kochi: {begin}table and plot of {number}: {made}", file=sys.stderr)
             return
         for each in (markdown, *chain.from_iterable(figures)):
             os.utime(each, (oldest, oldest))
