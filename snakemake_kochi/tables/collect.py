@@ -112,7 +112,7 @@ def collect(
         if is_whole:
             for said in (*told.values(), *report.lost, *_without_numbers(report)):
                 print(f"kochi: {begin}{said}", file=sys.stderr)
-            made = ", ".join([str(target.markdown), *(plot[0].name for plot in target.figures)])
+            made = ", ".join([str(markdown), *(plot[0].name for plot in figures)])
             number = pluralize(len(there), "run")
             print(f"kochi: {begin}table and plot of {number}: {made}", file=sys.stderr)
             return
