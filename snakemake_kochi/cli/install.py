@@ -55,7 +55,7 @@ def install_command(
     """
     from snakemake_kochi.cli.snakemake_calls import call_snakemake, snakefile_options
     from snakemake_kochi.library.files import install_rule
-    from snakemake_kochi.phases.install import AGAIN_VARIABLE, REVISIONS_VARIABLE
+    from snakemake_kochi.phases.install import AGAIN_VARIABLE
 
     location = find_location(machine, asks=True)
     location.require_here()
@@ -70,15 +70,7 @@ def install_command(
     # Without a way to other nodes this command does all the work, unless a queue is named.
     is_elsewhere = len(here) < len(recipes) and (queue or location.machine.has_allocations)
     words = _executor(queue, cores) if is_elsewhere else _here(cores)
-    meant = {
-        AGAIN_VARIABLE: list(map(str, wanted)) if again else [],
-        REVISIONS_VARIABLE: [
-            str(recipe)
-            for recipe in recipes
-            if recipe.name not in project.dependencies[recipe.dependency]
-        ],
-    }
-    variables = {name: " ".join(names) for name, names in meant.items() if names}
+    variables = {AGAIN_VARIABLE: " ".join(map(str, wanted))} if again else {}
     if variables:
         # So that they also reach a worker that was started separately.
         words += ["--envvars", *variables]

@@ -117,10 +117,9 @@ class Freeze:
     "tree", "base"}; `without_source` says why an expected source is missing. `diff` shows how the
     snapshot differs from the checked-out commit, without confidential parts. `git_directory`
     becomes the `.git` of copies of the snapshot, or is None. `source_trees`: for recipes of a
-    rerun, the tree in the store with the files of a source that is not here itself. `revisions`:
-    the recipes at a branch or commit that batches use, as `dependency:recipe`. `codes`: the code of
-    each value of `code:`; `without_code` says why that of an expected one is missing. `facts`,
-    `without_facts`, `tables`: see `given_in`.
+    rerun, the tree in the store with the files of a source that is not here itself. `codes`:
+    the code of each value of `code:`; `without_code` says why that of an expected one is missing.
+    `facts`, `without_facts`, `tables`: see `given_in`.
     """
 
     file: Path
@@ -141,7 +140,6 @@ class Freeze:
     facts: Mapping[str, str] = FrozenDict()
     without_facts: str = ""
     tables: Mapping[str, str] = FrozenDict()
-    revisions: tuple[str, ...] = ()
     codes: Mapping[str, Code] = FrozenDict()
     without_code: Mapping[str, str] = FrozenDict()
 
@@ -212,10 +210,9 @@ class Freeze:
 
     @property
     def all_recipes(self) -> tuple[Recipe, ...]:
-        """The recipes of the project, in the order of kochi.yaml, and those at a revision."""
-        own = [recipe for each in self.project.dependencies.values() for recipe in each.values()]
-        others = map(self.project.recipe, map(Requirement.parse, self.revisions))
-        return (*own, *others)
+        """The recipes of the project, in the order of kochi.yaml."""
+        every = self.project.dependencies.values()
+        return tuple(recipe for each in every for recipe in each.values())
 
 
 def take_freeze(
@@ -305,7 +302,6 @@ def load_freeze(file: Path) -> Freeze:
         "config_file": Path,
         "common": lambda files: tuple(CommonFile(**each) for each in files),
         "rerun": Rerun.of,
-        "revisions": tuple,
         "codes": lambda codes: {code: Code.of(each) for code, each in codes.items()},
     }
     try:

@@ -47,8 +47,6 @@ from snakemake_kochi.project.recipes import Recipe, Requirement
 
 # Recipes to install again, as DEPENDENCY:RECIPE and separated by blanks.
 AGAIN_VARIABLE = "KOCHI_INSTALL_AGAIN"
-# Those at a branch or commit, which no batch need use.
-REVISIONS_VARIABLE = "KOCHI_INSTALL_REVISIONS"
 State = Literal["installed", "stale", "NOT installed"]
 
 

@@ -1,59 +1,45 @@
-"""What the points of batches take from git beside the checked-out code: recipes and the project's
-own code, at the branches and commits that parameters name.
+"""What the points of batches need beside the checked-out code: recipes that parameters name, and
+the project's own code at other commits.
 
-They are looked up once, when a run begins, and are in its freeze from then on.
+Commits are looked up once, when a run begins, and are in its freeze from then on.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from snakemake_kochi.errors import ConfigError, GitError
-from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.freeze import Code, Freeze, changed, own_outputs
-from snakemake_kochi.phases.install import REVISIONS_VARIABLE
-from snakemake_kochi.phases.sources import local_sources, restored_sources
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Batch
-from snakemake_kochi.project.recipes import Project, Recipe, Requirement
+from snakemake_kochi.project.recipes import Project, Recipe
 from snakemake_kochi.project.requirements import (
     distinct,
     names_in,
-    place_of,
     place_of_value,
     requirements_at,
 )
 from snakemake_kochi.project.values import CODE, WORKING_TREE
 from snakemake_kochi.snapshot import find_commit, freeze_commit, keep_repository_at
 
-# One of them is in every experiment that names a branch or a commit.
-_WORDS = ("code", "branch", "commit_hash", "@")
-
 
 def with_variants(frozen: Freeze, start: Path) -> Freeze:
-    """The same freeze, with what the points of all batches need of branches and commits.
+    """The same freeze, with the code of the commits that the points of all batches need.
 
     `start`: the working directory. A batch that is wrong is left out: the checks of all batches
     tell its problems.
     """
-    asked = map(Requirement.parse, os.environ.get(REVISIONS_VARIABLE, "").split())
-    recipes = {str(each): frozen.project.recipe(each) for each in asked}
     codes: dict[str, str] = {}
     for experiment, batch in _batches(frozen):
         try:
-            for recipe in revisions_of(frozen.project, experiment, batch, frozen.machine_name):
-                recipes.setdefault(str(recipe), recipe)
             for value, place in _codes_of(experiment, batch, frozen.machine_name):
                 codes.setdefault(value, place)
         except ConfigError:
             continue
-    if not (recipes or codes):
+    if not codes:
         return frozen
-    restored = restored_sources(WorkingPaths(start, frozen.machine_name))
-    sources, without = local_sources(recipes.values(), frozen.project, frozen.paths, restored)
     found, without_code = {}, {}
     excluded = own_outputs(start, frozen.directory, frozen.root)
     for value, place in codes.items():
@@ -63,9 +49,6 @@ def with_variants(frozen: Freeze, start: Path) -> Freeze:
             without_code[value] = f"{place}: {error}"
     return changed(
         frozen,
-        revisions=list(recipes),
-        sources={**frozen.sources, **sources},
-        without_source={**frozen.without_source, **without},
         codes=found,
         without_code=without_code,
     )
@@ -91,10 +74,9 @@ def _codes_of(experiment: Experiment, batch: Batch, machine: str) -> Iterator[tu
 
 
 def _batches(frozen: Freeze) -> Iterator[tuple[Experiment, Batch]]:
-    in_tables = any("@" in text for text in frozen.tables.values())
     for file in frozen.files_to_run:
-        # Most experiments need nothing; to read one takes longer than to look for these words.
-        if not in_tables and not any(word in frozen.experiments[file] for word in _WORDS):
+        # Most experiments need nothing; to read one takes longer than to look for the key.
+        if CODE not in frozen.experiments[file]:
             continue
         try:
             experiment = frozen.experiment(file)
@@ -104,30 +86,16 @@ def _batches(frozen: Freeze) -> Iterator[tuple[Experiment, Batch]]:
             yield experiment, batch
 
 
-def revisions_of(
-    project: Project, experiment: Experiment, batch: Batch, machine: str
-) -> Iterator[Recipe]:
-    """The recipes at a branch or commit that the points of a batch use. Raises ConfigError for a
-    batch that is wrong."""
-    wanted = experiment.requirements_on(machine, batch.requirements)
-    for parameters in _distinct_parameters(experiment, batch, machine):
-        for each, found in zip(wanted, requirements_at(wanted, parameters), strict=True):
-            if found.recipe not in project.dependencies.get(found.dependency, {}):
-                place = place_of(experiment, batch, each, parameters)
-                yield _told_at(project.recipe(found), experiment.source_map.position(place))
-
-
 def recipes_of(
     project: Project, experiment: Experiment, batch: Batch, machine: str
 ) -> list[Recipe]:
     """All recipes that the points of a batch need. Raises ConfigError and NameNotFoundError."""
     wanted = experiment.requirements_on(machine, batch.requirements)
     origin = f"{experiment.file}: batch {batch.name}"
-    told = {str(each): each for each in revisions_of(project, experiment, batch, machine)}
     found: dict[str, Recipe] = {}
     for parameters in _distinct_parameters(experiment, batch, machine):
         for recipe in project.resolve(requirements_at(wanted, parameters), machine, origin):
-            found[str(recipe)] = told.get(str(recipe), recipe)
+            found[str(recipe)] = recipe
     return list(found.values())
 
 
@@ -141,10 +109,6 @@ def check_codes(repository: Path, experiment: Experiment, batch: Batch, machine:
             lines.append(f"{place}: {error}")
     if lines:
         raise ConfigError("\n".join(lines))
-
-
-def _told_at(recipe: Recipe, place: str) -> Recipe:
-    return replace(recipe, source_at={**recipe.source_at, "branch": place, "commit_hash": place})
 
 
 def _distinct_parameters(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.problems import chain
 from snakemake_kochi.project.requests import NO_REQUEST, Request
-from snakemake_kochi.project.revisions import Revision
 from snakemake_kochi.project.sent import local_path
 
 DEFAULT_FACTS: Mapping[str, str] = FrozenDict(
@@ -58,15 +57,12 @@ NOTHING_MORE = Recording()
 class Requirement:
     """A recipe that something depends on, on all machines (None) or some.
 
-    In an experiment `recipe` may be a value with references to parameters, and so may `branch` or
-    `commit_hash`, at which the recipe is installed instead of its own (see `revisions.py`).
+    In an experiment `recipe` may be a value with references to parameters.
     """
 
     dependency: str
     recipe: str
     machines: tuple[str, ...] | None = None
-    branch: str = ""
-    commit_hash: str = ""
 
     def __str__(self) -> str:
         return f"{self.dependency}:{self.recipe}"
@@ -162,12 +158,8 @@ class Project:
         )
 
     def requirement(self, text: str) -> Requirement:
-        """From `dependency:recipe`, in which a branch may be written as it is. Raises ConfigError,
-        with the recipes of the dependency, for anything else."""
-        dependency, _, recipe = text.partition(":")
-        own, _, branch = recipe.partition("@")
-        if is_name(own) and branch and not is_name(recipe):
-            text = f"{dependency}:{Revision(own, branch).name}"
+        """From `dependency:recipe`. Raises ConfigError, with the recipes of the dependency, for
+        anything else."""
         try:
             return Requirement.parse(text)
         except ConfigError as error:
@@ -187,17 +179,7 @@ class Project:
             raise NameNotFoundError(
                 f"{requirement}: {problem}", "To list all recipes, type: kochi show installs"
             )
-        recipes = self.dependencies[requirement.dependency]
-        if requirement.recipe in recipes:
-            return recipes[requirement.recipe]
-        revision = Revision.of(requirement.recipe)
-        own = recipes[revision.recipe]
-        return replace(
-            own,
-            name=requirement.recipe,
-            branch=revision.branch or None,
-            commit_hash=revision.commit_hash or None,
-        )
+        return self.dependencies[requirement.dependency][requirement.recipe]
 
     def recipe_problem(self, requirement: Requirement) -> str | None:
         """Why there is no such recipe, or None if there is."""
@@ -207,17 +189,8 @@ class Project:
             return f"there is no dependency '{requirement.dependency}' in {self._source}, {said}"
         if requirement.recipe in recipes:
             return None
-        revision = Revision.of(requirement.recipe)
-        if not revision.is_any or revision.recipe not in recipes:
-            has_such_names = any("@" in name for name in recipes)
-            known = requirement.recipe if has_such_names else revision.recipe
-            said = nearest(known, recipes)
-            return f"'{requirement.dependency}' has no recipe '{known}', {said}"
-        recipe = recipes[revision.recipe]
-        if recipe.git is None or recipe.mirror:
-            has = "mirrors a directory" if recipe.mirror else "has no key 'git'"
-            return f"{recipe} {has}, so there is no branch or commit of it"
-        return revision.problem
+        said = nearest(requirement.recipe, recipes)
+        return f"'{requirement.dependency}' has no recipe '{requirement.recipe}', {said}"
 
     def resolve(
         self, requirements: Iterable[Requirement], machine: str, origin: str = "the command line"

@@ -1,27 +1,25 @@
 """The entries of `depends`: how they are read, and which recipes the points of a batch need.
 
-In an experiment the recipe of an entry, its branch and its commit may depend on parameters. Then
-each point has requirements of its own.
+In an experiment the recipe of an entry may depend on parameters. Then each point has requirements
+of its own.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.project.parameters import flattened, without_parameter
 from snakemake_kochi.project.problems import KeyPath, Problems
 from snakemake_kochi.project.recipes import Project, Requirement, override
-from snakemake_kochi.project.revisions import Revision
 from snakemake_kochi.project.templates import TemplateError, parse_value
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment
     from snakemake_kochi.project.grid import Batch, Point
-
-_KEYS = ("recipe", "branch", "commit_hash")
 
 
 def requirements(
@@ -35,16 +33,13 @@ def requirements(
     found: list[Requirement] = []
     for index, entry in enumerate(data.get("depends") or ()):
         place = (*path, "depends", index)
-        texts = {key: entry.get(key, "") for key in _KEYS}
-        for key, text in texts.items():
-            try:
-                parse_value(text)
-            except TemplateError as error:
-                problems.add((*place, key), str(error))
-                texts[key] = ""
-        own = Requirement(entry["name"], machines=entry.get("machines"), **texts)
-        if own.branch and own.commit_hash:
-            problems.add(place, "either 'branch' or 'commit_hash' was expected, not both")
+        recipe = entry["recipe"]
+        try:
+            parse_value(recipe)
+        except TemplateError as error:
+            problems.add((*place, "recipe"), str(error))
+            recipe = ""
+        own = Requirement(entry["name"], recipe, entry.get("machines"))
         for other in found:
             alike = (other.dependency, other.machines) == (own.dependency, own.machines)
             if alike and other != own:
@@ -54,61 +49,23 @@ def requirements(
     return tuple(found)
 
 
-def _texts(requirement: Requirement) -> dict[str, str]:
-    """The values of an entry, by their keys."""
-    return {key: text for key in _KEYS if (text := getattr(requirement, key))}
-
-
-def _is_open(text: str) -> bool:
-    """Whether a value is known at a point only. No name of a recipe has these characters."""
-    return "$" in text or "`" in text
-
-
 def check_recipes(
     project: Project, required: Iterable[Requirement], path: KeyPath, problems: Problems
 ) -> None:
     """Note every entry of `depends` that names no recipe of the project, as far as that is known
-    without parameters."""
-    problem = _fixed_problem if path[:1] == ("dependencies",) else _known_problem
+    without parameters: no name of a recipe has a $ or a backtick."""
     for index, each in enumerate(required):
-        if wrong := problem(project, each):
+        is_open = path[:1] != ("dependencies",) and re.search("[$`]", each.recipe)
+        if is_open and each.dependency in project.dependencies:
+            continue
+        if wrong := project.recipe_problem(each):
             problems.add((*path, "depends", index), wrong)
-
-
-def _fixed_problem(project: Project, requirement: Requirement) -> str | None:
-    """Why a recipe cannot depend on a requirement, or None."""
-    wrong = project.recipe_problem(requirement)
-    if wrong or requirement.recipe in project.dependencies[requirement.dependency]:
-        return wrong
-    return f"{requirement}: only experiments can use a recipe at another branch"
-
-
-def _known_problem(project: Project, requirement: Requirement) -> str | None:
-    """The problem of an entry of an experiment, as far as it is known without parameters."""
-    values = _texts(requirement).values()
-    if requirement.dependency not in project.dependencies or not any(map(_is_open, values)):
-        return _problem(project, requirement)
-    if _is_open(requirement.recipe):
-        return None
-    return project.recipe_problem(replace(requirement, branch="", commit_hash=""))
-
-
-def _problem(project: Project, requirement: Requirement) -> str | None:
-    """Why there is no recipe as a resolved entry names it, or None."""
-    plain = replace(requirement, branch="", commit_hash="")
-    revision = Revision(requirement.recipe, requirement.branch, requirement.commit_hash)
-    if (wrong := project.recipe_problem(plain) or revision.problem) or not revision.is_any:
-        return wrong
-    at = replace(plain, recipe=revision.name)
-    if at.recipe in project.dependencies[at.dependency]:
-        return f"{at} is also the name of a recipe of its own; rename that"
-    return project.recipe_problem(at)
 
 
 def names_in(requirements: Iterable[Requirement]) -> tuple[str, ...]:
     """The parameters on which entries depend."""
-    values = (text for each in requirements for text in _texts(each).values())
-    return tuple(dict.fromkeys(name for text in values for name in parse_value(text).names))
+    every = (name for each in requirements for name in parse_value(each.recipe).names)
+    return tuple(dict.fromkeys(every))
 
 
 def fixed(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
@@ -119,29 +76,19 @@ def fixed(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
 def requirements_at(
     requirements: Iterable[Requirement], parameters: Mapping[str, str]
 ) -> tuple[Requirement, ...]:
-    """The entries with the parameters of a point; a branch or a commit is in the name of the
-    recipe (see `revisions.py`).
+    """The entries with the parameters of a point.
 
     Raises ConfigError for a value that a checked experiment does not have.
     """
     found = []
     for each in requirements:
         try:
-            name = _revision_at(each, parameters).name
+            found.append(replace(each, recipe=parse_value(each.recipe).render(parameters)))
         except KeyError as error:
             raise ConfigError(f"{each}: there is no parameter {error}") from error
         except TemplateError as error:
             raise ConfigError(f"{each}: {error}") from error
-        found.append(Requirement(each.dependency, name, each.machines))
     return tuple(found)
-
-
-def _revision_at(requirement: Requirement, parameters: Mapping[str, str]) -> Revision:
-    texts = {n: parse_value(t).render(parameters) for n, t in _texts(requirement).items()}
-    for key, text in texts.items():
-        if not text:
-            raise TemplateError(f"'{key}' is empty")
-    return Revision(**texts)
 
 
 def note_recipe_problems(
@@ -169,8 +116,8 @@ def note_recipe_problems(
         for each in wanted:
             own = {name: point.parameters[name] for name in names_in([each])}
             try:
-                revision = _revision_at(each, own)
-                wrong = _problem(project, replace(each, **asdict(revision)))
+                recipe = parse_value(each.recipe).render(own)
+                wrong = project.recipe_problem(replace(each, recipe=recipe))
             except TemplateError as error:
                 wrong = str(error)
             if wrong is not None:

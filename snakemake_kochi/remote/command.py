@@ -101,14 +101,11 @@ class _Command:
     def run_with_files(self, connection: Connection, with_results: bool) -> int:
         """Send the project first."""
         root = self._root_there(connection)
-        # As in `-d DEPENDENCY:RECIPE@BRANCH`.
-        may_name_branches = any("@" in word for word in self._words)
         sent = send_project(
             connection,
             self._location,
             root,
             self.environment.later(),
-            with_branches=may_name_branches,
             with_results=with_results,
         )
         return self._run(connection, sent.variables, sent.working_directory, sent)

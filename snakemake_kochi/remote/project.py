@@ -51,8 +51,8 @@ from snakemake_kochi.snapshot import (
     send_parcel,
 )
 
-# In an experiment that takes other code than the checked-out one, or other recipes.
-_BRANCHES = re.compile(r"\b(code|branch|commit_hash)[\"']?\s*:|@")
+# In an experiment that takes other code than the checked-out one.
+_BRANCHES = re.compile(r"\bcode[\"']?\s*:")
 # If it is set, untracked files are sent, too, whose names suggest secrets.
 SECRETS_VARIABLE = "KOCHI_WITH_SECRETS"
 _TELLS_AFTER = 5.0  # seconds
@@ -163,17 +163,15 @@ def send_project(
     location: Location,
     root: str,
     before: str = "",
-    with_branches: bool = False,
     with_results: bool = False,
 ) -> Sent:
     """Send what is missing of the project. The working tree there is as before until `receive`.
 
     `root`: the absolute path of KOCHI_ROOT there. `before`: lines of sh after which `git` is found
-    there. `with_branches`: all branches travel, and not only if an experiment may name one.
-    `with_results`: those of results do, too. Raises RemoteError; GitError and KochiError for what
-    is wrong here.
+    there. `with_results`: the branches of results travel, too. Raises RemoteError; GitError and
+    KochiError for what is wrong here.
     """
-    place, packed = place_there(location, root), _Packed(location, with_branches, with_results)
+    place, packed = place_there(location, root), _Packed(location, with_results)
     name, parcel = place.project.name, packed.parcel
     script = Script(
         f"{before}\numask 077\nname={shlex.quote(name)}\n"
@@ -236,9 +234,9 @@ def _push(
 class _Packed:
     """What is to be sent of a project."""
 
-    def __init__(self, location: Location, with_branches: bool, with_results: bool) -> None:
+    def __init__(self, location: Location, with_results: bool) -> None:
         self.location = location
-        self._with_branches, self._with_results = with_branches, with_results
+        self._with_results = with_results
         self.project: Project = location.require_project()
         self.store = Root.find().project(self.project.directory).store
         Root.find().secure(self.store.parent)
@@ -259,7 +257,7 @@ class _Packed:
     @cached_property
     def parcel(self) -> Parcel:
         project, machine = self.project, self.location.machine
-        has_branches = self._with_branches or any(map(_BRANCHES.search, self.texts.values()))
+        has_branches = any(map(_BRANCHES.search, self.texts.values()))
         outputs = own_outputs(Path.cwd(), project.directory, Root.find())
         name = place_there(self.location, "/").project.name
         own = Tree(

@@ -143,9 +143,6 @@ def restore(location: Location, group: Group, below: str) -> Restored:
             "git_directory": configured.git_directory,
             "codes": codes,
             "source_trees": trees,
-            "revisions": [
-                str(each) for each in needed if each.name not in then.dependencies[each.dependency]
-            ],
             "rerun": {"below": below, "recorded": _recorded(group)},
             **given_in(experiments, then.machine(location.machine.name), paths.store, code.tree),
         },

@@ -11,7 +11,6 @@ from snakemake_kochi.project.checks import check_experiments
 from snakemake_kochi.project.configuration import load_project
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.recipes import Project, Requirement
-from snakemake_kochi.project.revisions import Revision
 
 PROJECT = """
 dependencies:
@@ -119,7 +118,7 @@ SOURCES = """
 dependencies:
   rng:
     script: make
-    recipes: [{name: v1}, {name: lcg}, {name: develop, git: ../rng}, {name: "develop@main"}]
+    recipes: [{name: v1}, {name: lcg}]
   user:
     recipes: [{name: x, script: make, depends: [{name: rng, recipe: v1}]}]
 """
@@ -147,35 +146,3 @@ def test_all_values_that_name_no_recipe_are_told_at_once() -> None:
         "e.yaml:2: batches.b.params.rng[1]",
         "e.yaml:2: batches.b.params.rng[3]",
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "recipe", "branch", "commit"),
-    [
-        ("develop@feature", "develop", "feature", ""),
-        ("develop@fix=2Fa=3Db=40c", "develop", "fix/a=b@c", ""),
-        ("gcc@12@main", "gcc@12", "main", ""),
-        ("develop@@1f3c9a2", "develop", "", "1f3c9a2"),
-        ("gr=C3=BCn@gr=C3=BCn", "gr=C3=BCn", "grün", ""),
-        ("develop", "develop", "", ""),
-    ],
-)
-def test_the_name_of_a_recipe_at_a_revision_has_all_of_it(
-    name: str, recipe: str, branch: str, commit: str
-) -> None:
-    revision = Revision(recipe, branch, commit)
-    assert revision.name == name
-    assert Revision.of(name) == revision
-
-
-def test_a_recipe_at_a_branch_is_the_recipe_but_for_its_branch() -> None:
-    project = load_project(Path("/p"), SOURCES)
-    own, there = (project.recipe(Requirement("rng", name)) for name in ("develop", "develop@other"))
-    assert (there.branch, there.git, str(there)) == ("other", own.git, "rng:develop@other")
-    typed = project.requirement("rng:develop@fix/queue")
-    assert (str(typed), project.recipe(typed).branch) == ("rng:develop@fix=2Fqueue", "fix/queue")
-    with pytest.raises(NameNotFoundError, match="has no recipe 'devlop@@abcd'"):
-        project.recipe(Requirement("rng", "devlop@@abcd"))
-    wrong = SOURCES.replace("recipe: v1}", 'recipe: "develop@x"}')
-    with pytest.raises(ConfigError, match="only experiments can use a recipe at another branch"):
-        load_project(Path("/p"), wrong)

@@ -292,27 +292,6 @@ def test_untracked_files_that_may_be_secrets_stay_here_and_large_ones_are_told(
     assert sent() == whole
 
 
-def test_a_branch_that_only_the_command_names_is_there(
-    host: SshHost, project: Path, tmp_path: Path
-) -> None:
-    tool = tmp_path / "tool"
-    git(tmp_path, "init", "-q", "-b", "main", str(tool))
-    for branch in ("main", "feature"):
-        write(tool / "tool.txt", f"{branch}\n")
-        git(tool, "checkout", "-q", "-B", branch)
-        git(tool, "add", ".")
-        git(tool, "commit", "-q", "-m", branch)
-    git(tool, "checkout", "-q", "main")
-    recipe = "{name: head, git: ../tool, script: [cp tool.txt $KOCHI_INSTALL_PREFIX]}"
-    dependencies = f"dependencies: {{tool: {{recipes: [{recipe}]}}}}\n"
-    write(project / "kochi.yaml", host.machine() + dependencies)
-    done = kochi("install", "-m", "spica", "-d", "tool:head@feature", cwd=project)
-    assert done.returncode == 0
-    show = "cat $KOCHI_INSTALL_PREFIX_TOOL/tool.txt"
-    words = ("run", "-m", "spica", "-d", "tool:head@feature", "--", "sh", "-c", show)
-    assert kochi(*words, cwd=project).stdout == "feature\n"
-
-
 def test_results_of_here_are_reproduced_there(host: SshHost, project: Path) -> None:
     write(
         project / "one.yaml",

@@ -1,4 +1,4 @@
-"""Batches whose points use other recipes, branches of a recipe, or code of the project."""
+"""Batches whose points use other recipes, or code of the project."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ KOCHI_YAML = """
         recipes:
           - {name: v1, envs: {FACTOR: 2}}
           - {name: lcg, envs: {FACTOR: 7}}
-          - {name: develop, git: ../generators, envs: {FACTOR: git}}
+          - {name: at_main, git: ../generators, branch: main, envs: {FACTOR: git}}
+          - {name: at_fast, git: ../generators, branch: feature/fast, envs: {FACTOR: git}}
     """
 EXPERIMENT = """
     depends: [{name: rng, recipe: "${rng}"}]
@@ -48,10 +49,9 @@ EXPERIMENT = """
           - {type: stdout, dest: 'sum/${code}_${rng}.log'}
       revisions:
         code: working-tree
-        depends: [{name: rng, recipe: develop, branch: "${branch}"}]
-        params: {branch: [main, feature/fast]}
+        params: {rng: [at_main, at_fast]}
         artifacts:
-          - {type: stdout, dest: 'sum/at_${branch}.log'}
+          - {type: stdout, dest: 'sum/${rng}.log'}
     build:
       script: |
         echo "build $(cat code.txt) $KOCHI_RECIPE_RNG" >> "$RAN"
@@ -145,8 +145,8 @@ def test_each_combination_of_recipe_and_code_runs_with_what_was_built_once_for_i
         "build 100 v1",
         "build 200 lcg",
         "build 200 v1",
-        "build 300 develop@feature=2Ffast",
-        "build 300 develop@main",
+        "build 300 at_fast",
+        "build 300 at_main",
         "install 2",
         "install 7",
         "install git",
@@ -155,8 +155,8 @@ def test_each_combination_of_recipe_and_code_runs_with_what_was_built_once_for_i
         "run 100 v1",
         "run 200 lcg",
         "run 200 v1",
-        "run 300 develop@feature=2Ffast",
-        "run 300 develop@main",
+        "run 300 at_fast",
+        "run 300 at_main",
     ]
 
 
@@ -178,7 +178,7 @@ def test_one_table_has_the_results_with_columns_for_code_recipe_and_machine(
     )
     with (local / "sum/revisions.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert {row["branch"]: row["result"] for row in rows} == {"main": "900", "feature/fast": "1500"}
+    assert {row["rng"]: row["result"] for row in rows} == {"at_main": "900", "at_fast": "1500"}
     assert {row["code"] for row in rows} == {"working-tree"}
 
 
@@ -226,12 +226,12 @@ def test_a_second_run_has_nothing_to_do_and_a_moved_branch_repeats_what_uses_it(
         git(top, "update-ref", "refs/heads/main", moved)
         git(generators, "update-ref", "refs/heads/main", "refs/heads/feature/fast")
         assert planned(finished, "sum_compare", "sum_revisions") == [
+            "build_sum_at_main",
             "build_sum_main_lcg",
             "build_sum_main_v1",
-            "build_sum_revisions_develop_main",
             "collect_sum_compare",
             "collect_sum_revisions",
-            "install_rng_develop_main",
+            "install_rng_at_main",
             "run_sum_compare",
             "run_sum_compare",
             "run_sum_revisions",
@@ -287,8 +287,8 @@ def test_the_record_names_the_code_that_ran_and_that_of_the_experiment_and_both_
     said = run(*KOCHI, "why", "results/local/sum/main_lcg.log", cwd=top).stdout
     assert re.search(rf"^Code +commit {main[:12]} \(main\)$", said, re.M)
     assert re.search(rf"^Scripts +of commit {feature[:12]} with changes$", said, re.M)
-    (at_branch,) = record_of(finished, "sum/at_feature%2Ffast.log")["recipes"]
-    assert at_branch["recipe"] == "develop@feature=2Ffast"
+    (at_branch,) = record_of(finished, "sum/at_fast.log")["recipes"]
+    assert at_branch["recipe"] == "at_fast"
     frame = results(top, experiment="sum", batch="compare")
     assert set(frame["code"]) == {"main", "feature"} and set(frame["machine"]) == {"local"}
 
@@ -340,13 +340,3 @@ def test_a_job_by_hand_has_the_recipe_that_its_parameters_name(finished: Example
     assert run(*KOCHI, *words, cwd=top).returncode == 0
     jobs = json.loads(run(*KOCHI, "show", "jobs", "--json", "-q", "nobody", cwd=top).stdout)
     assert [job["labels"]["recipes"] for job in jobs] == ["rng:lcg"]
-
-
-def test_a_recipe_at_a_commit_can_be_installed_and_used_by_hand(finished: ExampleProject) -> None:
-    top, generators = finished.directory, finished.directory.parent / "generators"
-    name = f"rng:develop@@{git(generators, 'rev-parse', 'main')[:9]}"
-    assert run(*KOCHI, "install", "-d", name, cwd=top).returncode == 0
-    command = ("bash", "-c", "cat $KOCHI_INSTALL_PREFIX_RNG/factor")
-    assert run(*KOCHI, "run", "-d", name, *command, cwd=top).stdout == "3\n"
-    said = run(*KOCHI, "install", "-d", "rng:develop@fature/fast", cwd=top)
-    assert said.returncode != 0 and "did you mean 'feature/fast'" in said.stdout
