@@ -215,7 +215,7 @@ def test_an_allocation_that_ends_before_its_worker_starts_is_told(
     ],
 )
 def test_more_time_than_the_partition_has_is_refused_before_anything_is_submitted(
-    slurm: FakeSlurm,
+    fake: FakeSlurm,
     configure: Callable,
     kochi: Kochi,
     words: tuple[str, ...],
@@ -223,19 +223,19 @@ def test_more_time_than_the_partition_has_is_refused_before_anything_is_submitte
     where: str,
 ) -> None:
     configure(f"scheduler: slurm, allocation: {{{time}}}")
-    slurm.answers("sinfo", says("main*|30:00|16|4000|(null)"))
+    fake.answers("sinfo", says("main*|30:00|16|4000|(null)"))
     done = kochi(*words)
     assert done.status == 1
     assert "an allocation of 2:00:00 would wait for ever: the longest time of" in done.err
     assert f"Request 0:30:00 at most, by {where}, or choose another partition." in done.err
-    assert slurm.calls("sbatch") == slurm.calls("salloc") == []
+    assert fake.calls("sbatch") == fake.calls("salloc") == []
 
 
 def test_cores_that_no_node_has_are_remarked(
-    slurm: FakeSlurm, configure: Callable, kochi: Kochi
+    fake: FakeSlurm, configure: Callable, kochi: Kochi
 ) -> None:
     configure("scheduler: slurm, allocation: {cores: 64}")
-    slurm.answers("sinfo", says("main*|30:00|16|4000|(null)"))
+    fake.answers("sinfo", says("main*|30:00|16|4000|(null)"))
     done = kochi("alloc", "-q", "q")
     said = "machines: own: allocation: cores in kochi.yaml: no node has 64 cores, and 16 are used"
     assert (done.status, said in done.err) == (0, True)
@@ -243,10 +243,10 @@ def test_cores_that_no_node_has_are_remarked(
 
 @pytest.mark.parametrize("memory", ["", "memory: 2G"])
 def test_the_default_memory_of_the_scheduler_is_told_where_none_is_set(
-    slurm: FakeSlurm, configure: Callable, kochi: Kochi, memory: str
+    fake: FakeSlurm, configure: Callable, kochi: Kochi, memory: str
 ) -> None:
     configure(f"scheduler: slurm, allocation: {{{memory}}}")
-    slurm.answers("sinfo", says("main*|30:00|16|4000|(null)"))
+    fake.answers("sinfo", says("main*|30:00|16|4000|(null)"))
     done = kochi("alloc", "-q", "q")
     assert done.status == 0
     assert "no node has" not in done.err
@@ -265,35 +265,35 @@ def test_the_default_memory_of_the_scheduler_is_told_where_none_is_set(
     ],
 )
 def test_the_comment_of_each_allocation_says_what_it_is_for(
-    slurm: FakeSlurm, configure: Callable, words: tuple[str, ...], client: str, what: str
+    fake: FakeSlurm, configure: Callable, words: tuple[str, ...], client: str, what: str
 ) -> None:
     configure("scheduler: slurm")
-    slurm.answers("sinfo", says("main*|30:00|16|4000|(null)"))
+    fake.answers("sinfo", says("main*|30:00|16|4000|(null)"))
     for each in ("squeue", "scancel"):
-        slurm.answers(each, "exit 0")
+        fake.answers(each, "exit 0")
     subprocess.run([*COMMAND, *words], check=False)  # one of them becomes salloc
-    assert any(f"--comment=kochi:project=proj:{what} " in call for call in slurm.calls(client))
+    assert any(f"--comment=kochi:project=proj:{what} " in call for call in fake.calls(client))
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     programs, path = tmp_path / "programs", os.environ["PATH"]
     programs.mkdir()
-    fake = FakeSlurm(programs, monkeypatch)
+    slurm = FakeSlurm(programs, monkeypatch)
     monkeypatch.setenv("PATH", f"{programs}:{path}")
     for each in ("sbatch", "salloc"):
-        fake.answers(each, says("7"))
-    fake.answers("scontrol", "exit 1")
-    return fake
+        slurm.answers(each, says("7"))
+    slurm.answers("scontrol", "exit 1")
+    return slurm
 
 
 def test_where_nodes_are_of_several_kinds_an_existing_one_is_requested(
-    slurm: FakeSlurm, configure: Callable, kochi: Kochi
+    fake: FakeSlurm, configure: Callable, kochi: Kochi
 ) -> None:
     configure("scheduler: slurm")
-    slurm.answers("sinfo", says("main*|infinite|16|4000|gpu:4\nmain*|infinite|64|8000|(null)"))
+    fake.answers("sinfo", says("main*|infinite|16|4000|gpu:4\nmain*|infinite|64|8000|(null)"))
     assert kochi("alloc", "-q", "q").status == 0
-    [call] = slurm.calls("sbatch")
+    [call] = fake.calls("sbatch")
     assert "--cpus-per-task=64" in call
     assert "--mem" not in call
     assert "--gres" not in call
