@@ -254,6 +254,9 @@ def _mistake(
         return mark.line, f"wrong indentation; {_indentations(lines, mark.line)}"
     if "quoted scalar" in said and "end of" in said and around is not None:
         return around.line, "a quote of this line is not closed; add it at the end of its text"
+    if "flow node" in said and "<stream end>" in said:
+        last = max(index for index, text in enumerate(lines) if "[" in text or "{" in text)
+        return last, "a bracket of this line is not closed"
     for kind, brackets in (("flow mapping", "{}"), ("flow sequence", "[]")):
         if kind in said and around is not None:
             return _in_brackets(brackets, mark, around.line, line)
