@@ -21,10 +21,9 @@ from typing import Any
 
 from snakemake_kochi.files import last_lines
 from snakemake_kochi.library.batch import BatchRules
-from snakemake_kochi.library.part import Part
 from snakemake_kochi.phases.products import LAST_LINES, Failure, read_failure, write_failure
 
-# `kochi batch` names the batch whose table it wants in any case.
+# `kochi batch` names the target of the batch whose table it wants in any case.
 BATCH = "kochi_batch"
 _OURS = re.compile(r"(.*/)?\.snakemake/kochi/.*", re.DOTALL)
 # Without it, a message that a hundred runs share is printed once.
@@ -71,11 +70,11 @@ def note_failures(
     workflow: Any,
     batches: Callable[[], Sequence[BatchRules]],
     wanted: str | None,
-    part: Part | None,
+    is_part: bool,
 ) -> None:
     """Note failures of jobs while this process runs, and at its end those of the runs that waited
-    for them; then make the table of the batch whose target is `wanted`, if it is not complete, and
-    those of which a part was asked for. Call while the workflow is parsed."""
+    for them; then make the table of the batch whose target is `wanted`, if a run of it failed or
+    only a part was asked for. Call while the workflow is parsed."""
     from snakemake.logging import logger
 
     failures, directory = _Failures(), Path.cwd()
@@ -92,8 +91,7 @@ def note_failures(
             if not failures.has_failed and not (has_run and is_over):
                 return  # it was interrupted
             for batch in batches():
-                is_part = part is not None and batch.name in part.asked
-                if is_part or (failures.has_failed and batch.name == wanted):
+                if batch.name == wanted and (failures.has_failed or is_part):
                     _make_table(workflow, batch, why)
 
     atexit.register(finish)

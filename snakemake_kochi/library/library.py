@@ -93,7 +93,7 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     if is_main:
         RunOrder(lambda: library.batches).begin(workflow)
     if not is_known:
-        note_failures(workflow, lambda: library.batches, config.get(BATCH), part)
+        note_failures(workflow, lambda: library.batches, config.get(BATCH), part is not None)
     return library
 
 

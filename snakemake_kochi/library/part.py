@@ -8,7 +8,7 @@ of a batch depends on it, so a job is the same job whichever part asked for it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,10 @@ FAILED = "failed"
 
 @dataclass(frozen=True)
 class Part:
-    """What is selected. `asked`: the targets of the batches of which this process wants a part."""
+    """What is selected."""
 
     where: Where | None
     failed: bool
-    asked: set[str] = field(default_factory=set, compare=False)
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Part | None:
@@ -45,7 +44,7 @@ class Part:
         return cls(None if where is None else _where(where), retry == FAILED)
 
     def files(self, batch: BatchRules) -> list[str]:
-        """The files of the selected points, which are then asked for. Raises ConfigError."""
+        """The files of the selected points. Raises ConfigError."""
         grid = batch.grid
         if self.where is not None:
             check_part(self.where, grid)
@@ -57,7 +56,6 @@ class Part:
                 "To see the states of its points, type: kochi show batch "
                 f"{batch.experiment.file} {grid.batch}",
             )
-        self.asked.add(batch.name)
         return [str(each) for place in selected for each in (place.record, *place.files)]
 
     def places(self, files: BatchFiles, directory: Path) -> list[Place]:

@@ -214,7 +214,7 @@ def test_of_many_runs_that_failed_alike_a_few_are_named(
 def test_a_part_is_run_by_snakemake_itself_with_any_executor(project: Any) -> None:
     make_failing(project)
     cause = fails(project, 3)
-    where = ["--config", 'kochi_where=["n>2"]']
+    where = ["--config", "kochi_batch=sum_first", 'kochi_where=["n>2"]']
     assert project.try_snakemake("sum_first", *where).returncode == 1
     text = files_of_table(project, "md").read_text()
     assert "## Runs without a result: 2" in text
@@ -222,7 +222,7 @@ def test_a_part_is_run_by_snakemake_itself_with_any_executor(project: Any) -> No
     assert "**n=1, duplicate 0**: not run yet" in text
     cause.unlink()
     project.take_ran()
-    project.snakemake("sum_first", "--config", "kochi_retry=failed")
+    project.snakemake("sum_first", "--config", "kochi_retry=failed", "kochi_batch=sum_first")
     assert project.take_ran() == ["run sum 3"]
     assert values_in_table(project) == ["30"]
     # The next run of all makes the missing one, and the table of all.
