@@ -70,7 +70,7 @@ class Keeper:
             make_directory(self.working.own_jobs)
             file = self.working.own_jobs / f"{os.getpid()}-{random_word()}.jsonl"
             self._notes = file.open("x", encoding="utf-8", errors="surrogateescape")
-            with suppress(OSError):  # without locks, others leave the notes alone
+            with suppress(OSError):  # without locks, others may keep and forget what is noted
                 fcntl.flock(self._notes, fcntl.LOCK_EX | fcntl.LOCK_NB)
             print(
                 json.dumps({"version": VERSION, "freeze": str(self._freeze.file)}), file=self._notes
@@ -149,10 +149,11 @@ def keep_left(directory: Path, ending_of: Callable[[Job], Ending | None]) -> Non
     for notes in sorted(WorkingPaths.all_own_jobs(directory)):
         try:
             with notes.open("r+", encoding="utf-8", errors="surrogateescape") as lines:
-                try:
-                    fcntl.flock(lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    continue  # its run is alive
+                with suppress(OSError):  # without locks, it counts as dead
+                    try:
+                        fcntl.flock(lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        continue  # its run is alive
                 _keep_noted(directory, notes, lines, ending_of)
         except (KochiError, OSError, KeyError, TypeError, ValueError) as error:
             # It is empty for a moment, or for ever on a disk that was full.
