@@ -124,7 +124,8 @@ def _csv_files(file: str, text: str) -> Iterator[str]:
 
 
 def _named(data: Any) -> Iterator[str]:
-    if isinstance(data, dict):
+    # With a column it is a metric, which reads a file that the run writes.
+    if isinstance(data, dict) and "column" not in data:
         value = data.get(CSV)
         first = value[0] if isinstance(value, list) and value else value
         if isinstance(first, str):

@@ -52,7 +52,7 @@ def test_mistakes_in_other_experiments_stop_no_batch_and_are_told_in_a_line_each
     outcome = shell("batch", "fib.yaml", "test", "--", "--dry-run")
     assert outcome.status == 0, outcome.err
     said = outcome.out + outcome.err
-    lines = [line for line in said.splitlines() if line.startswith("Left out, which is not asked")]
+    lines = [line for line in said.splitlines() if line.startswith("Left out: ")]
     assert [re.search(r": (\w+)\.yaml:\d+: ", line)[1] for line in lines] == ["broken", "unknown"]  # type: ignore[index]
     assert "nobody" not in said
     assert "run_fib_test" in said

@@ -85,7 +85,7 @@ BENCH = """
       n=$KOCHI_PARAM_N
       echo "time $n"
       echo "{\\"run\\": {\\"mean\\": $n.50, \\"all\\": [$n, 9, $((n * 10))]}}" > out.json
-      mkdir raw && printf 'time;who\\n%s;ada\\n%s;bob\\noops;eve\\n' $n $((n + 1)) > raw/out.csv
+      mkdir -p raw && printf 'time;who\\n%s;ada\\n%s;bob\\noops;eve\\n' $n $((n + 1)) > raw/out.csv
     metrics:
       mean: {json: out.json, path: run.mean, unit: ms}
       all: {json: out.json, path: run.all}
@@ -109,6 +109,9 @@ def test_metrics_are_read_from_json_and_csv_that_are_kept_for_them(
 ) -> None:
     top = project.directory
     write(top / "bench.yaml", BENCH)
+    (top / "raw").mkdir()
+    # The project's own file of that name has no values of parameters, which would have to be text.
+    (top / "raw/out.csv").write_bytes(b"\xff")
     monkeypatch.chdir(top)
     project.snakemake("bench", executor="kochi")
     results = top / "results/local/bench"
