@@ -253,7 +253,7 @@ def _machine_of_host(location: Location, environment: Mapping[str, str], asks: b
 
 
 def _sent_machine(name: str, environment: Mapping[str, str]) -> Machine | None:
-    from snakemake_kochi.project.sent_machine import sent_machine
+    from snakemake_kochi.project.configuration import sent_machine
 
     return sent_machine(name, environment)
 

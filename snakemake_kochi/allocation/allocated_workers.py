@@ -53,7 +53,7 @@ def _how_to_fit(machine: Machine, keys: Sequence[str], seconds: float | None) ->
 
     `seconds`: the time limit; it is the partition's if the machine has another one or none.
     """
-    is_set = [key for key in keys if key in machine.allocation_files]
+    is_set = [key for key in keys if key in machine.origins]
     if machine.scheduler is None:  # an alloc_script, which has no partitions
         return f"Request less by {OF_JOB}, or change {machine.allocation_at(is_set or keys)}."
     if "time" in keys and machine.allocation.time != seconds:

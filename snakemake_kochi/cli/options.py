@@ -102,7 +102,7 @@ def where_option(function: _Function) -> _Function:
 def default_batch(argument: str, experiment: Experiment) -> str:
     """The name of the batch to use where none was given. Raises click.UsageError if none has the
     name `default`."""
-    from snakemake_kochi.project.short_forms import DEFAULT_BATCH
+    from snakemake_kochi.project.values import DEFAULT_BATCH
 
     if DEFAULT_BATCH in experiment.batches:
         return DEFAULT_BATCH

@@ -14,7 +14,7 @@ import click
 from snakemake_kochi.cli.options import json_option
 from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
-from snakemake_kochi.project.short_forms import DEFAULT_BATCH
+from snakemake_kochi.project.values import DEFAULT_BATCH
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.plots import Plot

@@ -23,8 +23,8 @@ from snakemake_kochi.queue.wakeup import shared_workers
 if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
     from snakemake_kochi.phases.products import Install
+    from snakemake_kochi.project.grid import Request as PhaseRequest
     from snakemake_kochi.project.recipes import Requirement
-    from snakemake_kochi.project.requests import Request as PhaseRequest
     from snakemake_kochi.terminal.protocol import Size
 
 _ANONYMOUS = "ANON"
@@ -194,7 +194,7 @@ def _prepared_ticket(location: Location, request: Request) -> Ticket:
 def _experiment(location: Location, request: Request) -> Prepared:
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, have_read, take_freeze
     from snakemake_kochi.phases.job import job_command
-    from snakemake_kochi.project.requirements import requirements_at
+    from snakemake_kochi.project.recipes import requirements_at
     from snakemake_kochi.project.values import parse_assignment
 
     project, machine = location.require_project(), location.machine.name

@@ -25,9 +25,8 @@ from snakemake_kochi.phases.launcher import NO_PLACEMENT, Placement, placement_o
 from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.phases.run import run_identity
 from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.grid import Grid, Point
+from snakemake_kochi.project.grid import TASKS_AND_CORES, Grid, Point
 from snakemake_kochi.project.launchers import chosen
-from snakemake_kochi.project.requests import TASKS_AND_CORES
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,10 @@ from pathlib import Path
 
 from snakemake_kochi.errors import NameNotFoundError, for_snakemake, nearest
 from snakemake_kochi.paths import WorkingPaths
+from snakemake_kochi.project.expressions import Template
 from snakemake_kochi.project.grid import Grid, Point
 from snakemake_kochi.project.plots import stems
-from snakemake_kochi.project.short_forms import DEFAULT_BATCH
-from snakemake_kochi.project.templates import Template
-from snakemake_kochi.project.values import ABSENT, digest_component, encode_component
+from snakemake_kochi.project.values import ABSENT, DEFAULT_BATCH, digest_component, encode_component
 
 # Attributes of Snakemake's list of wildcards, which have a meaning already.
 _TAKEN_NAMES = frozenset({*dir(list), "get", "items", "keys", "update"})

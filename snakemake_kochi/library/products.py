@@ -25,10 +25,8 @@ from snakemake_kochi.phases.install import recipe_description
 from snakemake_kochi.phases.products import digest_of, read_manifest
 from snakemake_kochi.phases.sources import determining
 from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.grid import Grid, Phase, Point, Step
-from snakemake_kochi.project.recipes import Recipe
-from snakemake_kochi.project.requests import Request
-from snakemake_kochi.project.requirements import fixed, names_in, requirements_at
+from snakemake_kochi.project.grid import Grid, Phase, Point, Request, Step
+from snakemake_kochi.project.recipes import Recipe, fixed, names_in, requirements_at
 from snakemake_kochi.project.values import CODE, WORKING_TREE
 
 _MANIFEST = "manifest.json"

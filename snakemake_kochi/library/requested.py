@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from snakemake_kochi.project.requests import Request
+from snakemake_kochi.project.grid import Request
 from snakemake_kochi.schedulers.names import NUMBERS
 
 # A value of a rule, or a function of the wildcards.

@@ -79,7 +79,7 @@ def _made(file: Path, options: argparse.Namespace, kind: str) -> Build:
     """What the script `build` or `prepare` of a batch makes."""
     from snakemake_kochi.phases.build import build_experiment, prepare_batch
     from snakemake_kochi.phases.freeze import load_freeze
-    from snakemake_kochi.project.requirements import fixed, requirements_at
+    from snakemake_kochi.project.recipes import fixed, requirements_at
 
     freeze = load_freeze(file)
     experiment = freeze.experiment(options.experiment)

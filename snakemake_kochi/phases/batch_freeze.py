@@ -36,7 +36,7 @@ class BatchFreeze:
     with the `diff` of the freeze. `recipes` has what made the installation of each recipe, by
     `dependency:recipe`: "script" and "envs". `facts` are commands by name, and `recorded_variables`
     names, see `project/recipes.py`. `large_files`: see `Project`. `machine_isolation` and
-    `launchers` are those of the machine, `quiet` are thresholds, see `project/quiet.py`. `seed`:
+    `launchers` are those of the machine, `quiet` are thresholds, see `QUIET`. `seed`:
     see `Freeze.seed`.
 
     `codes` has what replaces `snapshot` and `git_directory` for each value of `code:` other than
@@ -90,7 +90,7 @@ class BatchFreeze:
                 }
                 for recipe in freeze.all_recipes
             },
-            job_name=batch.job_name if batch else experiment.default_name,
+            job_name=(batch or experiment).job_name,
             artifacts=batch.artifacts if batch else (),
             facts={name: command for name, command in recording.facts.items() if command.strip()},
             recorded_variables=recording.variables,

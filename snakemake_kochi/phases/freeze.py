@@ -45,15 +45,15 @@ from snakemake_kochi.phases.sources import (
 )
 from snakemake_kochi.project.configuration import configuration_file, find_project, load_project
 from snakemake_kochi.project.document import read_text
+from snakemake_kochi.project.expansion import only_recorded
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import ROUNDS, Batch, Recorded
 from snakemake_kochi.project.machines import SENT_VARIABLE, CommonFile, Machine, common_files
-from snakemake_kochi.project.parameters import Given
-from snakemake_kochi.project.points import only_recorded
 from snakemake_kochi.project.recipes import Project, Recipe, Requirement
 from snakemake_kochi.project.sent import sent_note
 from snakemake_kochi.project.shape import is_experiment
+from snakemake_kochi.project.sweeps import Given
 from snakemake_kochi.snapshot import (
     Entry,
     Snapshot,

@@ -14,7 +14,7 @@ from snakemake_kochi.errors import ConfigError, KochiError, NameNotFoundError
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.document import decode_text, read_yaml
 from snakemake_kochi.project.machines import Machine
-from snakemake_kochi.project.parameters import CSV, STANDARD_FACTS, Given
+from snakemake_kochi.project.sweeps import CSV, STANDARD_FACTS, Given
 from snakemake_kochi.snapshot import read_file
 
 _FACT = re.compile(r"(?<!\$)(?:\$\$)*\$\{?machine\.([A-Za-z_][A-Za-z0-9_]*)")

@@ -19,7 +19,8 @@ from typing import Any
 
 from snakemake_kochi.cpu_lists import cpus_in
 from snakemake_kochi.files import read_file
-from snakemake_kochi.project.quiet import ANY, DEFAULTS, Thresholds
+from snakemake_kochi.project.values import ANY, Thresholds
+from snakemake_kochi.project.values import QUIET as DEFAULTS
 
 _ROOT = Path("/")
 _CPUS = "sys/devices/system/cpu"

@@ -14,8 +14,9 @@ from snakemake_kochi.errors import ConfigError, GitError
 from snakemake_kochi.phases.freeze import Code, Freeze, changed, own_outputs
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Batch
-from snakemake_kochi.project.recipes import Project, Recipe
-from snakemake_kochi.project.requirements import (
+from snakemake_kochi.project.recipes import (
+    Project,
+    Recipe,
     distinct,
     names_in,
     place_of_value,

@@ -1,5 +1,16 @@
-"""kochi.yaml and experiments as frozen dataclasses; parameters; validation.
+"""kochi.yaml and experiments, from their texts to points.
+
+document         YAML with the line of each key; problems; one file over another, key by key
+shape            what a key may be and how it is read, by the schemas; short forms
+values           names, values and paths: what they may be, and their form in files and variables
+expressions      `$x`, and expressions in backticks
+configuration    finds and reads kochi.yaml: machines, recipes (dependencies, projects); sent (of
+                 another computer), launchers, clean_rules
+experiment_file  reads an experiment: experiment, grid (batches, points, requests), sweeps, plots
+checks           names without a meaning, what scripts do not see, remarks
+expansion        series, combinations, points; destinations (that no two files are one)
+conditions       `-w n=100`
 
 Import from the modules, not from here: every run of a batch imports this package, thousands of
-times.
+times. A run makes its own point by `grid`, which loads neither YAML nor what makes grids.
 """

@@ -1,40 +1,54 @@
 """Checks of experiments beyond their shape, which report all problems at once.
 
-The grids of all batches can be made, no two artifacts have one destination, and every name in a
-text of an experiment refers to something that exists, without a cycle.
+Every name in a text of an experiment refers to something that exists, without a cycle, and a script
+sees the parameters that it uses. The grids of all batches can be made, and no two artifacts have
+one destination. Remarks are about what is legal but probably not intended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from humanfriendly.text import concatenate
 
 from snakemake_kochi.errors import ConfigError, nearest
-from snakemake_kochi.project.destinations import Destinations, dest_problem
-from snakemake_kochi.project.expansion import dependency_order, values_on
-from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.grid import Batch, Phase, Step
-from snakemake_kochi.project.launchers import launcher_problem
-from snakemake_kochi.project.machines import LOCAL
-from snakemake_kochi.project.parameters import Parameters, Sweep, flattened, machines_named
-from snakemake_kochi.project.plots import check_plots
-from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems
-from snakemake_kochi.project.recipes import Project, Requirement
-from snakemake_kochi.project.remarks import variables_mentioned, variables_needed
-from snakemake_kochi.project.requests import request_texts
-from snakemake_kochi.project.requirements import check_recipes, names_in, note_recipe_problems
-from snakemake_kochi.project.templates import (
+from snakemake_kochi.project.destinations import Destinations
+from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Problems
+from snakemake_kochi.project.expansion import dependency_order
+from snakemake_kochi.project.experiment import Experiment, Use, uses_of
+from snakemake_kochi.project.expressions import (
     FACT,
-    Template,
+    Literal,
     TemplateError,
-    Value,
     is_fact,
     parse_value,
 )
-from snakemake_kochi.project.values import BATCH_NAME, SUBSTITUTED, environment_name
+from snakemake_kochi.project.grid import Batch, Settings
+from snakemake_kochi.project.launchers import launcher_problem
+from snakemake_kochi.project.machines import LOCAL
+from snakemake_kochi.project.plots import check_plots
+from snakemake_kochi.project.recipes import Project, check_recipes, note_recipe_problems
+from snakemake_kochi.project.sweeps import Parameters, Sweep, flattened, names_used
+from snakemake_kochi.project.values import BATCH_NAME, CODE, dest_problem, environment_name
+
+_PREFIX = "KOCHI_PARAM_"
+_COMMENT = re.compile(r"(^|\s)#.*")
+_SET_PLUS_U = re.compile(r"\bset\s+(\+\w*u|\+o\s+nounset)")
+# What bash does not expand, unless a comment or another quote has an apostrophe.
+_QUOTED = re.compile(
+    r"'[^'\n]*'|<<-?[ \t]*(?:'(\w+)'|\"(\w+)\"|\\(\w+)).*?^[ \t]*(?:\1|\2|\3)[ \t]*$",
+    re.DOTALL | re.MULTILINE,
+)
+# `$X`, `${X}` and `${X...}`, but no default and no test: ${X:-1}, ${X-1}, ${X:=1}, ${X:+1}; and no
+# list of names: ${!X*}.
+_BASH = re.compile(rf"(?<!\\)\$(?:({_PREFIX}\w+)|\{{[#!]?({_PREFIX}\w+)(?!\w|:?[-=+]|[*@]\}}))")
+_PYTHON = re.compile(rf"""environ\[\s*["']({_PREFIX}\w+)["']\s*\](?!\s*=[^=])""")
+_MENTIONED = re.compile(rf"(?<!\w){_PREFIX}\w+")
+
+
+# ---- grids
 
 
 def check_experiments(
@@ -67,29 +81,22 @@ def check_own_outputs(
     Raises one ConfigError for the impossible ones and for those that a batch writes, too. Grids are
     made only of batches whose artifacts could have one of these paths.
     """
-    paths, lines, destinations = sorted(set(outputs)), [], Destinations()
-    for path in paths:
-        if (wrong := dest_problem(path)) is not None:
-            lines.append(f'artifact("{path}"): {wrong}')
+    paths, destinations = sorted(set(outputs)), Destinations()
+    lines = [f'artifact("{path}"): {wrong}' for path in paths if (wrong := dest_problem(path))]
     for experiment in experiments:
         for batch in experiment.batches.values():
-            if any(_may_write(experiment, batch, path) for path in paths):
+            fixed = [artifact.dest.partition("$")[0] for artifact in batch.artifacts]
+            fixed.append(f"{experiment.name}/{batch.name}.")
+            every = [(path, text) for path in paths for text in fixed]
+            if any(path.startswith(text) or text.startswith(f"{path}/") for path, text in every):
                 problems = Problems(experiment.source_map)
                 experiment.points(batch, machine, destinations, problems)
     for path in paths:
         if (owner := destinations.owner_of(path)) is not None:
-            lines.append(
-                f'artifact("{path}"): {owner} has this path in the artifact branch; rename one'
-            )
+            said = f"{owner} has this path in the artifact branch; rename one"
+            lines.append(f'artifact("{path}"): {said}')
     if lines:
         raise ConfigError("\n".join(lines[:MAXIMUM_LINES]))
-
-
-def _may_write(experiment: Experiment, batch: Batch, path: str) -> bool:
-    """Whether a path, or one above or below it, can be that of a batch; no grid is made for it."""
-    fixed = [artifact.dest.partition("$")[0] for artifact in batch.artifacts]
-    fixed.append(f"{experiment.name}/{batch.name}.")
-    return any(path.startswith(text) or text.startswith(f"{path}/") for text in fixed)
 
 
 # ---- references
@@ -98,17 +105,18 @@ def _may_write(experiment: Experiment, batch: Batch, path: str) -> bool:
 def check_references(experiment: Experiment, project: Project | None, problems: Problems) -> None:
     """Note every name of a recipe, machine, launcher or parameter that does not exist, or that a
     script does not see, and every cycle. Without a project, only parameters are looked for."""
-    machines, scripts = {LOCAL}, []
+    machines, scripts = {LOCAL}, ""
     if project is not None:
         machines |= {*project.machines}
-        scripts = [machine.load_env_on_machine for machine in project.machines.values()]
+        before = [machine.load_env_on_machine for machine in project.machines.values()]
         for recipes in project.dependencies.values():
-            scripts += [recipe.activate_script for recipe in recipes.values()]
+            before += [recipe.activate_script for recipe in recipes.values()]
+        scripts = "\n".join(before)
         _check_names(experiment, project, problems)
-    references = _References(experiment, problems, machines, "\n".join(scripts))
-    references.check_defaults()
+    references = _References(experiment, problems, machines, scripts)
+    references.check(None)
     for batch in experiment.batches.values():
-        replace(references, batch=batch, path=("batches", batch.name)).check_batch(batch)
+        references.check(batch)
     for (path, name), batches in references.without.items():
         listed = concatenate([f"'{batch}'" for batch in batches])
         where = f"batch {listed}" if len(batches) == 1 else f"the batches {listed}"
@@ -118,202 +126,255 @@ def check_references(experiment: Experiment, project: Project | None, problems: 
 
 def _check_names(experiment: Experiment, project: Project, problems: Problems) -> None:
     """Those of recipes, machines and launchers."""
-    check_recipes(project, experiment.requirements, (), problems)
     launchers = [machine.launchers for machine in project.machines.values()]
-    phases: list[tuple[KeyPath, Phase]] = [((), experiment.run)]
-    for batch in experiment.batches.values():
-        path: KeyPath = ("batches", batch.name)
-        check_recipes(project, batch.requirements, path, problems)
-        for name in batch.machines:
+    owners: list[Settings] = [experiment, *experiment.batches.values()]
+    for owner in owners:
+        check_recipes(project, owner.requirements, owner.path, problems)
+        for name in owner.machines if isinstance(owner, Batch) else ():
             if name not in project.machines:
                 said = f"there is no machine '{name}', {nearest(name, project.machines)}"
-                problems.add((*path, "machines"), said)
-        phases.append((path, batch.run))
-    for path, phase in phases:
+                problems.add((*owner.path, "machines"), said)
         # One with parameters is known when its points are made.
-        value = parse_value(phase.launcher)
+        value = parse_value(owner.run.launcher)
         name = "" if value.names else value.render({})
         if name and (wrong := launcher_problem(name, launchers)):
-            at = ("run", "launcher")
-            problems.add(problems.source_map.first((*path, *at), at), wrong)
+            problems.add((*owner.path, "run", "launcher"), wrong)
 
 
-@dataclass
 class _References:
-    """The references of the top level of a file, or of a batch.
+    """The references of an experiment.
 
     `machines`: all that are known. `scripts`: those of kochi.yaml that are executed before others,
     in the same shell. `without`: where a parameter is used that some batches lack, and which ones.
     """
 
-    experiment: Experiment
-    problems: Problems
-    machines: set[str]
-    scripts: str
-    batch: Batch | None = None
-    path: KeyPath = ()
-    without: dict[tuple[KeyPath, str], list[str]] = field(default_factory=dict)
-    told: set[str] = field(default_factory=set)  # of all parameters, once
+    def __init__(
+        self, experiment: Experiment, problems: Problems, machines: set[str], scripts: str
+    ) -> None:
+        self.experiment, self.problems, self.machines = experiment, problems, machines
+        self.set_before = {*variables_mentioned(scripts)}
+        self.without: dict[tuple[KeyPath, str], list[str]] = {}
+        every = (
+            experiment.default_parameters,
+            *(b.parameters for b in experiment.batches.values()),
+        )
+        # The parameters of any batch: a default may use one that only batches define.
+        self.anywhere = dict.fromkeys(name for each in every for name in each)
+        self.told: set[str] = set()  # of all parameters, once
 
-    @cached_property
-    def defaults(self) -> dict[str, tuple[Value, ...]]:
-        return _all_values(self.experiment.default_parameters)
-
-    @cached_property
-    def anywhere(self) -> dict[str, None]:
-        """The parameters of any batch: a default may use one that only batches define."""
-        own = (batch.parameters for batch in self.experiment.batches.values())
-        return dict.fromkeys(name for each in (self.defaults, *own) for name in each)
-
-    def check_defaults(self) -> None:
-        experiment, known = self.experiment, self.anywhere
-        for name, values in self.defaults.items():
-            self.values(values, known, ("default_params", name))
-        self.parameters(experiment.default_parameters, ("default_params",))
-        self.text(experiment.default_name, known, ("default_name",))
-        self.text(experiment.default_queue, known, ("default_queue",))
-        self.requirements(experiment.requirements, known, ())
-        self.scripts_of(experiment, known)
-        if not experiment.batches:
-            self.something_to_do(experiment)
-
-    def check_batch(self, batch: Batch) -> None:
-        values = {**self.defaults, **_all_values(batch.parameters)}
-        places = {name: path for each in batch.sweeps for name, path in each.all_places.items()}
-        for name, alternatives in values.items():
-            self.values(alternatives, values, places.get(name, ("default_params", name)))
-        for sweep in batch.sweeps:
-            self.sweep(sweep, values)
-            own = {**self.experiment.default_parameters, **sweep.parameters}
-            self.parameters(own, (*sweep.place, "params"))
-        self.text(batch.job_name, values, self.place("name", default=("default_name",)))
-        self.text(batch.queue, values, self.place("queue", default=("default_queue",)))
-        for index, artifact in enumerate(batch.artifacts):
-            self.text(artifact.dest, values, (*self.path, "artifacts", index, "dest"))
-            self.text(artifact.src, values, (*self.path, "artifacts", index, "src"))
-        replaced = {each.dependency for each in batch.requirements if each.machines is None}
-        for index, each in enumerate(self.experiment.requirements):
-            if each.dependency not in replaced:
-                self.names(names_in([each]), values, ("depends", index))
-        self.requirements(batch.requirements, values, self.path)
-        self.scripts_of(batch, values)
-        self.something_to_do(batch)
-        for clash in values:
-            if clash in batch.metrics:
+    def check(self, batch: Batch | None) -> None:
+        """Those of a batch, or those outside of the batches."""
+        defaults = self.experiment.default_parameters
+        owner: Settings = batch or self.experiment
+        own = batch.parameters if batch else {}
+        known = {**defaults, **own} if batch else self.anywhere
+        for name, used in names_used({**defaults, **own}).items():
+            entries = own.get(name) or defaults.get(name) or ()
+            place = entries[0].place if entries else ("default_params", name)
+            self._names(batch, Use(place, tuple(used), (BATCH_NAME,), has_facts=True), known)
+        if batch is None:
+            self._together(batch, defaults, ("default_params",))
+        for sweep in owner.sweeps:
+            self._together(batch, {**defaults, **sweep.parameters}, (*sweep.place, "params"))
+        for use in uses_of(self.experiment, batch):
+            self._names(batch, use, known)
+        for at, value in owner.build.requested.items():
+            for name in value.names:
+                if name in known and name not in owner.build.depend_params:
+                    said = f"the build does not depend on '{name}'; add it to its depend_params"
+                    self.problems.add((*owner.path, "build", *at), said)
+        for key in ("build", "run", "prepare"):
+            self._script(owner, key, known)
+        has_script = owner.build.script.strip() or owner.run.script.strip()
+        if not has_script and (batch or not self.experiment.batches):
+            path = self.problems.source_map.at((*owner.path, "run"))
+            is_there = path in self.problems.source_map.lines
+            said = "a key 'script' was expected" if is_there else "the key 'run' is missing"
+            self.problems.add(path if is_there else ("run",), said)
+        for clash in known if batch else ():
+            if clash in owner.metrics:
                 said = "this is also a parameter; rename the metric"
-                self.problems.add(self.place("metrics", clash), said)
+                self.problems.add((*owner.path, "metrics", clash), said)
 
-    def place(self, *keys: str, default: KeyPath = ()) -> KeyPath:
-        """The key path in the batch, or that of the file if the batch does not override it."""
-        return self.problems.source_map.first((*self.path, *keys), default or keys)
-
-    def missing(self, name: str, path: KeyPath) -> None:
-        if self.batch is None or path[0] == "batches":
-            said = f"there is no parameter '{name}', {nearest(name, self.anywhere)}"
-            self.problems.add(path, said)
-        elif name in self.anywhere:  # otherwise it was noted for the top level of the file
-            batches = self.without.setdefault((path, name), [])
-            if self.batch.name not in batches:
-                batches.append(self.batch.name)
-
-    def names(self, names: Iterable[str], known: Collection[str], path: KeyPath) -> None:
-        for name in names:
-            if name in known:
+    def _names(self, batch: Batch | None, use: Use, known: Collection[str]) -> None:
+        for name in use.names:
+            if name in known or name in use.also or (use.has_facts and is_fact(name)):
                 continue
+            path = self.problems.source_map.at(use.path)
             if is_fact(name) or name == FACT.rstrip("."):
                 fact = name if is_fact(name) else f"{FACT}name"
                 said = "a fact of the machine is for values and conditions only; give it a name"
                 self.problems.add(path, f"{said} in default_params: NAME: ${fact}")
-            else:
-                self.missing(name, path)
+            elif batch is None or path[0] == "batches":
+                said = f"there is no parameter '{name}', {nearest(name, self.anywhere)}"
+                self.problems.add(path, said)
+            elif name in self.anywhere:  # otherwise it was noted for the top level of the file
+                batches = self.without.setdefault((path, name), [])
+                batches += [batch.name] if batch.name not in batches else []
 
-    def values(self, values: Iterable[Value], known: Collection[str], path: KeyPath) -> None:
-        """The names in values and conditions, which may be facts of the machine."""
-        for value in values:
-            names = (name for name in value.names if not is_fact(name))
-            self.names(names, [*known, BATCH_NAME], path)
-
-    def text(self, text: str | None, known: Collection[str], path: KeyPath) -> None:
-        self.names(Template.parse(text or "").names, [*known, *SUBSTITUTED], path)
-
-    def parameters(self, parameters: Parameters, path: KeyPath) -> None:
+    def _together(self, batch: Batch | None, parameters: Parameters, path: KeyPath) -> None:
         """Note what is wrong with parameters together: cycles, which may exist on some machines
         only, and variables with one name."""
-        found = []
-        for machine in sorted({*self.machines, *machines_named(parameters)}):
+        found, every = [], flattened(parameters)
+        named = {m for each in every.values() for choice in each for m in choice.machines or ()}
+        for machine in sorted({*self.machines, *named}):
             try:
-                dependency_order(values_on(parameters, machine))
+                dependency_order(names_used(flattened(parameters, machine)))
             except TemplateError as error:
                 found.append(str(error))
         variables: dict[str, str] = {}
-        for name in flattened(parameters):
+        for name in every:
             other = variables.setdefault(environment_name(name), name)
             if other != name:
                 both = f"the parameters '{other}' and '{name}' would both be"
-                found.append(f"{both} KOCHI_PARAM_{environment_name(name)}; rename one")
+                found.append(f"{both} {_PREFIX}{environment_name(name)}; rename one")
         for said in found:
-            if self.batch is None or said not in self.told:
+            if batch is None or said not in self.told:
                 self.problems.add(path, said)
-        self.told |= {*found} if self.batch is None else set()
+        self.told |= {*found} if batch is None else set()
 
-    def requirements(
-        self, requirements: Iterable[Requirement], known: Collection[str], path: KeyPath
-    ) -> None:
-        for index, each in enumerate(requirements):
-            self.names(names_in([each]), known, (*path, "depends", index))
-
-    def sweep(self, sweep: Sweep, known: Collection[str]) -> None:
-        for place, entry in sweep.exclude:
-            for name in entry:
-                self.names([name], known, (*place, name))
-        for condition in sweep.conditions:
-            values = [condition.expression, parse_value(condition.reason)]
-            self.values(values, known, condition.place)
-
-    def scripts_of(self, owner: Experiment | Batch, known: Collection[str]) -> None:
-        for key, phase in (("build", owner.build), ("run", owner.run)):
-            self.script(phase, known, key)
-            for place, text in request_texts(phase).items():
-                path, value = self.place(key, *map(str, place)), parse_value(text)
-                self.values([value], known, path)
-                for name in value.names:
-                    if key == "build" and name in known and name not in phase.depend_params:
-                        said = f"the build does not depend on '{name}'; add it to its depend_params"
-                        self.problems.add(path, said)
-            self.names(parse_value(phase.launcher).names, known, self.place(key, "launcher"))
-        if owner.prepare is not None:
-            self.script(owner.prepare, known, "prepare")
-
-    def script(self, script: Phase | Step, known: Collection[str], key: str) -> None:
+    def _script(self, owner: Settings, key: str, known: Iterable[str]) -> None:
         """Note variables of parameters that a script uses and does not see: bash would end it."""
-        seen = script.depend_params
-        self.names(seen, known, self.place(key, "depend_params"))
+        script = getattr(owner, key)
+        if script is None or not script.strict:
+            return
         variables = {environment_name(name): name for name in known}
-        visible = {f"KOCHI_PARAM_{environment_name(name)}" for name in seen}
-        visible |= {*variables_mentioned(self.scripts)}
-        for variable in variables_needed(script.script) if script.strict else ():
-            short = variable.removeprefix("KOCHI_PARAM_")
-            if variable in visible:
+        visible = {f"{_PREFIX}{environment_name(name)}" for name in script.depend_params}
+        for variable in variables_needed(script.script):
+            short = variable.removeprefix(_PREFIX)
+            if variable in visible | self.set_before:
                 continue
             if short not in variables:
                 said = f"${variable}: there is no such parameter, {nearest(short, variables)}"
             else:
+                listed = ", ".join([*script.depend_params, variables[short]])
+                said = f"${variable}: the script does not see this parameter; write, in {key}: "
+                said += f"depend_params: [{listed}]"
+            self.problems.add((*owner.path, key, "script"), said)
+
+
+# ---- scripts
+
+
+def depend_params(data: Mapping[str, Any], known: Iterable[str]) -> tuple[str, ...]:
+    """The parameters that a script sees: those that its section lists, by default those of the
+    `known` ones that its text mentions."""
+    if "depend_params" in data:
+        return tuple(dict.fromkeys(data["depend_params"]))
+    mentioned = {*variables_mentioned(data.get("script", ""))}
+    return tuple(
+        name for name in dict.fromkeys(known) if f"{_PREFIX}{environment_name(name)}" in mentioned
+    )
+
+
+def variables_needed(script: str) -> list[str]:
+    """The variables KOCHI_PARAM_... without which a strict script fails, as far as its text says.
+
+    Those that it may set or test itself are left out, and all of one that allows unset variables.
+    """
+    if _PREFIX not in script:
+        return []
+    text = "\n".join(_COMMENT.sub("", line) for line in script.splitlines())
+    if _SET_PLUS_U.search(text):
+        return []
+    needed = [first or second for first, second in _BASH.findall(_QUOTED.sub("", text))]
+    needed += _PYTHON.findall(text)
+    own = set(variables_mentioned(_PYTHON.sub("", _BASH.sub("", text))))
+    return [name for name in dict.fromkeys(needed) if name not in own]
+
+
+def variables_mentioned(text: str) -> Iterator[str]:
+    """The variables KOCHI_PARAM_... in a text, which may set them."""
+    return (found[0] for found in _MENTIONED.finditer(text))
+
+
+# ---- remarks
+
+
+def note_remarks(experiment: Experiment, remarks: Problems) -> None:
+    """Note what is legal but probably not intended, in an experiment without problems."""
+    defaults = experiment.unused(None)
+    for name, said in defaults.items():
+        remarks.add(("default_params", name), said)
+    for batch in experiment.batches.values():
+        unused = experiment.unused(batch)
+        for name, said in unused.items():
+            if name not in defaults:
+                remarks.add(batch.parameters[name][0].place, said)
+        key = "run" if batch.run.script.strip() else "build"
+        seen = (batch.run if key == "run" else batch.build).depend_params
+        for name, place in _unseen_parameters(experiment, batch):
+            said = (
+                f"no script sees '{name}': its points are the same run again; write, in {key}: "
+                f"depend_params: [{', '.join([*seen, name])}]"
+            )
+            if name == CODE:
                 said = (
-                    f"${variable}: the script does not see this parameter; write, in {key}: "
-                    f"depend_params: [{', '.join([*seen, variables[short]])}]"
+                    "this is a parameter like any other; to run the project's code at these "
+                    "commits, write 'code:' beside 'params:'"
                 )
-            self.problems.add(self.place(key, "script"), said)
+            elif name in unused or name in defaults:
+                continue
+            remarks.add(place, said)
+        for sweep in batch.sweeps:
+            _note_impossible_values(experiment, sweep, remarks)
+    runs = [experiment.run, *(batch.run for batch in experiment.batches.values())]
+    if ("run",) in remarks.source_map.lines and not any(run.script.strip() for run in runs):
+        remarks.add(("run",), "there is no script: nothing is run after the build")
 
-    def something_to_do(self, owner: Experiment | Batch) -> None:
-        if not (owner.build.script.strip() or owner.run.script.strip()):
-            path = self.place("run")
-            is_there = path in self.problems.source_map.lines
-            said = "a key 'script' was expected" if is_there else "the key 'run' is missing"
-            self.problems.add(path, said)
+
+def _unseen_parameters(experiment: Experiment, batch: Batch) -> Iterator[tuple[str, KeyPath]]:
+    """The parameters that vary in a batch, and of whose values nothing tells a run, with their
+    keys.
+
+    Those in conditions are left out: with such a condition they may follow from others.
+    """
+    telling, limiting = set[str](), set[str]()
+    for use in uses_of(experiment, batch):
+        is_limit = {"when", "skip_if", "exclude"} & {*use.path}
+        (telling if use.telling else limiting if is_limit else set[str]()).update(use.names)
+    for sweep in batch.sweeps:
+        every = flattened({**experiment.default_parameters, **sweep.parameters})
+        used = names_used(every)
+        seen, left = set[str](), [*telling, *limiting]
+        while left:  # with those that their values use, and the values of these
+            name = left.pop()
+            left += () if name in seen else used.get(name, ())
+            seen.add(name)
+        for names in _factors(sweep.parameters, sweep.zipped):
+            if seen.isdisjoint(names):
+                yield from ((name, every[name][0].place) for name in names if name in every)
 
 
-def _all_values(parameters: Parameters) -> dict[str, tuple[Value, ...]]:
-    return {
-        name: tuple(value for choice in choices for value in choice.parsed())
-        for name, choices in parameters.items()
-    }
+def _factors(
+    parameters: Parameters, zipped: Iterable[tuple[str, ...]] = ()
+) -> Iterator[dict[str, None]]:
+    """The parameters of each factor of a sweep that has several alternatives."""
+    yield from map(dict.fromkeys, zipped)
+    together = {name for group in zipped for name in group}
+    for name, choices in parameters.items():
+        if name not in together and any(choice.has_several for choice in choices):
+            yield dict.fromkeys(flattened({name: choices}))
+        for below in (each for choice in choices for each in choice.below):
+            yield from _factors(below)
+
+
+def _note_impossible_values(experiment: Experiment, sweep: Sweep, remarks: Problems) -> None:
+    """Note values in exclusions and conditions that a parameter never has, as far as the file says
+    its values."""
+    entries = flattened({**experiment.default_parameters, **sweep.parameters})
+    wanted: list[tuple[KeyPath, str, str]] = []
+    for place, entry in sweep.exclude:
+        for name, texts in entry.items():
+            fixed = [text for text in texts if isinstance(parse_value(text), Literal)]
+            wanted += [((*place, name), name, text) for text in fixed]
+    for condition in sweep.conditions:
+        wanted += [(condition.place, *each) for each in condition.expression.compared()]
+    for place, name, text in wanted:
+        choices = entries.get(name, ())
+        values = [value for choice in choices for value in choice.parsed]
+        are_known = values and not any(choice.series for choice in choices)
+        if are_known and all(isinstance(value, Literal) for value in values):
+            known = sorted({value.render({}) for value in values})
+            if text not in known:
+                remarks.add(place, f"'{name}' is never '{text}', {nearest(text, known)}")

@@ -13,8 +13,8 @@ from snakemake_kochi.quantities import memory_of, seconds_of
 
 DAY = 86400.0
 NEVER = "never"
-AN_AGE = f"a time like 12h, 30d or 0 was expected, at most a year, or '{NEVER}'"
-A_SIZE = "an amount of disk space like 512M or 50G was expected"
+_AN_AGE = f"a time like 12h, 30d or 0 was expected, at most a year, or '{NEVER}'"
+_A_SIZE = "an amount of disk space like 512M or 50G was expected"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,13 @@ def read_rule(key: str, written: Any) -> Any:
     """A value as a person has written it. Raises ValueError."""
     if key == "keep":
         return tuple(map(_pattern, written))
-    return _size_of(str(written)) if key == "builds_above" else _age_of(str(written))
+    text, is_size = str(written).strip(), key == "builds_above"
+    if not is_size and text in (NEVER, "0"):
+        return math.inf if text == NEVER else 0.0
+    try:
+        return memory_of(text) * 2.0**20 if is_size else seconds_of(text)
+    except ValueError as error:
+        raise ValueError(_A_SIZE if is_size else _AN_AGE) from error
 
 
 def _pattern(rule: str) -> str:
@@ -91,21 +97,3 @@ def _pattern(rule: str) -> str:
     if separator and kind not in KINDS and (near := get_close_matches(kind, KINDS, 1, 0.8)):
         raise ValueError(f"there is no kind '{kind}' to keep, did you mean '{near[0]}'?")
     return rule
-
-
-def _age_of(text: str) -> float:
-    if text.strip() == NEVER:
-        return math.inf
-    if text.strip() == "0":
-        return 0.0
-    try:
-        return seconds_of(text)
-    except ValueError as error:
-        raise ValueError(AN_AGE) from error
-
-
-def _size_of(text: str) -> float:
-    try:
-        return memory_of(text) * 2.0**20
-    except ValueError as error:
-        raise ValueError(A_SIZE) from error

@@ -19,7 +19,6 @@ _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_DUPLICATE = "duplicate"
 _MOST_VALUES = 10
 _EXPECTED = "n=100, n!=100, n<100, n<=100, n>100 or n>=100"
 
@@ -27,10 +26,9 @@ _EXPECTED = "n=100, n!=100, n<100, n<=100, n>100 or n>=100"
 Place = tuple[Mapping[str, str], int]
 
 
-def number_of(text: str) -> Decimal | None:
+def _number_of(text: str) -> Decimal | None:
     """A text as a number, if it is one: 1.10 and 1.1 are the same number."""
-    stripped = text.strip()
-    return Decimal(stripped) if _NUMBER.fullmatch(stripped) else None
+    return Decimal(text.strip()) if _NUMBER.fullmatch(text.strip()) else None
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Condition:
         if match is None:
             raise ConfigError(f"'{text}' is no condition: {_EXPECTED} was expected")
         name, relation, value = match.groups()
-        if relation in _ORDER and number_of(value) is None:
+        if relation in _ORDER and _number_of(value) is None:
             raise ConfigError(f"'{text}': a number was expected after '{relation}'")
         return cls(name, "=" if relation == "==" else relation, value.strip())
 
@@ -59,11 +57,26 @@ class Condition:
         """Whether it holds for a value; None: the point does not have the parameter."""
         if text is None:
             return self.relation == "!="
-        value, wanted = number_of(text), number_of(self.value)
+        value, wanted = _number_of(text), _number_of(self.value)
         if self.relation in _ORDER:
             return value is not None and _ORDER[self.relation](value, wanted)
         is_same = text == self.value or (value is not None and value == wanted)
         return is_same == (self.relation == "=")
+
+    def check(self, values: Mapping[str, Iterable[str]], batch: str) -> None:
+        """Raise an error unless it holds for one of the values of its parameter."""
+        if self.name not in values:
+            said = f"{batch} has no parameter '{self.name}', {nearest(self.name, values)}"
+            raise NameNotFoundError(f"'{self}': {said}")
+        own = list(values[self.name])
+        shown = ", ".join(own[:_MOST_VALUES])
+        shown += f" and {len(own) - _MOST_VALUES} more" if len(own) > _MOST_VALUES else ""
+        if self.relation in _ORDER and all(_number_of(value) is None for value in own):
+            said = f"'{self.relation}' compares numbers, and the values of {self.name} are {shown}"
+            raise ConfigError(f"'{self}': {said}")
+        if not any(map(self.holds, own)):
+            said = f"its values of {self.name} are {shown}"
+            raise ConfigError(f"{batch} has no point with {self}: {said}")
 
 
 @dataclass(frozen=True)
@@ -78,10 +91,9 @@ class Where:
         return cls(tuple(tuple(map(Condition.parse, texts)) for texts in alternatives))
 
     def has(self, parameters: Mapping[str, str], duplicate: int) -> bool:
-        return any(
-            all(each.holds(_value(parameters, duplicate, each.name)) for each in conditions)
-            for conditions in self.alternatives
-        )
+        values = {**parameters, "duplicate": str(duplicate)}
+        every = self.alternatives
+        return any(all(each.holds(values.get(each.name)) for each in some) for some in every)
 
     def check(self, points: Iterable[Place], batch: str) -> None:
         """Raise an error, with what was expected, unless each alternative selects a point.
@@ -92,37 +104,12 @@ class Where:
         known = list(points)
         values: dict[str, dict[str, None]] = {}
         for parameters, duplicate in known:
-            for name, value in (*parameters.items(), (_DUPLICATE, str(duplicate))):
+            for name, value in (*parameters.items(), ("duplicate", str(duplicate))):
                 values.setdefault(name, {})[value] = None
         for conditions in self.alternatives:
             for each in conditions:
-                _check(each, values, batch)
+                each.check(values, batch)
             if not any(Where((conditions,)).has(*point) for point in known):
                 said = " and ".join(map(str, conditions))
-                raise ConfigError(
-                    f"{batch} has no point with {said}, only points with some of them"
-                )
-
-
-def _value(parameters: Mapping[str, str], duplicate: int, name: str) -> str | None:
-    return str(duplicate) if name == _DUPLICATE else parameters.get(name)
-
-
-def _check(condition: Condition, values: Mapping[str, Iterable[str]], batch: str) -> None:
-    name = condition.name
-    if name not in values:
-        raise NameNotFoundError(
-            f"'{condition}': {batch} has no parameter '{name}', {nearest(name, values)}"
-        )
-    own = list(values[name])
-    shown = ", ".join(own[:_MOST_VALUES])
-    shown += f" and {len(own) - _MOST_VALUES} more" if len(own) > _MOST_VALUES else ""
-    if condition.relation in _ORDER and all(number_of(value) is None for value in own):
-        raise ConfigError(
-            f"'{condition}': '{condition.relation}' compares numbers, and the values of {name} "
-            f"are {shown}"
-        )
-    if not any(map(condition.holds, own)):
-        raise ConfigError(
-            f"{batch} has no point with {condition}: its values of {name} are {shown}"
-        )
+                only = "only points with some of them"
+                raise ConfigError(f"{batch} has no point with {said}, {only}")

@@ -4,40 +4,57 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import ConfigError, GitError
-from snakemake_kochi.files import expand_user
+from snakemake_kochi.files import expand_user, is_name
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.git import run_git
-from snakemake_kochi.paths import Root
+from snakemake_kochi.paths import Root, SentPaths
 from snakemake_kochi.project.document import (
     Document,
+    KeyPath,
+    Problems,
+    chain,
     merged,
     read_text,
     read_yaml,
     section,
 )
-from snakemake_kochi.project.machine_file import Layers, read_machines
-from snakemake_kochi.project.machines import CommonFile, common_files
-from snakemake_kochi.project.problems import KeyPath, Problems, chain
-from snakemake_kochi.project.recipes import DEFAULT_FACTS, Project, Recipe, Recording
-from snakemake_kochi.project.requests import check_time_limit, plain_request
-from snakemake_kochi.project.requirements import check_recipes, requirements
-from snakemake_kochi.project.shape import read_shape
-from snakemake_kochi.project.short_forms import write_out_recipes
+from snakemake_kochi.project.grid import plain_request
+from snakemake_kochi.project.machines import (
+    SENT_VARIABLE,
+    CommonFile,
+    Machine,
+    common_files,
+    read_machines,
+)
+from snakemake_kochi.project.recipes import (
+    DEFAULT_FACTS,
+    Project,
+    Recipe,
+    Recording,
+    check_recipes,
+    check_time_limit,
+    requirements,
+)
+from snakemake_kochi.project.shape import PROJECT, read_shape
 from snakemake_kochi.project.values import environment_name, path_problem
 
 FILE_NAME = "kochi.yaml"
-_SCHEMA = "kochi.schema.yaml"
 _OF_PROJECTS = ("dependencies", "large_files", "facts", "recorded_variables", "quiet")
-_SCRIPTS = ("before_", "", "after_", "activate_")
+_SCRIPTS = ("before_script", "script", "after_script", "activate_script")
 _SOURCES = ("git", "branch", "commit_hash", "mirror_dir")
 # Snakemake goes from rule to rule by recursion, and gives up after some 500.
 _LONGEST_CHAIN = 300
+
+
+# ---- finding
 
 
 def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Path:
@@ -59,7 +76,7 @@ def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Pa
         return start.absolute()
     if top is not None and (top / FILE_NAME).is_file():
         return top
-    found = nearest_file(start)
+    found = _nearest_file(start)
     if found is not None and (top is None or found.is_relative_to(top)):
         why, type_it = f"{found.parent} is not in a git repository", "Type"
         if top is not None:
@@ -81,7 +98,7 @@ def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Pa
     )
 
 
-def nearest_file(start: Path) -> Path | None:
+def _nearest_file(start: Path) -> Path | None:
     """The kochi.yaml in a directory or the nearest one above it, whether or not a project has
     it."""
     directory = start.resolve()
@@ -91,14 +108,13 @@ def nearest_file(start: Path) -> Path | None:
 
 def is_configured(start: Path, environment: Mapping[str, str] = os.environ) -> bool:
     """Whether a configuration exists for the project of a directory, read or not."""
-    return bool(environment.get("KOCHI_CONF")) or nearest_file(start) is not None
+    return bool(environment.get("KOCHI_CONF")) or _nearest_file(start) is not None
 
 
 def configuration_file(directory: Path, environment: Mapping[str, str] = os.environ) -> Path:
     """The kochi.yaml of a project's directory (which need not exist): $KOCHI_CONF, else the one in
     the directory, else $KOCHI_ROOT/conf.yaml if that exists."""
-    configured = _configured(environment)
-    if configured is not None:
+    if (configured := _configured(environment)) is not None:
         return configured
     own = directory / FILE_NAME
     root = Root.find(environment=environment)
@@ -123,6 +139,9 @@ def repository(start: Path) -> Path | None:
     return Path(os.fsdecode(top.removesuffix(b"\n")))
 
 
+# ---- reading
+
+
 def load_project(
     directory: Path,
     text: str | None = None,
@@ -135,39 +154,66 @@ def load_project(
     `configuration_file`, is read. By default `common` are the existing files. Raises ConfigError
     with a line per problem.
     """
-    if text is None:
-        file = file or configuration_file(directory)
+    if text is None and file is None:
+        file = configuration_file(directory)
     shown = FILE_NAME
     if file is not None:
         inside = file.is_relative_to(directory)
         shown = file.relative_to(directory).as_posix() if inside else str(file)
     if text is None and file is not None:
-        text = _read(file, shown)
         common = common_files() if common is None else common
+        try:
+            text = read_text(file, shown)
+        except FileNotFoundError:
+            hint = "To write one, type: kochi init"
+            raise ConfigError(f"there is no file {file}", hint) from None
     document = _shaped(shown, text or "")
-    below = tuple(_read_common(each) for each in common or () if each.file != str(file))
+    below = [_read_common(each) for each in common or () if each.file != str(file)]
     data, problems = document.data, document.problems
+    written = section(data, "dependencies")
     project = Project(
         directory=directory,
         file=file,
-        machines=read_machines(Layers((document, *below))),
-        dependencies=_dependencies(data.get("dependencies") or {}, problems),
+        machines=read_machines([document, *below]),
+        dependencies=_dependencies(written, problems),
         recording=Recording(DEFAULT_FACTS).and_those_of(Recording.of(data)),
         common_files=tuple(each.source_map.file for each in below),
         large_files=data.get("large_files") or None,
-        quiet=FrozenDict(data.get("quiet") or {}),
+        quiet=FrozenDict(section(data, "quiet")),
     )
     for each in (*below, document):
         each.problems.raise_all()
-    _check_requirements(project, data.get("dependencies") or {}, problems)
+    _check_requirements(project, written, problems)
     problems.raise_all()
     return project
 
 
+def sent_machine(name: str, environment: Mapping[str, str]) -> Machine | None:
+    """The machine as another computer describes it that has sent a project to it; None if none has.
+
+    For somebody who is on a machine behind a login host, and in no project: KOCHI_ROOT is there, so
+    this host belongs to the machine. It is a compute node on which somebody starts a worker, for
+    example. Raises KochiError.
+    """
+    root = Root.find(environment=environment)
+    if not is_name(name) or not root.machine(name).directory.is_dir():
+        return None
+    for place in SentPaths.all_below(root.directory):
+        root.secure(place.state)
+        own = (place.configuration, place.project / FILE_NAME)
+        file = next((each for each in own if each.is_file()), None)
+        common = common_files({**environment, SENT_VARIABLE: str(place.directory)}, [name])
+        # What is wrong in its files is told to who sends them.
+        with suppress(ConfigError, OSError):
+            text = read_text(file, str(file)) if file is not None else ""
+            if found := load_project(place.project, text, file, common).machines.get(name):
+                return replace(found, hosts=(*found.hosts, socket.gethostname()))
+    return None
+
+
 def _shaped(shown: str, text: str) -> Document:
     document = read_yaml(shown, text)
-    write_out_recipes(document)
-    return replace(document, data=read_shape(document, _SCHEMA))
+    return replace(document, data=read_shape(document, PROJECT))
 
 
 def _read_common(common: CommonFile) -> Document:
@@ -177,13 +223,6 @@ def _read_common(common: CommonFile) -> Document:
             said = "this key is for projects; the file of a site has only 'machines'"
             document.problems.add((key,), said)
     return document
-
-
-def _read(file: Path, shown: str) -> str:
-    try:
-        return read_text(file, shown)
-    except FileNotFoundError:
-        raise ConfigError(f"there is no file {file}", "To write one, type: kochi init") from None
 
 
 def _dependencies(
@@ -219,14 +258,16 @@ def _recipe(
     mirror = data.get("mirror", False)
     branch = None if mirror else data.get("branch") or None
 
-    def place(*keys: str) -> KeyPath:
-        return problems.source_map.first((*path, *keys), (*path[:2], *keys), path)
+    def place(*keys: str | int) -> KeyPath:
+        """Of the recipe, or of the dependency if that has the key."""
+        every = ((*path, *keys), (*path[:2], *keys))
+        return next((each for each in every if each in problems.source_map.lines), path)
 
     for at, level in ((path[:2], parent), (path, own)):
         check_time_limit(level, at, problems)
     request, wrong = plain_request(section(data, "resources"), data.get("timeout", ""))
     for key, said in wrong.items():
-        problems.add(place(*map(str, key)), said)
+        problems.add(place(*key), said)
     recipe = Recipe(
         dependency=dependency,
         name=own["name"],
@@ -236,7 +277,7 @@ def _recipe(
         mirror=mirror,
         mirror_dir=data.get("mirror_dir") or None,
         envs=FrozenDict(section(data, "envs")),
-        **{f"{when}script": data.get(f"{when}script", "") for when in _SCRIPTS},
+        **{key: data.get(key, "") for key in _SCRIPTS},
         depends=requirements(data, path if "depends" in own else path[:2], problems),
         on_machine=data.get("on_machine", False),
         strict=data.get("strict", True),
@@ -269,8 +310,8 @@ def _check_requirements(project: Project, data: Mapping[str, Any], problems: Pro
         levels += [((*path, "recipes", i), own) for i, own in enumerate(common["recipes"])]
         for place, level in levels:
             check_recipes(project, requirements(level, place, problems), place, problems)
-    circles = list(project.circles())
-    if not circles and (length := project.longest_chain()) > _LONGEST_CHAIN:
+    circles, length = project.circles()
+    if not circles and length > _LONGEST_CHAIN:
         said = f"{length} recipes depend on each other in a row"
         problems.add(("dependencies",), f"{said}; at most {_LONGEST_CHAIN} are possible")
     for circle in circles:

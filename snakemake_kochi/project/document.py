@@ -1,9 +1,12 @@
-"""YAML as people write it: every scalar keeps its text and every key its line; no key is lost."""
+"""YAML as people write it: every scalar keeps its text and every key its line; no key is lost.
+
+What is wrong with a file is collected with its lines and keys, and reported at once.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,24 +14,134 @@ from typing import Any
 import yaml
 
 from snakemake_kochi.errors import ConfigError, printable
-from snakemake_kochi.project.problems import KeyPath, Problems, SourceMap
 from snakemake_kochi.project.values import implied_tag, unusable_character
+
+KeyPath = tuple[str | int, ...]
 
 _PREFIX = "tag:yaml.org,2002:"
 _KINDS = {
-    f"{_PREFIX}str": "string",
-    f"{_PREFIX}value": "string",
-    f"{_PREFIX}timestamp": "string",
-    f"{_PREFIX}int": "integer",
-    f"{_PREFIX}float": "number",
-    f"{_PREFIX}bool": "boolean",
-    f"{_PREFIX}null": "null",
+    **dict.fromkeys(("str", "value", "timestamp"), "string"),
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "null": "null",
 }
 # More than a person writes, and read in seconds. Aliases of aliases grow without bound from a few
 # lines, and the parser in C crashes the process when it runs out of stack.
 MAXIMUM_NODES = 100_000
 MAXIMUM_DEPTH = 100
 _MOST_READ_AGAIN = 500_000  # characters, for a better message
+MAXIMUM_LINES = 20  # per batch: each of thousands of points may have a problem
+_MOST_LINES = 100  # per file
+_SHOWN = 10  # how many names of a chain are shown
+# What batches take from the file, by the keys that they have for it.
+ABOVE = {
+    "params": "default_params",
+    "name": "default_name",
+    "queue": "default_queue",
+    "duplicates": "default_duplicates",
+}
+
+
+# ---- problems
+
+
+@dataclass(frozen=True)
+class SourceMap:
+    """The line of each key of a file, counted from 1."""
+
+    file: str
+    lines: dict[KeyPath, int]
+
+    def at(self, path: KeyPath) -> KeyPath:
+        """Where a key of a batch is written: in the batch, or in the file for all batches."""
+        own = path[2:] if path[:1] == ("batches",) else path
+        shared = (ABOVE.get(str(own[0]), own[0]), *own[1:]) if own else path
+        return next((each for each in (path, shared) if each in self.lines), path)
+
+    def line(self, path: KeyPath) -> int | None:
+        """The line of a key, or of the nearest key around it."""
+        return self.lines.get(self.nearest(path))
+
+    def nearest(self, path: KeyPath) -> KeyPath:
+        """The key path, or the nearest one around it that is in the file."""
+        around = (path[:length] for length in range(len(path), -1, -1))
+        return next((each for each in around if each in self.lines), ())
+
+    def position(self, path: KeyPath) -> str:
+        """For a person: `fib.yaml:12: batches.small.artifacts[0].dest`."""
+        path = self.at(path)
+        line = self.line(path)
+        position = self.file if line is None else f"{self.file}:{line}"
+        if path[:2] == ("batches", "default") and ("batches",) not in self.lines:
+            path = path[2:]  # the only batch of a file is written at its top level
+        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+        return f"{position}: {printable(key.removeprefix('.'), 300)}" if key else position
+
+    def describe(self, path: KeyPath, message: str) -> str:
+        """One line for a person: the position and the message."""
+        return f"{self.position(path)}: {printable(message, 900)}"
+
+    def error(self, path: KeyPath, message: str) -> ConfigError:
+        return ConfigError(self.describe(path, message))
+
+
+class Problems:
+    """Collects the problems of a file, to report all of them at once."""
+
+    def __init__(self, source_map: SourceMap) -> None:
+        self.source_map = source_map
+        self._found: dict[str, tuple[int, int]] = {}  # message -> line, rank within its key
+        self._counts: dict[KeyPath, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def add(self, path: KeyPath, message: str) -> None:
+        text, at = self.source_map.describe(path, message), self.source_map.at(path)
+        if text not in self._found:
+            rank = self._counts[at] = self._counts.get(at, 0) + 1
+            self._found[text] = (self.source_map.line(at) or 0, rank)
+
+    def add_first(self, path: KeyPath, message: str | Callable[[], str]) -> None:
+        """Add it, unless its key has a problem already."""
+        if self.source_map.at(path) not in self._counts:
+            self.add(path, message if isinstance(message, str) else message())
+
+    def add_example(self, path: KeyPath, message: str) -> None:
+        """Add a problem that many points may have. Of a key that batches share, only the first is
+        added."""
+        is_shared = self.source_map.at(path)[:1] != ("batches",)
+        (self.add_first if is_shared else self.add)(path, message)
+
+    def lines(self, limit: int | None = None, path: KeyPath = ()) -> list[str]:
+        """A line per problem, in the order of the file.
+
+        With more than `limit` problems, every key gets its first one before any gets its second,
+        and the last line tells at `path` how many were left out.
+        """
+        shown = sorted(self._found, key=lambda text: self._found[text][1])[:limit]
+        shown.sort(key=lambda text: self._found[text][0])
+        if left_out := len(self._found) - len(shown):
+            shown.append(self.source_map.describe(path, f"... and {left_out} more"))
+        return shown
+
+    def raise_all(self, limit: int | None = _MOST_LINES, path: KeyPath = ()) -> None:
+        """Raise one ConfigError with the lines, if there are any."""
+        if self._found:
+            raise ConfigError("\n".join(self.lines(limit, path)))
+
+
+def chain(names: Sequence[object]) -> str:
+    """`a -> b -> c`; of a long chain the beginning and the end."""
+    shown = [str(name) for name in names]
+    if len(shown) > _SHOWN:
+        half = _SHOWN // 2
+        shown[half:-half] = [f"... {len(shown) - 2 * half} more ..."]
+    return " -> ".join(shown)
+
+
+# ---- data
 
 
 class Scalar(str):
@@ -68,282 +181,12 @@ class Document:
     probably not intended."""
 
     data: Any
-    source_map: SourceMap
     problems: Problems
     remarks: Problems
 
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
-
-
-class _Converter:
-    """Turns YAML nodes into data, noting lines. Keys are taken as text whatever they look like."""
-
-    def __init__(self, file: str) -> None:
-        self.lines: dict[KeyPath, int] = {}
-        self.problems = Problems(SourceMap(file, self.lines))
-        self._open: set[int] = set()
-
-    def convert(self, node: yaml.Node, path: KeyPath) -> Any:
-        self.lines.setdefault(path, _line(node))
-        if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, path)
-        if id(node) in self._open:
-            self.problems.add(
-                path, "the alias refers to a value that contains it; write the value out"
-            )
-            return Scalar("", "null")
-        self._open.add(id(node))
-        try:
-            if isinstance(node, yaml.MappingNode):
-                self._expect_tag(node, "map", path)
-                return self._mapping(node, path)
-            self._expect_tag(node, "seq", path)
-            return [self.convert(item, (*path, i)) for i, item in enumerate(node.value)]
-        finally:
-            self._open.remove(id(node))
-
-    def _expect_tag(self, node: yaml.Node, tag: str, path: KeyPath) -> None:
-        if node.tag != _PREFIX + tag:
-            self.problems.add(path, f"the YAML tag {node.tag!r} has no meaning here; remove it")
-
-    def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Scalar:
-        kind = _KINDS.get(node.tag)
-        if kind is None or (kind != "string" and node.tag != implied_tag(node.value)):
-            self.problems.add(path, f"the YAML tag {node.tag!r} does not fit here; remove it")
-            kind = "string"
-        return Scalar(self._text(node, path), kind, not node.style)
-
-    def _text(self, node: yaml.ScalarNode, path: KeyPath) -> str:
-        """A text that can be an argument, a part of a path, and written to a file."""
-        text = str(node.value)
-        if wrong := unusable_character(text):
-            self.problems.add(path, wrong)
-            text = re.sub("[\0\ud800-\udfff]", "", text)
-        return text
-
-    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
-        own: dict[str, Any] = {}
-        merged: dict[str, Any] = {}
-        first: dict[str, int] = {}
-        for key_node, value_node in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                self.problems.add((*path, "?"), "a key must be a text")
-                continue
-            key = self._text(key_node, path)
-            if key_node.tag == f"{_PREFIX}merge":
-                merged |= self._merged(value_node, path)
-                continue
-            if key in first:
-                # YAML libraries keep the last one silently.
-                self.lines[(*path, key)] = _line(key_node)
-                self.problems.add((*path, key), f"duplicate key, first in line {first[key]}")
-                continue
-            first[key] = self.lines[(*path, key)] = _line(key_node)
-            own[key] = self.convert(value_node, (*path, key))
-        return merged | own
-
-    def _merged(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
-        sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
-        merged: dict[str, Any] = {}
-        for source in reversed(sources):  # the first one wins
-            if isinstance(source, yaml.MappingNode):
-                value = self.convert(source, path)
-                merged |= value if isinstance(value, dict) else {}
-            else:
-                self.problems.add((*path, "<<"), "a mapping to merge was expected, as in <<: *name")
-        return merged
-
-
-class _Bounded:
-    """Keeps a loader of PyYAML, which composes by recursion, within the bounds of a document."""
-
-    _depth = 0
-    _nodes = 0
-
-    def descend_resolver(self, current_node: yaml.Node | None, current_index: Any) -> None:
-        self._depth += 1
-        self._nodes += 1
-        if self._depth > MAXIMUM_DEPTH:
-            raise _bound(current_node, f"nested too deeply, in more than {MAXIMUM_DEPTH} levels")
-        if self._nodes > MAXIMUM_NODES:
-            raise _bound(current_node, f"too much data, more than {MAXIMUM_NODES} keys and values")
-
-    def ascend_resolver(self) -> None:
-        self._depth -= 1
-
-
-def _bound(around: yaml.Node | None, said: str) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(None, None, said, None if around is None else around.start_mark)
-
-
-class _Loader(_Bounded, yaml.SafeLoader):
-    pass
-
-
-# Ten times faster, with less precise errors. PyYAML may have been built without it.
-FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _FastLoader(_Bounded, FASTEST):
-    pass
-
-
-def compose(file: str, text: str) -> yaml.Node | None:
-    """The nodes of a YAML document, None for an empty one. Raises ConfigError with file and line
-    when it is not YAML, or too much."""
-    if (found := yaml.reader.Reader.NON_PRINTABLE.search(text)) is not None:
-        line = text.count("\n", 0, found.start()) + 1
-        said = f"the character U+{ord(found[0]):04X} is not allowed"
-        raise _not_yaml(file, said, line)
-    try:
-        try:
-            node = yaml.compose(text, Loader=_FastLoader)
-        except yaml.MarkedYAMLError:
-            if len(text) > _MOST_READ_AGAIN:
-                raise
-            node = yaml.compose(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        said = " ".join(part for part in (error.context, error.problem) if part)
-        if (mistake := _mistake(said, error, text.splitlines())) is not None:
-            raise _not_yaml(file, mistake[1], mistake[0] + 1) from error
-        raise _not_yaml(file, said, None if mark is None else mark.line + 1) from error
-    if node is not None and (size := _expanded_size(node)) > MAXIMUM_NODES:
-        about = str(size) if size < 10**9 else "more than a billion"
-        raise ConfigError(
-            f"{file}: too much data, {about} keys and values when its aliases are expanded; "
-            f"at most {MAXIMUM_NODES} are possible"
-        )
-    return node
-
-
-def _mistake(
-    said: str, error: yaml.MarkedYAMLError, lines: Sequence[str]
-) -> tuple[int, str] | None:
-    """A common mistake behind what the parser said: its line, counted from 0, and what to type."""
-    mark, around = error.problem_mark, error.context_mark
-    if mark is None:
-        return None
-    line = lines[mark.line] if mark.line < len(lines) else ""
-    if r"'\t' that cannot start" in said:
-        return mark.line, "a tab is no indentation in YAML; use spaces"
-    if "mapping values are not allowed" in said:
-        key, _, value = line.partition(": ")
-        if ": " in value and value.strip()[:1] not in ("'", '"'):
-            quoted = "'" + value.strip().replace("'", "''") + "'"
-            return (
-                mark.line,
-                f"a text that contains ': ' must be quoted; write {key.strip()}: {quoted}",
-            )
-        above = lines[mark.line - 1] if mark.line else ""
-        if ": " in above and _spaces(above) < _spaces(line):
-            return mark.line, f"wrong indentation; {_indentations(lines, mark.line)}"
-        return mark.line, (
-            "a second ': ' belongs to one key; quote a text that contains ': ', and write a blank "
-            "after the ':' of the key above"
-        )
-    if "expected ':'" in said and around is not None:
-        what = lines[around.line].strip()
-        return around.line, (
-            f"KEY: VALUE was expected, not '{printable(what, 100)}'; indent the lines of a script "
-            "deeper than its key, and end a key with ':'"
-        )
-    if "block mapping" in said and "start>'" in said:
-        return mark.line, f"wrong indentation; {_indentations(lines, mark.line)}"
-    if "quoted scalar" in said and "end of" in said and around is not None:
-        return around.line, "a quote of this line is not closed; add it at the end of its text"
-    if "flow node" in said and "<stream end>" in said:
-        last = max(index for index, text in enumerate(lines) if "[" in text or "{" in text)
-        return last, "a bracket of this line is not closed"
-    for kind, brackets in (("flow mapping", "{}"), ("flow sequence", "[]")):
-        if kind in said and around is not None:
-            return _in_brackets(brackets, mark, around.line, line)
-    for part, advice in _ADVICE.items():
-        if part in said:
-            return mark.line, f"{said}; {advice}"
-    return None
-
-
-# What the parser says -> what to type.
-_SINGLE = "in single quotes, write '' for '"
-_ADVICE = {
-    "escape character": "write a regular expression in single quotes",
-    "cannot start any token": "quote a text that begins with this character",
-    "undefined alias": "quote a text that begins with *",
-    "<block end>, but found '<scalar>'": f"a key ends with ':'; {_SINGLE}",
-    "<block end>": "check the indentation of this line and of the one above",
-}
-
-
-def _in_brackets(brackets: str, mark: yaml.Mark, start: int, line: str) -> tuple[int, str]:
-    """What is wrong between brackets: where the next key begins before they are closed, it is in
-    the line in which they were opened."""
-    opening, closing = brackets[0], brackets[1]
-    found = line[mark.column : mark.column + 1]
-    advice = "quote a text that contains any of [ ] { } and ': '"
-    if mark.line > start and found in ("", ":", "-"):
-        said = f"the {opening} of this line is not closed before line {mark.line + 1}"
-        return start, f"{said}; add {closing}, or {advice}"
-    said = f"after the {opening} of line {start + 1}, ',' or {closing} was expected, not '{found}'"
-    return mark.line, f"{said}; {advice}; {_SINGLE}"
-
-
-def _indentations(lines: Sequence[str], number: int) -> str:
-    """By how many spaces a line may be indented: as the nearest of those around it."""
-    own = _spaces(lines[number])
-    around: dict[int, str] = {}
-    for index in range(number - 1, -1, -1):
-        text, spaces = lines[index].strip(), _spaces(lines[index])
-        if text and not text.startswith("#") and spaces < min(around, default=spaces + 1):
-            key = printable(text.partition(":")[0], 40)
-            around[spaces] = f"by {spaces} as '{key}' in line {index + 1}"
-    less, more = ([n for n in around if (n > own) == is_more] for is_more in (False, True))
-    nearest = [*([min(more)] if more else []), *([max(less)] if less else [])]
-    of = "space" if own == 1 else "spaces"
-    return f"indent it {', or '.join(around[n] for n in nearest)}, not by {own} {of}"
-
-
-def _spaces(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))
-
-
-def _expanded_size(top: yaml.Node) -> int:
-    """How many nodes there are, counting those for which an alias stands again."""
-    sizes: dict[int, int] = {}
-    left = [(top, False)]
-    while left:
-        node, is_counted = left.pop()
-        if is_counted:
-            sizes[id(node)] = 1 + sum(sizes[id(each)] for each in _parts(node))
-        elif id(node) not in sizes:
-            # Inside itself it counts nothing: that is a problem of its own.
-            sizes[id(node)] = 0
-            left.append((node, True))
-            left += [(each, False) for each in _parts(node)]
-    return sizes[id(top)]
-
-
-def _parts(node: yaml.Node) -> list[yaml.Node]:
-    if isinstance(node, yaml.MappingNode):
-        return [each for pair in node.value for each in pair]
-    return node.value if isinstance(node, yaml.SequenceNode) else []
-
-
-def read_yaml(file: str, text: str) -> Document:
-    """Read one YAML document; an empty one is an empty mapping.
-
-    Raises ConfigError with file and line when it is not YAML, or too large. Errors after which
-    reading can go on (a key given twice) are in the document's problems.
-    """
-    converter = _Converter(file)
-    node = compose(file, text)
-    data = {} if node is None else converter.convert(node, ())
-    if is_null(data):
-        data = {}
-    source_map = converter.problems.source_map
-    return Document(data, source_map, converter.problems, Problems(source_map))
+    @property
+    def source_map(self) -> SourceMap:
+        return self.problems.source_map
 
 
 def is_null(value: Any) -> bool:
@@ -355,13 +198,6 @@ def section(data: Mapping[str, Any], key: str) -> dict[str, Any]:
     """A mapping in a mapping; empty if it is missing or nothing is written after its key."""
     value = data.get(key)
     return value if isinstance(value, dict) else {}
-
-
-def names(value: Any) -> tuple[str, ...] | None:
-    """A filter by names, from one name or a list."""
-    if value is None or is_null(value):
-        return None
-    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
 
 
 def merged(*levels: Mapping[str, Any]) -> dict[str, Any]:
@@ -383,6 +219,9 @@ def merged(*levels: Mapping[str, Any]) -> dict[str, Any]:
                 is_mapping = isinstance(value, dict)
                 found[key] = merged(section(found, key), value) if is_mapping else value
     return found
+
+
+# ---- reading
 
 
 def read_text(file: Path, shown: str) -> str:
@@ -411,6 +250,235 @@ def decode_text(content: bytes, shown: str) -> str:
         ) from error
 
 
-def _not_yaml(file: str, said: str, line: int | None) -> ConfigError:
-    place = file if line is None else f"{file}:{line}"
-    return ConfigError(f"{place}: not valid YAML: {said}")
+def read_yaml(file: str, text: str) -> Document:
+    """Read one YAML document; an empty one is an empty mapping.
+
+    Raises ConfigError with file and line when it is not YAML, or too large. Errors after which
+    reading can go on (a key given twice) are in the document's problems.
+    """
+    converter = _Converter(file)
+    node = compose(file, text)
+    data = {} if node is None else converter.convert(node, ())
+    problems = converter.problems
+    return Document({} if is_null(data) else data, problems, Problems(problems.source_map))
+
+
+class _Converter:
+    """Turns YAML nodes into data, noting lines. Keys are taken as text whatever they look like."""
+
+    def __init__(self, file: str) -> None:
+        self.lines: dict[KeyPath, int] = {}
+        self.problems = Problems(SourceMap(file, self.lines))
+        self._open: set[int] = set()
+        self._count = 0
+
+    def convert(self, node: yaml.Node, path: KeyPath) -> Any:
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        self._count += 1
+        if self._count > MAXIMUM_NODES or len(self._open) > MAXIMUM_DEPTH:
+            raise ConfigError(
+                f"{self.problems.source_map.file}: too much data, when its aliases are expanded; "
+                f"at most {MAXIMUM_NODES} keys and values in {MAXIMUM_DEPTH} levels are possible"
+            )
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        if id(node) in self._open:
+            said = "the alias refers to a value that contains it; write the value out"
+            self.problems.add(path, said)
+            return Scalar("", "null")
+        kind = "map" if isinstance(node, yaml.MappingNode) else "seq"
+        if node.tag != f"{_PREFIX}{kind}":
+            said = f"the YAML tag {node.tag!r} has no meaning here; remove it"
+            self.problems.add(path, said)
+        self._open.add(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, path)
+            return [self.convert(item, (*path, i)) for i, item in enumerate(node.value)]
+        finally:
+            self._open.remove(id(node))
+
+    def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Scalar:
+        kind = _KINDS.get(node.tag.removeprefix(_PREFIX))
+        if kind is None or (kind != "string" and node.tag != implied_tag(node.value)):
+            self.problems.add(path, f"the YAML tag {node.tag!r} does not fit here; remove it")
+            kind = "string"
+        return Scalar(self._text(node, path), kind, not node.style)
+
+    def _text(self, node: yaml.ScalarNode, path: KeyPath) -> str:
+        """A text that can be an argument, a part of a path, and written to a file."""
+        text = str(node.value)
+        if wrong := unusable_character(text):
+            self.problems.add(path, wrong)
+            text = re.sub("[\0\ud800-\udfff]", "", text)
+        return text
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        own: dict[str, Any] = {}
+        inherited: dict[str, Any] = {}
+        first: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.add((*path, "?"), "a key must be a text")
+                continue
+            key, line = self._text(key_node, path), key_node.start_mark.line + 1
+            if key_node.tag == f"{_PREFIX}merge":
+                inherited |= self._inherited(value_node, path)
+            elif key in first:
+                # YAML libraries keep the last one silently.
+                self.lines[(*path, key)] = line
+                self.problems.add((*path, key), f"duplicate key, first in line {first[key]}")
+            else:
+                first[key] = self.lines[(*path, key)] = line
+                own[key] = self.convert(value_node, (*path, key))
+        return inherited | own
+
+    def _inherited(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
+        sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        found: dict[str, Any] = {}
+        for source in reversed(sources):  # the first one wins
+            if isinstance(source, yaml.MappingNode):
+                value = self.convert(source, path)
+                found |= value if isinstance(value, dict) else {}
+            else:
+                self.problems.add((*path, "<<"), "a mapping to merge was expected, as in <<: *name")
+        return found
+
+
+class _Bounded:
+    """Keeps a loader of PyYAML, which composes by recursion, within the bounds of a document."""
+
+    _depth = 0
+    _nodes = 0
+
+    def descend_resolver(self, current_node: yaml.Node | None, current_index: Any) -> None:
+        self._depth += 1
+        self._nodes += 1
+        said = None
+        if self._depth > MAXIMUM_DEPTH:
+            said = f"nested too deeply, in more than {MAXIMUM_DEPTH} levels"
+        elif self._nodes > MAXIMUM_NODES:
+            said = f"too much data, more than {MAXIMUM_NODES} keys and values"
+        if said is not None:
+            mark = None if current_node is None else current_node.start_mark
+            raise yaml.MarkedYAMLError(None, None, said, mark)
+
+    def ascend_resolver(self) -> None:
+        self._depth -= 1
+
+
+class _Loader(_Bounded, yaml.SafeLoader):
+    pass
+
+
+# Ten times faster, with less precise errors. PyYAML may have been built without it.
+FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _FastLoader(_Bounded, FASTEST):
+    pass
+
+
+def compose(file: str, text: str) -> yaml.Node | None:
+    """The nodes of a YAML document, None for an empty one. Raises ConfigError with file and line
+    when it is not YAML, or too much."""
+    if (found := yaml.reader.Reader.NON_PRINTABLE.search(text)) is not None:
+        line = text.count("\n", 0, found.start()) + 1
+        said = f"the character U+{ord(found[0]):04X} is not allowed"
+        raise ConfigError(f"{file}:{line}: not valid YAML: {said}")
+    try:
+        try:
+            return yaml.compose(text, Loader=_FastLoader)
+        except yaml.MarkedYAMLError:
+            if len(text) > _MOST_READ_AGAIN:
+                raise
+            return yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        number, said = _mistake(error, text.splitlines())
+        place = file if number is None else f"{file}:{number + 1}"
+        raise ConfigError(f"{place}: not valid YAML: {said}") from error
+
+
+def _mistake(error: yaml.MarkedYAMLError, lines: Sequence[str]) -> tuple[int | None, str]:
+    """The line of an error, counted from 0, and what to type, for the common mistakes."""
+    said = " ".join(part for part in (error.context, error.problem) if part)
+    mark, around = error.problem_mark, error.context_mark
+    if mark is None:
+        return around.line if around is not None else None, said
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    if r"'\t' that cannot start" in said:
+        return mark.line, "a tab is no indentation in YAML; use spaces"
+    if "mapping values are not allowed" in said:
+        key, _, value = line.partition(": ")
+        above = lines[mark.line - 1] if mark.line else ""
+        if ": " in value and value.strip()[:1] not in ("'", '"'):
+            quoted = "'" + value.strip().replace("'", "''") + "'"
+            said = f"a text that contains ': ' must be quoted; write {key.strip()}: {quoted}"
+        elif ": " in above and _spaces(above) < _spaces(line):
+            said = f"wrong indentation; {_indentations(lines, mark.line)}"
+        else:
+            said = (
+                "a second ': ' belongs to one key; quote a text that contains ': ', and write a "
+                "blank after the ':' of the key above"
+            )
+    elif "expected ':'" in said and around is not None:
+        what = printable(lines[around.line].strip(), 100)
+        return around.line, (
+            f"KEY: VALUE was expected, not '{what}'; indent the lines of a script deeper than its "
+            "key, and end a key with ':'"
+        )
+    elif "block mapping" in said and "start>'" in said:
+        said = f"wrong indentation; {_indentations(lines, mark.line)}"
+    elif "quoted scalar" in said and "end of" in said and around is not None:
+        return around.line, "a quote of this line is not closed; add it at the end of its text"
+    elif "flow node" in said and "<stream end>" in said:
+        last = max(index for index, text in enumerate(lines) if "[" in text or "{" in text)
+        return last, "a bracket of this line is not closed"
+    elif "flow" in said and around is not None:
+        brackets = "{}" if "flow mapping" in said else "[]"
+        return _in_brackets(brackets, mark, around.line, line)
+    else:
+        said = "; ".join([said, *[advice for part, advice in _ADVICE.items() if part in said][:1]])
+    return mark.line, said
+
+
+# What the parser says -> what to type.
+_SINGLE = "in single quotes, write '' for '"
+_ADVICE = {
+    "escape character": "write a regular expression in single quotes",
+    "cannot start any token": "quote a text that begins with this character",
+    "undefined alias": "quote a text that begins with *",
+    "<block end>, but found '<scalar>'": f"a key ends with ':'; {_SINGLE}",
+    "<block end>": "check the indentation of this line and of the one above",
+}
+
+
+def _in_brackets(brackets: str, mark: yaml.Mark, start: int, line: str) -> tuple[int, str]:
+    """What is wrong between brackets: where the next key begins before they are closed, it is in
+    the line in which they were opened."""
+    opening, closing = brackets[0], brackets[1]
+    found = line[mark.column : mark.column + 1]
+    advice = "quote a text that contains any of [ ] { } and ': '"
+    if mark.line > start and found in ("", ":", "-"):
+        said = f"the {opening} of this line is not closed before line {mark.line + 1}"
+        return start, f"{said}; add {closing}, or {advice}"
+    said = f"after the {opening} of line {start + 1}, ',' or {closing} was expected, not '{found}'"
+    return mark.line, f"{said}; {advice}; {_SINGLE}"
+
+
+def _spaces(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _indentations(lines: Sequence[str], number: int) -> str:
+    """By how many spaces a line may be indented: as the nearest of those around it."""
+    own, around = _spaces(lines[number]), dict[int, str]()
+    for index in range(number - 1, -1, -1):
+        text, spaces = lines[index].strip(), _spaces(lines[index])
+        if text and not text.startswith("#") and spaces < min(around, default=spaces + 1):
+            key = printable(text.partition(":")[0], 40)
+            around[spaces] = f"by {spaces} as '{key}' in line {index + 1}"
+    more = [n for n in around if n > own][-1:]
+    nearest = [*more, *[n for n in around if n < own][:1]]
+    of = "space" if own == 1 else "spaces"
+    return f"indent it {', or '.join(around[n] for n in nearest)}, not by {own} {of}"

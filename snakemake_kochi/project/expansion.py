@@ -1,96 +1,223 @@
-"""From the parameters of an experiment to the combinations of their values.
+"""From the parameters of a batch to its points: series, combinations, conditions.
 
-The combinations are counted before any is made: a range may have a billion values.
+The combinations are counted before any is made: a range may have a billion values. A run makes its
+own point only, and does not load this module.
+
+`range` is Python's, without its end. The other series have both ends, and `geom` and `igeom` are
+those of execo (execo_engine.sweep), which takes the number of values, too.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
+import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
-from snakemake_kochi.errors import nearest
+from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.parameters import (
-    CSV,
-    Condition,
-    Given,
-    Parameters,
-    ParameterValues,
-    Sweep,
-    flattened,
-    machines_named,
-    names_below,
-    select,
-    without_parameter,
-)
-from snakemake_kochi.project.problems import KeyPath, Problems, chain
-from snakemake_kochi.project.series import Series, column_of, make_series
-from snakemake_kochi.project.templates import (
+from snakemake_kochi.project.document import KeyPath, Problems, chain
+from snakemake_kochi.project.expressions import (
     TemplateError,
     Value,
     is_fact,
     parse_expression,
     parse_value,
 )
-from snakemake_kochi.project.values import BATCH_NAME, value_problem
+from snakemake_kochi.project.grid import (
+    MAXIMUM_DUPLICATES,
+    Artifact,
+    Batch,
+    Point,
+    PointTexts,
+    Recorded,
+    Skipped,
+    request_of,
+)
+from snakemake_kochi.project.sweeps import (
+    CSV,
+    SERIES,
+    Condition,
+    Given,
+    Parameters,
+    ParameterValues,
+    Sweep,
+    flattened,
+    names_used,
+    select,
+    without_parameter,
+)
+from snakemake_kochi.project.values import BATCH_NAME, SUBSTITUTED, value_problem
+
+if TYPE_CHECKING:
+    from snakemake_kochi.project.experiment import Experiment, Use
+
+_log = logging.getLogger(__name__)
+
+MAXIMUM_POINTS = 1_000_000
+# From here on, planning takes minutes and a gigabyte.
+_MANY_POINTS = 100_000
+_MOST_TOLD = 10**12
+# Zipped values are made at once, and so are steps of a series of which fewer values may be left.
+_MOST_AT_ONCE = 1_000_000
+# of a value that is not exact: the last digits of a power are noise, and would be in file names
+_DIGITS = 12
 
 _Part = Mapping[str, Value]
-# Zipped values are made at once.
-_MOST_ZIPPED = 1_000_000
 
 
-def dependency_order(values: Mapping[str, Iterable[Value]]) -> list[str]:
-    """The names in an order in which each comes after the names that its values use.
-
-    Raises TemplateError for a cycle, naming it. Names that are not in `values` are left out.
-    """
-    # Imported here: few processes of a run make a grid.
-    from graphlib import CycleError, TopologicalSorter
-
-    used = {
-        name: [other for value in own for other in value.names if other in values]
-        for name, own in values.items()
-    }
-    try:
-        return list(TopologicalSorter(used).static_order())
-    except CycleError as error:
-        names = chain(error.args[1][::-1])
-        raise TemplateError(
-            f"parameters refer to each other in a circle: {names}; give one of them a value"
-        ) from None
-
-
-def values_on(parameters: Parameters, machine: str) -> dict[str, tuple[Value, ...]]:
-    """The values of each parameter, and of each sub-parameter, that may count on a machine."""
-    found: dict[str, tuple[Value, ...]] = {}
-    for name, choices in parameters.items():
-        choice = select(choices, machine)
-        found[name] = found.get(name, ()) + (choice.parsed() if choice else ())
-        for each in choice.below if choice else ():
-            for inner, values in values_on(each, machine).items():
-                found[inner] = found.get(inner, ()) + values
-    return found
+# ---- series
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """One factor of a product: its number of alternatives, at most, and the values in each."""
+    """One factor of a product: its number of alternatives, at most, and what makes them."""
 
     count: int
     parts: Callable[[], Iterable[_Part]]
 
 
 _WITHOUT_VALUE = _Axis(1, lambda: [{}])  # what is wrong with it was noted
+_Series = tuple[int, Callable[[], Iterable[str]]]  # the number of values, at most, and their texts
+
+
+def make_series(kind: str, arguments: Sequence[Any]) -> _Series:
+    """A series of numbers, one of SERIES without `csv`. Raises TemplateError."""
+    for each in arguments:
+        is_number = isinstance(each, int | float) and not isinstance(each, bool)
+        if not is_number or (isinstance(each, float) and not math.isfinite(each)):
+            raise TemplateError(f"{kind}: a number was expected, not {repr(each)[:200]}")
+    if kind in ("range", "igeom"):
+        for each in arguments[:3] if kind == "range" else arguments[:2]:
+            if not isinstance(each, int):
+                said = "; for steps such as 0.5, use linspace" if kind == "range" else ""
+                raise TemplateError(f"{kind}: a whole number was expected, not {each}{said}")
+    if kind == "range":
+        found = _range(*arguments)
+    elif kind == "pow2":
+        found = _pow2(*((1, *arguments) if len(arguments) == 1 else arguments))
+    else:
+        found = _between(kind, *arguments)
+    if not found[0]:
+        given = ", ".join(map(str, arguments))
+        raise TemplateError(f"{kind}: there is no value in [{given}], which is {SERIES[kind][0]}")
+    return found
+
+
+def _range(*bounds: Any) -> _Series:
+    if bounds[2:] == (0,):
+        raise TemplateError("range: a STEP other than 0 was expected")
+    found = range(*bounds)
+    # Not len(): it fails for objects that are larger than an index.
+    count = (found[-1] - found[0]) // found.step + 1 if found else 0
+    return count, lambda: map(str, found)
+
+
+def _pow2(first: Any, last: Any) -> _Series:
+    if first <= 0:
+        raise TemplateError(f"pow2: a FIRST above 0 was expected, not {first}")
+    least = max(0, math.ceil(first) - 1).bit_length()
+    most = math.floor(last).bit_length() - 1 if last >= 1 else -1
+    return max(0, most - least + 1), lambda: (str(2**n) for n in range(least, most + 1))
+
+
+def _between(kind: str, first: Any, last: Any, number: Any) -> _Series:
+    """A number of values from the first to the last, in equal steps or by equal factors."""
+    if not isinstance(number, int) or number < 1:
+        raise TemplateError(f"{kind}: a NUMBER of values of 1 or more was expected, not {number}")
+    if kind == "linspace":
+        start = Fraction(str(first))
+        step = (Fraction(str(last)) - start) / max(1, number - 1)
+        return number, lambda: (_shortest(start + step * index) for index in range(number))
+    if first <= 0 or last <= 0:
+        raise TemplateError(f"{kind}: two numbers above 0 were expected, not {first} and {last}")
+    try:
+        ratio = float(last / first)
+    except OverflowError:
+        raise TemplateError(f"{kind}: the numbers are too large") from None
+
+    def progression() -> Iterator[Any]:
+        yield first
+        for index in range(1, number - 1):
+            yield float(f"{first * ratio ** (index / (number - 1)):.{_DIGITS}g}")
+        yield from [last] if number > 1 else []
+
+    if kind == "geom":
+        return number, lambda: map(_shortest, progression())
+    if number > _MOST_AT_ONCE:
+        raise TemplateError(
+            f"igeom: a NUMBER of at most {_MOST_AT_ONCE} was expected, not {number}"
+        )
+    # Whole numbers, each once: there may be fewer.
+    count = min(number, abs(last - first) + 1)
+    return count, lambda: map(str, dict.fromkeys(map(round, progression())))
+
+
+def _shortest(value: Fraction | float) -> str:
+    """The shortest exact form; whole numbers without a point."""
+    return str(int(value)) if value == int(value) else str(float(value))
+
+
+def column_of(file: str, text: str, column: str) -> tuple[str, ...]:
+    """The texts in a column of a CSV file, whose first row has the names of its columns.
+
+    Empty lines are ignored. Raises TemplateError, with the line, for a file that is not CSV, has no
+    such column, or has rows of different lengths.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        rows = [(reader.line_num, [field.strip() for field in row]) for row in reader if row]
+    except csv.Error as error:
+        raise TemplateError(f"{file}:{reader.line_num}: not valid CSV: {error}") from error
+    names = rows[0][1] if rows else []
+    if column not in names and rows:
+        said = nearest(column, names)
+        raise TemplateError(f"{file}:1: there is no column '{column}', {said}")
+    if names.count(column) > 1:
+        raise TemplateError(f"{file}:1: there are several columns '{column}'")
+    if len(rows) < 2:
+        raise TemplateError(f"{file}: there is no row with values below the names of the columns")
+    found = []
+    for line, row in rows[1:]:
+        if len(row) != len(names):
+            said = f"{len(names)} fields were expected as in the first line, not {len(row)}"
+            raise TemplateError(f"{file}:{line}: {said}")
+        found.append(row[names.index(column)])
+        if wrong := value_problem(found[-1]):
+            raise TemplateError(f"{file}:{line}: {wrong}")
+    return tuple(found)
+
+
+# ---- combinations
+
+
+def dependency_order(used: Mapping[str, Iterable[str]]) -> list[str]:
+    """The names in an order in which each comes after those that it uses.
+
+    Raises TemplateError for a cycle, naming it. Used names that have no entry are left out.
+    """
+    # Imported here: few processes of a run make a grid.
+    from graphlib import CycleError, TopologicalSorter
+
+    graph = {name: [other for other in own if other in used] for name, own in used.items()}
+    try:
+        return list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        names = chain(error.args[1][::-1])
+        said = f"parameters refer to each other in a circle: {names}; give one of them a value"
+        raise TemplateError(said) from None
 
 
 class Expansion:
     """The combinations of one sweep on a machine. `count` is their number, at most.
 
     Notes problems: of values that do not exist when it is made, and of values that cannot be
-    computed when it is iterated. `names`: those of all parameters, in the order of the file.
+    computed when it is iterated.
     """
 
     def __init__(
@@ -105,57 +232,47 @@ class Expansion:
         """`batch` is the value of `${batch_name}`, `sometimes` the parameters that only some of its
         points have. Raises ConfigError for a cycle."""
         self.sweep = sweep
-        self._facts = facts
-        self._problems = problems
-        self._sometimes = sometimes
+        self._facts, self._problems, self._sometimes = facts, problems, sometimes
         own = {name: choices for name, choices in defaults.items() if name not in sweep.parameters}
         parameters = {**own, **sweep.parameters}
+        entries = flattened(parameters, facts.machine)
         try:
-            self._order = dependency_order(values_on(parameters, facts.machine))
+            self._order = dependency_order(names_used(entries))
         except TemplateError as error:
             raise problems.source_map.error((), str(error)) from error
-        self.names = list(flattened(parameters))
+        self._places = {name: each[0].place for name, each in flattened(parameters).items() if each}
         self._chosen = self._chosen_of(parameters)
-        # What the numbers of series may use.
+        # What the numbers of series may use: the parameters with one value in all combinations.
         self._known = {BATCH_NAME: batch, **facts.values}
-        self._note_constants({*names_below(parameters)})
+        for name in self._order:
+            choice = self._chosen.get(name)
+            if choice is None or choice.series or choice.below:
+                continue
+            is_one = len(entries[name]) == len(choice.values) == 1
+            if is_one and all(other in self._known for other in choice.parsed[0].names):
+                self._note_constant(name, choice.parsed[0])
         self._axes = tuple(self._all_axes())
         self.count = math.prod(axis.count for axis in self._axes)
 
-    def _chosen_of(
-        self, parameters: Parameters, around: KeyPath = ()
-    ) -> dict[str, ParameterValues]:
-        """The entry of each parameter that counts on the machine. One without any is noted.
-        `around`: the key of the value to which sub-parameters belong."""
+    def _chosen_of(self, parameters: Parameters) -> dict[str, ParameterValues]:
+        """The entry of each parameter that counts on the machine. One without any is noted."""
         chosen = {}
         for name, choices in parameters.items():
             if (choice := select(choices, self._facts.machine)) is not None:
                 chosen[name] = choice
                 continue
-            others = ", ".join(sorted(machines_named({name: choices})))
+            others = ", ".join(sorted({m for each in choices for m in each.machines or ()}))
             said = f"'{name}' has no value on machine '{self._facts.machine}', only on {others}"
-            place = (*around, name) if around else self.sweep.place_of(name)
-            self._problems.add(place, f"{said}; add an entry without 'machines'")
+            self._problems.add(choices[0].place, f"{said}; add an entry without 'machines'")
         return chosen
 
-    def _note_constants(self, below: Collection[str]) -> None:
-        """Add the parameters with one value in all combinations to what is known. `below`: the
-        sub-parameters, which may replace such a value."""
-        for name in self._order:
-            choice = self._chosen.get(name)
-            if choice is None or choice.series or choice.below or len(choice.values) != 1:
-                continue
-            (value,) = choice.parsed()
-            if name in below or not all(other in self._known for other in value.names):
-                continue
-            try:
-                text = value.render(self._known)
-            except TemplateError:  # noted with the combinations
-                continue
-            if value_problem(text) is None:
-                self._known[name] = text
-
-    # ---- factors
+    def _note_constant(self, name: str, value: Value) -> None:
+        try:
+            text = value.render(self._known)
+        except TemplateError:  # noted with the combinations
+            return
+        if value_problem(text) is None:
+            self._known[name] = text
 
     def _all_axes(self) -> Iterator[_Axis]:
         """In the order of the file, zipped parameters where the first of them is."""
@@ -163,32 +280,28 @@ class Expansion:
         for name, choice in self._chosen.items():
             group = groups.get(name)
             if group is None:
-                yield self._axis(name, choice, self.sweep.place_of(name))
+                yield self._axis(name, choice)
             elif name == next(each for each in self._chosen if each in group):
                 yield self._zipped(group)
 
-    def _axis(self, name: str, choice: ParameterValues, place: KeyPath) -> _Axis:
+    def _axis(self, name: str, choice: ParameterValues) -> _Axis:
         if choice.series:
-            made = self._series(choice, place)
+            made = self._series(choice)
             if made is None:
                 return _WITHOUT_VALUE
-            return _Axis(made.count, lambda: ({name: parse_value(text)} for text in made.values()))
+            count, values = made
+            return _Axis(count, lambda: ({name: parse_value(text)} for text in values()))
+        heads = [{name: value} for value in choice.parsed]
         if not choice.below:
-            parts = [{name: value} for value in choice.parsed()]
-            return _Axis(len(parts), lambda: parts)
-        branches = []
-        count = 0
-        for text, below in zip(choice.values, choice.below, strict=True):
-            around = (*place, text)
-            chosen = self._chosen_of(below, around)
-            inner = [self._axis(each, chosen[each], (*around, each)) for each in chosen]
-            count += math.prod(axis.count for axis in inner)
-            branches.append(({name: parse_value(text)}, inner))
+            return _Axis(len(heads), lambda: heads)
+        branches = [
+            [self._axis(*each) for each in self._chosen_of(below).items()] for below in choice.below
+        ]
         return _Axis(
-            count,
+            sum(math.prod(axis.count for axis in inner) for inner in branches),
             lambda: (
                 head | _union(parts)
-                for head, inner in branches
+                for head, inner in zip(heads, branches, strict=True)
                 for parts in itertools.product(*(axis.parts() for axis in inner))
             ),
         )
@@ -197,10 +310,23 @@ class Expansion:
         place = (*self.sweep.place, "zip")
         columns: dict[str, Sequence[str]] = {}
         for name in group:
-            values = self._column_of_zip(name, place)
-            if isinstance(values, _Axis):
-                return values
-            columns[name] = values
+            choice = self._chosen.get(name)
+            if choice is None:
+                said = nearest(name, self._chosen)
+                self._problems.add(place, f"there is no parameter '{name}' here, {said}")
+                return _WITHOUT_VALUE
+            if choice.below:
+                said = "has values with their own parameters, which cannot be zipped"
+                self._problems.add(place, f"'{name}' {said}")
+                return _WITHOUT_VALUE
+            columns[name] = choice.values
+            if choice.series:
+                made = self._series(choice, repeated=True)
+                if made is None:
+                    return _WITHOUT_VALUE
+                if made[0] > _MOST_AT_ONCE:  # which is told with the number of points
+                    return _Axis(made[0], lambda: [{}])
+                columns[name] = tuple(made[1]())
         if len({len(values) for values in columns.values()}) > 1:
             told = ", ".join(f"'{name}' has {len(values)}" for name, values in columns.items())
             said = f"zipped parameters must have equally many values, but {told}"
@@ -218,65 +344,37 @@ class Expansion:
         parts = [dict(zip(columns, map(parse_value, row), strict=True)) for row in rows]
         return _Axis(len(parts), lambda: parts)
 
-    def _column_of_zip(self, name: str, place: KeyPath) -> Sequence[str] | _Axis:
-        """The values of a zipped parameter, or what stands for its group if there are none."""
-        choice = self._chosen.get(name)
-        if choice is None:
-            said = nearest(name, self._chosen)
-            self._problems.add(place, f"there is no parameter '{name}' here, {said}")
-            return _WITHOUT_VALUE
-        if choice.below:
-            said = "has values with their own parameters, which cannot be zipped"
-            self._problems.add(place, f"'{name}' {said}")
-            return _WITHOUT_VALUE
-        if not choice.series:
-            return choice.values
-        series = self._series(choice, self.sweep.place_of(name), repeated=True)
-        if series is None:
-            return _WITHOUT_VALUE
-        if series.count > _MOST_ZIPPED:  # which is told with the number of points
-            return _Axis(series.count, lambda: [{}])
-        return tuple(series.values())
-
-    def _series(
-        self, choice: ParameterValues, place: KeyPath, repeated: bool = False
-    ) -> Series | None:
-        """The values of a series, None if it is wrong; `repeated`: with those that occur several
-        times."""
+    def _series(self, choice: ParameterValues, repeated: bool = False) -> _Series | None:
+        """A series, None if it is wrong; `repeated`: with values that occur several times."""
         try:
-            if choice.series == CSV:
-                texts = self._column(*choice.values)
-                found = texts if repeated else tuple(dict.fromkeys(texts))
-                return Series(len(found), lambda: found)
-            return make_series(choice.series, [self._argument(text) for text in choice.values])
+            if choice.series != CSV:
+                return make_series(choice.series, [self._argument(text) for text in choice.values])
+            file, column = choice.values
+            if file not in self._facts.tables:
+                raise TemplateError(
+                    f"there is no file '{file}' in the project; give its path from the top of the "
+                    "project, and make sure that git does not ignore it"
+                )
+            texts = column_of(file, self._facts.tables[file], column)
+            texts = texts if repeated else tuple(dict.fromkeys(texts))
+            return len(texts), lambda: texts
         except TemplateError as error:
-            self._problems.add(place, str(error))
+            self._problems.add(choice.place, str(error))
             return None
-
-    def _column(self, file: str, column: str) -> tuple[str, ...]:
-        if file not in self._facts.tables:
-            raise TemplateError(
-                f"there is no file '{file}' in the project; give its path from the top of the "
-                "project, and make sure that git does not ignore it"
-            )
-        return column_of(file, self._facts.tables[file], column)
 
     def _argument(self, text: str) -> Any:
         expression = parse_expression(text)
         for name in expression.names:
-            if name in self._known:
-                continue
-            if is_fact(name):
+            if is_fact(name) and name not in self._known:
                 raise TemplateError(self._facts.problem(name))
-            if name in self._chosen or name in self.sweep.all_places:
+            if name not in self._known:
                 raise TemplateError(
                     f"`{expression.source}`: '{name}' has several values here, and a series has "
                     "one length; write the longest series, and leave points out by 'when'"
+                    if name in self._places
+                    else f"the value of '{name}' is not known"
                 )
-            raise TemplateError(f"the value of '{name}' is not known")
         return expression.result(self._known)
-
-    # ---- combinations
 
     def __iter__(self) -> Iterator[tuple[FrozenDict[str, str], str]]:
         """Each combination, resolved, and why it is skipped, or nothing. The last parameter varies
@@ -292,28 +390,27 @@ class Expansion:
             for name in order:
                 if name in templates:
                     text = self._resolved(name, templates[name], values, templates)
-                    values |= {} if text is None else {name: text}
+                    if text is not None:
+                        values[name] = text
             if not self._is_excluded(values):
-                resolved = FrozenDict((name, values[name]) for name in self.names if name in values)
-                yield resolved, self._skipped(values)
+                named = ((name, values[name]) for name in self._places if name in values)
+                yield FrozenDict(named), self._skipped(values)
 
     def _resolved(
         self, name: str, template: Value, values: Mapping[str, str], templates: _Part
     ) -> str | None:
-        place = self.sweep.place_of(name)
         try:
             text = template.render(values)
             wrong = value_problem(text)
         except KeyError as error:
             # Otherwise the parameter has no value, which was noted.
-            self._note_missing(place, error.args[0], values, {*templates})
+            self._note_missing(self._places[name], error.args[0], values, {*templates})
             return None
         except TemplateError as error:
             wrong = str(error)
         if wrong:
-            self._problems.add_example(place, wrong)
-            return None
-        return text
+            self._problems.add_example(self._places[name], wrong)
+        return None if wrong else text
 
     def _note_missing(
         self, place: KeyPath, name: str, values: Mapping[str, str], own: Collection[str] = ()
@@ -335,8 +432,7 @@ class Expansion:
                 ):
                     return True
             except KeyError as error:
-                if is_fact(error.args[0]):
-                    self._problems.add_example(place, self._facts.problem(error.args[0]))
+                self._note_missing(place, error.args[0], {}, self._sometimes)
             except TemplateError as error:
                 self._problems.add_example(place, str(error))
         return False
@@ -379,3 +475,140 @@ class Expansion:
 
 def _union(parts: Iterable[_Part]) -> dict[str, Value]:
     return {name: value for part in parts for name, value in part.items()}
+
+
+# ---- points
+
+
+def make_points(
+    batch: Batch,
+    expansions: Sequence[Expansion],
+    needed: Iterable[Use],
+    facts: Given,
+    problems: Problems,
+) -> tuple[tuple[Point, ...], tuple[Skipped, ...]]:
+    """The points of a batch, duplicates innermost, and the combinations that it skips.
+
+    `expansions`: those of its sweeps; `needed`: the texts that must have a value at each point. If
+    a problem is noted, the points are for further checks only: what has no value is missing or
+    empty in them.
+    """
+    if _are_too_many(batch, expansions, problems):
+        return (), ()
+    texts = PointTexts.parse(batch.job_name, batch.queue, batch.artifacts)
+    phases = {"run": batch.run, "build": batch.build}
+    # Other names have a value everywhere.
+    uncertain = [(u.path, n) for u in needed for n in u.names if n in batch.sometimes or is_fact(n)]
+    points, skipped = [], []
+    for index, parameters, reason in _combinations(expansions, problems):
+        if reason:
+            skipped.append(Skipped(parameters, reason))
+            continue
+        values = {**facts.values, **parameters}
+        for path, name in uncertain:
+            if name not in values and name not in SUBSTITUTED:
+                own = without_parameter(name, parameters, batch.parameters)
+                problems.add_example(path, facts.problem(name) if is_fact(name) else own)
+        requests = {key: request_of(phase.requested, values) for key, phase in phases.items()}
+        for key, (_, wrong) in requests.items():
+            for at, said in wrong.items():
+                problems.add_example((*batch.path, key, *at), said)
+        for duplicate in range(batch.duplicates):
+            point = texts.point(parameters, batch.name, duplicate, index, batch.sometimes)
+            for key, said in point.problems.items():
+                problems.add_example((*batch.path, key), said)
+            points.append(replace(point, request=requests["run"][0]))
+    if not (points or skipped or problems):
+        excluding = next(sweep for sweep in batch.sweeps if sweep.exclude)
+        said = "nothing is left of the grid; remove an entry"
+        problems.add((*excluding.place, "exclude"), said)
+    return tuple(points), tuple(skipped)
+
+
+def _are_too_many(batch: Batch, expansions: Iterable[Expansion], problems: Problems) -> bool:
+    if batch.duplicates > MAXIMUM_DUPLICATES:
+        told = f"{batch.duplicates} duplicates; at most {MAXIMUM_DUPLICATES} are possible"
+        problems.add((*batch.path, "duplicates"), told)
+        return True
+    count = batch.duplicates * sum(each.count for each in expansions)
+    if count > MAXIMUM_POINTS:
+        told = str(count) if count <= _MOST_TOLD else f"more than {_MOST_TOLD}"
+        said = f"{told} points; at most {MAXIMUM_POINTS} are possible"
+        problems.add(batch.path, f"{said}; give the parameters fewer values")
+        return True
+    if count >= _MANY_POINTS:
+        _log.warning("batch %s has %d points; planning them takes minutes", batch.name, count)
+    return False
+
+
+def _combinations(
+    expansions: Sequence[Expansion], problems: Problems
+) -> Iterator[tuple[int, FrozenDict[str, str], str]]:
+    """The index of the sweep of each combination, its parameters, and why it is skipped.
+
+    A point that one sweep skips and another one has is not skipped.
+    """
+    owners: dict[FrozenDict[str, str], int] = {}
+    skipped: dict[FrozenDict[str, str], tuple[int, str]] = {}
+    for index, expansion in enumerate(expansions):
+        for parameters, reason in expansion:
+            if reason:
+                skipped.setdefault(parameters, (index, reason))
+            elif (first := owners.get(parameters)) is None:
+                owners[parameters] = index
+                yield index, parameters, ""
+            elif first != index or not problems:
+                shown = ", ".join(f"{name}={value}" for name, value in parameters.items())
+                said = f"is in {expansions[first].sweep.called}, too; leave it out of one"
+                if first == index:
+                    said = "is there twice: two values are the same when they are computed"
+                problems.add_example(expansion.sweep.place, f"the point ({shown}) {said}")
+    for parameters, (index, reason) in skipped.items():
+        if parameters not in owners:
+            yield index, parameters, reason
+
+
+# ---- what was recorded: a rerun on another machine has the values of the machine of the record
+
+
+def only_recorded(
+    experiment: Experiment, recorded: Mapping[str, Sequence[Recorded]], below: str
+) -> Experiment:
+    """The experiment with these batches and points only, with all artifacts in the directory
+    `below`.
+
+    Raises NameNotFoundError for a batch that the experiment does not have.
+    """
+    batches = {}
+    for name, points in recorded.items():
+        batch = experiment.batch(name)
+        artifacts = tuple(Artifact(a.type, f"{below}/{a.dest}", a.src) for a in batch.artifacts)
+        batches[name] = replace(batch, artifacts=artifacts, recorded=tuple(points), below=below)
+    return replace(experiment, batches=FrozenDict(batches), remarks=())
+
+
+def recorded_points(file: str, batch: Batch, names: Sequence[str], facts: Given) -> Iterator[Point]:
+    """The points of a batch that were recorded.
+
+    `names`: the parameters of the batch in the experiment `file`. Raises ConfigError for
+    a point with others, or with values that no such point has.
+    """
+    texts = PointTexts.parse(batch.job_name, batch.queue, batch.artifacts)
+    for each in batch.recorded or ():
+        where = f"{file}: batch '{batch.name}', record {each.identity}"
+        differing = sorted(({*each.parameters} ^ {*names}) - batch.sometimes)
+        if differing:
+            raise ConfigError(
+                f"{where}: it does not have the parameters of the batch, but differs in "
+                f"{', '.join(differing)}",
+                "Was the record edited? A record describes the code that it names.",
+            )
+        # In the order of the file, as in the grid.
+        parameters = FrozenDict((n, each.parameters[n]) for n in names if n in each.parameters)
+        point = texts.point(parameters, batch.name, each.duplicate)
+        request, wrong = request_of(batch.run.requested, {**facts.values, **parameters})
+        problems = list(point.problems.values())
+        problems += [f"run.{'.'.join(map(str, key))}: {said}" for key, said in wrong.items()]
+        if problems:
+            raise ConfigError(f"{where}: {problems[0]}")
+        yield replace(point, request=request, rerun_of=each.identity)

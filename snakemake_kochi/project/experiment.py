@@ -3,40 +3,101 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
-from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.destinations import Destinations
-from snakemake_kochi.project.expansion import Expansion, values_on
+from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Problems, SourceMap
+from snakemake_kochi.project.expansion import Expansion, make_points, recorded_points
+from snakemake_kochi.project.expressions import Template, is_fact, parse_value
 from snakemake_kochi.project.grid import (
     Batch,
     Grid,
     Phase,
     Point,
-    Step,
+    Request,
+    Settings,
+    Skipped,
+    request_of,
     varying_parameters,
 )
-from snakemake_kochi.project.parameters import (
-    Given,
-    ParameterValues,
-    Skipped,
-    Sweep,
+from snakemake_kochi.project.plots import note_plot_problems
+from snakemake_kochi.project.recipes import NOTHING_MORE, Recording, Requirement, names_in, override
+from snakemake_kochi.project.sweeps import Given, Parameters, ParameterValues, Sweep, names_used
+from snakemake_kochi.project.values import (
+    BATCH_NAME,
+    CODE,
+    SUBSTITUTED,
+    name_problem,
+    value_problem,
 )
-from snakemake_kochi.project.plots import Metric, Plot, Quantity, note_plot_problems
-from snakemake_kochi.project.points import make_points, recorded_points
-from snakemake_kochi.project.problems import MAXIMUM_LINES, Problems, SourceMap
-from snakemake_kochi.project.recipes import NOTHING_MORE, Recording, Requirement, override
-from snakemake_kochi.project.requests import Request, request_of, request_texts
-from snakemake_kochi.project.requirements import names_in
-from snakemake_kochi.project.templates import Template, Value, is_fact, parse_value
-from snakemake_kochi.project.values import CODE, SUBSTITUTED, name_problem, value_problem
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """A benchmark: how to build and run it and with which parameters.
+class Use:
+    """Names of parameters that a text of a section of an experiment uses, at its key.
+
+    `also` are other names that it may use, and so are facts of the machine if it `has_facts`. If it
+    is `telling`, runs differ by these parameters: a destination and the name of a job have some,
+    too, but change no result. Each point `needs` a value for them, or does without.
+    """
+
+    path: KeyPath
+    names: tuple[str, ...]
+    also: Collection[str] = ()
+    has_facts: bool = False
+    telling: bool = True
+    needs: bool = False
+
+
+def uses_of(experiment: Experiment, batch: Batch | None) -> Iterator[Use]:
+    """What the texts of a batch use, or those outside of the batches; except values of
+    parameters."""
+    owner: Settings = batch or experiment
+    path = owner.path
+
+    def text(key: KeyPath, written: str | None, telling: bool = True, needs: bool = True) -> Use:
+        names = Template.parse(written or "").names
+        return Use((*path, *key), names, SUBSTITUTED, telling=telling, needs=needs)
+
+    yield text(("name",), owner.job_name, telling=False)
+    yield text(("queue",), owner.queue)
+    for index, artifact in enumerate(owner.artifacts):
+        key: KeyPath = ("artifacts", index)
+        yield text((*key, "dest"), artifact.dest, telling=False, needs=False)
+        yield text((*key, "src"), artifact.src)
+    for name, phase in (("build", owner.build), ("run", owner.run)):
+        yield Use((*path, name, "depend_params"), phase.depend_params)
+        for at, value in phase.requested.items():
+            own = (*path, name, *at)
+            yield Use(own, value.names, (BATCH_NAME,), has_facts=True, needs=True)
+        yield Use((*path, name, "launcher"), parse_value(phase.launcher).names)
+    if owner.prepare is not None:
+        yield Use((*path, "prepare", "depend_params"), owner.prepare.depend_params)
+    replaced = {each.dependency for each in owner.requirements if each.machines is None}
+    for index, each in enumerate(experiment.requirements if batch else ()):
+        if each.dependency not in replaced:
+            yield Use(("depends", index), names_in([each]))
+    for index, each in enumerate(owner.requirements):
+        yield Use((*path, "depends", index), names_in([each]))
+    if owner.has_code:
+        yield Use((*path, CODE), (CODE,))
+    for sweep in owner.sweeps:
+        for place, entry in sweep.exclude:
+            for name, texts in entry.items():
+                used = (used for written in texts for used in parse_value(written).names)
+                names = (name, *used)
+                yield Use((*place, name), names, (BATCH_NAME,), has_facts=True, telling=False)
+        for condition in sweep.conditions:
+            names = (*condition.expression.names, *parse_value(condition.reason).names)
+            yield Use(condition.place, names, (BATCH_NAME,), has_facts=True, telling=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Settings):
+    """A benchmark: how to build and run it and with which parameters; what the file says outside of
+    its batches is for all of them.
 
     `file` is its path relative to the project, `name` the file's stem as an identifier. `sources`
     are globs of its code, None for the default. Default parameters are unresolved; of their values,
@@ -46,23 +107,13 @@ class Experiment:
 
     name: str
     file: str
-    default_parameters: Mapping[str, tuple[ParameterValues, ...]]
-    default_name: str
-    default_queue: str | None
-    default_duplicates: int
-    build: Phase
-    run: Phase
+    default_parameters: Parameters
     batches: Mapping[str, Batch]
     sources: tuple[str, ...] | None
-    metrics: Mapping[str, Metric]
-    requirements: tuple[Requirement, ...]
     source_map: SourceMap = field(repr=False, compare=False)
     remarks: tuple[str, ...] = field(default=(), compare=False)
     recording: Recording = NOTHING_MORE
     given: Given | None = field(default=None, repr=False)
-    quantities: Mapping[str, Quantity] = FrozenDict()
-    plots: tuple[Plot, ...] = ()
-    prepare: Step | None = None
 
     def parameters_of(self, batch: Batch) -> tuple[str, ...]:
         """The names of all parameters of a batch's points."""
@@ -89,24 +140,16 @@ class Experiment:
         destinations = Destinations()
         points, skipped = self.points(batch, machine, destinations, problems)
         destinations.finish()
-        problems.raise_all(MAXIMUM_LINES, ("batches", batch.name))
+        problems.raise_all(MAXIMUM_LINES, batch.path)
+        own = {each.name: getattr(batch, each.name) for each in fields(batch)}
+        own["requirements"] = self.requirements_on(machine, batch.requirements)
         return Grid(
+            **own,
             experiment=self.name,
-            batch=batch.name,
             machine=machine,
             points=points,
-            artifacts=batch.artifacts,
-            requirements=override((*self.requirements, *batch.requirements), machine),
-            build=batch.build,
-            run=batch.run,
-            varying=varying_parameters(points),
-            metrics=batch.metrics,
-            quantities=batch.quantities,
-            plots=batch.plots,
-            below=batch.below,
             skipped=skipped,
-            prepare=batch.prepare,
-            has_code=batch.has_code,
+            varying=varying_parameters(points),
         )
 
     def points(
@@ -114,16 +157,16 @@ class Experiment:
     ) -> tuple[tuple[Point, ...], tuple[Skipped, ...]]:
         """The points of a batch on a machine, and the combinations that it skips; notes their
         problems and their files. They are incomplete if something is wrong."""
-        skipped: tuple[Skipped, ...] = ()
+        facts, skipped = self.facts_of(machine), tuple[Skipped, ...]()
         if batch.recorded is None:
-            facts = self.facts_of(machine)
             every = (self.default_parameters, facts, problems, batch.name, batch.sometimes)
             expansions = [Expansion(each, *every) for each in batch.sweeps]
-            points, skipped = make_points(batch, expansions, facts, problems)
+            needed = [each for each in uses_of(self, batch) if each.needs]
+            points, skipped = make_points(batch, expansions, needed, facts, problems)
             note_plot_problems(batch.plots, points, problems)
         else:
             names = self.parameters_of(batch)
-            points = tuple(recorded_points(self.file, batch, names, self.facts_of(machine)))
+            points = tuple(recorded_points(self.file, batch, names, facts))
         destinations.add(self, batch, points, problems)
         return points, skipped
 
@@ -140,23 +183,25 @@ class Experiment:
         when a used parameter has no value, or when a value is impossible.
         """
         for name, text in overrides.items():
-            wrong = name_problem(name) or value_problem(text)
-            if wrong:
+            if wrong := name_problem(name) or value_problem(text):
                 raise ConfigError(f"parameter '{name}': {wrong}")
         problems, facts = Problems(self.source_map), self.facts_of(machine)
         given = {name: (ParameterValues((t,), literal=True),) for name, t in overrides.items()}
-        # in the order of the file
-        parameters = {**self.default_parameters, **given}
-        sweep = Sweep(parameters, (), {name: ("default_params", name) for name in parameters})
+        parameters = {**self.default_parameters, **given}  # in the order of the file
+        sweep = Sweep(parameters, ())
         expansion = Expansion(sweep, {}, facts, problems)
         problems.raise_all()
-        self._check_complete(values_on(parameters, machine))
+        for name in (*self._used(None), *_all(names_used(parameters))):
+            if name not in parameters and name not in SUBSTITUTED and not is_fact(name):
+                raise ConfigError(
+                    f"{self.file}: the parameter '{name}' has no value outside of the batches",
+                    f"Give it one: {name}=VALUE, or add it to default_params.",
+                )
         if not (self.run.script.strip() or self.build.script.strip()):
             raise self.source_map.error(("run",), "a key 'script' was expected")
-        batch = Batch(
-            *("", self.default_name, self.default_queue, 1, {}, (), (), Phase((), ""), self.run, {})
-        )
-        points, _ = make_points(batch, [expansion], facts, problems)
+        batch = Batch(name="", job_name=self.job_name, queue=self.queue, run=self.run)
+        needed = [each for each in uses_of(self, None) if each.needs]
+        points, _ = make_points(batch, [expansion], needed, facts, problems)
         problems.raise_all()
         return points[0]
 
@@ -166,13 +211,12 @@ class Experiment:
         `batch`: the batch that has a build of its own, else "": batches that only request something
         else for it share one build, which gets the most of each.
         """
-        phases = [each.build for each in self.batches.values()]
-        shared = [each for each in phases if each.determining == self.build.determining]
-        phases = [self.batch(batch).build] if batch else shared or [self.build]
-        values = (
-            {**self.facts_of(self.given.machine).values, **parameters} if self.given else parameters
-        )
-        found = [request_of(phase, values)[0] for phase in dict.fromkeys(phases)]
+        every = [each.build for each in self.batches.values()]
+        shared = [each for each in every if each.determining == self.build.determining]
+        phases: list[Phase] = [self.batch(batch).build] if batch else shared or [self.build]
+        facts = self.facts_of(self.given.machine).values if self.given else {}
+        values = {**facts, **parameters}
+        found = [request_of(phase.requested, values)[0] for phase in dict.fromkeys(phases)]
         return functools.reduce(Request.or_more, found)
 
     def requirements_on(
@@ -185,7 +229,8 @@ class Experiment:
     def without_effect(self, overrides: Iterable[str]) -> Iterator[str]:
         """A message about each of the names that `point` accepts although nothing in the file,
         except its batches, uses it."""
-        known = dict.fromkeys((*self.default_parameters, *self._used(None)))
+        defaults = self.default_parameters
+        known = dict.fromkeys((*defaults, *self._used(None), *_all(names_used(defaults))))
         for name in overrides:
             if name not in known:
                 said = f"{self.file}: nothing uses the parameter '{name}', {nearest(name, known)}"
@@ -194,68 +239,28 @@ class Experiment:
     def unused(self, batch: Batch | None) -> dict[str, str]:
         """A message about each of a batch's own parameters, or of the defaults, that nothing
         uses."""
-        if batch is None:
-            own = self.default_parameters
-            used = {name for each in (None, *self.batches.values()) for name in self._used(each)}
-        else:
-            own, used = batch.parameters, set(self._used(batch))
-        others = {name for name in used if name not in SUBSTITUTED}
+        own = batch.parameters if batch else self.default_parameters
+        owners = [batch] if batch else [None, *self.batches.values()]
+        used = {name for owner in owners for name in self._used(owner)}
+        levels = [self.default_parameters, *(owner.parameters for owner in owners if owner)]
+        used |= {name for level in levels for name in _all(names_used(level))}
         told = {}
         for name in own:
             if name not in used:
-                said = nearest(name, others)
+                said = nearest(name, used - {*SUBSTITUTED})
                 if not said.startswith("did you mean"):
                     said = "name it in the depend_params of run or build, or remove it"
                 told[name] = f"nothing uses the parameter '{name}'; {said}"
         return told
 
     def _used(self, batch: Batch | None) -> Iterator[str]:
-        """The parameters that scripts, texts and values use: those of a batch, or those outside of
-        the batches."""
-        yield from self._named(batch)
-        parameters = {**self.default_parameters, **(batch.parameters if batch else {})}
-        for choices in parameters.values():
-            for choice in choices:
-                yield from (name for value in choice.parsed() for name in value.names)
+        """The parameters that scripts and texts use: those of a batch, or those outside of the
+        batches."""
+        for use in uses_of(self, batch):
+            # To leave out values of a parameter is no use of it.
+            excluded = use.path[-1] if "exclude" in use.path else None
+            yield from (name for name in use.names if name != excluded)
 
-    def _named(self, batch: Batch | None) -> Iterator[str]:
-        """The parameters among these that no value uses for another one."""
-        yield from self.told(batch)
-        texts = [batch.job_name if batch else self.default_name]
-        texts += [artifact.dest for artifact in batch.artifacts] if batch else []
-        for text in texts:
-            yield from Template.parse(text).names
-        for sweep in batch.sweeps if batch else ():
-            for condition in sweep.conditions:
-                yield from condition.expression.names
-                yield from parse_value(condition.reason).names
-            for _, entry in sweep.exclude:
-                values = (parse_value(text) for own in entry.values() for text in own)
-                yield from (name for value in values for name in value.names)
 
-    def told(self, batch: Batch | None) -> Iterator[str]:
-        """The parameters by which runs of a batch differ, or those outside of the batches, as the
-        file says itself. A destination and the name of a job have some, too, but change no
-        result."""
-        owner = batch or self
-        for phase in (owner.build, owner.run):
-            yield from phase.depend_params
-            for requested in (*request_texts(phase).values(), phase.launcher):
-                yield from parse_value(requested).names
-        yield from owner.prepare.depend_params if owner.prepare else ()
-        yield from names_in((*self.requirements, *(batch.requirements if batch else ())))
-        texts = [batch.queue if batch else self.default_queue]
-        texts += [artifact.src for artifact in batch.artifacts] if batch else []
-        for text in texts:
-            yield from Template.parse(text or "").names
-        if batch and batch.has_code:
-            yield CODE
-
-    def _check_complete(self, parameters: Mapping[str, Iterable[Value]]) -> None:
-        referred = (name for values in parameters.values() for v in values for name in v.names)
-        for name in (*self._named(None), *referred):
-            if name not in parameters and name not in SUBSTITUTED and not is_fact(name):
-                raise ConfigError(
-                    f"{self.file}: the parameter '{name}' has no value outside of the batches",
-                    f"Give it one: {name}=VALUE, or add it to default_params.",
-                )
+def _all(used: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    return (name for names in used.values() for name in names)

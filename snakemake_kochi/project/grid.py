@@ -1,4 +1,4 @@
-"""Batches, their grids and points: combinations of parameters, resolved.
+"""Batches, their grids and points: combinations of parameters, resolved, and what they request.
 
 Every run of a batch loads this module to make its own point, so it imports neither YAML nor
 recipes.
@@ -6,32 +6,160 @@ recipes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.files import is_name
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.requests import NO_REQUEST, Request
-from snakemake_kochi.project.templates import Template
+from snakemake_kochi.project.expressions import (
+    Literal,
+    Template,
+    TemplateError,
+    Value,
+    parse_value,
+)
 from snakemake_kochi.project.values import (
     ABSENT,
-    SUBSTITUTED,
     encode_component,
     has_control_character,
     parameter_variables,
 )
 
 if TYPE_CHECKING:
-    from snakemake_kochi.project.parameters import ParameterValues, Skipped, Sweep
+    from snakemake_kochi.project.document import KeyPath
     from snakemake_kochi.project.plots import Metric, Plot, Quantity
-    from snakemake_kochi.project.problems import KeyPath
     from snakemake_kochi.project.recipes import Requirement
-
+    from snakemake_kochi.project.sweeps import ParameterValues, Sweep
 
 # No benchmark repeats a point so often; the limit finds an extra zero before any point is made.
 MAXIMUM_DUPLICATES = 10_000
 ROUNDS = "rounds"  # of the orders of runs, the default
+_WHOLE = re.compile(r"0*[0-9]{1,9}", re.ASCII)
+# The resources that say how many cores a run has on a node.
+TASKS_AND_CORES = ("tasks", "tasks_per_node", "cpus_per_task")
+_SECONDS_AROUND = 60  # for the copy of the build and the artifacts, beside the script
+
+
+# ---- requests
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a phase of a point requests.
+
+    `cores`: None if not given. `resources`: numbers and texts by the names that rules have for
+    them (`schedulers/names.py`). `timeout`: the seconds after which the script is ended.
+    """
+
+    cores: int | None = None
+    resources: Mapping[str, int | str] = FrozenDict()
+    timeout: float | None = None
+
+    @property
+    def threads(self) -> int | None:
+        """The cores of a run on its first node, if it says how many."""
+        cpus, tasks = self._number("cpus_per_task"), self._number("tasks_per_node")
+        if tasks is None and (in_all := self._number("tasks")) is not None:
+            tasks = -(-in_all // (self._number("nodes") or 1))
+        if self.cores is None and cpus is None and tasks is None:
+            return None
+        return max(self.cores or 1, cpus or 1) * (tasks or 1)
+
+    def _number(self, name: str) -> int | None:
+        value = self.resources.get(name)
+        return value if isinstance(value, int) else None
+
+    @cached_property
+    def of_rule(self) -> dict[str, int | str]:
+        """The resources as a rule has them. With a timeout they have a `runtime`, in minutes: that
+        of the script and a minute for what happens before and after it."""
+        found = dict(self.resources)
+        if "tasks" in found or "tasks_per_node" in found:
+            # Else the threads of the rule, which are those of all tasks, would be those of each.
+            found["cpus_per_task"] = max(self.cores or 1, self._number("cpus_per_task") or 1)
+        if self.timeout is not None:
+            found["runtime"] = -int(-(self.timeout + _SECONDS_AROUND) // 60)
+        return found
+
+    def or_more(self, other: Request) -> Request:
+        """The request of work that serves two: the larger of two numbers, the first of two texts,
+        and the longer time; no limit, if one of them has none."""
+        if self == other:
+            return self
+        resources = {**other.resources, **self.resources}
+        for name, value in other.resources.items():
+            own = resources[name]
+            if isinstance(own, int) and isinstance(value, int):
+                resources[name] = max(own, value)
+        resources.pop("runtime", None)
+        timeouts = [each.timeout for each in (self, other) if each.timeout is not None]
+        runtimes = [each.of_rule.get("runtime") for each in (self, other)]
+        if len(timeouts) < 2 and None not in runtimes:
+            resources["runtime"] = max(each for each in runtimes if isinstance(each, int))
+        return Request(None, FrozenDict(resources), max(timeouts) if len(timeouts) == 2 else None)
+
+
+NO_REQUEST = Request()
+
+
+def request_of(
+    texts: Mapping[KeyPath, Value], values: Mapping[str, str]
+) -> tuple[Request, dict[KeyPath, str]]:
+    """What is requested by values at the keys of a section; and for each that is wrong, what is.
+
+    What is wrong, or needs a name without a value, is left out of the request.
+    """
+    if not texts:
+        return NO_REQUEST, {}
+    found: dict[str, Any] = {}
+    resources: dict[str, int | str] = {}
+    wrong: dict[KeyPath, str] = {}
+    for key, value in texts.items():
+        try:
+            text = value.render(values)
+            (resources if len(key) > 1 else found)[str(key[-1])] = _read(str(key[-1]), text)
+        except KeyError:
+            continue
+        except TemplateError as error:
+            wrong[key] = str(error)
+        except ValueError as error:
+            given = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(value.names))
+            wrong[key] = f"{error}, not {text!r}{f' with {given}' if given else ''}"
+    return Request(resources=FrozenDict(resources), **found), wrong
+
+
+def plain_request(resources: Mapping[str, str], timeout: str) -> tuple[Request, dict[KeyPath, str]]:
+    """The request of texts in which nothing is substituted, as `request_of` has it."""
+    found: dict[KeyPath, Value] = {("resources", n): Literal(t) for n, t in resources.items()}
+    return request_of(found | ({("timeout",): Literal(timeout)} if timeout else {}), {})
+
+
+def _read(name: str, text: str) -> Any:
+    """The value of a text. Raises ValueError, which says what was expected."""
+    # Imported here: few runs request anything.
+    from snakemake_kochi.quantities import seconds_of
+    from snakemake_kochi.schedulers.names import NUMBERS
+
+    if name == "timeout":
+        if (bare := text.strip()).replace(".", "", 1).isdigit():
+            raise ValueError(f"a time with its unit, like {bare}s or {bare}m, was expected")
+        return seconds_of(text)
+    if name not in (*NUMBERS, "cores"):
+        return text
+    least = 1 if name == "cores" else NUMBERS[name]
+    if _WHOLE.fullmatch(text) and int(text) >= least:
+        return int(text)
+    of_what = {"cores": " of cores", "runtime": " of minutes"}.get(name, "")
+    said = f"a whole number{of_what}, {least} or more, was expected"
+    if name == "runtime" and re.fullmatch(r"\s*[0-9.]+\s*[a-z]+\s*", text):
+        said += " (a time like 90s goes under the key 'timeout')"
+    raise ValueError(said)
+
+
+# ---- scripts
 
 
 @dataclass(frozen=True)
@@ -61,8 +189,8 @@ class Phase:
     `resources` are unresolved values, empty if not given; see `Request` and `launchers.py`.
     `spread`: one of SPREADS, or empty."""
 
-    depend_params: tuple[str, ...]
-    script: str
+    depend_params: tuple[str, ...] = ()
+    script: str = ""
     strict: bool = True
     exclusive: bool = True
     cores: str = ""
@@ -82,6 +210,13 @@ class Phase:
         """Its isolation among what determines a result, as JSON; empty without one."""
         return {} if self.isolation is None else {"isolation": asdict(self.isolation)}
 
+    @cached_property
+    def requested(self) -> dict[KeyPath, Value]:
+        """The values of its request, by their keys in `build` or `run`. Raises TemplateError."""
+        texts: dict[KeyPath, str] = {("cores",): self.cores, ("timeout",): self.timeout}
+        found = {key: parse_value(text) for key, text in texts.items() if text}
+        return found | {("resources", name): parse_value(t) for name, t in self.resources.items()}
+
     def environment(self, parameters: Mapping[str, str]) -> dict[str, str]:
         """KOCHI_PARAM_<NAME> for the parameters on which the phase depends."""
         return parameter_variables(self.depend_params, parameters)
@@ -99,34 +234,12 @@ class Step:
     strict: bool = True
     sources: tuple[str, ...] | None = None
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Step:
-        """From `asdict` of one that went through JSON."""
-        depend, sources = data["depend_params"], data["sources"]
-        return cls(
-            **{
-                **data,
-                "depend_params": tuple(depend),
-                "sources": None if sources is None else tuple(sources),
-            }
-        )
-
     def environment(self, parameters: Mapping[str, str]) -> dict[str, str]:
         """KOCHI_PARAM_<NAME> for the parameters that the script sees."""
         return parameter_variables(self.depend_params, parameters)
 
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Step | None:
-        """The section `prepare` of a batch or a file. A script without text is none."""
-        if not data.get("script", "").strip():
-            return None
-        sources = data.get("sources")
-        return cls(
-            depend_params=tuple(dict.fromkeys(data.get("depend_params", ()))),
-            script=data["script"],
-            strict=data.get("strict", True),
-            sources=None if sources is None else tuple(dict.fromkeys(sources)),
-        )
+
+# ---- points
 
 
 @dataclass(frozen=True)
@@ -159,85 +272,14 @@ class Point:
         """KOCHI_PARAM_<NAME> for the parameters on which the phase depends, and no others."""
         return phase.environment(self.parameters)
 
-
-@dataclass(frozen=True)
-class Recorded:
-    """A point as its record has it: all its parameters, resolved, and the record's identity."""
-
-    parameters: Mapping[str, str]
-    duplicate: int
-    identity: str
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A named grid.
-
-    `parameters` holds all entries of the batch's own parameters and sub-parameters, `sweeps` what
-    is combined with what. `sometimes` are the parameters that only some points have. `job_name`,
-    `queue` and `artifacts` are templates. `metrics` has no expressions when no artifact keeps the
-    standard output for which they are; `quantities` says how they are shown, and `plots` in which
-    figures. `recorded`: in a rerun, the points that it repeats, instead of the grid; `below`: the
-    directory of its results. `has_code`: whether the parameter `code` names the project's own code.
-    `machines`: those on which the whole batch is run, empty for the one that is named or chosen.
-    `order`: ROUNDS or "listed"; `seed`: that of the rounds, if the experiment has one.
-    """
-
-    name: str
-    job_name: str
-    queue: str | None
-    duplicates: int
-    parameters: Mapping[str, tuple[ParameterValues, ...]]
-    artifacts: tuple[Artifact, ...]
-    requirements: tuple[Requirement, ...]
-    build: Phase
-    run: Phase
-    metrics: Mapping[str, Metric]
-    sweeps: tuple[Sweep, ...] = ()
-    sometimes: frozenset[str] = frozenset()
-    quantities: Mapping[str, Quantity] = FrozenDict()
-    plots: tuple[Plot, ...] = ()
-    recorded: tuple[Recorded, ...] | None = None
-    below: str = ""
-    prepare: Step | None = None
-    has_code: bool = False
-    machines: tuple[str, ...] = ()
-    order: str = ROUNDS
-    seed: int | None = None
-
-
-@dataclass(frozen=True)
-class Grid:
-    """All points of a batch on a machine, and the combinations that are `skipped` there.
-
-    `artifacts` are templates; `varying` are the parameters with more than one value over the
-    points, in the order of the file. `below` and `has_code`: see
-    `Batch`.
-    """
-
-    experiment: str
-    batch: str
-    machine: str
-    points: tuple[Point, ...]
-    artifacts: tuple[Artifact, ...]
-    requirements: tuple[Requirement, ...]
-    build: Phase
-    run: Phase
-    varying: tuple[str, ...]
-    metrics: Mapping[str, Metric] = FrozenDict()
-    quantities: Mapping[str, Quantity] = FrozenDict()
-    plots: tuple[Plot, ...] = ()
-    below: str = ""
-    skipped: tuple[Skipped, ...] = ()
-    prepare: Step | None = None
-    has_code: bool = False
-
     @property
-    def skipped_by_reason(self) -> Mapping[str, int]:
-        """The number of skipped points for each reason; duplicates count once."""
-        found: dict[str, int] = {}
-        for each in self.skipped:
-            found[each.reason] = found.get(each.reason, 0) + 1
+    def problems(self) -> dict[str, str]:
+        """What is wrong, by the key of the batch: "name" or "queue"."""
+        found = {}
+        if wrong := job_name_problem(self.name):
+            found["name"] = f"{self.name!r}: {wrong}"
+        if self.queue is not None and (wrong := queue_problem(self.queue)):
+            found["queue"] = f"{self.queue!r}: {wrong}"
         return found
 
 
@@ -256,17 +298,6 @@ class PointTexts:
 
         texts = ((each.type, Template.parse(each.dest), parsed(each.src)) for each in artifacts)
         return cls(Template.parse(name), parsed(queue), tuple(texts))
-
-    def missing(self, parameters: Collection[str]) -> Iterator[tuple[KeyPath, str]]:
-        """The names that are not among the parameters, and the keys of a batch with them."""
-        keys: list[tuple[KeyPath, Template | None]] = [(("name",), self.name)]
-        keys.append((("queue",), self.queue))
-        for index, (_, _, src) in enumerate(self.artifacts):
-            keys.append((("artifacts", index, "src"), src))
-        for key, template in keys:
-            for name in template.names if template else ():
-                if name not in parameters and name not in SUBSTITUTED:
-                    yield key, name
 
     def point(
         self,
@@ -319,14 +350,6 @@ def queue_problem(queue: str) -> str | None:
     )
 
 
-def point_problems(point: Point) -> Iterator[tuple[str, str]]:
-    """The keys ("name", "queue") that are wrong in a resolved point, and the problems."""
-    if wrong := job_name_problem(point.name):
-        yield "name", f"{point.name!r}: {wrong}"
-    if point.queue is not None and (wrong := queue_problem(point.queue)):
-        yield "queue", f"{point.queue!r}: {wrong}"
-
-
 def varying_parameters(points: Sequence[Point]) -> tuple[str, ...]:
     """The parameters that have more than one value over the points, or that some do not have."""
     seen: dict[str, set[str]] = {}
@@ -336,3 +359,104 @@ def varying_parameters(points: Sequence[Point]) -> tuple[str, ...]:
             seen.setdefault(name, set()).add(value)
             count[name] = count.get(name, 0) + 1
     return tuple(name for name in seen if len(seen[name]) > 1 or count[name] < len(points))
+
+
+# ---- batches
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A point as its record has it: all its parameters, resolved, and the record's identity."""
+
+    parameters: Mapping[str, str]
+    duplicate: int
+    identity: str
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A combination of parameters that is not run, and why, for people."""
+
+    parameters: FrozenDict[str, str]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a batch says, or an experiment for all of its batches.
+
+    `job_name`, `queue` and `artifacts` are templates. `metrics` has no expressions when no artifact
+    keeps the standard output for which they are; `quantities` says how they are shown, and `plots`
+    in which figures. `sweeps`: what is combined with what. `has_code`: whether the parameter `code`
+    names the project's own code.
+    """
+
+    job_name: str = "ANON"
+    queue: str | None = None
+    duplicates: int = 1
+    artifacts: tuple[Artifact, ...] = ()
+    requirements: tuple[Requirement, ...] = ()
+    build: Phase = Phase()
+    run: Phase = Phase()
+    metrics: Mapping[str, Metric] = FrozenDict()
+    quantities: Mapping[str, Quantity] = FrozenDict()
+    plots: tuple[Plot, ...] = ()
+    prepare: Step | None = None
+    sweeps: tuple[Sweep, ...] = ()
+    has_code: bool = False
+
+    @property
+    def path(self) -> KeyPath:
+        """The key of the section in the file."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch(Settings):
+    """A named grid.
+
+    `parameters` holds all entries of the batch's own parameters and sub-parameters. `sometimes` are
+    the parameters that only some points have. `recorded`: in a rerun, the points that it repeats,
+    instead of the grid; `below`: the directory of its results. `machines`: those on which the whole
+    batch is run, empty for the one that is named or chosen. `order`: ROUNDS or "listed"; `seed`:
+    that of the rounds, if the experiment has one.
+    """
+
+    name: str
+    parameters: Mapping[str, tuple[ParameterValues, ...]] = FrozenDict()
+    sometimes: frozenset[str] = frozenset()
+    recorded: tuple[Recorded, ...] | None = None
+    below: str = ""
+    machines: tuple[str, ...] = ()
+    order: str = ROUNDS
+    seed: int | None = None
+
+    @property
+    def path(self) -> KeyPath:
+        return ("batches", self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid(Batch):
+    """A batch of an experiment on a machine: all points, the combinations that are `skipped` there,
+    and the requirements there. `varying` are the parameters with more than one value over the
+    points, in the order of the file."""
+
+    experiment: str
+    machine: str
+    points: tuple[Point, ...]
+    skipped: tuple[Skipped, ...] = ()
+    varying: tuple[str, ...] = ()
+
+    @property
+    def batch(self) -> str:
+        """The batch's name."""
+        return self.name
+
+    @property
+    def skipped_by_reason(self) -> Mapping[str, int]:
+        """The number of skipped points for each reason; duplicates count once."""
+        found: dict[str, int] = {}
+        for each in self.skipped:
+            found[each.reason] = found.get(each.reason, 0) + 1
+        return found

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.templates import parse_value
+from snakemake_kochi.project.expressions import parse_value
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.grid import Phase

@@ -1,7 +1,7 @@
-"""Machines: their data, which one is used when none is named, and the files for all projects.
+"""Machines: their data, how files describe them, and which one is used when none is named.
 
-Three files describe machines for all projects: the user's, the site's, and one with what a
-scheduler said about itself.
+Besides kochi.yaml, three files describe machines for all projects: the user's, the site's, and one
+with what a scheduler said about itself. The nearest file counts, key by key.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.files import expand_path, expand_user, is_name
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.ownership import OthersError, check_followed
 from snakemake_kochi.paths import Root, SentPaths
-from snakemake_kochi.project.clean_rules import Rules
-from snakemake_kochi.project.document import read_text
-from snakemake_kochi.project.launchers import Launchers
-from snakemake_kochi.project.quiet import Thresholds
+from snakemake_kochi.project.clean_rules import Rules, read_rule
+from snakemake_kochi.project.document import Document, KeyPath, merged, read_text, section
+from snakemake_kochi.project.launchers import Launchers, preferred_launcher, template_problem
 from snakemake_kochi.schedulers.interface import AllocationSettings
+from snakemake_kochi.schedulers.native import OPTIONS
 
 LOCAL = "local"
 SITE_VARIABLE = "KOCHI_SITE_CONF"
@@ -31,6 +32,15 @@ SITE_FILE = Path("/etc/kochi/conf.yaml")
 SENT_VARIABLE = "KOCHI_SENT"
 # the variables that name a machine
 NAMING = ("KOCHI_DEFAULT_MACHINE", "KOCHI_MACHINE")
+_NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
+_SETTINGS = ("node_spec", *_NUMBERS, "time", "idle_timeout")
+_TEXTS = ("login_host", "work_dir", "kochi_root", "lock_dir", "lock_kind", "scheduler")
+_HOST = "HOST or USER@HOST was expected, or a name from ~/.ssh/config"
+# The two ways to a compute node; each has other keys in `allocation`.
+_WAYS = {"scheduler": "alloc_script", "alloc_script": "scheduler"}
+
+
+# ---- data
 
 
 @dataclass(frozen=True)
@@ -45,8 +55,8 @@ class ControllerPlace:
 @dataclass(frozen=True)
 class Machine:
     """A named place to run. Scripts are one text, "" if there is none. `files`: those that describe
-    it, the nearest first; `root_file`: the one with its `kochi_root`; `script_file`: the one
-    with its `alloc_script`; `allocation_files`: the one with each key of its `allocation`."""
+    it, the nearest first; `origins`: the file that counts for each of its keys and those in its
+    `allocation`."""
 
     name: str
     login_host: str | None = None
@@ -66,12 +76,10 @@ class Machine:
     isolation: Mapping[str, Sequence[str]] = field(default_factory=FrozenDict)
     launchers: Launchers = field(default_factory=Launchers)
     facts: Mapping[str, str] = field(default_factory=FrozenDict)  # texts, by name
-    quiet: Thresholds = field(default_factory=FrozenDict)
+    quiet: Mapping[str, float | str] = field(default_factory=FrozenDict)
     clean: Rules | None = None  # by which runs clean up by themselves; None if they do not
     files: tuple[str, ...] = field(default=(), compare=False)
-    root_file: str = field(default="kochi.yaml", compare=False)
-    script_file: str = field(default="kochi.yaml", compare=False)
-    allocation_files: Mapping[str, str] = field(default_factory=FrozenDict, compare=False)
+    origins: Mapping[str, str] = field(default_factory=FrozenDict, compare=False)
 
     @property
     def lock_directory(self) -> Path | None:
@@ -81,19 +89,21 @@ class Machine:
     @property
     def root_said_at(self) -> str:
         """Where its kochi_root is set, for people."""
-        return f"machines: {self.name}: kochi_root in {self.root_file}"
+        return self._at("kochi_root", ["kochi_root"])
 
     @property
     def script_at(self) -> str:
         """Where its alloc_script is set, for people."""
-        return f"machines: {self.name}: alloc_script in {self.script_file}"
+        return self._at("alloc_script", ["alloc_script"])
 
     def allocation_at(self, keys: Iterable[str]) -> str:
         """Where these keys of its `allocation` are set, or may be, for people."""
         keys = list(keys)
-        found = [self.allocation_files[key] for key in keys if key in self.allocation_files]
-        file = next(iter([*found, *self.files]), "kochi.yaml")
-        return f"machines: {self.name}: allocation: {', '.join(keys) or '...'} in {file}"
+        return self._at(f"allocation: {', '.join(keys) or '...'}", keys, self.files[:1])
+
+    def _at(self, key: str, keys: Iterable[str], default: Sequence[str] = ()) -> str:
+        found = [self.origins[each] for each in keys if each in self.origins]
+        return f"machines: {self.name}: {key} in {[*found, *default, 'kochi.yaml'][0]}"
 
     @property
     def has_allocations(self) -> bool:
@@ -172,6 +182,9 @@ def _matches(names: set[str], patterns: list[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
+# ---- files for all projects
+
+
 @dataclass(frozen=True)
 class CommonFile:
     """A file with a section `machines:` that a project overrides, and its text.
@@ -200,20 +213,20 @@ def common_files(
     if sent := environment.get(SENT_VARIABLE):
         place = SentPaths(Path(sent))
         Root(place.root).secure(place.state)
-        found += map(_read, place.machines)
+        found += [CommonFile(str(file), read_text(file, str(file))) for file in place.machines]
     if root.has_configuration():
-        found.append(_read(root.configuration))
-    if (site := site_file(environment)) is not None:
-        found.append(_read(site, is_of_site=True))
-    named = dict.fromkeys([*machines, *map(environment.get, NAMING)])
-    for name in named:
+        file = root.configuration
+        found.append(CommonFile(str(file), read_text(file, str(file))))
+    if (site := _site_file(environment)) is not None:
+        found.append(_read_site(site))
+    for name in dict.fromkeys([*machines, *map(environment.get, NAMING)]):
         if name and is_name(name) and (file := root.machine(name).found).is_file():
             root.secure(file.parent)
-            found.append(_read(file))
+            found.append(CommonFile(str(file), read_text(file, str(file))))
     return tuple(found)
 
 
-def site_file(environment: Mapping[str, str] = os.environ) -> Path | None:
+def _site_file(environment: Mapping[str, str]) -> Path | None:
     """The file of the site, if any; an empty $KOCHI_SITE_CONF means none. Raises ConfigError."""
     named = environment.get(SITE_VARIABLE)
     if named is None:
@@ -229,21 +242,175 @@ def site_file(environment: Mapping[str, str] = os.environ) -> Path | None:
     return file
 
 
-def _read(file: Path, is_of_site: bool = False) -> CommonFile:
-    try:
-        if is_of_site:
-            _check_site(file)
-        return CommonFile(str(file), read_text(file, str(file)), is_of_site)
-    except ConfigError as error:
-        hint = f"To go on without it, type: export {SITE_VARIABLE}=" if is_of_site else None
-        raise ConfigError(error.message, error.hint or hint) from error
-
-
-def _check_site(file: Path) -> None:
+def _read_site(file: Path) -> CommonFile:
+    without = f"To go on without it, type: export {SITE_VARIABLE}="
     try:
         check_followed(file)
+        return CommonFile(str(file), read_text(file, str(file)), is_of_site=True)
     except OthersError as error:
         message = f"the machines in {file} are for the whole site and run commands as you, but "
-        raise ConfigError(f"{message}{error.message}", error.hint) from error
+        raise ConfigError(f"{message}{error.message}", error.hint or without) from error
+    except ConfigError as error:
+        raise ConfigError(error.message, error.hint or without) from error
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{file} cannot be read: {error.strerror}", without) from error
+
+
+# ---- reading
+
+
+def read_machines(documents: Sequence[Document]) -> FrozenDict[str, Machine]:
+    """All machines by name, including `local`, from files whose shape was read, the nearest first;
+    notes the problems of a key in its file."""
+    names = dict.fromkeys(n for each in documents for n in section(each.data, "machines"))
+    return FrozenDict(
+        {LOCAL: Machine(LOCAL), **{name: _Reader(name, documents).machine() for name in names}}
+    )
+
+
+class _Reader:
+    """Reads one machine, noting problems."""
+
+    def __init__(self, name: str, documents: Sequence[Document]) -> None:
+        self._name, self._documents = name, documents
+        self._levels = {
+            each.source_map.file: section(section(each.data, "machines"), name)
+            for each in documents
+            if name in section(each.data, "machines")
+        }
+        self._data = self._merged()
+
+    def _merged(self) -> dict[str, Any]:
+        """The merged description: the nearest file counts for each key. A nearer `scheduler` or
+        `alloc_script` replaces the other one, with its keys of `allocation`, and `controller`."""
+        found: dict[str, Any] = {}
+        for own in reversed(self._levels.values()):
+            for way, other in _WAYS.items():
+                gone = way if not own.get(way) else other
+                if way in own and gone in found and (gone == way or other not in own):
+                    for key in (gone, "allocation", "controller"):
+                        found.pop(key, None)
+            found = merged(found, own)
+        return found
+
+    def _origin(self, *keys: str | int) -> Document:
+        """The file that defines a key."""
+        path: KeyPath = ("machines", self._name, *keys)
+        for length in range(len(path), 1, -1):
+            for document in self._documents:
+                if path[:length] in document.source_map.lines:
+                    return document
+        return self._documents[0]
+
+    def _add(self, *keys: str | int, said: str) -> None:
+        document = self._origin(*keys)
+        path = document.source_map.nearest(("machines", self._name, *keys))
+        document.problems.add(path, said)
+
+    def machine(self) -> Machine:
+        data, allocation = self._data, section(self._data, "allocation")
+        environment = data.get("load_env_script", "")
+        if not isinstance(environment, dict):
+            environment = {"on_login_node": environment, "on_machine": environment}
+        texts: dict[str, Any] = {key: data.get(key) or None for key in _TEXTS}
+        origins = {key: self._origin(key).source_map.file for key in data}
+        origins |= {key: self._origin("allocation", key).source_map.file for key in allocation}
+        machine = Machine(
+            self._name,
+            **texts,
+            hosts=data.get("hosts", ()),
+            alloc_interact_script=data.get("alloc_interact_script", ""),
+            alloc_script=data.get("alloc_script", ""),
+            allocation=self._allocation(allocation),
+            controller=self._controller(section(data, "controller")),
+            load_env_on_login_node=environment.get("on_login_node", ""),
+            load_env_on_machine=environment.get("on_machine", ""),
+            launchers=self._launchers(section(data, "launchers")),
+            clean=self._clean(section(data, "clean")) if "clean" in data else None,
+            files=tuple(self._levels),
+            origins=FrozenDict(origins),
+            facts=FrozenDict(section(data, "facts")),
+            quiet=FrozenDict(section(data, "quiet")),
+            isolation=FrozenDict(section(data, "isolation")),
+        )
+        self._check(machine, allocation)
+        return machine
+
+    def _allocation(self, data: Mapping[str, Any]) -> AllocationSettings:
+        found = {key: data[key] for key in _SETTINGS if data.get(key) not in (None, "")}
+        found |= {"memory_mb": data["memory"]} if data.get("memory") else {}
+        if (options := OPTIONS.get(self._data.get("scheduler", ""))) is not None:
+            limits = ((key, data[key]) for key in options.CONSTRAINTS if data.get(key))
+            found["constraints"] = FrozenDict(limits)
+            words = data.get("arguments", ())
+            for index, word in enumerate(words):
+                if (wrong := options.argument_problem(word)) is not None:
+                    self._add("allocation", "arguments", index, said=wrong)
+            try:
+                found["arguments"] = tuple(options.joined_options(words))
+            except ValueError as error:
+                self._add("allocation", "arguments", said=str(error))
+        if self._data.get("alloc_script"):
+            # It may start all of them on one host, where they would wait for each other.
+            found.setdefault("max_workers", max(1, found.get("min_workers", 0)))
+        return AllocationSettings(**found)
+
+    def _controller(self, data: Mapping[str, Any]) -> ControllerPlace:
+        place = ControllerPlace(data.get("in_allocation", False), data.get("time") or None)
+        if place.in_allocation and not self._data.get("scheduler"):
+            said = "this is for machines with a scheduler, as 'scheduler: slurm'"
+            self._add("controller", "in_allocation", said=said)
+        if place.time and not place.in_allocation:
+            said = "this key is for controllers with 'in_allocation: true'"
+            self._add("controller", "time", said=said)
+        return place
+
+    def _launchers(self, own: Mapping[str, str]) -> Launchers:
+        default = self._data.get("launcher", "")
+        written: dict[tuple[str, ...], str] = {("launchers", each): own[each] for each in own}
+        for place, text in (written | ({("launcher",): default} if default else {})).items():
+            if (wrong := template_problem(text, own)) is not None:
+                self._add(*place, said=f"{text!r}: {wrong}")
+        preferred = preferred_launcher(self._data.get("scheduler") or None)
+        return Launchers(default, FrozenDict(own), preferred)
+
+    def _clean(self, data: Mapping[str, Any]) -> Rules:
+        found: dict[str, Any] = {}
+        for key, written in data.items():
+            try:
+                if written:
+                    read_rule(key, written)
+                    found[key] = written
+            except ValueError as error:
+                shown = list(written) if key == "keep" else written
+                self._add("clean", key, said=f"{shown!r}: {error}")
+        return Rules().changed_by(found)
+
+    def _check(self, machine: Machine, written: Mapping[str, Any]) -> None:
+        settings, host = machine.allocation, machine.login_host or ""
+        if host.startswith("-") or len(host.split()) > 1:
+            # ssh would take it for options, or for a host and a command.
+            self._add("login_host", said=f"{host!r}: {_HOST}")
+        if self._data.get("login_host") == "":
+            # What is meant for the machine would run on this computer.
+            delete = "if this computer belongs to the machine, delete the line, or write null"
+            self._add("login_host", said=f"{_HOST}; {delete}")
+        if machine.name == LOCAL and machine.hosts:
+            said = "'local' stands for any computer; give these hosts to another machine"
+            self._add("hosts", said=said)
+        if machine.scheduler is not None and machine.alloc_script:
+            said = "'alloc_script' has no effect with 'scheduler'; remove one of them"
+            self._add("alloc_script", said=said)
+        least, most = settings.min_workers, settings.max_workers
+        if least > most:
+            said = f"{least} is more than max_workers, which is {most}"
+            self._add("allocation", "min_workers", said=said)
+        for key in written:
+            users = [each for each in OPTIONS if key in (*OPTIONS[each].CONSTRAINTS, "arguments")]
+            if users and machine.scheduler not in users:
+                schedulers = " or ".join(f"'scheduler: {each}'" for each in users)
+                self._add("allocation", key, said=f"this key is for machines with {schedulers}")
+        own = OPTIONS.get(machine.scheduler or "")
+        if own is not None and "node_spec" in written:
+            said = f"this key is for machines with an 'alloc_script'; {own.INSTEAD_OF_NODE_SPEC}"
+            self._add("allocation", "node_spec", said=said)

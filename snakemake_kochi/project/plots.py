@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.problems import KeyPath, Problems
 from snakemake_kochi.project.values import encode_component
 
 if TYPE_CHECKING:
+    from snakemake_kochi.project.document import KeyPath, Problems
     from snakemake_kochi.project.experiment import Experiment
-    from snakemake_kochi.project.grid import Batch, Point
+    from snakemake_kochi.project.grid import Point
 
 DUPLICATE = "duplicate"
 MACHINE = "machine"  # the column of a table with the results of several machines
 # So many can be told apart by colour, marker and line style together.
 MOST_LINES = 12
-_LONGEST_STEM = 100  # of the part of a file's name that a metric gives
-
-
 SECONDS = "run_seconds"
 
 
@@ -61,36 +57,6 @@ class FileMetric:
 Metric = str | FileMetric
 _PLACES = {"json": "path", "csv": "column"}
 _PATH = re.compile(r"([^.\[\]]+|\[\d{1,9}\])(\.[^.\[\]]+|\[\d{1,9}\])*")
-
-
-def read_metrics(
-    data: Mapping[str, Any], place: Callable[..., KeyPath], problems: Problems
-) -> tuple[dict[str, Metric], dict[str, Quantity]]:
-    """The metrics in a section `metrics`, each given alone or beside its unit, and how their
-    measurements are shown. `place` gives the key path of keys."""
-    metrics: dict[str, Metric] = {}
-    every = {k: v if isinstance(v, dict) else {"pattern": v} for k, v in data.items()}
-    for name, keys in every.items():
-        kinds = [kind for kind in ("pattern", *_PLACES) if kind in keys]
-        for other in kinds[1:]:
-            said = f"a metric has one of 'pattern', 'json' and 'csv'; remove this or '{kinds[0]}'"
-            problems.add(place("metrics", name, other), said)
-        kind = kinds[0] if kinds else "pattern"
-        for owner, key in _PLACES.items():
-            if key in keys and kind != owner:
-                said = f"'{key}' is for a metric with '{owner}'; remove it"
-                problems.add(place("metrics", name, key), said)
-            elif key not in keys and kind == owner:
-                problems.add(place("metrics", name), f"the key '{key}' is missing")
-        if kind == "pattern":
-            metrics[name] = keys.get("pattern", "")
-        else:
-            metrics[name] = FileMetric(kind, keys[kind], keys.get(_PLACES[kind], ""))
-        if kind == "json" and "path" in keys and not _PATH.fullmatch(keys["path"]):
-            said = f"{keys['path']!r}: keys and indices such as a.b[0] were expected"
-            problems.add(place("metrics", name, "path"), said)
-    shown = {k: Quantity(v.get("unit", ""), v.get("label", "")) for k, v in every.items()}
-    return metrics, {**QUANTITIES, **shown}
 
 
 @dataclass(frozen=True)
@@ -133,6 +99,13 @@ def default_plots(metrics: Iterable[str]) -> tuple[Plot, ...]:
     return tuple(Plot(name, name) for name in metrics) or (Plot(SECONDS, SECONDS),)
 
 
+def batch_plots(above: Iterable[Plot], metrics: Collection[str]) -> tuple[Plot, ...]:
+    """The figures of a batch without its own: those of the file that it has metrics for, else one
+    for each metric."""
+    some = tuple(plot for plot in above if plot.metric in (*metrics, SECONDS))
+    return some or default_plots(metrics)
+
+
 def stems(batch: str, plots: Sequence[Plot]) -> list[str]:
     """The names of the files of figures, without their suffixes.
 
@@ -140,18 +113,40 @@ def stems(batch: str, plots: Sequence[Plot]) -> list[str]:
     batches, whose names have none.
     """
     first = encode_component(batch)
-    return [first, *(f"{first},{_short(plot.name)}" for plot in plots[1:])]
+    return [first, *(f"{first},{encode_component(plot.name)}" for plot in plots[1:])]
 
 
-def _short(name: str) -> str:
-    encoded = encode_component(name)
-    if len(encoded) <= _LONGEST_STEM:
-        return encoded
-    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
-    return f"{encoded[:16]}%{digest[:16]}"
+# ---- reading and checks
 
 
-# ---- reading
+def read_metrics(
+    data: Mapping[str, Any], path: KeyPath, problems: Problems
+) -> tuple[dict[str, Metric], dict[str, Quantity]]:
+    """The metrics in a section at a key path, each given alone or beside its unit, and how their
+    measurements are shown."""
+    metrics: dict[str, Metric] = {}
+    every = {k: v if isinstance(v, dict) else {"pattern": v} for k, v in data.items()}
+    for name, keys in every.items():
+        at = (*path, name)
+        kinds = [kind for kind in ("pattern", *_PLACES) if kind in keys]
+        for other in kinds[1:]:
+            said = f"a metric has one of 'pattern', 'json' and 'csv'; remove this or '{kinds[0]}'"
+            problems.add((*at, other), said)
+        kind = kinds[0] if kinds else "pattern"
+        for owner, key in _PLACES.items():
+            if key in keys and kind != owner:
+                problems.add((*at, key), f"'{key}' is for a metric with '{owner}'; remove it")
+            elif key not in keys and kind == owner:
+                problems.add(at, f"the key '{key}' is missing")
+        place = keys.get(_PLACES.get(kind, ""), "")
+        metrics[name] = (
+            FileMetric(kind, keys[kind], place) if kind in _PLACES else keys.get("pattern", "")
+        )
+        if kind == "json" and "path" in keys and not _PATH.fullmatch(place):
+            said = f"{place!r}: keys and indices such as a.b[0] were expected"
+            problems.add((*at, "path"), said)
+    shown = {k: Quantity(v.get("unit", ""), v.get("label", "")) for k, v in every.items()}
+    return metrics, {**QUANTITIES, **shown}
 
 
 def read_plots(
@@ -160,20 +155,13 @@ def read_plots(
     """The figures below a key `plots`."""
     plots: dict[str, Plot] = {}
     for index, entry in enumerate(data):
-        texts = {key: entry.get(key) or "" for key in ("x", "lines", "scale", "x_scale")}
+        given = {key: value for key, value in entry.items() if value is not None and value != ""}
         where = {
             name: tuple(text or "" for text in values)
-            for name, values in entry.get("where", {}).items()
+            for name, values in given.pop("where", {}).items()
         }
-        plot = Plot(
-            entry.get("name") or entry["metric"],
-            entry["metric"],
-            panels=entry.get("panels", ()),
-            where=FrozenDict(where),
-            y_from_zero=entry.get("y_from_zero", True),
-            path=(*path, index),
-            **texts,
-        )
+        named = {"name": entry["metric"], "where": FrozenDict(where), "path": (*path, index)}
+        plot = Plot(**(named | given))
         if (other := plots.setdefault(plot.name, plot)) is not plot:
             said = f"plots[{other.path[-1]}] is called '{plot.name}', too; give one of them a name"
             problems.add(plot.path, f"{said}: ...")
@@ -187,48 +175,26 @@ def read_plots(
     return tuple(plots.values())
 
 
-# ---- checks
-
-
-def batch_plots(above: Iterable[Plot], metrics: Collection[str]) -> tuple[Plot, ...]:
-    """The figures of a batch without its own: those of the file that it has metrics for, else one
-    for each metric."""
-    some = tuple(plot for plot in above if plot.metric in (*metrics, SECONDS))
-    return some or default_plots(metrics)
-
-
 def check_plots(experiment: Experiment, problems: Problems) -> None:
     """Note each name in plots that is neither a metric nor a parameter."""
-    batches = experiment.batches.values()
-    everywhere = [(batch.metrics, _names_for_plots(experiment, batch)) for batch in batches]
-    metrics = {name for known, _ in everywhere for name in known} | experiment.metrics.keys()
-    parameters = {name for _, known in everywhere for name in known}
-    _check(experiment.plots, metrics, parameters | {*experiment.default_parameters}, problems)
-    for batch, (metrics_of_it, parameters_of_it) in zip(batches, everywhere, strict=True):
-        own = [plot for plot in batch.plots if plot.is_of_batch]
-        _check(own, metrics_of_it, parameters_of_it, problems)
-
-
-def _names_for_plots(experiment: Experiment, batch: Batch) -> tuple[str, ...]:
-    """The parameters of a batch, and MACHINE if its table has several."""
-    own = experiment.parameters_of(batch)
-    return (*own, MACHINE) if len(batch.machines) > 1 else own
-
-
-def _check(
-    plots: Iterable[Plot],
-    metrics: Collection[str],
-    parameters: Collection[str],
-    problems: Problems,
-) -> None:
-    for plot in plots:
-        if plot.metric not in (*metrics, SECONDS):
-            said = nearest(plot.metric, [*metrics, SECONDS])
-            problems.add((*plot.path, "metric"), f"there is no metric '{plot.metric}', {said}")
-        for key, name in plot.parameters:
-            if name not in parameters:
-                said = f"there is no parameter '{name}', {nearest(name, parameters)}"
-                problems.add((*plot.path, key), said)
+    metrics = dict.fromkeys(experiment.metrics)
+    parameters = dict.fromkeys(experiment.default_parameters)
+    every: list[tuple[Sequence[Plot], dict[str, None], dict[str, None]]] = []
+    for batch in experiment.batches.values():
+        own = dict.fromkeys(experiment.parameters_of(batch))
+        own |= {MACHINE: None} if len(batch.machines) > 1 else {}
+        plots = [plot for plot in batch.plots if plot.is_of_batch]
+        every.append((plots, dict.fromkeys(batch.metrics), own))
+        metrics, parameters = metrics | every[-1][1], parameters | own
+    for shown, known, own in [(experiment.plots, metrics, parameters), *every]:
+        for plot in shown:
+            if plot.metric not in (*known, SECONDS):
+                said = nearest(plot.metric, [*known, SECONDS])
+                problems.add((*plot.path, "metric"), f"there is no metric '{plot.metric}', {said}")
+            for key, name in plot.parameters:
+                if name not in own:
+                    said = f"there is no parameter '{name}', {nearest(name, own)}"
+                    problems.add((*plot.path, key), said)
 
 
 def note_plot_problems(plots: Iterable[Plot], points: Sequence[Point], problems: Problems) -> None:

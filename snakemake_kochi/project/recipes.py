@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.files import is_name
 from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.project.document import KeyPath, Problems, chain
+from snakemake_kochi.project.expressions import TemplateError, parse_value
+from snakemake_kochi.project.grid import NO_REQUEST, Batch, Point, Request
 from snakemake_kochi.project.machines import Machine
-from snakemake_kochi.project.problems import chain
-from snakemake_kochi.project.requests import NO_REQUEST, Request
 from snakemake_kochi.project.sent import local_path
+from snakemake_kochi.project.sweeps import flattened, without_parameter
+
+if TYPE_CHECKING:
+    from snakemake_kochi.project.experiment import Experiment
 
 DEFAULT_FACTS: Mapping[str, str] = FrozenDict(
     {
@@ -25,6 +29,9 @@ DEFAULT_FACTS: Mapping[str, str] = FrozenDict(
         "elif type module > /dev/null 2>&1; then module -t list 2>&1; fi",
     }
 )
+
+
+# ---- data
 
 
 @dataclass(frozen=True)
@@ -55,10 +62,8 @@ NOTHING_MORE = Recording()
 
 @dataclass(frozen=True)
 class Requirement:
-    """A recipe that something depends on, on all machines (None) or some.
-
-    In an experiment `recipe` may be a value with references to parameters.
-    """
+    """A recipe that something depends on, on all machines (None) or some. In an experiment `recipe`
+    may be a value with references to parameters: then each point has requirements of its own."""
 
     dependency: str
     recipe: str
@@ -82,11 +87,7 @@ class Requirement:
 def override(requirements: Iterable[Requirement], machine: str) -> tuple[Requirement, ...]:
     """The requirements for a machine, where a later one replaces an earlier one of the same
     dependency."""
-    chosen: dict[str, Requirement] = {}
-    for requirement in requirements:
-        if requirement.on(machine):
-            chosen[requirement.dependency] = requirement
-    return tuple(chosen.values())
+    return tuple({each.dependency: each for each in requirements if each.on(machine)}.values())
 
 
 @dataclass(frozen=True)
@@ -164,9 +165,8 @@ class Project:
             return Requirement.parse(text)
         except ConfigError as error:
             name = text.partition(":")[0]
-            known = [str(recipe) for recipe in self.dependencies.get(name, {}).values()]
-            if known:
-                hint = f"The recipes of '{name}' are: {', '.join(known)}"
+            if known := ", ".join(map(str, self.dependencies.get(name, {}).values())):
+                hint = f"The recipes of '{name}' are: {known}"
             else:
                 problem = self.recipe_problem(Requirement(name, "")) or ""
                 hint = f"{problem[:1].upper()}{problem[1:]}"
@@ -174,23 +174,21 @@ class Project:
 
     def recipe(self, requirement: Requirement) -> Recipe:
         """Raises NameNotFoundError."""
-        problem = self.recipe_problem(requirement)
-        if problem is not None:
-            raise NameNotFoundError(
-                f"{requirement}: {problem}", "To list all recipes, type: kochi show installs"
-            )
+        if (problem := self.recipe_problem(requirement)) is not None:
+            hint = "To list all recipes, type: kochi show installs"
+            raise NameNotFoundError(f"{requirement}: {problem}", hint)
         return self.dependencies[requirement.dependency][requirement.recipe]
 
     def recipe_problem(self, requirement: Requirement) -> str | None:
         """Why there is no such recipe, or None if there is."""
-        recipes = self.dependencies.get(requirement.dependency)
+        dependency, recipe = requirement.dependency, requirement.recipe
+        recipes = self.dependencies.get(dependency)
         if recipes is None:
-            said = nearest(requirement.dependency, self.dependencies)
-            return f"there is no dependency '{requirement.dependency}' in {self._source}, {said}"
-        if requirement.recipe in recipes:
-            return None
-        said = nearest(requirement.recipe, recipes)
-        return f"'{requirement.dependency}' has no recipe '{requirement.recipe}', {said}"
+            said = nearest(dependency, self.dependencies)
+            return f"there is no dependency '{dependency}' in {self._source}, {said}"
+        if recipe not in recipes:
+            return f"'{dependency}' has no recipe '{recipe}', {nearest(recipe, recipes)}"
+        return None
 
     def resolve(
         self, requirements: Iterable[Requirement], machine: str, origin: str = "the command line"
@@ -225,55 +223,37 @@ class Project:
             add(requirement, [origin])
         return tuple(found)
 
-    def circles(self) -> Iterator[tuple[Recipe, ...]]:
-        """Each cycle of recipes once, on whatever machine."""
+    def circles(self) -> tuple[list[tuple[Recipe, ...]], int]:
+        """Each cycle of recipes once, on whatever machine; and, if there is none, how many recipes
+        depend on each other in a row."""
         from graphlib import CycleError, TopologicalSorter
 
-        order = {name: index for index, name in enumerate(self._recipes)}
-        seen: set[frozenset[str]] = set()
-        for graph in self._graphs():
-            while True:
-                try:
-                    TopologicalSorter(graph).prepare()
-                    break
-                except CycleError as error:
-                    circle = error.args[1][:0:-1]  # each needs the next one
-                start = min(range(len(circle)), key=lambda at: order[circle[at]])
-                circle = circle[start:] + circle[:start]
-                graph[circle[0]].remove(circle[1 % len(circle)])
-                if frozenset(circle) not in seen:
-                    seen.add(frozenset(circle))
-                    yield tuple(map(self._recipes.__getitem__, circle))
-
-    def longest_chain(self) -> int:
-        """How many recipes depend on each other in a row, on whatever machine. There must be no
-        cycles."""
-        from graphlib import TopologicalSorter
-
-        longest = 0
-        for graph in self._graphs():
-            lengths: dict[str, int] = {}
-            for name in TopologicalSorter(graph).static_order():
-                lengths[name] = 1 + max((lengths[other] for other in graph[name]), default=0)
-                longest = max(longest, lengths[name])
-        return longest
-
-    def _graphs(self) -> Iterator[dict[str, list[str]]]:
-        """What each recipe needs, on each machine: a cycle may exist on some only."""
-        recipes = self._recipes
-        requirements = [each for recipe in recipes.values() for each in recipe.depends]
-        mentioned = {machine for each in requirements for machine in each.machines or ()}
-        for machine in sorted({*self.machines, *mentioned}):
-            yield {
+        every = (each for known in self.dependencies.values() for each in known.values())
+        recipes = {str(recipe): recipe for recipe in every}
+        order, longest = list(recipes), 0
+        circles: dict[frozenset[str], tuple[Recipe, ...]] = {}
+        # A cycle may exist on some machines only.
+        named = {m for recipe in recipes.values() for e in recipe.depends for m in e.machines or ()}
+        for machine in sorted({*self.machines, *named}):
+            graph = {
                 name: [str(e) for e in recipe.depends if e.on(machine) and str(e) in recipes]
                 for name, recipe in recipes.items()
             }
-
-    @cached_property
-    def _recipes(self) -> dict[str, Recipe]:
-        """All recipes, by `dependency:recipe`."""
-        every = (each for known in self.dependencies.values() for each in known.values())
-        return {str(recipe): recipe for recipe in every}
+            sorted_names: list[str] | None = None
+            while sorted_names is None:
+                try:
+                    sorted_names = list(TopologicalSorter(graph).static_order())
+                except CycleError as error:
+                    circle = error.args[1][:0:-1]  # each needs the next one
+                    start = min(range(len(circle)), key=lambda at: order.index(circle[at]))
+                    circle = circle[start:] + circle[:start]
+                    graph[circle[0]].remove(circle[1 % len(circle)])
+                    circles.setdefault(frozenset(circle), tuple(recipes[name] for name in circle))
+            lengths: dict[str, int] = {}
+            for name in sorted_names:
+                lengths[name] = 1 + max((lengths[other] for other in graph[name]), default=0)
+            longest = max(longest, *lengths.values(), 0)
+        return list(circles.values()), longest
 
     def mirror_directory(self, recipe: Recipe) -> Path | None:
         """The directory that a recipe mirrors, absolute; None if it does not mirror."""
@@ -291,3 +271,167 @@ class Project:
     @property
     def _source(self) -> str:
         return "kochi.yaml" if self.file is None else str(self.file)
+
+
+# ---- reading
+
+
+def requirements(
+    data: Mapping[str, Any], path: KeyPath, problems: Problems
+) -> tuple[Requirement, ...]:
+    """The entries of `depends`.
+
+    Two recipes of one dependency for the same machines are a problem; a later entry for other
+    machines replaces an earlier one there.
+    """
+    found: list[Requirement] = []
+    for index, entry in enumerate(data.get("depends") or ()):
+        place, recipe = (*path, "depends", index), entry["recipe"]
+        try:
+            parse_value(recipe)
+        except TemplateError as error:
+            problems.add((*place, "recipe"), str(error))
+            recipe = ""
+        own = Requirement(entry["name"], recipe, entry.get("machines"))
+        for other in found:
+            alike = (other.dependency, other.machines) == (own.dependency, own.machines)
+            if alike and other != own:
+                said = f"two recipes of one dependency: {other} and {own}; remove one"
+                problems.add(place, said)
+        found.append(own)
+    return tuple(found)
+
+
+def check_time_limit(data: Mapping[str, Any], path: KeyPath, problems: Problems) -> None:
+    """Note two time limits in the section at a key path."""
+    if "runtime" in (data.get("resources") or {}) and data.get("timeout"):
+        problems.add(
+            (*path, "timeout"),
+            "there is a 'runtime' in 'resources', too; leave out one of the two: a timeout is "
+            "exact, and gives a runtime",
+        )
+
+
+def check_recipes(
+    project: Project, required: Iterable[Requirement], path: KeyPath, problems: Problems
+) -> None:
+    """Note every entry of `depends` that names no recipe of the project, as far as that is known
+    without parameters: no name of a recipe has a $ or a backtick."""
+    for index, each in enumerate(required):
+        is_open = path[:1] != ("dependencies",) and re.search("[$`]", each.recipe)
+        if is_open and each.dependency in project.dependencies:
+            continue
+        if wrong := project.recipe_problem(each):
+            problems.add((*path, "depends", index), wrong)
+
+
+# ---- recipes by parameters
+
+
+def names_in(requirements: Iterable[Requirement]) -> tuple[str, ...]:
+    """The parameters on which entries depend."""
+    every = (name for each in requirements for name in parse_value(each.recipe).names)
+    return tuple(dict.fromkeys(every))
+
+
+def fixed(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
+    """The entries that are the same for all points."""
+    return tuple(each for each in requirements if not names_in([each]))
+
+
+def requirements_at(
+    requirements: Iterable[Requirement], parameters: Mapping[str, str]
+) -> tuple[Requirement, ...]:
+    """The entries with the parameters of a point.
+
+    Raises ConfigError for a value that a checked experiment does not have.
+    """
+    found = []
+    for each in requirements:
+        try:
+            found.append(replace(each, recipe=parse_value(each.recipe).render(parameters)))
+        except KeyError as error:
+            raise ConfigError(f"{each}: there is no parameter {error}") from error
+        except TemplateError as error:
+            raise ConfigError(f"{each}: {error}") from error
+    return tuple(found)
+
+
+def note_recipe_problems(
+    project: Project,
+    experiment: Experiment,
+    batch: Batch,
+    points: Sequence[Point],
+    machine: str,
+    problems: Problems,
+) -> None:
+    """Note every value of a parameter that names no recipe, and points that need two recipes of
+    one dependency."""
+    wanted = experiment.requirements_on(machine, batch.requirements)
+    used = names_in(wanted)
+    for name in used:
+        without = (point.parameters for point in points if name not in point.parameters)
+        if (first := next(without, None)) is not None:
+            said = without_parameter(name, first, batch.parameters)
+            problems.add(batch.path, f"{said} (in 'depends')")
+    for point in distinct(points, used) if used else ():
+        values = {name: point.parameters[name] for name in used}
+        found, is_wrong = list[Requirement](), False
+        for each in wanted:
+            own = {name: point.parameters[name] for name in names_in([each])}
+            try:
+                found.append(replace(each, recipe=parse_value(each.recipe).render(own)))
+                wrong = project.recipe_problem(found[-1])
+            except TemplateError as error:
+                wrong = str(error)
+            if wrong is not None:
+                path = _place_of(experiment, batch, each, own)
+                problems.add(path, f"{wrong} (in 'depends'{_with(own)})")
+                is_wrong = True
+        try:
+            project.resolve(
+                () if is_wrong else found, machine, f"batch {batch.name}{_with(values)}"
+            )
+        except ConfigError as error:
+            # Its lines are the ways to the two recipes.
+            told, *ways = error.message.split("\n")
+            problems.add(batch.path, f"{told} {' and '.join(map(str.strip, ways))}")
+
+
+def distinct(points: Iterable[Point], parameters: Sequence[str]) -> list[Point]:
+    """The first point of each combination of values of some parameters. Points without one of
+    them, which was noted, are left out."""
+    found: dict[tuple[str, ...], Point] = {}
+    for point in points:
+        if all(name in point.parameters for name in parameters):
+            found.setdefault(tuple(point.parameters[name] for name in parameters), point)
+    return list(found.values())
+
+
+def _place_of(
+    experiment: Experiment, batch: Batch, requirement: Requirement, parameters: Mapping[str, str]
+) -> KeyPath:
+    """Where a person corrects an entry of a batch: the value in a list, if the entry depends on
+    that alone, else the entry."""
+    names = names_in([requirement])
+    if len(names) == 1 and (
+        path := place_of_value(experiment, batch, *names, parameters[names[0]])
+    ):
+        return path
+    if requirement in batch.requirements:
+        return (*batch.path, "depends", batch.requirements.index(requirement))
+    return ("depends", experiment.requirements.index(requirement))
+
+
+def place_of_value(experiment: Experiment, batch: Batch, name: str, text: str) -> KeyPath | None:
+    """The line of a value of a parameter; None if it is not written as it is."""
+    for sweep in batch.sweeps:
+        for choice in flattened(sweep.parameters).get(name, ()):
+            if not choice.series and text in choice.values:
+                path = (*choice.place, choice.values.index(text))
+                return path if path in experiment.source_map.lines else choice.place
+    return None
+
+
+def _with(own: Mapping[str, str]) -> str:
+    return f" with {', '.join(f'{name}={value}' for name, value in own.items())}" if own else ""

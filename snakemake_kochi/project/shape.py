@@ -4,12 +4,16 @@ The schemas in workflow/schemas/ are the table of keys: from them come the value
 and what is said about a wrong key or value. Editors read them, too. Our own words in them:
 
 x-read       `script`: one text, of one or several lines. `names`: a tuple of one or several. `raw`:
-             as it is written, with its Scalars; else one of the amounts that are read below
-x-check      what a text, or each of a list, must be: see below
-x-keys       what the keys of a mapping must be: see below
+             as it is written, with its Scalars; else one of AMOUNTS
+x-check      what a text, or each of a list, must be: one of CHECKS
+x-keys       what the keys of a mapping must be: one of CHECKS
 x-expected   what matches a `pattern`, for people
 x-instead    other names for keys
 x-otherwise  what to do if none of the values of an `enum` fits
+
+Some keys have a short form, which is read as the long one: `depends: [numbers:shuffled]` is
+`depends: [{name: numbers, recipe: shuffled}]`, `params: {n: 1}` at the top level is `batches:
+{default: {params: {n: 1}}}`, `run: ./sort` is `run: {script: ./sort}`.
 """
 
 from __future__ import annotations
@@ -25,26 +29,42 @@ import yaml
 
 from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.files import is_name
-from snakemake_kochi.project.document import FASTEST, Document, Scalar, compose
-from snakemake_kochi.project.problems import KeyPath
-from snakemake_kochi.project.quiet import threshold_of
+from snakemake_kochi.project.document import (
+    ABOVE,
+    FASTEST,
+    Document,
+    KeyPath,
+    Scalar,
+    compose,
+    is_null,
+    section,
+)
 from snakemake_kochi.project.values import (
+    DEFAULT_BATCH,
     glob_problem,
     has_control_character,
     metric_problem,
     name_problem,
     path_problem,
+    threshold_of,
     value_problem,
 )
 from snakemake_kochi.quantities import memory_of, walltime_of
 from snakemake_kochi.resources import workflow_directory
 
+# the names of the schemas
+PROJECT, EXPERIMENT = "kochi.schema.yaml", "experiment.schema.yaml"
 _UNCLEAR = re.compile(r"^[-+]?0[0-9_]|:")
 # the largest count; schedulers use 32 bits
 MAXIMUM_NUMBER = 2**31 - 1
 # Keys of a batch whose values no parameter has.
 _NO_PARAMETERS = frozenset({"artifacts", "build", "depends", "metrics", "plots", "run"})
 _MEANT = re.compile(r"did you mean '(.*)'\?")
+# Keys that have no meaning for a whole file: there they are those of its only batch.
+_OF_BATCH = (
+    *("params", "zip", "when", "skip_if", "include", "exclude", "grids", "code"),
+    *("artifacts", "duplicates", "machines"),
+)
 
 
 def read_shape(document: Document, name: str) -> dict[str, Any]:
@@ -53,6 +73,9 @@ def read_shape(document: Document, name: str) -> dict[str, Any]:
     `null` is None; nothing after a key is an empty text, list or mapping. Raises ConfigError with a
     line per problem of shape: nothing else can be said about such a file.
     """
+    if name == EXPERIMENT:
+        write_out(document)
+    _write_depends(document.data)
     schema = _schema(name)
     found = _Reader(schema["definitions"], document).read(document.data, schema, ())
     document.problems.raise_all()
@@ -63,6 +86,76 @@ def read_shape(document: Document, name: str) -> dict[str, Any]:
 def _schema(name: str) -> Any:
     text = (workflow_directory() / "schemas" / name).read_text("utf-8")
     return yaml.load(text, Loader=FASTEST)
+
+
+def is_experiment(text: str) -> bool:
+    """Whether a text is an experiment: a YAML mapping with a mapping under the key `run`, or, if
+    it is only to be built, under both `build` and `batches`; or with parameters at its top level
+    and a script.
+
+    A text that is not valid YAML but has a line `run:` counts, too: reading it reports the error.
+    """
+    if not re.search("run|build", text):
+        return False
+    try:
+        node = compose("", text)
+    except ConfigError:
+        return re.search(r"^run\s*:", text, re.MULTILINE) is not None
+    if not isinstance(node, yaml.MappingNode):
+        return False
+    kinds = {key.value: value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
+    mappings = {key for key, value in kinds.items() if isinstance(value, yaml.MappingNode)}
+    # Files of other programs have a `build`, too.
+    if "run" in mappings or {"build", "batches"} <= mappings:
+        return True
+    return bool(mappings & {"params", "batches"}) and bool({*kinds} & {"run", "build"})
+
+
+# ---- short forms
+
+
+def write_out(document: Document) -> None:
+    """Replace the short forms in an experiment, and give the new keys the lines of the old ones."""
+    data, lines = document.data, document.source_map.lines
+    if not isinstance(data, dict):
+        return
+    given = [key for key in _OF_BATCH if key in data]
+    if section(data, "batches"):
+        for key in given:
+            del data[key]
+            said = f"write {ABOVE[key]}, or " * (key in ABOVE) + "write it into a batch"
+            document.problems.add((key,), f"unknown key beside 'batches'; {said}")
+    elif given:
+        data["batches"] = {DEFAULT_BATCH: {key: data.pop(key) for key in given}}
+        for path, line in list(lines.items()):
+            if path[:1] and path[0] in given:
+                lines[("batches", DEFAULT_BATCH, *path)] = line
+    every = [(("batches", name), own) for name, own in section(data, "batches").items()]
+    for path, own in [((), data), *every]:
+        for key in ("build", "run", "prepare") if isinstance(own, dict) else ():
+            value = own.get(key)
+            if isinstance(value, list) or (isinstance(value, Scalar) and not is_null(value)):
+                own[key] = {"script": value}
+                lines[(*path, key, "script")] = lines[(*path, key)]
+
+
+def _write_depends(data: Any) -> None:
+    if not isinstance(data, dict):
+        return
+    dependencies = list(section(data, "dependencies").values())
+    for each in [each for each in dependencies if isinstance(each, dict)]:
+        dependencies += each["recipes"] if isinstance(each.get("recipes"), list) else []
+    for own in (data, *section(data, "batches").values(), *dependencies):
+        value: Any = own.get("depends") if isinstance(own, dict) else None
+        if isinstance(value, Scalar) and ":" in value:
+            value = own["depends"] = [value]
+        for index, entry in enumerate(value if isinstance(value, list) else ()):
+            if isinstance(entry, Scalar) and ":" in entry:
+                name, _, recipe = entry.partition(":")
+                value[index] = {"name": Scalar(name), "recipe": Scalar(recipe)}
+
+
+# ---- amounts and checks
 
 
 def _size_in_git(text: str) -> int:
@@ -87,12 +180,11 @@ def _like(pattern: str, said: str) -> Callable[[str], str | None]:
 
 
 def _name_of(kind: str) -> Callable[[str], str | None]:
-    return lambda name: (
-        None
-        if is_name(name)
-        else f"the {kind} name {name!r} cannot be used in paths; 1 to 128 letters, digits and any "
-        "of ._+@=- were expected, not starting with a dot or dash"
+    said = (
+        f"the {kind} name {{!r}} cannot be used in paths; 1 to 128 letters, digits and any of "
+        "._+@=- were expected, not starting with a dot or dash"
     )
+    return lambda name: None if is_name(name) else said.format(name)
 
 
 def _pattern_problem(text: str) -> str | None:
@@ -141,16 +233,19 @@ CHECKS: dict[str, Callable[[str], str | None]] = {
 }
 
 
+# ---- reading by a schema
+
+
 class _Reader:
     def __init__(self, definitions: dict[str, Any], document: Document) -> None:
         self._definitions = definitions
         self._problems = document.problems
 
     def _add(self, path: KeyPath, said: str) -> None:
-        for index, (section, key) in enumerate(pairwise(path)):
-            if section in ("params", "default_params") and key in _NO_PARAMETERS:
+        for index, (around, key) in enumerate(pairwise(path)):
+            if around in ("params", "default_params") and key in _NO_PARAMETERS:
                 # It is indented into the parameters before it.
-                said = f"'{key}' is no parameter; indent it as far as '{section}'"
+                said = f"'{key}' is no parameter; indent it as far as '{around}'"
                 path = path[: index + 2]
                 break
         self._problems.add(path, said)
@@ -160,13 +255,11 @@ class _Reader:
             return value
         if "$ref" in schema:
             own = {key: word for key, word in schema.items() if key.startswith("x-")}
-            schema = functools.reduce(
-                lambda at, part: at[part], schema["$ref"].split("/")[2:], self._definitions
-            )
-            schema = schema | own
+            parts = schema["$ref"].split("/")[2:]
+            schema = functools.reduce(lambda at, part: at[part], parts, self._definitions) | own
         how, check = schema.get("x-read"), schema.get("x-check")
-        if (choices := schema.get("enum")) is not None:
-            return self._chosen(value, choices, schema, path)
+        if "enum" in schema:
+            return self._chosen(value, schema, path)
         types = {schema["type"]} if isinstance(schema["type"], str) else {*schema["type"]}
         if not types & _types_of(value):
             said = f"{_expected(types)} was expected, not {_found(value)}"
@@ -194,9 +287,7 @@ class _Reader:
             found = "\n".join(map(str, value)) if isinstance(value, list) else str(value)
         if isinstance(found, str) and found:
             return self._text(found, how, check, path)
-        if how == "names" and found is not None:
-            return tuple(found)
-        return found
+        return tuple(found) if how == "names" and found is not None else found
 
     def _text(self, text: str, how: str | None, check: str | None, path: KeyPath) -> Any:
         if check and (wrong := CHECKS[check](text)):
@@ -208,10 +299,9 @@ class _Reader:
                 self._add(path, f"{text!r}: {error}")
         return (text,) if how == "names" else text
 
-    def _chosen(
-        self, value: Any, choices: list[str | None], schema: dict[str, Any], path: KeyPath
-    ) -> str | None:
-        if isinstance(value, Scalar) and value.kind == "null" and None in choices:
+    def _chosen(self, value: Any, schema: dict[str, Any], path: KeyPath) -> str | None:
+        choices = schema["enum"]
+        if is_null(value) and None in choices:
             return None
         if value in choices:
             return str(value)
@@ -227,7 +317,7 @@ class _Reader:
         known, others = schema.get("properties", {}), schema["additionalProperties"]
         ignored = "|".join(schema.get("patternProperties", ())) or "(?!)"
         instead = schema.get("x-instead", {})
-        found, meant = {}, set()
+        found, there = {}, {*data}
         for key, value in data.items():
             place = (*path, key)
             if (keys := schema.get("x-keys")) and (wrong := CHECKS[keys](key)):
@@ -237,14 +327,15 @@ class _Reader:
             elif not re.match(ignored, key):
                 said = f"did you mean '{instead[key]}'?" if key in instead else nearest(key, known)
                 self._add(place, f"unknown key, {said}")
-                if (key_meant := _MEANT.fullmatch(said)) and key_meant[1] not in data:
-                    meant.add(key_meant[1])
-                    self.read(value, known[key_meant[1]], place)
-        if missing := [key for key in schema.get("required", ()) if key not in {*data, *meant}]:
-            self._add(path, f"the key {' and '.join(map(repr, missing))} is missing")
+                if (meant := _MEANT.fullmatch(said)) and meant[1] not in data:
+                    there.add(meant[1])
+                    self.read(value, known[meant[1]], place)
+        missing = [key for key in schema.get("required", ()) if key not in there]
         one_of = [each["required"][0] for each in schema.get("anyOf", ())]
-        if one_of and not {*data, *meant} & {*one_of}:  # the first is the usual one
-            self._add(path, f"the key '{one_of[0]}' is missing")
+        if one_of and not there & {*one_of}:
+            missing = one_of[:1]  # the usual one
+        if missing:
+            self._add(path, f"the key {' and '.join(map(repr, missing))} is missing")
         return found
 
     def _scalar(self, value: Scalar, types: set[str], minimum: int, path: KeyPath) -> Any:
@@ -276,19 +367,12 @@ def _types_of(value: Any) -> set[str]:
 
 
 def _expected(types: set[str]) -> str:
-    words = []
-    if {"string", "boolean"} <= types:
-        words.append("a single value")
-    elif "string" in types:
-        words.append("a text")
-    for kind, word in (
-        ("integer", "a whole number"),
-        ("boolean", "true or false"),
-        ("array", "a list"),
-        ("object", "a mapping (key: value)"),
-    ):
-        if kind in types and not (kind == "boolean" and "string" in types):
-            words.append(word)
+    has_text = "string" in types
+    words = ["a single value" if "boolean" in types else "a text"] if has_text else []
+    words += ["a whole number"] if "integer" in types else []
+    words += ["true or false"] if "boolean" in types and not has_text else []
+    words += ["a list"] if "array" in types else []
+    words += ["a mapping (key: value)"] if "object" in types else []
     return " or ".join(words)
 
 
@@ -304,30 +388,3 @@ def _found(value: Any) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def is_experiment(text: str) -> bool:
-    """Whether a text is an experiment: a YAML mapping with a mapping under the key `run`, or, if
-    it is only to be built, under both `build` and `batches`; or with parameters at its top level
-    and a script.
-
-    A text that is not valid YAML but has a line `run:` counts, too: reading it reports the error.
-    """
-    if not re.search("run|build", text):
-        return False
-    try:
-        node = compose("", text)
-    except ConfigError:
-        return re.search(r"^run\s*:", text, re.MULTILINE) is not None
-    if not isinstance(node, yaml.MappingNode):
-        return False
-    mappings = {
-        key.value
-        for key, value in node.value
-        if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.MappingNode)
-    }
-    # Files of other programs have a `build`, too.
-    if "run" in mappings or {"build", "batches"} <= mappings:
-        return True
-    scripts = {key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
-    return bool(mappings & {"params", "batches"}) and bool(scripts & {"run", "build"})

@@ -1,4 +1,7 @@
-"""Parameter values: texts as written, and their form in names, files and the environment."""
+"""Parameter values: texts as written, and their form in names, files and the environment.
+
+A run needs only names and encodings, so this module loads no YAML by itself.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ import os
 import re
 import urllib.parse
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import Any
 
 from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.frozen import FrozenDict
 
 # Linux refuses a program one environment variable of more than 128 KiB.
 MAXIMUM_LENGTH = 100_000
@@ -18,6 +24,8 @@ MAXIMUM_LENGTH = 100_000
 MAXIMUM_PATH = 3_000
 _MAXIMUM_COMPONENT = 255  # of a file name, on every filesystem in use
 
+# The only batch of a file without `batches`.
+DEFAULT_BATCH = "default"
 BATCH_NAME = "batch_name"
 SUBSTITUTED = (BATCH_NAME, "duplicate")
 # Columns of every batch's table, beside those of its parameters and metrics.
@@ -36,6 +44,13 @@ _SAFE = "._+=,@:-~"
 _PADDED = re.compile(r"[-+]?0[0-9]+")
 _NUMBER = re.compile(r"[-+]?[0-9.][0-9.eE+-]*")
 _PLAIN_FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
+# Git refuses to record these, including the spellings of other systems.
+_GIT_DIRECTORY = re.compile(r"(\.git|git~1)[ .]*(:.*)?", re.IGNORECASE)
+
+Thresholds = Mapping[str, float | str]
+# The key `quiet`: the CPUs that other processes may use on average, and the governor of the node.
+QUIET: Thresholds = FrozenDict({"load": 0.5, "governor": "performance"})
+ANY = "any"  # turns a threshold off
 
 
 def environment_name(name: str) -> str:
@@ -54,8 +69,19 @@ def parameter_variables(names: Iterable[str], parameters: Mapping[str, str]) -> 
     }
 
 
+def parse_assignment(text: str) -> tuple[str, str]:
+    """Split `name=value` at its first `=`. Raises ConfigError when there is none."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise ConfigError(f"'{text}': NAME=VALUE was expected")
+    return name, value
+
+
+# ---- why a text cannot be something, or None
+
+
 def name_problem(name: str) -> str | None:
-    """Why a text cannot be the name of a parameter, or None."""
+    """Of the name of a parameter."""
     if name in SUBSTITUTED:
         return f"'{name}' is substituted by Kochi itself and cannot be a parameter; rename it"
     if name in TABLE_COLUMNS:
@@ -66,21 +92,21 @@ def name_problem(name: str) -> str | None:
 
 
 def metric_problem(name: str) -> str | None:
-    """Why a text cannot be the name of a metric, or None."""
+    """Of the name of a metric."""
     if name in (*SUBSTITUTED, *TABLE_COLUMNS):
         return f"'{name}' has another meaning in every batch's table; rename the metric"
     return None
 
 
 def value_problem(text: str) -> str | None:
-    """Why a text cannot be the value of an environment variable, or None."""
+    """Of the value of an environment variable."""
     if len(text) > MAXIMUM_LENGTH:
         return f"the value is longer than {MAXIMUM_LENGTH} characters; put it into a file"
     return unusable_character(text)
 
 
 def unusable_character(text: str) -> str | None:
-    """Why a text cannot be an argument of a program or a part of a path, or None."""
+    """Of an argument of a program or a part of a path."""
     if "\0" in text:
         return "a value cannot contain a NUL character"
     try:
@@ -90,9 +116,12 @@ def unusable_character(text: str) -> str | None:
     return None
 
 
+def has_control_character(text: str) -> bool:
+    return any(ord(c) < 32 or ord(c) == 127 for c in text)
+
+
 def path_problem(text: str, is_one: bool = True) -> str | None:
-    """Why a text cannot be a path on any filesystem, or None; where not `is_one`, it may be a
-    URL."""
+    """Of a path on any filesystem; where not `is_one`, it may be a URL."""
     if len(os.fsencode(text)) > MAXIMUM_PATH:
         return f"'{text[:40]}...' is longer than {MAXIMUM_PATH} bytes"
     for component in text.split("/") if is_one else ():
@@ -102,20 +131,59 @@ def path_problem(text: str, is_one: bool = True) -> str | None:
 
 
 def glob_problem(pattern: str) -> str | None:
-    """Why a text cannot be a pattern of files of the project, or None."""
+    """Of a pattern of files of the project."""
     # A leading / means the top of the project, as in .gitignore.
     if ".." in pattern.split("/") or not pattern.strip("/ "):
         return "a glob relative to the project, without '..', was expected"
     return None
 
 
-def has_control_character(text: str) -> bool:
-    return any(ord(c) < 32 or ord(c) == 127 for c in text)
+def dest_problem(dest: str) -> str | None:
+    """Of a path in the artifact branch."""
+    components = dest.split("/")
+    if dest.startswith("/") or ".." in components or dest in ("", "."):
+        return "a relative path without '..' was expected"
+    if has_control_character(dest):
+        return "a path cannot contain control characters such as line breaks"
+    if dest.startswith(".kochi"):
+        return "paths that start with '.kochi' are reserved for Kochi"
+    if components[-1].lower() == ".gitattributes":
+        return "a file of this name is for Kochi: it tells git which files are large"
+    for component in components:
+        if _GIT_DIRECTORY.fullmatch(component):
+            return f"git cannot store a file named '{component}'"
+    return path_problem(dest)
+
+
+def src_problem(src: str) -> str | None:
+    """Of the path of a file in a workspace."""
+    # Anything else would put another file of the computer, perhaps a secret one, into git.
+    if not src or src.startswith("/") or ".." in src.split("/"):
+        return "a path relative to the workspace, without '..', was expected"
+    if has_control_character(src):
+        return "a path cannot contain control characters such as line breaks"
+    return path_problem(src)
+
+
+def threshold_of(text: str) -> float | str:
+    """A threshold of `quiet`: a number, or ANY. Raises ValueError, which says what was expected."""
+    if text == ANY:
+        return ANY
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 1e9:
+        raise ValueError(f"a number from 0, or {ANY}, was expected")
+    return number
+
+
+# ---- numbers
 
 
 def implied_tag(text: str) -> str:
     """The tag YAML 1.1 gives to a text without quotes."""
-    import yaml  # not at the top: a run needs only names and encodings
+    import yaml
 
     return str(_resolver().resolve(yaml.ScalarNode, text, (True, False)))
 
@@ -127,44 +195,34 @@ def _resolver() -> Any:
     return yaml.resolver.Resolver()
 
 
+@functools.lru_cache(10_000)
 def typed(text: str) -> int | float | bool | str:
     """The type of a value in an expression: what YAML takes its text for, if a number or boolean.
 
     Raises ValueError for a text such as 010 or 1:30, which YAML and people take for different
     numbers.
     """
+    import yaml
+
     if _PLAIN_FLOAT.fullmatch(text):
         return float(text)
-    found = _as_in_yaml(text)
+    kind = implied_tag(text).rpartition(":")[2]
+    found: Any = text
+    if kind in ("int", "float", "bool"):
+        construct = getattr(yaml.constructor.SafeConstructor(), f"construct_yaml_{kind}")
+        with suppress(ValueError):  # too many digits, or `0b` without any
+            found = construct(yaml.ScalarNode("", text))
     is_padded = _PADDED.fullmatch(text) is not None
     if is_padded and found == int(text):
-        return found
+        return int(text)
     if is_padded or (":" in text and found != text):
         said = "a text" if found == text else found
         raise ValueError(
             f"{text} is no plain number, YAML takes it for {said}; write the number that you mean, "
             "or, for the text, the parameter in quotes: '$NAME'"
         )
-    return found
-
-
-def _as_in_yaml(text: str) -> int | float | bool | str:
-    import yaml
-
-    tag = implied_tag(text)
-    constructor = yaml.constructor.SafeConstructor()
-    node = yaml.ScalarNode(tag, text)
-    try:
-        match tag.rpartition(":")[2]:
-            case "int":
-                return int(constructor.construct_yaml_int(node))
-            case "float":
-                return float(constructor.construct_yaml_float(node))
-            case "bool":
-                return bool(constructor.construct_yaml_bool(node))
-    except ValueError:  # too many digits, or `0b` without any
-        pass
-    return text
+    typed_value: int | float | bool | str = found
+    return typed_value
 
 
 def looks_like_list(text: str) -> bool:
@@ -175,6 +233,14 @@ def looks_like_list(text: str) -> bool:
     return len(pieces) > 1 and (
         are_numbers or all(piece.startswith((" ", "\t")) for piece in pieces[1:])
     )
+
+
+# ---- paths
+
+
+def normalise_dest(dest: str) -> str:
+    """One spelling for one path: `./a//b` is `a/b`."""
+    return PurePosixPath(dest).as_posix() if dest else dest
 
 
 @functools.lru_cache(10_000)
@@ -197,11 +263,3 @@ def digest_component(text: str) -> str:
     encoded = urllib.parse.quote(text, safe=_SAFE)
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
     return f"{encoded[:16]}%{digest[:32]}"
-
-
-def parse_assignment(text: str) -> tuple[str, str]:
-    """Split `name=value` at its first `=`. Raises ConfigError when there is none."""
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise ConfigError(f"'{text}': NAME=VALUE was expected")
-    return name, value

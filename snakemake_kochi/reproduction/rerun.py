@@ -24,7 +24,7 @@ from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.products import Failure, read_failure
 from snakemake_kochi.project.grid import Point
-from snakemake_kochi.project.requirements import requirements_at
+from snakemake_kochi.project.recipes import requirements_at
 from snakemake_kochi.reproduction.comparison import (
     ComparedOutput,
     Originals,

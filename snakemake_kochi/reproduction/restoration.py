@@ -27,8 +27,7 @@ from snakemake_kochi.project.document import decode_text, read_text
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Recorded
 from snakemake_kochi.project.machines import CommonFile, common_files
-from snakemake_kochi.project.recipes import Project, Recipe, Requirement
-from snakemake_kochi.project.requirements import requirements_at
+from snakemake_kochi.project.recipes import Project, Recipe, Requirement, requirements_at
 from snakemake_kochi.project.shape import is_experiment
 from snakemake_kochi.project.values import CODE as CODE_PARAMETER
 from snakemake_kochi.reproduction.subject import RecordedCode, Subject

@@ -14,9 +14,8 @@ from snakemake_kochi.artifacts.record import checked_form
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_name
 from snakemake_kochi.git import FULL_IDENTITY
-from snakemake_kochi.project.destinations import dest_problem
 from snakemake_kochi.project.grid import MAXIMUM_DUPLICATES
-from snakemake_kochi.project.values import name_problem, value_problem
+from snakemake_kochi.project.values import dest_problem, name_problem, value_problem
 
 _FORMS_OF_SOURCES = ({"git", "commit"}, {"mirror", "tree", "base"}, set[str]())
 

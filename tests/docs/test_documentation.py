@@ -30,7 +30,7 @@ from snakemake_kochi.phases.facts import VARIABLES
 from snakemake_kochi.phases.given import given_now
 from snakemake_kochi.project.configuration import load_project
 from snakemake_kochi.project.experiment_file import load_experiment
-from snakemake_kochi.project.parameters import Given
+from snakemake_kochi.project.sweeps import Given
 from snakemake_kochi.project.values import SUBSTITUTED, TABLE_COLUMNS
 
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])

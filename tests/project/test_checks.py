@@ -91,27 +91,6 @@ def test_a_dest_that_is_the_directory_of_another_batch_s_is_an_error() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("dest", "expected"),
-    [
-        ("e/a.csv", "'e/a.csv' is the table or plot of batch 'a'; rename the artifact"),
-        ("e/b.md", "'e/b.md' is the table or plot of batch 'b'; rename the artifact"),
-        ("e/b.svg", "'e/b.svg' is the table or plot of batch 'b'; rename the artifact"),
-        ("e/b.png/x", "'e/b.png/x' conflicts with 'e/b.png', the table or plot of batch 'b'"),
-        ("e", "'e' conflicts with 'e/a.csv', the table or plot of batch 'a'; rename the artifact"),
-    ],
-)
-def test_a_dest_that_is_a_batch_s_own_table_is_an_error(dest: str, expected: str) -> None:
-    (line,) = said(f"  a: {{artifacts: []}}\n  b: {{{artifacts(dest)}}}")
-    assert line.startswith("e.yaml:4: batches.b.artifacts[0].dest: ")
-    assert expected in line
-
-
-def test_a_grid_of_one_batch_knows_its_own_table() -> None:
-    with pytest.raises(ConfigError, match=r"'e/b\.csv' is the table or plot of batch 'b'"):
-        loaded(f"  b: {{{artifacts('e/b.csv')}}}").grid("b", "local")
-
-
 def test_two_experiments_with_one_dest_are_an_error_that_names_both() -> None:
     first = loaded(f"  a: {{{artifacts('x', 'f/c.md')}}}")
     second = loaded(f"  c: {{{artifacts('${batch_name}', 'x')}}}", "sub/f.yaml")

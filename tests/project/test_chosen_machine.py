@@ -117,34 +117,3 @@ def test_a_kochi_yaml_that_is_not_read_is_an_error_for_its_machines_and_a_warnin
     (tmp_path / "kochi.yaml").unlink()
     assert find_location(start=tmp_path).unread is None
     assert not caplog.messages
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("machines: {local: {hosts: [a]}}", "'local' stands for any computer"),
-        ("machines: {m: {hosts: ['*']}}", "'*' matches every host name"),
-        ("machines: {m: {hosts: []}}", "the list is empty"),
-        ("machines: {m: {host: a}}", "did you mean 'hosts'"),
-    ],
-)
-def test_hosts_that_say_nothing_are_refused(text: str, said: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        load_project(Path("/nowhere"), text)
-    assert said in str(error.value)
-
-
-@pytest.mark.parametrize("host", ["ssh deneb", "me@deneb -p 22", "-oProxyCommand=true", "-l"])
-def test_a_login_host_is_a_name_and_neither_a_command_nor_an_option(host: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        load_project(Path("/nowhere"), f"machines:\n  m:\n    login_host: {host}")
-    assert f"kochi.yaml:3: machines.m.login_host: '{host}': HOST or USER@HOST" in str(error.value)
-
-
-@pytest.mark.parametrize("host", ["", "''"])
-def test_a_login_host_without_a_value_does_not_make_the_machine_this_computer(host: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        load_project(Path("/nowhere"), f"machines:\n  m:\n    login_host: {host}")
-    assert "kochi.yaml:3: machines.m.login_host: HOST or USER@HOST was expected" in str(error.value)
-    found = load_project(Path("/nowhere"), "machines:\n  m:\n    login_host: null")
-    assert found.machines["m"].login_host is None

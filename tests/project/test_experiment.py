@@ -68,9 +68,9 @@ def test_an_experiment_is_named_by_its_file_as_an_identifier(file: str, name: st
 
 def test_an_experiment_has_what_the_file_says() -> None:
     found = experiment()
-    assert found.default_name == "fib"
-    assert found.default_queue == "fib-queue"
-    assert found.default_duplicates == 3
+    assert found.job_name == "fib"
+    assert found.queue == "fib-queue"
+    assert found.duplicates == 3
     assert found.sources == ("/*.c", "include/")
     assert found.build == Phase(("debug",), "make\nmake check")
     assert found.run == Phase(("n_workers", "n_input"), "./fib", strict=False)
@@ -78,7 +78,7 @@ def test_an_experiment_has_what_the_file_says() -> None:
 
 def test_an_experiment_needs_no_more_than_a_script_to_run() -> None:
     found = load_experiment("a.yaml", "run: {script: x}", None)
-    assert (found.default_name, found.default_queue, found.default_duplicates) == ("ANON", None, 1)
+    assert (found.job_name, found.queue, found.duplicates) == ("ANON", None, 1)
     assert found.build == Phase((), "")
     assert found.run.exclusive
     assert found.sources is None
@@ -351,18 +351,6 @@ def test_the_script_to_run_may_be_left_to_the_batches() -> None:
         found.point("local", {})
 
 
-def test_values_for_different_machines_make_no_circle() -> None:
-    text = """
-run: {script: x}
-batches: {b: {params: {
-  a: [{value: 1}, {value: $c, machines: spica}],
-  c: [{value: 2}, {value: $a, machines: vega}]}}}
-"""
-    found = load_experiment("e.yaml", text, None)
-    assert found.grid("b", "spica").points[0].parameters == {"a": "2", "c": "2"}
-    assert found.grid("b", "vega").points[0].parameters == {"a": "1", "c": "1"}
-
-
 def remarks(text: str) -> list[str]:
     return list(load_experiment("e.yaml", text, None).remarks)
 
@@ -452,18 +440,3 @@ def test_the_cores_of_a_run_follow_from_its_parameters(cores: str, expected: lis
 
 def test_cores_count_as_a_use_of_a_parameter() -> None:
     assert remarks("default_params: {n: 1}\nrun: {script: x, cores: $n}") == []
-
-
-def test_a_value_may_hold_the_name_of_its_batch() -> None:
-    text = """
-default_params: {label: "of ${batch_name}", other: "`'$label' + '!'`"}
-run: {script: x, depend_params: [label, other]}
-batches: {a: , b: {params: {other: ["<$batch_name>", 2]}}}
-"""
-    found = load_experiment("e.yaml", text, None)
-    (point,) = found.grid("a", "local").points
-    assert dict(point.parameters) == {"label": "of a", "other": "of a!"}
-    assert [p.parameters["other"] for p in found.grid("b", "local").points] == ["<b>", "2"]
-    assert found.point("local", {}).parameters["label"] == "of "
-    with pytest.raises(ConfigError, match="there is no parameter 'duplicate'"):
-        load_experiment("e.yaml", "default_params: {a: $duplicate}\nrun: {script: x}", None)

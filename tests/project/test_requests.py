@@ -12,8 +12,7 @@ from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.project.checks import check_experiments
 from snakemake_kochi.project.configuration import load_project
 from snakemake_kochi.project.experiment_file import load_experiment
-from snakemake_kochi.project.grid import Point
-from snakemake_kochi.project.requests import Request
+from snakemake_kochi.project.grid import Point, Request
 from snakemake_kochi.resources import workflow_directory
 from snakemake_kochi.schedulers.names import NUMBERS, TEXTS
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.project.experiment_file import load_experiment
-from snakemake_kochi.project.templates import TemplateError, parse_value
+from snakemake_kochi.project.expressions import TemplateError, parse_value
 from snakemake_kochi.project.values import encode_component, typed
 
 
@@ -21,46 +21,9 @@ def evaluate(expression: str, **values: str) -> str:
     return parse_value(f"`{expression}`").render(values)
 
 
-def test_references_resolve_in_dependency_order_whatever_the_order_of_the_file() -> None:
-    found = parameters("  c: <$b>\n  b: ${a}${a}\n  a: 1")
-    assert found == {"c": "<11>", "b": "11", "a": "1"}
-
-
-def test_a_name_with_a_dash_needs_braces() -> None:
-    assert parameters("  my-n: 3\n  my: 1\n  x: ${my-n} $my-n") == {
-        "my-n": "3",
-        "my": "1",
-        "x": "3 1-n",
-    }
-
-
-def test_a_circle_is_an_error_that_names_it() -> None:
-    with pytest.raises(ConfigError, match=r"e\.yaml:1: .*in a circle: a -> b -> c -> a"):
-        parameters("  a: $b\n  b: ${c}\n  c: '`$a + 1`'")
-
-
-def test_a_parameter_cannot_refer_to_itself() -> None:
-    with pytest.raises(ConfigError, match="circle: a -> a"):
-        parameters("  a: $a")
-
-
-def test_an_unknown_name_is_an_error_with_the_nearest_one() -> None:
-    with pytest.raises(ConfigError, match=r"default_params\.b: .*'n_imput', did you mean 'n_inp"):
-        parameters("  n_input: 1\n  b: $n_imput")
-
-
-def test_an_unclosed_brace_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"default_params\.b: '\$\{' without '\}'"):
-        parameters("  b: a${x")
-
-
 def test_overridden_values_are_taken_literally() -> None:
     hostile = "`1+1`$b${b}$$'"
     assert parameters("  a: 1\n  b: <$a>", a=hostile) == {"a": hostile, "b": f"<{hostile}>"}
-
-
-def test_the_result_of_a_substitution_is_not_an_expression() -> None:
-    assert parameters("  tick: '`'\n  a: ${tick}1+1${tick}")["a"] == "`1+1`"
 
 
 def test_values_that_grow_without_bound_are_refused() -> None:
@@ -206,26 +169,6 @@ def test_an_expression_has_no_names_attributes_or_other_calls(expression: str) -
 def test_an_expression_without_a_reasonable_result_is_a_quick_error(expression: str) -> None:
     with pytest.raises(TemplateError):
         parse_value(f"`{expression}`").render({})
-
-
-def test_an_expression_stands_anywhere_in_a_text() -> None:
-    found = parameters("  a: 3\n  b: 'n_`$a * 2`'\n  c: '`$a`-`max($a, 7)`$$$a`1 + 1`'")
-    assert found == {"a": "3", "b": "n_6", "c": "3-7$32"}
-
-
-@pytest.mark.parametrize("text", ["``", "`", "a ` b", "a``b"])
-def test_a_backtick_without_an_expression_is_itself(text: str) -> None:
-    assert parse_value(text).render({}) == text
-
-
-def test_a_misspelt_function_is_an_error_with_the_nearest_one() -> None:
-    with pytest.raises(ConfigError, match=r"e\.yaml:2: .*no function 'mxa', did you mean 'max'"):
-        parameters("  a: '`mxa(1, 2)`'")
-
-
-def test_a_failing_expression_names_the_place_and_the_values() -> None:
-    with pytest.raises(ConfigError, match=r"e\.yaml:3: default_params\.b: .*a='0'.*division"):
-        parameters("  a: 0\n  b: '`1 / $a`'")
 
 
 def test_a_value_cannot_end_the_text_it_is_put_into() -> None:
