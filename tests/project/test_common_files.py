@@ -178,7 +178,7 @@ def test_a_problem_is_reported_for_its_own_file(
     ("text", "said"),
     [
         ("machines: [spica]\n", "{}:1: machines: "),
-        ("machines: {\n", "{}:2: not valid YAML"),
+        ("machines: {\n", "{}:1: not valid YAML"),
         ("machines: {spica: {schedular: slurm}}\n", "did you mean 'scheduler'"),
         ("dependencies: {}\n", "{}:1: dependencies: this key is for projects"),
     ],
