@@ -26,6 +26,8 @@ RUNS_ON = [
     "gitpython>=3.1.30",
     # The locks of the queue. Version 4 added fallback_to_soft and preserve_lock_file.
     "filelock>=4.0,<5",
+    # Intervals and comparisons of results. pandas needs it, too.
+    "numpy>=1.25",
     # Parameter grids (Snakemake's Paramspace) and result tables.
     "pandas>=2.0",
     # The plots of a batch.
@@ -73,6 +75,8 @@ TESTS = [
     "snakemake-logger-plugin-rich",
     # The community's validator of research object crates.
     "roc-validator>=0.13,<0.14",
+    # The oracle for intervals and tests. Too slow to import and too large for the package.
+    "scipy>=1.11",
     # The tests of the package build it without network access.
     "setuptools>=70.1",
 ]

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _FORMATS = (".png", ".svg", ".pdf")
 _SCALE = click.Choice(["log", "linear"])
 
-_machine = click.option(
+machine_option = click.option(
     *("-m", "--machine"),
     metavar="NAME",
     help="Only runs on this machine, or published under this name. By default all; several names "
     "are told apart as a parameter would be.",
 )
-_at = click.option(
+at_option = click.option(
     "--at",
     "commit",
     metavar="COMMIT",
@@ -45,8 +45,8 @@ _all_code = click.option(
 
 
 @click.command()
-@_machine
-@_at
+@machine_option
+@at_option
 @_all_code
 @click.option(
     *("-o", "--output"),
@@ -77,7 +77,7 @@ def table_command(
         raise click.UsageError("only one of --output, --csv and --json is possible")
     if output is not None and output.suffix not in (".csv", ".md"):
         raise click.UsageError(f"{output}: a file that ends in .csv or .md was expected")
-    found = _read(file, batch, commit, machine, all_code)
+    found = named_batch(file, batch, commit, machine, all_code)
     if as_json:
         print_json({"remarks": list(found.remarks), "runs": _rows(found)})
         return
@@ -92,13 +92,13 @@ def table_command(
 def write_table(found: Report, output: Path) -> None:
     """Write a table: as CSV, or with the remarks for people, as the file's name says."""
     content = found.csv() if output.suffix == ".csv" else found.markdown()
-    with _aside(output) as beside:
+    with whole_file(output) as beside:
         beside.write_bytes(content)
 
 
 @click.command()
-@_machine
-@_at
+@machine_option
+@at_option
 @_all_code
 @click.option(
     *("-o", "--output"),
@@ -153,7 +153,7 @@ def plot_command(
     metric without a figure, a new one. If FILE.yaml is not in the working tree, metrics and plots
     are those of the code of the results. FILE.yaml may also be the name of the experiment.
     """
-    found = _read(file, batch, commit, machine, all_code)
+    found = named_batch(file, batch, commit, machine, all_code)
     given = {
         "x": x,
         "lines": lines,
@@ -189,11 +189,14 @@ def draw_figures(
     for (_, plot), files in zip(plots, _places(plots, output), strict=True):
         with ExitStack() as stack:
             # In one call: each format would have a layout of its own.
-            found.draw([[stack.enter_context(_aside(each)) for each in files]], [plot])
+            found.draw([[stack.enter_context(whole_file(each)) for each in files]], [plot])
         yield files
 
 
-def _read(file: str, batch: str, commit: str | None, machine: str | None, all_code: bool) -> Report:
+def named_batch(
+    file: str, batch: str, commit: str | None, machine: str | None, all_code: bool
+) -> Report:
+    """The report of a batch from artifact branches; `file` as it was typed. Raises KochiError."""
     from snakemake_kochi.snapshot import toplevel
     from snakemake_kochi.tables.branch import read_batch
 
@@ -300,8 +303,8 @@ def _places(plots: Sequence[tuple[str, Plot]], output: Path) -> list[list[Path]]
 
 
 @contextmanager
-def _aside(file: Path) -> Iterator[Path]:
-    """A file beside another, which replaces it when it is complete."""
+def whole_file(file: Path) -> Iterator[Path]:
+    """A file beside another, which replaces it when it is complete. Raises KochiError."""
     from snakemake_kochi.files import random_word
 
     beside = file.with_name(f".{random_word()}{file.suffix}")

@@ -49,6 +49,7 @@ _BESIDE: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "other_cpu_seconds": (float, ("noise", "other_cpu_seconds")),
     "load_limit": (float, ("noise", "load_limit")),
     "configuration": (str, ("configuration", "tree")),
+    "governor": (str, ("system", "governor")),
 }
 _ALL = {**VALUES, **_BESIDE}
 _INDEX = {name: index for index, name in enumerate(_ALL)}

@@ -39,7 +39,8 @@ class Report:
     sentences, without a capital letter and a full stop. `lost`: those of them about values that are
     missing. `absent`: of each metric the runs in which it found nothing, by number, and why.
     `lacking`: what belongs below each figure. `noise`: more sentences, which a page has and a
-    terminal not. `counts`: the columns with numbers of samples."""
+    terminal not. `counts`: the columns with numbers of samples. `recorded`: what the record of each
+    row says."""
 
     experiment: str
     batch: str
@@ -53,6 +54,7 @@ class Report:
     lacking: Sequence[str]
     noise: Sequence[str]
     counts: Collection[str]
+    recorded: Sequence[RecordedRun]
 
     @property
     def title(self) -> str:
@@ -156,6 +158,7 @@ def report_of(
         lacking=lacking,
         noise=tuple(_noise(runs)),
         counts=counts,
+        recorded=runs,
     )
 
 

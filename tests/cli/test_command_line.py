@@ -40,6 +40,7 @@ COMMANDS = (
         "why",
         "table",
         "plot",
+        "compare",
         "export",
         "rerun",
         "reproduce",

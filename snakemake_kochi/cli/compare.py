@@ -1,0 +1,264 @@
+"""`kochi compare`: is one value of a parameter, recipe, machine or code faster than another one?"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from snakemake_kochi.cli.options import json_option
+from snakemake_kochi.cli.output import print_json, say
+from snakemake_kochi.cli.tables import at_option, machine_option, named_batch, whole_file
+from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest, printable
+from snakemake_kochi.project.values import DEFAULT_BATCH
+
+if TYPE_CHECKING:
+    from snakemake_kochi.tables.compare import Compared, Comparison
+    from snakemake_kochi.tables.report import Report
+
+_CODE = "code"
+_RESULTS = "results"
+_SURE = 0.05
+
+
+@click.command()
+@machine_option
+@at_option
+@click.option(
+    "--by",
+    metavar="NAME",
+    help="What is compared: a parameter (also of a recipe), machine, or code: the parameter, else "
+    "the code of the results. By default the only parameter with several values.",
+)
+@click.option(
+    "--against",
+    metavar="COMMIT",
+    help="Compare with the results in this commit of an artifact branch.",
+)
+@click.option(
+    "--base",
+    metavar="VALUE",
+    help="The value with which the others are compared. By default the first one.",
+)
+@click.option("--metric", metavar="NAME", help="By default the first one, else run_seconds.")
+@click.option(
+    "--within",
+    type=click.FloatRange(0, 100, max_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="A difference that does not matter.",
+)
+@click.option(
+    "--accept",
+    metavar="FACT",
+    multiple=True,
+    help="Compare although this differs: machine, cpu_model, kernel, governor, or a fact of the "
+    "experiment, such as compiler. May be given several times.",
+)
+@click.option(
+    *("-o", "--output"),
+    type=click.Path(path_type=Path),
+    metavar="FILE.md",
+    help="Write to a file.",
+)
+@json_option
+@click.argument("file", metavar="FILE.yaml")
+@click.argument("batch", default=DEFAULT_BATCH)
+def command(
+    machine: str | None,
+    commit: str | None,
+    by: str | None,
+    against: str | None,
+    base: str | None,
+    metric: str | None,
+    within: float,
+    accept: tuple[str, ...],
+    output: Path | None,
+    as_json: bool,
+    file: str,
+    batch: str,
+) -> None:
+    """Compare the values of a parameter, point by point, with intervals: which is faster, by how
+    much, how sure.
+
+    The runs are those of `kochi table`: the newest ones in the artifact branches. Runs of the same
+    duplicate are a pair.
+    """
+    if as_json and output is not None:
+        raise click.UsageError("only one of --output and --json is possible")
+    from snakemake_kochi.tables.compare import compare
+
+    if against is not None and by is not None:
+        raise click.UsageError("--against compares results, and --by the values of a parameter")
+    has_all_code = by == _CODE
+    report = named_batch(file, batch, commit, machine, has_all_code)
+    if has_all_code and _CODE in report.parameters:
+        report = named_batch(file, batch, commit, machine, all_code=False)
+    if against is not None:
+        earlier = named_batch(file, batch, against, machine, all_code=False)
+        report, column = _both(earlier, report, against, commit), _RESULTS
+    else:
+        column = _column(report, by)
+    values = list(dict.fromkeys(report.runs[column].astype(str)))
+    if base is not None and base not in values:
+        said = nearest(base, values)
+        raise NameNotFoundError(f"no run of {report.title} has {column} = '{base}', {said}")
+    chosen = _metric(report, metric)
+    found = compare(report, column, chosen, base or values[0], accept, within / 100)
+    if as_json:
+        comparisons = [_plain(dataclasses.asdict(each)) for each in found]
+        print_json({"remarks": list(report.remarks), "comparisons": comparisons})
+        return
+    text = _page(report, found)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        with whole_file(output) as beside:
+            beside.write_bytes(text)
+        say(f"Wrote {output}")
+
+
+def _both(earlier: Report, report: Report, against: str, commit: str | None) -> Report:
+    """The runs that are in one of two reports, told apart by a column. Raises KochiError."""
+    import pandas
+
+    sides, recorded = [], []
+    same = {run.identity for run in earlier.recorded} & {run.identity for run in report.recorded}
+    labels = [_label(against), "now" if commit is None else _label(commit)]
+    for each, label in zip((earlier, report), labels, strict=True):
+        own = [row for row, run in enumerate(each.recorded) if run.identity not in same]
+        side = each.runs.iloc[own].copy()
+        side.insert(0, _RESULTS, label)
+        sides.append(side)
+        recorded += [each.recorded[row] for row in own]
+    if not all(map(len, sides)):
+        raise KochiError(
+            f"the results of {report.title} in {against} are the same runs: nothing to compare",
+            "To list the commits of an artifact branch, type: kochi artifact log",
+        )
+    runs = pandas.concat(sides, ignore_index=True)
+    varying = dict.fromkeys([*earlier.varying, *report.varying])
+    return dataclasses.replace(report, runs=runs, recorded=recorded, varying=list(varying))
+
+
+def _label(commit: str) -> str:
+    return commit[:12] if len(commit) == 40 else commit
+
+
+def _column(report: Report, by: str | None) -> str:
+    """The column of the values that are compared. Raises KochiError."""
+    from snakemake_kochi.tables.branch import CODE
+
+    if by == _CODE and _CODE not in report.parameters:
+        by = CODE
+    varying = list(report.varying)
+    if by is None and len(varying) == 1:
+        return varying[0]
+    if by is None:
+        raise KochiError(
+            f"{report.title} has {'several' if varying else 'no'} parameters with several values",
+            f"Choose what is compared: --by {' or --by '.join(varying) if varying else _CODE}",
+        )
+    if by in varying:
+        return by
+    if by in report.parameters or by in (CODE, "machine"):
+        raise KochiError(f"all results of {report.title} have the same {by}: nothing to compare")
+    known = nearest(by, [*varying, "machine", _CODE])
+    raise NameNotFoundError(f"{report.title} has no parameter '{by}', {known}")
+
+
+def _metric(report: Report, name: str | None) -> str:
+    from snakemake_kochi.project.plots import SECONDS
+
+    known = [*report.metrics, SECONDS]
+    if name is not None and name not in known:
+        raise NameNotFoundError(f"{report.title} has no metric '{name}', {nearest(name, known)}")
+    return name or known[0]
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can have: no infinity and no NaN."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# ---- for people
+
+
+def _page(report: Report, found: Sequence[Comparison]) -> bytes:
+    from snakemake_kochi.tables.report import page, sentence
+
+    parts: list[str] = []
+    for each in found:
+        first, second = each.values
+        if len(found) > 1:
+            parts.append(f"## {each.by}: {second} compared with {first}")
+        parts += [_table(each), *_overall(each), *map(sentence, each.remarks)]
+    named = f" ({found[0].unit})" if found[0].unit else ""
+    values = " and ".join(found[0].values) if len(found) == 1 else f"{len(found) + 1} values"
+    title = f"{report.title}: {found[0].metric}{named} by {found[0].by}, {values}"
+    return page(title, [*parts, *map(sentence, report.remarks)])
+
+
+def _table(each: Comparison) -> str:
+    from tabulate import tabulate
+
+    keys = list(each.points[0].point)
+    rows = []
+    for point in each.points:
+        ratio = point.ratio
+        shown = ["", "", ""]
+        if ratio is not None:
+            shown = [str(ratio.n), f"{ratio.estimate:.3f}", _ends(ratio.lower, ratio.upper, ".3f")]
+        verdict = f"{point.verdict} ({point.why})" if point.why else point.verdict
+        rows.append([*point.point.values(), _side(point, 0), _side(point, 1), *shown, verdict])
+    sides = (f"{each.by}={value}" for value in each.values)
+    headers = [*keys, *sides, "pairs", "ratio", "95 % interval", "verdict"]
+    escaped = [[printable(cell).replace("|", "\\|") for cell in row] for row in [headers, *rows]]
+    return tabulate(escaped[1:], escaped[0], tablefmt="github", disable_numparse=True)
+
+
+def _side(point: Compared, side: int) -> str:
+    interval = point.sides[side]
+    if math.isnan(interval.estimate):
+        return ""
+    ends = _ends(interval.lower, interval.upper, ".4g")
+    return f"{interval.estimate:.4g}{f' ({ends})' if ends else ''}"
+
+
+def _ends(lower: float | None, upper: float | None, form: str) -> str:
+    return "" if lower is None or upper is None else f"{lower:{form}} to {upper:{form}}"
+
+
+def _overall(each: Comparison) -> Iterator[str]:
+    count = len(each.points)
+    first, second = each.values
+    if each.overall is None:
+        yield f"Nothing can be said of all points together: {each.needed} pairs are needed."
+        return
+    ratio = each.overall
+    ends = _ends(ratio.lower, ratio.upper, ".3f")
+    of_all = f"the mean ratio is {ratio.estimate:.3f}{f' ({ends})' if ends else ''}, and " * (
+        count > 1
+    )
+    p = f"p = {max(each.chance, 0.0001):.2g}"
+    there = "at least one point differs" if each.chance <= _SURE else "no point is shown to differ"
+    points = f"over all {count} points {of_all}" if count > 1 else ""
+    said = f"{second} compared with {first}: {points}{there} ({p})."
+    yield said
+    fewest = min((p.ratio.n for p in each.points if p.ratio is not None), default=0)
+    if count > 1:
+        yield (
+            f"Each interval is for its own point. The verdicts allow for all {count} points: "
+            f"{each.needed} pairs show a difference of a single one; here are {fewest}."
+        )
+    elif fewest < each.needed:
+        yield f"{each.needed} pairs are needed; here are {fewest}."

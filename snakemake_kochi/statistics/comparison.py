@@ -1,0 +1,163 @@
+"""Which of two sides is larger, by how much, and how sure.
+
+The ratio of a point is that of the second side to the first one: 0.97 is 3 % less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snakemake_kochi.statistics.distributions import signed_rank_cdf, t_quantile, t_within
+from snakemake_kochi.statistics.intervals import FEWEST_UNITS, Interval, Values
+
+_MOST_PAIRS = 500  # above, neighbours are merged: there are n(n+1)/2 averages
+_EXACT = 12  # rounds: up to 2**12 flips are all tried
+_FLIPS = 4999
+
+
+@dataclass(frozen=True)
+class Ratio(Interval):
+    """A ratio with its interval; `p`: how likely one as far from 1 is without a difference."""
+
+    p: float = 1.0
+
+    @property
+    def detectable(self) -> float:
+        """The difference, as a fraction, that would have been shown 8 times in 10."""
+        if self.lower is None or self.upper is None:
+            return math.inf
+        return math.exp(1.5 * (math.log(self.upper) - math.log(self.lower)) / 2) - 1
+
+
+def logs(first: Values, second: Values) -> NDArray[np.float64]:
+    """The logarithms of the ratios of pairs.
+
+    A pair with a NaN is left out. Raises ValueError for values that have no ratio, and for sides of
+    different lengths.
+    """
+    one, other = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
+    if len(one) != len(other):
+        raise ValueError(f"pairs were expected, not {len(one)} and {len(other)} values")
+    known = ~(np.isnan(one) | np.isnan(other))
+    one, other = one[known], other[known]
+    for value in (*one, *other):
+        if not 0 < value < math.inf:
+            raise ValueError(f"a ratio needs values above 0, and one is {value:g}")
+    found: NDArray[np.float64] = np.log(other) - np.log(one)
+    return found
+
+
+def paired(differences: Values, confidence: float = 0.95, stretch: float = 1.0) -> Ratio:
+    """The ratio from the logarithms of those of independent pairs.
+
+    The estimate is Hodges and Lehmann's, the interval that of Wilcoxon's signed ranks, which is
+    exact where differences are symmetric (Hollander and Wolfe, 3.3). `stretch`: of
+    `dependence.stretch`.
+    """
+    found = np.asarray(differences, dtype=float)
+    n = len(found)
+    if not n:
+        return Ratio(math.nan, None, None, 0, "no pair")
+    if n > _MOST_PAIRS:
+        found = np.array([np.mean(each) for each in np.array_split(found, _MOST_PAIRS)])
+    rows, columns = np.triu_indices(len(found))
+    averages = np.sort((found[rows] + found[columns]) / 2)
+    count, cdf = len(averages), signed_rank_cdf(len(found))
+    estimate = math.exp(float(np.median(averages)))
+    # Halves of equal ones: doubtful pairs count for no side.
+    above = float(np.sum(averages > 0)) + float(np.sum(averages == 0)) / 2
+    distance = abs(above - count / 2) / stretch
+    p = min(1.0, 2 * float(cdf[math.ceil(count / 2 - distance)]))
+    rank = int(np.searchsorted(cdf, (1 - confidence) / 2, side="right"))
+    place = (count + 1) / 2 - stretch * ((count + 1) / 2 - rank)
+    if not rank or place < 1:
+        return Ratio(estimate, None, None, n, f"n = {n}: no interval", p)
+    lower, upper = np.interp([place, count + 1 - place], np.arange(1, count + 1), averages)
+    note = "all equal at this resolution" if lower == upper else ""
+    return Ratio(estimate, math.exp(float(lower)), math.exp(float(upper)), n, note, p)
+
+
+def of_units(differences: Values, confidence: float = 0.95) -> Ratio:
+    """The ratio from one logarithm for each allocation that both sides had: Student's t."""
+    found = np.asarray(differences, dtype=float)
+    n = len(found)
+    if n < FEWEST_UNITS:
+        mean = float(np.mean(found)) if n else math.nan
+        return Ratio(math.exp(mean), None, None, n, f"n = {n}: no interval")
+    spread = float(np.std(found, ddof=1)) / math.sqrt(n)
+    return _student(float(np.mean(found)), spread, n - 1, n, confidence)
+
+
+def unpaired(first: Values, second: Values, confidence: float = 0.95) -> Ratio:
+    """The ratio from the logarithms of two sides without pairs, such as allocations of their own:
+    Welch's t, with its degrees of freedom rounded down."""
+    sides = [np.asarray(each, dtype=float) for each in (first, second)]
+    n = min(map(len, sides))
+    mean = float(np.mean(sides[1]) - np.mean(sides[0])) if n else math.nan
+    if n < FEWEST_UNITS:
+        return Ratio(math.exp(mean), None, None, n, f"n = {n}: no interval")
+    parts = [float(np.var(each, ddof=1)) / len(each) for each in sides]
+    spread, degrees = math.sqrt(sum(parts)), n - 1
+    if spread:
+        terms = (part**2 / (len(each) - 1) for part, each in zip(parts, sides, strict=True))
+        degrees = int(sum(parts) ** 2 / sum(terms))
+    return _student(mean, spread, degrees, n, confidence)
+
+
+def _student(mean: float, spread: float, degrees: int, n: int, confidence: float) -> Ratio:
+    if not spread:
+        note = "all equal at this resolution"
+        return Ratio(*(math.exp(mean),) * 3, n, note, 1.0 if not mean else 0.0)
+    half = t_quantile(confidence, degrees) * spread
+    p = 1 - t_within(abs(mean) / spread, degrees)
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), n, "", p)
+
+
+# ---- many points
+
+
+def marked(chances: Sequence[float], rate: float = 0.05) -> list[bool]:
+    """Which of many p are a difference, so that on average at most `rate` of those are none.
+    Source: Benjamini and Hochberg, J. R. Stat. Soc. B 57 (1995)."""
+    steps = enumerate(sorted(chances), 1)
+    most = max((p for k, p in steps if p <= rate * k / len(chances)), default=-1.0)
+    return [p <= most for p in chances]
+
+
+def pairs_needed(points: int) -> int:
+    """The pairs that show one difference among so many points: at least 6, for 20 points 10."""
+    return max(6, math.ceil(math.log2(2 * points / 0.05)))
+
+
+def of_rounds(logs_of: NDArray[np.float64], block: int = 1) -> tuple[Ratio, float]:
+    """The geometric mean of the ratios of all points; and p for "no point has a difference".
+
+    `logs_of` has a row for each round and a column for each point, NaN where a pair is missing; the
+    mean is over complete rounds. p is from the largest |t| of the points when the signs of whole
+    rounds are flipped, so that points of a round need not be independent (Westfall and Young).
+    `block`: how many neighbouring rounds have one sign, because they are alike.
+    """
+    mean = paired(np.mean(logs_of[~np.isnan(logs_of).any(axis=1)], axis=1))
+    rounds = len(logs_of)
+    blocks = -(-rounds // block)
+    if blocks <= _EXACT:
+        bits = np.arange(2**blocks)[:, None] >> np.arange(blocks) & 1
+    else:
+        bits = np.random.default_rng(1).integers(0, 2, (_FLIPS + 1, blocks))
+        bits[0] = 0  # as measured
+    signs = np.repeat(1.0 - 2 * bits, block, axis=1)[:, :rounds]
+    counts = np.sum(~np.isnan(logs_of), axis=0)
+    known = np.nan_to_num(logs_of)
+    squares = np.sum(known**2, axis=0)
+    used = (counts > 1) & (squares > 0)
+    if not used.any():
+        return mean, 1.0
+    # The squared cosine between differences and signs, of which |t| is a function.
+    share = np.minimum((signs @ known[:, used]) ** 2 / (counts * squares)[used], 1 - 1e-12)
+    largest = np.max((counts[used] - 1) * share / (1 - share), axis=1)
+    return mean, float(np.mean(largest >= largest[0] * (1 - 1e-9)))

@@ -1,0 +1,66 @@
+"""Rules that stay valid although one looks several times: when to stop, when to decide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from snakemake_kochi.statistics.intervals import (
+    Interval,
+    Values,
+    interpolated_interval,
+    median_interval,
+)
+
+# The sizes of effects, in median differences, that the martingale bets on, in both directions.
+_BETS = np.array([0.25, 0.5, 1.0, 1.5])
+_CLIPPED = 3.0
+
+
+def looks(least: int, most: int) -> Iterator[int]:
+    """The numbers of runs at which to look: 10, 15, 23, 35, 53, 60 for 10 to 60 runs.
+
+    Looking after each run would find a narrow interval by chance. Below 10 nothing is promised.
+    """
+    n = least
+    while n < most:
+        yield n
+        n = math.ceil(1.5 * n)
+    yield most
+
+
+def interval_so_far(values: Values, confidence: float = 0.95, stretch: float = 1.0) -> Interval:
+    """The interval of the median at a look: wider than that of a fixed number of runs, so that it
+    holds with `confidence` at the look that stops."""
+    return interpolated_interval(values, 1 - 0.6 * (1 - confidence), stretch)
+
+
+def is_enough(values: Values, until: float, confidence: float = 0.95, stretch: float = 1.0) -> bool:
+    """Whether the runs of a point are enough: half of the width of `interval_so_far` is at most
+    `until` of the median, and a wider interval, which would see a rare second mode, is at most
+    twice as wide. Never because of a significance."""
+    guard = median_interval(values, 1 - 0.1 * (1 - confidence), stretch)
+    so_far = interval_so_far(values, confidence, stretch)
+    return so_far.half_width <= until and guard.half_width <= 2 * until
+
+
+def decision(differences: Sequence[float], alpha: float) -> int:
+    """The first number of differences at which their sign is decided, 0 if it is not.
+
+    Without a difference, at any of infinitely many looks, it is decided with at most `alpha`: the
+    mean over bets b of prod(exp(b d) / cosh(b d)) is a martingale where d is as often positive as
+    negative, of every size. Each d is scaled by the median of the sizes so far. Source: Howard and
+    Ramdas, and Ville's inequality.
+    """
+    wealth = np.zeros(2 * len(_BETS))
+    bets = np.concatenate([_BETS, -_BETS])
+    sizes = np.abs(np.asarray(differences, dtype=float))
+    for n, difference in enumerate(differences, 1):
+        scale = float(np.median(sizes[:n]))
+        step = max(-_CLIPPED, min(_CLIPPED, difference / scale)) if scale else 0.0
+        wealth += bets * step - np.log(np.cosh(bets * step))
+        if float(np.mean(np.exp(wealth))) >= 1 / alpha:
+            return n
+    return 0

@@ -1,0 +1,292 @@
+"""Two values of a parameter compared, point by point: from the report of a batch."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas
+from numpy.typing import NDArray
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.project.plots import DUPLICATE, MACHINE
+from snakemake_kochi.statistics import comparison, dependence, stopping
+from snakemake_kochi.statistics.comparison import Ratio
+from snakemake_kochi.statistics.intervals import (
+    FEWEST_UNITS,
+    Interval,
+    interval_of,
+    medians_of,
+    percent,
+)
+from snakemake_kochi.tables.records import RecordedRun
+from snakemake_kochi.tables.report import Report
+
+# What must be the same on both sides, beside the user's own facts.
+_FACTS = ("machine", "cpu_model", "kernel", "governor")
+_OF_MACHINE = frozenset(_FACTS)
+_FACT = "fact."
+_TIMES = re.compile(
+    r"(.*[_ -])?(n|u|µ|m|nano|micro|milli)?(s|secs?|seconds?)([_ /-].*)?"
+    r"|.*(time|latency|duration).*",
+    re.IGNORECASE,
+)
+_RATES = re.compile(r".*(/|per[_ ])s(ec|econd)?|.*(throughput|bandwidth|flops?).*", re.IGNORECASE)
+
+FASTER, SLOWER, SAME = "faster", "slower", "the same"
+NOT_SHOWN, TOO_FEW, NOT_COMPARABLE = "no difference shown", "too few pairs", "not comparable"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A point. `sides` are the medians, in the unit of the metric, `ratio` that of the second one
+    to the first one. `verdict`: SAME, NOT_SHOWN, TOO_FEW, NOT_COMPARABLE, or a word of `words`;
+    `why` says more."""
+
+    point: Mapping[str, str]
+    sides: tuple[Interval, Interval]
+    ratio: Ratio | None
+    verdict: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The second value of `by` compared with the first one. `overall`: the ratio over all points,
+    with `chance` (p) for "no point has a difference"; None if nothing could be compared."""
+
+    metric: str
+    unit: str
+    by: str
+    values: tuple[str, str]
+    points: Sequence[Compared]
+    overall: Ratio | None
+    chance: float
+    needed: int
+    remarks: Sequence[str]
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """The logarithms of what both sides of a point measured: of runs by duplicate, or of the median
+    of each allocation, in the order in which they were measured."""
+
+    first: Mapping[Hashable, float]
+    second: Mapping[Hashable, float]
+    is_by_duplicate: bool
+
+    @property
+    def differences(self) -> dict[Hashable, float]:
+        """Those of the pairs; none where the sides have allocations of their own."""
+        found = {k: self.second[k] - v for k, v in self.first.items() if k in self.second}
+        return found if self.is_by_duplicate or len(found) >= FEWEST_UNITS else {}
+
+    def ratio(self, stretch: float) -> Ratio:
+        differences = [*self.differences.values()]
+        if self.is_by_duplicate:
+            return comparison.paired(differences, 0.95, stretch)
+        if differences:
+            return comparison.of_units(differences)
+        return comparison.unpaired([*self.first.values()], [*self.second.values()])
+
+
+def compare(
+    report: Report, by: str, metric: str, base: str, accepted: Collection[str], within: float
+) -> list[Comparison]:
+    """Each other value of `by`, a column, with the value `base` of it.
+
+    `accepted`: facts that may differ. `within`: a difference that does not matter, as a fraction.
+    Raises KochiError for a metric without numbers.
+    """
+    if not pandas.api.types.is_numeric_dtype(report.runs[metric]):
+        raise KochiError(f"metric '{metric}' of {report.title} is a text, and no number")
+    others = [each for each in dict.fromkeys(report.runs[by].astype(str)) if each != base]
+    return [
+        _Sides(report, by, metric, (base, other), accepted).compared(within) for other in others
+    ]
+
+
+class _Sides:
+    def __init__(
+        self,
+        report: Report,
+        by: str,
+        metric: str,
+        values: tuple[str, str],
+        accepted: Collection[str],
+    ) -> None:
+        self._report, self._by, self._metric, self._values = report, by, metric, values
+        self._accepted = {each.removeprefix(_FACT) for each in accepted}
+        self._accepted |= _OF_MACHINE if by == MACHINE else set()
+        self._keys = [name for name in report.varying if name != by]
+        runs = report.runs.sort_values("run_started", kind="stable")
+        # Point -> side -> the rows, in the order in which they ran.
+        self._points: dict[tuple[str, ...], tuple[list[int], list[int]]] = {}
+        names = runs[self._keys].astype(str).itertuples(index=True, name=None)
+        for (row, *point), value in zip(names, runs[by].astype(str), strict=True):
+            if value in values:
+                sides = self._points.setdefault(tuple(point), ([], []))
+                sides[values.index(value)].append(int(row))
+        self._points = {point: self._points[point] for point in self._in_order()}
+        self._measured = report.runs[metric].astype(float).to_dict()
+        self._duplicates = report.runs[DUPLICATE].to_dict()
+
+    def _in_order(self) -> list[tuple[str, ...]]:
+        names = self._report.runs[self._keys].astype(str).itertuples(index=False, name=None)
+        return [point for point in dict.fromkeys(names) if point in self._points]
+
+    def compared(self, within: float) -> Comparison:
+        quantity = self._report.quantities.get(self._metric)
+        unit = "" if quantity is None else quantity.unit
+        problems = {point: self._problem(*sides) for point, sides in self._points.items()}
+        pairs = {p: self._pairs(*sides) for p, sides in self._points.items() if not problems[p]}
+        alike = dependence.likeness(self._series())
+        pairs_alike = dependence.likeness([*each.differences.values()] for each in pairs.values())
+        stretch = dependence.stretch(pairs_alike)
+        ratios = {point: each.ratio(stretch) for point, each in pairs.items()}
+        known = [point for point, ratio in ratios.items() if ratio.lower is not None]
+        marks = dict(zip(known, comparison.marked([ratios[p].p for p in known]), strict=True))
+        words = _words(self._metric, unit)
+        points = []
+        for point, (one, other) in self._points.items():
+            found = (NOT_COMPARABLE, problems[point])
+            if (ratio := ratios.get(point)) is not None:
+                found = _verdict(ratio, marks.get(point, False), within, words)
+            if found[0] in words and self._is_decided(pairs[point]):
+                found = (found[0], "also under repeated looks")
+            sides = (self._interval(one, alike), self._interval(other, alike))
+            named = dict(zip(self._keys, point, strict=True))
+            points.append(Compared(named, sides, ratio, *found))
+        table = _by_round([pairs[point].differences for point in known])
+        block = math.ceil(stretch**2)
+        overall, chance = comparison.of_rounds(table, block) if table.size else (None, 1.0)
+        return Comparison(
+            *(self._metric, unit, self._by, self._values, points, overall, chance),
+            comparison.pairs_needed(len(self._points)),
+            [*self._remarks(pairs, alike, pairs_alike)],
+        )
+
+    def _is_decided(self, pairs: _Pairs) -> bool:
+        """Whether the verdict holds although one has compared after fewer runs before."""
+        return stopping.decision([*pairs.differences.values()], 0.05 / len(self._points)) > 0
+
+    def _series(self) -> list[list[float]]:
+        """The values of each side of each point, in the order in which they were measured."""
+        every = (side for sides in self._points.values() for side in sides)
+        return [[self._measured[row] for row in side] for side in every]
+
+    def _run(self, row: int) -> RecordedRun:
+        return self._report.recorded[row]
+
+    def _interval(self, side: Sequence[int], alike: float) -> Interval:
+        values = [self._measured[row] for row in side]
+        allocations = [self._run(row)["allocation"] for row in side]
+        return interval_of(values, allocations, 0.95, dependence.stretch(alike))
+
+    def _problem(self, first: Sequence[int], second: Sequence[int]) -> str:
+        """Why the sides of a point cannot be compared, or nothing."""
+        if not first or not second:
+            return f"no run with {self._by} = {self._values[bool(first)]}"
+        facts: tuple[dict[str, set[str]], dict[str, set[str]]] = ({}, {})
+        for found, side in zip(facts, (first, second), strict=True):
+            for row in side:
+                run = self._run(row)
+                own = {name: run.machine if name == "machine" else run[name] for name in _FACTS}
+                own |= {
+                    k.removeprefix(_FACT): v for k, v in run.more.items() if k.startswith(_FACT)
+                }
+                for name, value in own.items():
+                    found.setdefault(name, set()).add(str(value or "unknown"))
+        for name in dict.fromkeys([*facts[0], *facts[1]]):
+            one, other = (sorted(each.get(name, {"unknown"})) for each in facts)
+            if one != other and name not in self._accepted:
+                said = " and ".join(", ".join(map(_first_line, each)) for each in (one, other))
+                return f"{name} differs: {said}; to compare all the same: --accept {name}"
+        try:
+            for side in (first, second):
+                values = [self._measured[row] for row in side]
+                comparison.logs(values, values)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def _pairs(self, first: Sequence[int], second: Sequence[int]) -> _Pairs:
+        sides = [(side, [math.log(self._measured[r]) for r in side]) for side in (first, second)]
+        medians = [
+            medians_of(values, [self._run(row)["allocation"] for row in side])
+            for side, values in sides
+        ]
+        if len({*medians[0], *medians[1]}) > 1:
+            return _Pairs(medians[0], medians[1], False)
+        runs = [
+            {self._duplicates[row]: value for row, value in zip(*side, strict=True)}
+            for side in sides
+        ]
+        known = [{k: v for k, v in side.items() if not math.isnan(v)} for side in runs]
+        return _Pairs(known[0], known[1], True)
+
+    def _remarks(
+        self, pairs: Mapping[tuple[str, ...], _Pairs], alike: float, pairs_alike: float
+    ) -> Iterator[str]:
+        series = self._series()
+        if missing := int(np.sum(np.isnan(np.concatenate(series)))):
+            yield f"{missing} runs have no value of '{self._metric}'"
+        by_duplicate = [point for point, each in pairs.items() if each.is_by_duplicate]
+        alone = (pairs[point].first.keys() ^ pairs[point].second.keys() for point in by_duplicate)
+        if count := sum(map(len, alone)):
+            yield f"{count} runs are left out of the ratios: the other side lacks their duplicate"
+        if sum(self._is_apart(*self._points[point]) for point in by_duplicate) * 2 > len(pairs):
+            yield (
+                "one side ran before the other, so the ratios have what changed on the machine "
+                "meanwhile, and the intervals do not cover it; to avoid this, run both in one "
+                "batch with `order: rounds`"
+            )
+        if by_duplicate:
+            yield "the intervals do not cover differences between sessions, boots and builds"
+        if len(by_duplicate) < len(pairs):
+            yield "the runs are of several allocations, whose medians count, and not the runs"
+        most = max(map(len, series))
+        for r, what in ((alike, "runs"), (pairs_alike, "pairs")):
+            if r:
+                count = dependence.counts_as(most, r)
+                yield f"neighbouring {what} are alike (r = {r:.1f}): {most} count as {count}"
+        if dependence.drifts(series):
+            yield "later runs differ from earlier ones"
+
+    def _is_apart(self, first: Sequence[int], second: Sequence[int]) -> bool:
+        one, other = ([str(self._run(row)["started"]) for row in each] for each in (first, second))
+        return len(one) > 1 < len(other) and (max(one) < min(other) or max(other) < min(one))
+
+
+def _by_round(points: Sequence[Mapping[Hashable, float]]) -> NDArray[np.float64]:
+    """A row for each round and a column for each point with pairs."""
+    own = [each for each in points if each]
+    rounds = dict.fromkeys(key for each in own for key in each)
+    return np.array([[each.get(key, math.nan) for each in own] for key in rounds])
+
+
+def _verdict(
+    ratio: Ratio, is_marked: bool, within: float, words: tuple[str, str]
+) -> tuple[str, str]:
+    if ratio.lower is None or ratio.upper is None:
+        return TOO_FEW, ratio.note
+    if 1 / (1 + within) <= ratio.lower and ratio.upper <= 1 + within:
+        return SAME, f"within {percent(within)}"
+    if is_marked:
+        return words[ratio.estimate > 1], ""
+    return NOT_SHOWN, f"{percent(ratio.detectable)} would have been"
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _words(metric: str, unit: str) -> tuple[str, str]:
+    """What a smaller and what a larger value is called."""
+    said = unit or metric
+    if _RATES.fullmatch(said):
+        return SLOWER, FASTER
+    return (FASTER, SLOWER) if _TIMES.fullmatch(said) else ("lower", "higher")

@@ -1,0 +1,274 @@
+"""Intervals, comparisons and stopping rules: against scipy, and as often wrong as they say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import scipy.stats
+from support import REPOSITORY
+
+from snakemake_kochi.statistics import comparison, dependence, intervals, stopping
+from snakemake_kochi.statistics.distributions import (
+    sign_levels,
+    signed_rank_cdf,
+    t_quantile,
+    t_within,
+)
+
+NAN = math.nan
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    return np.random.default_rng(20260101)
+
+
+# ---- scipy
+
+
+@pytest.mark.parametrize("n", [2, 5, 6, 10, 61, 2000])
+def test_levels_of_order_statistics_are_those_of_the_binomial_distribution(n: int) -> None:
+    expected = 1 - 2 * scipy.stats.binom.cdf(np.arange(n // 2), n, 0.5)
+    assert sign_levels(n) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+def test_quantiles_of_t_are_those_of_scipy(confidence: float) -> None:
+    for degrees in (1, 2, 3, 4, 29, 30, 1000):
+        expected = scipy.stats.t.ppf((1 + confidence) / 2, degrees)
+        assert t_quantile(confidence, degrees) == pytest.approx(expected, rel=1e-9)
+        assert t_within(expected, degrees) == pytest.approx(confidence, abs=1e-9)
+    assert t_quantile(confidence, 10**6) == pytest.approx(
+        scipy.stats.t.ppf((1 + confidence) / 2, 10**6), rel=0.005
+    )
+
+
+@pytest.mark.parametrize("n", [1, 6, 13, 40])
+def test_p_of_pairs_is_that_of_the_exact_signed_rank_test(
+    n: int, random: np.random.Generator
+) -> None:
+    assert signed_rank_cdf(n)[-1] == pytest.approx(1)
+    for _ in range(5):
+        values = random.normal(0.3, 1, n)
+        expected = scipy.stats.wilcoxon(values, method="exact")
+        found = comparison.paired(values)
+        assert found.p == pytest.approx(expected.pvalue, abs=1e-12)
+        if found.lower is not None and found.upper is not None:
+            # The interval has what the test does not refuse.
+            assert (found.p <= 0.05) is not (found.lower <= 1 <= found.upper)
+
+
+def test_units_are_compared_as_by_the_t_tests_of_scipy(random: np.random.Generator) -> None:
+    one, other = random.normal(0, 1, 8), random.normal(1, 2, 8)
+    expected = scipy.stats.ttest_1samp(one, 0)
+    found = comparison.of_units(one)
+    assert found.p == pytest.approx(expected.pvalue)
+    assert (found.lower, found.upper) == pytest.approx(np.exp(expected.confidence_interval()))
+    welch = scipy.stats.ttest_ind(other, one, equal_var=False)
+    found = comparison.unpaired(one, other)
+    assert found.p >= welch.pvalue  # fewer degrees of freedom
+    assert found.p == pytest.approx(welch.pvalue, rel=0.1)
+    mean = intervals.mean_interval(one)
+    at_zero = scipy.stats.ttest_1samp(one, 0).confidence_interval()
+    assert (mean.lower, mean.upper) == pytest.approx(tuple(at_zero))
+
+
+def test_marks_are_those_of_benjamini_and_hochberg(random: np.random.Generator) -> None:
+    for count in (1, 3, 20):
+        chances = list(random.beta(0.3, 1, count))
+        expected = scipy.stats.false_discovery_control(chances) <= 0.05
+        assert comparison.marked(chances) == list(expected)
+    assert comparison.marked([]) == []
+
+
+# ---- what is printed of few, equal or impossible values
+
+
+@pytest.mark.parametrize(
+    ("values", "lower", "upper", "note"),
+    [
+        ([], None, None, "n = 0: no interval"),
+        ([NAN], None, None, "n = 0: no interval"),
+        ([3], None, None, "n = 1: no interval"),
+        ([3, 4], None, None, "n = 2: no interval; all values cover 50 %"),
+        ([1, 2, 3, 4, 5], None, None, "n = 5: no interval; all values cover 93.8 %"),
+        ([6, 1, 5, NAN, 2, 4, 3], 1, 6, ""),
+        ([0, -1, -2, -3, 4, 5, 6, 7, 8], -2, 7, ""),
+        ([2] * 6, 2, 2, "all equal at this resolution"),
+    ],
+)
+def test_the_interval_of_a_median_has_both_ends_or_says_why_not(
+    values: Sequence[float], lower: float | None, upper: float | None, note: str
+) -> None:
+    found = intervals.median_interval(values)
+    assert (found.lower, found.upper, found.note) == (lower, upper, note)
+    known = [value for value in values if value == value]
+    assert found.n == len(known)
+    assert found.estimate == pytest.approx(np.median(known) if known else NAN, nan_ok=True)
+
+
+def test_a_single_allocation_has_the_interval_of_its_runs_and_two_have_none() -> None:
+    values = [*range(1, 13)]
+    assert intervals.interval_of(values, ["a"] * 12) == intervals.median_interval(values)
+    two = intervals.interval_of(values, ["a"] * 6 + ["b"] * 6)
+    assert (two.estimate, two.n, two.note) == (6.5, 2, "n = 2: no interval")
+    four = intervals.interval_of(values, [*"aaabbbcccddd"])
+    assert four == intervals.mean_interval([2, 5, 8, 11])
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf])
+def test_what_has_no_ratio_is_an_error(value: float) -> None:
+    with pytest.raises(ValueError, match=f"above 0, and one is {value:g}"):
+        comparison.logs([1, 2], [1, value])
+
+
+def test_pairs_with_a_missing_value_are_left_out_and_sides_must_be_as_long() -> None:
+    assert comparison.logs([1, NAN, 2], [2, 3, NAN]) == pytest.approx([math.log(2)])
+    with pytest.raises(ValueError, match="not 2 and 3 values"):
+        comparison.logs([1, 2], [1, 2, 3])
+    nothing = comparison.paired([])
+    assert (nothing.lower, nothing.n, nothing.note) == (None, 0, "no pair")
+
+
+def test_equal_sides_have_a_ratio_of_one_and_five_pairs_no_interval(
+    random: np.random.Generator,
+) -> None:
+    found = comparison.paired([0.0] * 8)
+    assert (found.lower, found.estimate, found.upper, found.p) == (1, 1, 1, 1)
+    assert found.note == "all equal at this resolution"
+    five = comparison.paired([0.1] * 5)
+    assert (five.lower, five.note) == (None, "n = 5: no interval")
+    assert comparison.of_units([0.1, 0.1]).note == "n = 2: no interval"
+    assert comparison.unpaired([0.1] * 3, [0.1] * 2).note == "n = 2: no interval"
+    same = comparison.unpaired([0.1] * 3, [0.1] * 3)
+    assert (same.lower, same.p) == (1, 1)
+    many = comparison.paired(random.normal(0, 1, 3000))
+    assert many.n == 3000 and many.lower is not None
+
+
+def test_looks_are_at_growing_numbers_and_the_last_one_is_the_maximum() -> None:
+    assert [*stopping.looks(10, 60)] == [10, 15, 23, 35, 53, 60]
+    assert [*stopping.looks(10, 100)] == [10, 15, 23, 35, 53, 80, 100]
+    assert [*stopping.looks(5, 5)] == [5]
+
+
+def test_a_point_is_enough_when_its_interval_is_narrow_and_no_mode_can_hide() -> None:
+    near = [100 + each / 10 for each in range(10)]
+    assert stopping.is_enough(near, 0.02) and not stopping.is_enough(near, 0.001)
+    # One of ten runs took longer: the median is as sure as before.
+    assert not stopping.is_enough([*near[:9], 150], 0.02)
+    assert stopping.is_enough([7.0] * 10, 0.0) and not stopping.is_enough(near, 0.0)
+    assert not stopping.is_enough([1.0] * 2, 0.5)
+    assert not stopping.is_enough([-1.0, 0.0, 1.0] * 5, 0.5)
+
+
+def test_a_sign_is_decided_after_few_pairs_and_never_without_one() -> None:
+    assert 5 <= stopping.decision([0.03] * 20, 0.05) <= 8
+    assert stopping.decision([-0.03] * 20, 0.05) == stopping.decision([0.03] * 20, 0.05)
+    assert stopping.decision([0.0] * 100, 0.05) == 0
+    assert stopping.decision([0.01, -0.01] * 50, 0.05) == 0
+    assert stopping.decision([], 0.05) == 0
+
+
+def test_likeness_and_drift_are_told_of_many_points_and_not_of_noise_or_constants(
+    random: np.random.Generator,
+) -> None:
+    noise = random.normal(0, 1, (20, 15))
+    assert dependence.likeness(noise) == 0.0 and not dependence.drifts(noise)
+    rising = noise + np.linspace(0, 1, 15)
+    assert dependence.drifts(rising)
+    walks = np.cumsum(noise, axis=1)
+    assert 0.5 < dependence.likeness(walks) <= 0.9
+    constant: list[list[float]] = [[1.0] * 10, [], [NAN]]
+    assert dependence.likeness(constant) == 0.0 and not dependence.drifts(constant)
+    assert dependence.stretch(0.0) == 1.0 and dependence.counts_as(20, 0.4) == 9
+    narrow = intervals.median_interval(range(30))
+    wide = intervals.median_interval(range(30), stretch=1.5)
+    assert wide.half_width == pytest.approx(1.5 * narrow.half_width)
+    paired = comparison.paired(noise[0])
+    stretched = comparison.paired(noise[0], stretch=1.5)
+    assert stretched.p > paired.p and stretched.half_width > paired.half_width
+    assert "alike" in intervals.median_interval(range(6), stretch=1.5).note
+
+
+def test_all_points_together_are_as_sure_as_their_rounds(random: np.random.Generator) -> None:
+    noise = random.normal(0, 0.01, (10, 4))
+    mean, chance = comparison.of_rounds(noise)
+    assert chance > 0.05 and mean.n == 10
+    one = noise.copy()
+    one[:, 2] += 0.05
+    assert comparison.of_rounds(one)[1] <= 0.05
+    # A round that lacks a point counts for the others, and not for the mean.
+    one[0, 0] = NAN
+    mean, chance = comparison.of_rounds(one)
+    assert mean.n == 9 and chance <= 0.05
+    # Of five rounds 2 in 32 flips are as extreme.
+    assert comparison.of_rounds(one[5:])[1] >= 2 / 32
+    assert comparison.of_rounds(np.zeros((8, 3)))[1] == 1.0
+    assert comparison.of_rounds(np.full((8, 1), 0.1))[1] == 2 / 256
+    assert comparison.of_rounds(random.normal(0.1, 0.01, (40, 2)))[1] < 0.001
+    assert [comparison.pairs_needed(count) for count in (1, 20, 100)] == [6, 10, 12]
+
+
+# ---- how often they are wrong
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.syspath_prepend(str(REPOSITORY))
+    from bench import statistics
+
+    return statistics
+
+
+def at_most(rate: float, limit: float, repetitions: int) -> bool:
+    """Whether a rate in per cent is below a limit, but for what is probable by chance."""
+    return rate <= limit + 3 * math.sqrt(limit * (100 - limit) / repetitions)
+
+
+def test_intervals_that_stop_when_they_are_narrow_cover_the_median(bench) -> None:
+    for name in (
+        "noise 1 %",
+        "noise 2 %",
+        "two modes 10 % apart, 70/30",
+        "5 % outliers of 1.5 times",
+    ):
+        family = bench.FAMILIES[name]
+        missed, runs = bench.until_enough(family, 200)
+        assert at_most(missed, 5, 200), name
+        assert runs <= (family.most_runs or 60), name
+    # A fixed number, which no rule stops.
+    assert at_most(bench.fixed_number(6, 400), 5, 400)
+
+
+def test_neighbours_that_are_alike_and_allocations_are_taken_into_account(bench) -> None:
+    assert at_most(bench.alike(0.6, 800), 8, 800)
+    assert bench.alike(0.6, 800, is_told=False) > 15
+    assert at_most(bench.allocations(6, 5, 300), 5, 300)
+    assert bench.allocations(1, 30, 300) > 50
+
+
+RATES: Sequence[tuple[Callable[..., float], int, float]] = [
+    (lambda bench, n: bench.compared(6, 0.0, n), 500, 5.2),
+    (lambda bench, n: bench.compared(10, 0.0, n), 500, 5.2),
+    (lambda bench, n: 100 - bench.compared(10, 0.05, n), 300, 1.0),
+    (lambda bench, n: bench.compared(10, 0.0, n, 0.02), 500, 5.2),
+    (lambda bench, n: bench.many_points(20, 10, 0.0, n)[0], 60, 5.2),
+    (lambda bench, n: bench.many_points(20, 10, 0.0, n)[1], 60, 5.2),
+    (lambda bench, n: 100 - bench.many_points(20, 10, 0.08, n)[0], 60, 5.0),
+    (lambda bench, n: bench.looked_again(100, 0.0, 0.05, n), 100, 5.0),
+    (lambda bench, n: 100 - bench.looked_again(60, 0.05, 0.01, n), 50, 1.0),
+]
+
+
+@pytest.mark.parametrize(("rate", "repetitions", "limit"), RATES)
+def test_comparisons_are_as_seldom_wrong_as_they_say(bench, rate, repetitions, limit) -> None:
+    assert at_most(rate(bench, repetitions), limit, repetitions)
+
+
+def test_without_these_rules_comparisons_are_wrong_more_often(bench) -> None:
+    assert bench.compared(30, 0.0, 100, 0.02, coin=False) > 20
+    assert bench.until_significant(30, 50) > 10

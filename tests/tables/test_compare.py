@@ -1,0 +1,265 @@
+"""`kochi compare`: two values of a parameter, from an artifact branch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+from support import git, write
+
+from snakemake_kochi.cli.main import run
+
+from .conftest import BRANCH, Project
+
+SORT = """
+    default_params: {n: 1, by: quick}
+    metrics: {time: {pattern: '^time (.+)$', unit: ms}, word: 'says (\\w+)', rate: 'rate (.+)'}
+    batches:
+      first:
+        params: {by: [quick, heap], n: [1, 2]}
+        duplicates: 10
+        artifacts: [{type: stdout, dest: "sort/${by}_${n}_${duplicate}.log"}]
+    run: {depend_params: [n, by], script: ls}
+    """
+Time = Callable[[str, int, int], object]
+
+
+class Compare:
+    """Runs a batch whose times a function of by, n and duplicate tells, and compares."""
+
+    def __init__(self, project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+        self.project, self._capsys = project, capsys
+        self._began = (f"2026-01-01T{n // 3600:02}:{n // 60 % 60:02}:{n % 60:02}" for n in count())
+        write(project.top / "sort.yaml", SORT)
+
+    def ran(self, time: Time, duplicates: int = 10, **changes: Any) -> None:
+        for duplicate in range(duplicates):
+            for n in (1, 2):
+                for by in ("quick", "heap") if duplicate % 2 else ("heap", "quick"):
+                    self.one(by, n, duplicate, time(by, n, duplicate), **changes)
+        self.project.commit()
+
+    def one(self, by: str, n: int, duplicate: int, time: object, **changes: Any) -> None:
+        self.project.run(
+            f"time {time}\nsays x\nrate {time}\n",
+            "sort.yaml",
+            parameters={"by": by, "n": str(n)},
+            dest=f"sort/{by}_{n}_{duplicate}.log",
+            duplicate=duplicate,
+            started=f"{next(self._began)}+00:00",
+            **changes,
+        )
+
+    def json(self, *words: str) -> Any:
+        by = () if "--against" in words else ("--by", "by")
+        status = run(["compare", "sort.yaml", "first", *by, "--json", *words])
+        said = self._capsys.readouterr()
+        assert status == 0, said.err
+        return json.loads(said.out)["comparisons"][0]
+
+    def verdicts(self, *words: str) -> list[tuple[str, str]]:
+        return [(each["verdict"], each["why"]) for each in self.json(*words)["points"]]
+
+    def text(self, *words: str) -> str:
+        assert run(["compare", "sort.yaml", "first", *words]) == 0
+        return self._capsys.readouterr().out
+
+    def fails(self, *words: str) -> str:
+        assert run(["compare", "sort.yaml", "first", *words]) in (1, 2)
+        return self._capsys.readouterr().err
+
+
+@pytest.fixture
+def compare(
+    project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Compare:
+    monkeypatch.chdir(project.top)
+    return Compare(project, capsys)
+
+
+def noisy(effects: dict[tuple[str, int], float], seed: int = 1) -> Time:
+    random = np.random.default_rng(seed)
+
+    def time(by: str, n: int, _duplicate: int) -> object:
+        return 100 * n * effects.get((by, n), 1.0) * (1 + random.normal(0, 0.02))
+
+    return time
+
+
+def test_a_planted_difference_is_found_at_its_point_in_both_directions(compare: Compare) -> None:
+    compare.ran(noisy({("heap", 2): 1.1}))
+    found = compare.json()
+    one, two = found["points"]
+    assert (one["point"], two["point"]) == ({"n": "1"}, {"n": "2"})
+    assert (one["verdict"], two["verdict"]) == ("no difference shown", "slower")
+    assert one["ratio"]["lower"] < 1 < one["ratio"]["upper"]
+    assert 1.07 < two["ratio"]["lower"] < 1.1 < two["ratio"]["upper"] < 1.13
+    assert one["why"].endswith("would have been") and found["chance"] <= 0.05
+    assert found["values"] == ["quick", "heap"] and found["needed"] == 7
+    back = compare.json("--base", "heap")
+    assert [each["verdict"] for each in back["points"]] == ["no difference shown", "faster"]
+    assert back["points"][1]["ratio"]["estimate"] == pytest.approx(1 / two["ratio"]["estimate"])
+    # Of a rate, more is faster; of what is no time, it is only more.
+    assert compare.verdicts("--metric", "rate")[1][0] == "higher"
+    # A difference that does not matter.
+    assert compare.verdicts("--within", "20") == [("the same", "within 20 %")] * 2
+
+
+def test_the_page_has_both_medians_the_ratio_and_what_holds_for_all_points(
+    compare: Compare, tmp_path: Any
+) -> None:
+    compare.ran(noisy({("heap", 1): 1.1, ("heap", 2): 1.1}))
+    text = compare.text("--by", "by")
+    assert text.startswith("# sort first: time (ms) by by, quick and heap\n\n| n ")
+    (row,) = [line for line in text.splitlines() if line.startswith("| 2 ")]
+    cells = [cell.strip() for cell in row.split("|")[1:-1]]
+    assert cells[3] == "10" and cells[6] == "slower (also under repeated looks)"
+    assert " to " in cells[1] and " to " in cells[2] and " to " in cells[5]
+    assert "heap compared with quick: over all 2 points the mean ratio is 1." in text
+    assert "at least one point differs (p = 0.002)" in text
+    assert "7 pairs show a difference of a single one; here are 10." in text
+    assert "do not cover differences between sessions" in text
+    page = tmp_path / "page.md"
+    assert compare.text("--by", "by", "-o", str(page)) == f"Wrote {page}\n"
+    assert page.read_text() == text
+
+
+def test_too_few_pairs_and_runs_without_a_partner_are_told(compare: Compare) -> None:
+    compare.ran(noisy({}), duplicates=3)
+    compare.one("heap", 1, 3, 100)
+    compare.project.commit()
+    assert compare.verdicts() == [("too few pairs", "n = 3: no interval")] * 2
+    text = compare.text("--by", "by")
+    assert "Nothing can be said of all points together: 7 pairs are needed." in text
+    assert "1 runs are left out of the ratios: the other side lacks their duplicate." in text
+
+
+@pytest.mark.parametrize(
+    ("time", "verdict", "why"),
+    [
+        (lambda by, n, d: 5, "the same", "within 1 %"),
+        (lambda by, n, d: d, "not comparable", "a ratio needs values above 0, and one is 0"),
+        (lambda by, n, d: -d - 1, "not comparable", "a ratio needs values above 0, and one is -1"),
+        (lambda by, n, d: "inf", "not comparable", "a ratio needs values above 0, and one is inf"),
+        (lambda by, n, d: "nan" if by == "heap" else 5, "too few pairs", "no pair"),
+        (lambda by, n, d: 5 if by == "heap" else 6, "faster", ""),
+    ],
+)  # fmt: skip
+def test_equal_impossible_and_missing_values_have_one_answer_each(
+    compare: Compare, time: Time, verdict: str, why: str
+) -> None:
+    compare.ran(time, duplicates=7)
+    assert compare.verdicts() == [(verdict, why)] * 2
+
+
+def test_what_ought_not_to_differ_makes_points_not_comparable_until_it_is_accepted(
+    compare: Compare,
+) -> None:
+    random = noisy({})
+    for by, model, gcc in (("quick", "EPYC", "12"), ("heap", "Xeon", "13")):
+        facts = {"compiler": {"output": f"gcc {gcc}\nmore", "command": "gcc --version"}}
+        for duplicate in range(6):
+            for n in (1, 2):
+                own = {"hardware": {"cpu_model": model}} if n == 1 else {}
+                time = random(by, n, duplicate)
+                compare.one(by, n, duplicate, time, facts=facts, **own)
+    compare.project.commit()
+    one, two = compare.verdicts()
+    assert one == (
+        *("not comparable",),
+        "cpu_model differs: EPYC and Xeon; to compare all the same: --accept cpu_model",
+    )
+    assert "compiler differs: gcc 12 and gcc 13;" in two[1]
+    one, two = compare.verdicts("--accept", "compiler")
+    assert one[0] == "not comparable" and two[0] == "no difference shown"
+    accepted = ("--accept", "fact.compiler", "--accept", "cpu_model")
+    assert [verdict for verdict, _ in compare.verdicts(*accepted)] == ["no difference shown"] * 2
+    assert "One side ran before the other" in compare.text("--by", "by", *accepted)
+
+
+def test_allocations_count_and_not_the_runs_in_them(compare: Compare) -> None:
+    random = np.random.default_rng(2)
+    offsets = {each: 1 + random.normal(0, 0.05) for each in "abcdef"}
+
+    def ran(places: Callable[[str, int], str]) -> list[dict[str, Any]]:
+        for duplicate in range(12):
+            for n in (1, 2):
+                for by in ("quick", "heap"):
+                    name = places(by, duplicate)
+                    time = 100 * offsets[name] * (1 + random.normal(0, 0.005))
+                    allocation = {"scheduler": "slurm", "id": name}
+                    compare.one(by, n, duplicate, time, allocation=allocation)
+        compare.project.commit()
+        points: list[dict[str, Any]] = compare.json()["points"]
+        return points
+
+    # Both sides in each of four: their effects cancel.
+    for point in ran(lambda by, duplicate: "abcd"[duplicate % 4]):
+        assert point["ratio"]["n"] == 4 and point["sides"][0]["n"] == 4
+        assert 0.98 < point["ratio"]["lower"] < point["ratio"]["upper"] < 1.02
+    # Each side in three of its own: nothing is shown that is one of these.
+    for point in ran(lambda by, duplicate: ("abc" if by == "quick" else "def")[duplicate % 3]):
+        assert point["ratio"]["n"] == 3 and point["verdict"] == "no difference shown"
+        assert point["ratio"]["upper"] / point["ratio"]["lower"] > 1.1
+    for point in ran(lambda by, duplicate: "a" if by == "quick" else "b"):
+        assert (point["verdict"], point["why"]) == ("too few pairs", "n = 1: no interval")
+    assert "are of several allocations" in compare.text("--by", "by")
+
+
+def test_the_code_of_results_is_compared_where_no_parameter_names_it(compare: Compare) -> None:
+    random = noisy({})
+
+    def ran(commit: str, factor: float, script: str) -> None:
+        snapshot = {"tree": commit * 40, "base": commit * 40, "dirty": False}
+        compare.ran(
+            lambda by, n, d: factor * float(str(random(by, n, d))),
+            snapshot=snapshot,
+            run_script=script,
+        )
+
+    ran("a", 1.0, "old")
+    assert "have the same code_commit: nothing to compare" in compare.fails("--by", "code")
+    ran("b", 0.9, "new")
+    assert len(compare.json()["points"]) == 2  # of the newest code
+    text = compare.text("--by", "code")
+    assert f"time (ms) by code_commit, {'a' * 12} and {'b' * 12}" in text
+    assert text.count("| faster") == 4 and "One side ran before the other" in text
+    before = git(compare.project.top, "rev-parse", BRANCH).strip()
+    assert compare.text("--by", "code", "--at", before).startswith(text.partition("\n")[0])
+
+
+def test_results_are_compared_with_those_of_an_earlier_commit_of_the_branch(
+    compare: Compare,
+) -> None:
+    compare.ran(noisy({}), duplicates=8)
+    before = git(compare.project.top, "rev-parse", BRANCH).strip()
+    against = ("--against", before)
+    assert "are the same runs" in compare.fails(*against)
+    compare.one("heap", 1, 0, 120)
+    compare.project.commit()
+    assert compare.verdicts(*against)[0] == ("too few pairs", "n = 1: no interval")
+    compare.ran(noisy({("heap", 2): 1.1}, seed=2), duplicates=8)
+    text = compare.text(*against)
+    assert text.startswith(f"# sort first: time (ms) by results, {before[:12]} and now\n")
+    (row,) = [line for line in text.splitlines() if line.startswith("| heap  | 2 ")]
+    assert "| slower" in row and text.count("no difference shown") == 3
+    assert "One side ran before the other" in text
+    assert "there is no commit 'nothing'" in compare.fails("--against", "nothing")
+    assert "--against compares results, and --by" in compare.fails(*against, "--by", "n")
+
+
+def test_a_wrong_name_has_the_nearest_one_and_a_text_is_no_metric(compare: Compare) -> None:
+    compare.ran(noisy({}), duplicates=1)
+    assert "Choose what is compared: --by by or --by n" in compare.fails()
+    assert "has no parameter 'nn', did you mean 'n'?" in compare.fails("--by", "nn")
+    assert "have the same machine: nothing to compare" in compare.fails("--by", "machine")
+    assert "by = 'quik', did you mean 'quick'?" in compare.fails("--by", "by", "--base", "quik")
+    assert "no metric 'tim', did you mean 'time'?" in compare.fails("--by", "n", "--metric", "tim")
+    assert "'word' of sort first is a text" in compare.fails("--by", "n", "--metric", "word")
+    assert "--within" in compare.fails("--by", "n", "--within", "-1")
+    both: Sequence[str] = ("--json", "-o", "x.md")
+    assert "only one of --output and --json" in compare.fails("--by", "n", *both)
