@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.measure import Row, Size
-from snakemake_kochi.statistics import comparison, dependence, intervals, stopping
+from snakemake_kochi.statistics import changes, comparison, dependence, intervals, stopping
 
 Random = np.random.Generator
 Sample = NDArray[np.float64]
@@ -164,6 +164,22 @@ def until_significant(n: int, repetitions: int) -> float:
     )
 
 
+def flat(n: int, r: float, repetitions: int) -> float:
+    """How often a series of `n` versions without a change shows one."""
+    random = np.random.default_rng(_SEED)
+    return _rate(
+        bool(changes.changes(each)) for each in _autoregressive(random, r, (repetitions, n))
+    )
+
+
+def stepped(at: int, r: float, repetitions: int) -> float:
+    """How often no change within 2 of a step of 5 % in 200 versions is shown."""
+    random = np.random.default_rng(_SEED)
+    series = _autoregressive(random, r, (repetitions, 200))
+    series[:, at:] *= 1.05
+    return _rate(all(abs(k - at) > 2 for k in changes.changes(each)) for each in series)
+
+
 def _has(interval: intervals.Interval, value: float) -> bool:
     if interval.lower is None or interval.upper is None:
         raise ValueError(interval.note)
@@ -215,4 +231,10 @@ def measure(directory: Path, size: Size) -> list[Row]:
         "6 to 60 pairs, a look after each, no difference: p < 0.05",
         until_significant(60, some // 4),
     )
+    for n in (30, 60, 200):
+        for r in (0.0, 0.3):
+            rate(f"{n} flat versions, r = {r}: a change", flat(n, r, some // 8), None if r else 6.0)
+    for at, r, limit in ((100, 0.0, 4.0), (190, 0.0, None), (100, 0.3, None)):
+        missed = stepped(at, r, some // 8)
+        rate(f"5 % since version {at} of 200, r = {r}: not within 2", missed, limit)
     return rows

@@ -108,19 +108,23 @@ def command(
     if base is not None and base not in values:
         said = nearest(base, values)
         raise NameNotFoundError(f"no run of {report.title} has {column} = '{base}', {said}")
-    chosen = _metric(report, metric)
+    chosen = chosen_metric(report, metric)
     found = compare(report, column, chosen, base or values[0], accept, within / 100)
     if as_json:
-        comparisons = [_plain(dataclasses.asdict(each)) for each in found]
+        comparisons = [plain(dataclasses.asdict(each)) for each in found]
         print_json({"remarks": list(report.remarks), "comparisons": comparisons})
         return
-    text = _page(report, found)
+    write_page(_page(report, found), output)
+
+
+def write_page(text: bytes, output: Path | None) -> None:
+    """Print a page, or write it to a file and say so. Raises KochiError."""
     if output is None:
         click.echo(text, nl=False)
-    else:
-        with whole_file(output) as beside:
-            beside.write_bytes(text)
-        say(f"Wrote {output}")
+        return
+    with whole_file(output) as beside:
+        beside.write_bytes(text)
+    say(f"Wrote {output}")
 
 
 def _both(earlier: Report, report: Report, against: str, commit: str | None) -> Report:
@@ -172,7 +176,8 @@ def _column(report: Report, by: str | None) -> str:
     raise NameNotFoundError(f"{report.title} has no parameter '{by}', {known}")
 
 
-def _metric(report: Report, name: str | None) -> str:
+def chosen_metric(report: Report, name: str | None) -> str:
+    """A metric of a batch, by default its first one. Raises NameNotFoundError."""
     from snakemake_kochi.project.plots import SECONDS
 
     known = [*report.metrics, SECONDS]
@@ -181,12 +186,12 @@ def _metric(report: Report, name: str | None) -> str:
     return name or known[0]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """What JSON can have: no infinity and no NaN."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -209,8 +214,6 @@ def _page(report: Report, found: Sequence[Comparison]) -> bytes:
 
 
 def _table(each: Comparison) -> str:
-    from tabulate import tabulate
-
     keys = list(each.points[0].point)
     rows = []
     for point in each.points:
@@ -222,6 +225,13 @@ def _table(each: Comparison) -> str:
         rows.append([*point.point.values(), _side(point, 0), _side(point, 1), *shown, verdict])
     sides = (f"{each.by}={value}" for value in each.values)
     headers = [*keys, *sides, "pairs", "ratio", "95 % interval", "verdict"]
+    return markdown_table(headers, rows)
+
+
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Texts as a Markdown table; a bar in one does not end its cell."""
+    from tabulate import tabulate
+
     escaped = [[printable(cell).replace("|", "\\|") for cell in row] for row in [headers, *rows]]
     return tabulate(escaped[1:], escaped[0], tablefmt="github", disable_numparse=True)
 

@@ -27,7 +27,8 @@ def likeness(points: Iterable[Values]) -> float:
     """
     scores, correlations = [], []
     for values in points:
-        ranks, n = _ranks(values)
+        ranks = ranked(values)
+        n = len(ranks)
         spread = float(np.sum((ranks - np.mean(ranks)) ** 2)) if n >= _FEWEST else 0.0
         if not spread:
             continue
@@ -56,7 +57,8 @@ def drifts(points: Iterable[Values]) -> bool:
     """Whether later runs are larger, or smaller, within the points: Kendall's test at 1 %."""
     scores = []
     for values in points:
-        ranks, n = _ranks(values)
+        ranks = ranked(values)
+        n = len(ranks)
         if n >= _FEWEST and np.ptp(ranks):
             rows, columns = np.triu_indices(n, 1)
             rising = float(np.sum(np.sign(ranks[columns] - ranks[rows])))
@@ -64,10 +66,10 @@ def drifts(points: Iterable[Values]) -> bool:
     return bool(scores) and abs(sum(scores)) / math.sqrt(len(scores)) > _DRIFTS
 
 
-def _ranks(values: Values) -> tuple[NDArray[np.float64], int]:
-    """Ranks from 1, equal values with their mean rank; and how many there are, without NaN."""
+def ranked(values: Values) -> NDArray[np.float64]:
+    """The ranks of values from 1, equal ones with their mean rank. NaN is no value."""
     found = np.asarray(values, dtype=float)
     found = found[~np.isnan(found)]
     _, inverse, counts = np.unique(found, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return (ends - (counts - 1) / 2)[inverse], len(found)
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    return ranks

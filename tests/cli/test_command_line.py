@@ -41,6 +41,7 @@ COMMANDS = (
         "table",
         "plot",
         "compare",
+        "history",
         "export",
         "rerun",
         "reproduce",

@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 from support import REPOSITORY
 
-from snakemake_kochi.statistics import comparison, dependence, intervals, stopping
+from snakemake_kochi.statistics import changes, comparison, dependence, intervals, stopping
 from snakemake_kochi.statistics.distributions import (
     sign_levels,
     signed_rank_cdf,
@@ -194,6 +194,19 @@ def test_likeness_and_drift_are_told_of_many_points_and_not_of_noise_or_constant
     assert "alike" in intervals.median_interval(range(6), stretch=1.5).note
 
 
+def test_a_level_is_found_where_it_begins_and_not_in_constants_or_short_series(
+    random: np.random.Generator,
+) -> None:
+    noise = random.normal(0, 0.01, 40)
+    assert changes.changes(1 + noise) == []
+    two = 1 + noise + 0.1 * (np.arange(40) >= 12) - 0.2 * (np.arange(40) >= 30)
+    assert changes.changes(two) == [12, 30]
+    two[[5, 20]] = 3  # outliers
+    assert changes.changes(two) == [12, 30]
+    assert changes.changes([1.0] * 40) == changes.changes([]) == changes.changes([1, 2] * 5) == []
+    assert changes.changes([1.0] * 6 + [2.0] * 7) == [6]
+
+
 def test_all_points_together_are_as_sure_as_their_rounds(random: np.random.Generator) -> None:
     noise = random.normal(0, 0.01, (10, 4))
     mean, chance = comparison.of_rounds(noise)
@@ -261,6 +274,8 @@ RATES: Sequence[tuple[Callable[..., float], int, float]] = [
     (lambda bench, n: 100 - bench.many_points(20, 10, 0.08, n)[0], 60, 5.0),
     (lambda bench, n: bench.looked_again(100, 0.0, 0.05, n), 100, 5.0),
     (lambda bench, n: 100 - bench.looked_again(60, 0.05, 0.01, n), 50, 1.0),
+    (lambda bench, n: bench.flat(60, 0.0, n), 40, 6.0),
+    (lambda bench, n: bench.stepped(100, 0.0, n), 20, 4.0),
 ]
 
 

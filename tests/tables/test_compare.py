@@ -263,3 +263,35 @@ def test_a_wrong_name_has_the_nearest_one_and_a_text_is_no_metric(compare: Compa
     assert "--within" in compare.fails("--by", "n", "--within", "-1")
     both: Sequence[str] = ("--json", "-o", "x.md")
     assert "only one of --output and --json" in compare.fails("--by", "n", *both)
+
+
+def test_the_history_of_a_point_has_the_versions_between_which_it_changed(
+    compare: Compare,
+) -> None:
+    random = np.random.default_rng(4)
+    assert run(["history", "sort.yaml", "first"]) == 1
+    for version in range(24):
+        snapshot = {"tree": f"{version:040}", "base": f"{version:040}"[::-1], "dirty": False}
+        for n in (1, 2):
+            time = 100 * (1.1 if n == 2 and version >= 11 else 1) + random.normal(0, 1)
+            compare.one("quick", n, 0, time, snapshot=snapshot, run_script=f"run {version}")
+        if version == 5:
+            compare.project.commit()
+            assert run(["history", "sort.yaml", "first"]) == 0
+            text = compare._capsys.readouterr().out
+            assert text.count("too few versions (12 are needed)") == 2
+    compare.project.commit()
+    assert run(["history", "sort.yaml", "first"]) == 0
+    text = compare._capsys.readouterr().out
+    assert text.startswith("# sort first: time (ms) over versions of the code\n")
+    one, two = [line for line in text.splitlines() if line.startswith("| quick")]
+    assert "no change shown" in one
+    cells = [cell.strip() for cell in two.split("|")[1:-1]]
+    assert cells[:6] == ["quick", "2", "24", "change", "010000000000", "110000000000"]
+    assert 1.08 < float(cells[-1]) < 1.12
+    assert run(["history", "sort.yaml", "first", "--json"]) == 0
+    points = json.loads(compare._capsys.readouterr().out)["points"]
+    assert [len(each["changes"]) for each in points] == [0, 1]
+    assert len(points[1]["values"]) == 24 and points[1]["changes"][0]["begins"] == cells[5]
+    assert run(["history", "sort.yaml", "first", "--metric", "word"]) == 1
+    assert "'word' of sort first is a text" in compare._capsys.readouterr().err
