@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
@@ -28,6 +29,7 @@ from snakemake_kochi.executor.internals import TO_BE_DETERMINED
 from snakemake_kochi.executor.job_queues import JobQueues
 from snakemake_kochi.executor.tickets import SPREAD_RESOURCE
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.phases.products import NEEDLESS, Failure, write_failure
 from snakemake_kochi.queue import Resources
 from snakemake_kochi.schedulers.interface import OF_JOB, AllocationRequest, UnreachableError
 from snakemake_kochi.schedulers.resources import NAMES
@@ -103,7 +105,7 @@ class Admission:
         for job in jobs:
             try:
                 if job in self._in_vain:
-                    raise KochiError(f"rule {job.name}: not begun, because all that needs it fails")
+                    raise KochiError(f"rule {job.name}: {NEEDLESS}")
                 queue, wanted = self._assign(job, is_ours)
             except KochiError as error:
                 refused.append((job, _naming(error, point_of(job))))
@@ -170,6 +172,7 @@ class Admission:
             return ""
         hopeless = [(job, error) for kind, error in refused.items() for job in jobs[kind]]
         self._in_vain = needed_only_for({job for job, _ in hopeless}, self._workflow)
+        note_refused(hopeless)
         return f"These jobs will fail:\n{described(hopeless)}"
 
     def _of_each_rule(
@@ -266,6 +269,15 @@ def described(refused: Sequence[tuple[JobExecutorInterface, KochiError]]) -> str
         lines[_MOST_TOLD:] = [f"... and {left_out} more"]
     hints = dict.fromkeys(error.hint for _, error in refused if error.hint)
     return "\n".join([*lines, *hints])
+
+
+def note_refused(refused: Sequence[tuple[Any, KochiError]]) -> None:
+    """Note beside the outputs of our rules why each job fails: one message stands for many."""
+    for job, why in refused:
+        for output in map(str, job.output):
+            if "/.snakemake/kochi/" in f"/{output}":
+                failure = Failure(why.message.partition("\n")[0], told=True)
+                write_failure(Path(output), failure)
 
 
 def _natural(text: str) -> list[object]:

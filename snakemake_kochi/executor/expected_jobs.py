@@ -88,14 +88,18 @@ def needed_only_for(jobs: Collection[Any], workflow: Any) -> Collection[Any]:
     found: set[Any] = set()
     with suppress(Exception):
         dag = workflow.dag
+        others: dict[Any, int] = {}  # how many more need a job; a build may have thousands
         left = list(jobs)
         while left:
             for job in dag.dependencies.get(left.pop(), ()):
-                needing = filter(dag.needrun, dag.depending[job])
-                is_target = job in dag.targetjobs
-                if not is_target and all(each in found or each in jobs for each in needing):
-                    left += [job] if job not in found else []
+                if job in jobs or job in dag.targetjobs:
+                    continue
+                if job not in others:
+                    others[job] = sum(map(dag.needrun, dag.depending[job]))
+                others[job] -= 1
+                if not others[job]:
                     found.add(job)
+                    left.append(job)
     return found
 
 

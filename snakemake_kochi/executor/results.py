@@ -192,15 +192,17 @@ class Results:
         """Withdraw the jobs that have not begun, of which Snakemake would await the ends."""
         run = self._run
         jobs = self._submission.take_held()
-        for queue, tickets in run.pending.by_queue().items():
-            for number in withdraw(run.machine, queue, [ticket.job for ticket in tickets]):
-                if (pending := run.pending.end(number)) is not None:
-                    jobs.append(pending.info.job)
-        if jobs:
-            run.failed.set()
-            without_jobs(run.workflow, jobs)
-            some = pluralize(len(jobs), "job that had", "jobs that had")
-            run.logger.info(f"Withdrew {some} not begun, because of SIGTERM.")
+        try:
+            for queue, tickets in run.pending.by_queue().items():
+                for number in withdraw(run.machine, queue, [ticket.job for ticket in tickets]):
+                    if (pending := run.pending.end(number)) is not None:
+                        jobs.append(pending.info.job)
+        finally:  # a queue that cannot be read now is tried again; of these jobs nobody else knows
+            if jobs:
+                run.failed.set()
+                without_jobs(run.workflow, jobs)
+                some = pluralize(len(jobs), "job that had", "jobs that had")
+                run.logger.info(f"Withdrew {some} not begun, because of SIGTERM.")
 
     def _look(self) -> None:
         run, queues = self._run, self._run.pending.by_queue()

@@ -14,7 +14,7 @@ from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.executor.admission import Admission, described
+from snakemake_kochi.executor.admission import Admission, described, note_refused
 from snakemake_kochi.executor.internals import marks_are_files
 from snakemake_kochi.executor.run import HandOver, PendingJob, Run
 from snakemake_kochi.executor.tickets import Tickets
@@ -88,6 +88,7 @@ class Submission:
             self._executor.report_job_error(SubmittedJobInfo(job), msg=text)
             for other, _ in others:
                 self._run.workflow.scheduler.error_callback(other)
+            note_refused(own)
 
     def submit(self, jobs: Sequence[JobExecutorInterface]) -> None:
         """Submit all these jobs, in batches for each queue. Raises OSError and KochiError."""

@@ -25,6 +25,7 @@ _MOST_FILES = 3
 _SHORT = 12  # digits of an id
 _OTHER_CODE = "source files or recipes changed (KOCHI_ROOT does not have the code of that run)"
 EDITED = "its record was edited"
+OTHER_PRODUCTS = "made with another installation or build than the one that is in use here"
 _OBJECT = re.compile(r"[0-9a-f]{40,64}")
 _UNNAMED = (
     "load_env_script, strict, the text of a launcher or the details of isolation changed, or "

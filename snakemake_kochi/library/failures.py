@@ -21,7 +21,13 @@ from typing import Any
 
 from snakemake_kochi.files import last_lines
 from snakemake_kochi.library.batch import BatchRules
-from snakemake_kochi.phases.products import LAST_LINES, Failure, read_failure, write_failure
+from snakemake_kochi.phases.products import (
+    LAST_LINES,
+    NEEDLESS,
+    Failure,
+    read_failure,
+    write_failure,
+)
 
 # `kochi batch` names the target of the batch whose table it wants in any case.
 BATCH = "kochi_batch"
@@ -109,10 +115,11 @@ def _noted(rules: Mapping[Path, str], batches: Collection[BatchRules]) -> dict[P
             needed = [batch.build_file(place.point), batch.prepared_for(place.point)]
             needed += batch.variants.at(place.point).installs
             failed = next((Path(f) for f in needed if f is not None and Path(f) in known), None)
-            if failed is not None and place.record not in known:
-                reason = f"not run because {rules[failed]} failed: {known[failed].reason}"
-                waited[place.record] = Failure(reason, known[failed].output, told=True)
-                write_failure(place.record, waited[place.record])
+            if failed is None or place.record in known or known[failed].reason.endswith(NEEDLESS):
+                continue
+            reason = f"not run because {rules[failed]} failed: {known[failed].reason}"
+            waited[place.record] = Failure(reason, known[failed].output, told=True)
+            write_failure(place.record, waited[place.record])
     return waited
 
 

@@ -24,10 +24,10 @@ from typing import Any
 
 from snakemake_kochi.artifacts.reading import MAKE_RESULTS, published
 from snakemake_kochi.artifacts.restore import Publication, published_records
-from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.files import is_there
 from snakemake_kochi.library.batch import BatchRules
-from snakemake_kochi.library.changes import EDITED, Changes
+from snakemake_kochi.library.changes import EDITED, OTHER_PRODUCTS, Changes
 from snakemake_kochi.library.files import Place
 from snakemake_kochi.library.library import Library
 from snakemake_kochi.library.products import Products
@@ -38,6 +38,8 @@ from snakemake_kochi.phases.products import (
     Build,
     Install,
     merge,
+    read_build,
+    read_manifest,
     write_build,
     write_manifest,
 )
@@ -213,10 +215,11 @@ class Restoration:
             for record in sorted(candidates, key=lambda each: each not in same):
                 if not place.files and record not in same:
                     continue  # nothing but the parameters says of which point it is
-                if self._counts(batch, place, record):
+                why = self._obstacle(batch, place, record)
+                if why is None:
                     chosen.found[place.record] = (place, record)
                     break
-                chosen.left_out.setdefault(place.record, (record, EDITED))
+                chosen.left_out.setdefault(place.record, (record, why))
             else:
                 for record in same[:1]:
                     chosen.left_out.setdefault(place.record, (record, changes.since(record, point)))
@@ -224,8 +227,9 @@ class Restoration:
             chosen.left_out.pop(file, None)
         return chosen
 
-    def _counts(self, batch: BatchRules, place: Place, record: Record) -> bool:
-        """Whether a record with the run of a place tells what it was made with, and its files."""
+    def _obstacle(self, batch: BatchRules, place: Place, record: Record) -> str | None:
+        """Why a record with the run of a place does not count: it does not tell what it was made
+        with or its files, or it was made with something else than what is here."""
         point = place.point
         try:
             own = {(a["type"], a["dest"], a["src"]): a for a in record["artifacts"]}
@@ -242,13 +246,21 @@ class Restoration:
                 for recipe in batch.variants.at(point).recipes
             }
         except (KeyError, TypeError, AttributeError):
-            return False
+            return EDITED
         known = {file: each for file, each in sets.items() if each is not None}
         if not is_whole or len(known) < len(sets) or not all(map(_DIGEST, builds.values())):
-            return False
+            return EDITED
+        # Names of installations have no commit of a remote source that is not in kochi.lock.
+        here = [
+            (self._installs.get(file) or _installs_in(file), own) for file, own in known.items()
+        ]
+        same = [before is None or _digests(before) == _digests(own) for before, own in here]
+        made = [(self._builds.get(file) or _build_in(file), own) for file, own in builds.items()]
+        if not all(same) or any(before not in (None, own) for before, own in made):
+            return OTHER_PRODUCTS
         self._installs |= known
         self._builds |= builds
-        return True
+        return None
 
     def _set_of(self, recipe: Recipe, used: Mapping[str, Record]) -> tuple[Install, ...] | None:
         """The installation of a recipe that a run used, with those on which it depends; None if it
@@ -274,6 +286,22 @@ class Restoration:
                 write_build(Path(name), Build(digest, place(machine, digest).tree))
 
 
+def _digests(installs: Iterable[Install]) -> dict[str, str]:
+    return {each.dependency: each.digest for each in installs}
+
+
+def _installs_in(file: str) -> tuple[Install, ...] | None:
+    with suppress(OSError, DamagedFileError):
+        return read_manifest(Path(file))
+    return None
+
+
+def _build_in(file: str) -> str | None:
+    with suppress(OSError, DamagedFileError, KeyError):
+        return read_build(Path(file)).digest
+    return None
+
+
 def _key(parameters: Mapping[str, str], duplicate: object) -> tuple[str, ...]:
     """What tells a point of a batch from others, whatever its code."""
     return (str(duplicate), *(f"{name}={parameters[name]}" for name in sorted(parameters)))
@@ -286,7 +314,11 @@ def absent_sources(freeze: Freeze, records: Records, noted: Sources) -> Sources:
     newest result that does; if there is none, the noted one, else that of the newest result. A
     recipe that no result used is left out.
     """
-    absent = {str(each): each for each in freeze.all_recipes if is_missing(each, freeze.project)}
+    absent = {
+        str(each): each
+        for each in freeze.all_recipes
+        if not each.is_remote and is_missing(each, freeze.project)
+    }
     candidates = _candidates(absent, records, noted) if absent else []
     candidates.sort(key=lambda each: all(noted.get(name) != s for name, s in each[0].items()))
     chosen: dict[str, Mapping[str, str]] = {}

@@ -5,10 +5,11 @@ runs git. Before that, a job is noted, so that a later process can keep its arti
 killed:
 
 .snakemake/kochi/<machine>/own-jobs/<run>.jsonl
-    {"version", "freeze": the file with the code of the run}
+    {"version", "freeze": the file with the code of the run, "process": `processes.this_process`}
     a job per line (`record.py`)
 
-The process of a run has a lock on its notes (flock).
+The process of a run has a lock on its notes (flock), which not every filesystem shows to others:
+notes are removed only where their process is certainly dead. Kept twice, a result is the same.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
 from snakemake_kochi.phases.keep import commit_journal
 from snakemake_kochi.phases.products import digest_of
+from snakemake_kochi.processes import is_dead, this_process
 
 VERSION = 1
 
@@ -70,11 +72,10 @@ class Keeper:
             make_directory(self.working.own_jobs)
             file = self.working.own_jobs / f"{os.getpid()}-{random_word()}.jsonl"
             self._notes = file.open("x", encoding="utf-8", errors="surrogateescape")
-            with suppress(OSError):  # without locks, others may keep and forget what is noted
-                fcntl.flock(self._notes, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            print(
-                json.dumps({"version": VERSION, "freeze": str(self._freeze.file)}), file=self._notes
-            )
+            with suppress(OSError):  # not every filesystem has locks
+                fcntl.flock(self._notes, fcntl.LOCK_EX)
+            header = {"freeze": str(self._freeze.file), "process": this_process()}
+            print(json.dumps({"version": VERSION, **header}), file=self._notes)
         print(json.dumps(job), file=self._notes, flush=True)
 
     def end(self, job: Job, ending: Ending) -> None:
@@ -149,7 +150,7 @@ def keep_left(directory: Path, ending_of: Callable[[Job], Ending | None]) -> Non
     for notes in sorted(WorkingPaths.all_own_jobs(directory)):
         try:
             with notes.open("r+", encoding="utf-8", errors="surrogateescape") as lines:
-                with suppress(OSError):  # without locks, it counts as dead
+                with suppress(OSError):  # see above
                     try:
                         fcntl.flock(lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     except BlockingIOError:
@@ -174,7 +175,7 @@ def _keep_noted(
             job = json.loads(line)
             if (ending := ending_of(job)) is not None:
                 keeper.keep(job, ending)
-    if keeper._is_whole:
+    if keeper._is_whole and is_dead(header["process"]):
         notes.unlink(missing_ok=True)
     if pending(keeper._freeze.paths, keeper.working.machine):
         keeper.finish()

@@ -122,6 +122,10 @@ def _write(path: Path, data: Mapping[str, Any]) -> None:
     write_atomically(path, to_json({"version": VERSION, **data}))
 
 
+# Why a job fails that nothing needs but jobs which can never run: these have reasons of their own.
+NEEDLESS = "not begun, because all that needs it fails"
+
+
 @dataclass(frozen=True)
 class Failure:
     """Why a phase failed, and the last lines that it printed.

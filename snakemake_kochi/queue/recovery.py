@@ -51,9 +51,11 @@ MOST_FAILED_NODES = 3
 MOST_OUT_OF_TIME = 3
 
 # What Slurm, PBS and LSF write into the output of an allocation that they end for its memory, also
-# where the kernel counts no such kill (Slurm: JobAcctGatherParams=OverMemoryKill).
+# where the kernel counts no such kill (Slurm: JobAcctGatherParams=OverMemoryKill). Jobs may print
+# there, too, so a line has to begin as theirs do.
 _MEMORY = re.compile(
-    r"exceeded memory limit|out.of.memory|\boom.?kill|job killed: v?mem|TERM_MEMLIMIT",
+    r"^slurmstepd\b.*(exceeded memory limit|out.of.memory|oom.?kill)"
+    r"|^=>> PBS: job killed: v?mem|^TERM_MEMLIMIT",
     re.IGNORECASE,
 )
 _OUT = "its allocation ran out of memory"

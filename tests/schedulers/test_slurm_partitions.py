@@ -68,6 +68,7 @@ def test_a_longer_time_than_the_partition_has_is_refused_but_for_a_qos():
     assert limits("gpus", time=1800.0).seconds == 1800.0
     assert limits("gpus,month", time=7200.0).seconds == 7200.0
     assert limits("gpus", time=7200.0, constraints=FrozenDict(qos="long")).seconds == 7200.0
+    assert limits("gpus", time=7200.0, arguments=("--qos=long",)).seconds == 7200.0
 
 
 def test_more_cores_than_any_node_has_are_not_requested():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from slurm_fake import FakeSlurm, says
-from support import write
+from support import run, write
 
 from .conftest import results
 from .test_records import records_of
@@ -152,6 +153,12 @@ def test_many_hopeless_points_are_one_message_and_nothing_is_built_for_them(proj
     assert "... and 3 more of rule run_sum_first, 6 in all" in done.stdout
     assert done.stdout.count("Error in rule") == 1
     assert "rule install_base_one: not begun, because all that needs it fails" in done.stdout
+    command = ("-m", "snakemake_kochi.cli", "show", "batch", "sum.yaml", "first", "--json")
+    shown = json.loads(run(sys.executable, *command, cwd=project.directory).stdout)
+    assert shown["counts"]["failed"] == 6
+    whys = {each["parameters"]["n"]: each["why"] for each in shown["points"]}
+    for n in (2, 3, 4, 10, 11, 12):
+        assert f"n={n}: rule run_sum_first: {n + 1} nodes needed" in whys[str(n)]
     done = project.try_snakemake(*hopeless, *results(0), "--keep-going", executor="kochi")
     ran = [line.split()[0] for line in project.take_ran()]
     assert ran == ["build", "install", "install", "run"]

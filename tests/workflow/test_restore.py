@@ -18,7 +18,7 @@ from support import PYTHON_PATH, REPOSITORY, git, run, start, write
 
 from snakemake_kochi.artifacts.published import choose_name
 
-from .conftest import ExampleProject, make_project
+from .conftest import ExampleProject, begin_project, make_project
 
 pytestmark = pytest.mark.compatibility
 
@@ -248,6 +248,47 @@ def test_results_of_other_code_are_left_out_and_named(restored: Clone) -> None:
     (ref,) = re.findall(r"git worktree add --detach DIR (refs/kochi/code/\w+)", said)
     assert git(restored.clone.directory, "show", f"{ref}:code.txt") == "changed\n"
     assert not (restored.clone.directory / "results/local/sum/second").exists()
+
+
+def test_results_with_another_commit_of_a_remote_source_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "KOCHI_ROOT"):
+        monkeypatch.setenv(name, str(tmp_path / "one" / name))
+    monkeypatch.setenv("RAN", str(tmp_path / "ran"))
+    tool, top = tmp_path / "tool", tmp_path / "one" / "project"
+    repository(tool, "version", "old\n")
+    script = "mkdir -p $KOCHI_INSTALL_PREFIX; cp version $KOCHI_INSTALL_PREFIX/"
+    recipe = f"{{git: 'far:tool', branch: main, script: '{script}', recipes: [{{name: main}}]}}"
+    files = {
+        "kochi.yaml": f"dependencies: {{tool: {recipe}}}\n",
+        "far.yaml": "depends: ['tool:main']\nparams: {n: [1, 2]}\n"
+        "run: cat $KOCHI_INSTALL_PREFIX_TOOL/version\n",
+    }
+    environment = {"GIT_CONFIG_KEY_0": f"url.{tool}.insteadOf", "GIT_CONFIG_VALUE_0": "far:tool"}
+    for name, value in {**environment, "GIT_CONFIG_COUNT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    origin = begin_project(top, tmp_path / "ran", files)
+    choose_name(top, "local", "one")
+    origin.snakemake("far")
+    git(tmp_path, "clone", "-q", "--bare", str(top), "bare")
+    git(top, "remote", "add", "origin", str(tmp_path / "bare"))
+    assert run(*KOCHI, "artifact", "push", cwd=top).returncode == 0
+    write(tool / "version", "new\n")
+    git(tool, "commit", "-qam", "second")
+    monkeypatch.setenv("KOCHI_ROOT", str(tmp_path / "two" / "KOCHI_ROOT"))
+    clone = ExampleProject(tmp_path / "two" / "project", tmp_path / "ran")
+    git(tmp_path, "clone", "-q", str(tmp_path / "bare"), str(clone.directory))
+    choose_name(clone.directory, "local", "two")
+    [first, second] = (f"results/local/far/default/n={n}_0.log" for n in (1, 2))
+    clone.snakemake(first)
+    restored = Clone(origin, clone, "")
+    restored.kochi("artifact", "fetch")
+    said = restored.kochi("artifact", "restore")
+    assert "is not here" not in said
+    assert "made with another installation or build than the one that is in use here" in said
+    assert not (clone.directory / second).exists()
+    assert "new" in (clone.directory / first).read_text()
 
 
 def test_records_that_somebody_edited_are_named_and_end_nothing(restored: Clone) -> None:

@@ -26,9 +26,9 @@ from snakemake_kochi.queue import (
 from snakemake_kochi.queue.heartbeat import LOST_AFTER
 
 _GONE = ("left", "lost")
-# Seconds without a heartbeat after which nobody expects another one. The clock of the file server
-# may differ by minutes.
-_SILENT = 3600.0
+# Seconds without a heartbeat after which nobody expects another one: while its run may watch it,
+# and afterwards. The clock of the file server may differ by minutes.
+_SILENT, _SILENT_ALONE = 3600.0, 600.0
 
 
 @click.command("workers")
@@ -80,7 +80,8 @@ def _without_silent(machine: MachinePaths, worker: WorkerState) -> WorkerState:
         is_alone = worker.controller is not None and not is_there(
             machine.controller(worker.controller).directory
         )
-        if silent > (LOST_AFTER * worker.heartbeat_interval if is_alone else _SILENT):
+        alone = max(_SILENT_ALONE, LOST_AFTER * worker.heartbeat_interval)
+        if silent > (alone if is_alone else _SILENT):
             why = f"no heartbeat for {short_duration(silent)}"
             return replace(worker, presumed_dead=True, reason=worker.reason or why)
     return worker

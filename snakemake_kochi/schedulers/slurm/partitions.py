@@ -124,14 +124,18 @@ def limits_of(
     most = None if None in longest else max(filter(None, longest), default=None)
     seconds = settings.time if settings.time is not None and not is_other else most
     # A QOS may allow more than its partition.
-    has_qos = "qos" in settings.constraints or "SBATCH_QOS" in os.environ
+    has_qos = (
+        "qos" in settings.constraints
+        or "SBATCH_QOS" in os.environ
+        or any(each.startswith(("-q", "--qos")) for each in settings.arguments)
+    )
     if seconds is not None and most is not None and seconds > most and not has_qos:
         names = ", ".join(dict.fromkeys(each.name for each in chosen))
         raise RefusedError(
             f"an allocation of {time_limit(seconds)} would wait for ever: the longest time of "
             f"partition {names} is {time_limit(most)}",
-            f"Request {time_limit(most)} at most, by {settings_at(['time'])}, or choose another "
-            "partition.",
+            f"Request {time_limit(most)} at most, by {settings_at(['time'])}, choose another "
+            "partition, or name the QOS (qos:) that allows more.",
         )
     usual = None
     if is_other and settings.time is not None:
@@ -168,7 +172,7 @@ def facts_of(
     if not own:
         return {}
     given = without_withheld(partitions, nodes, limits)
-    node = limits_of(given, name, settings, settings_at).node
+    node = limits_of(given, name, replace(settings, time=None), settings_at).node
     found = {"cores": node.cores, "memory_mb": node.memory_mb, "gpus": node.gpus}
     names = {each.name for each in own}
     lines = [
