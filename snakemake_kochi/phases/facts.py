@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.confidential import is_secret_variable, without_secrets
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically, write_file
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.phases.script import Environment, watched
@@ -40,6 +40,13 @@ TIME_LIMIT = 30.0  # seconds for all commands together
 _FRESH = 3600.0
 _MOST_OUTPUT = 4096  # bytes
 _MOST_WRITTEN = 1024  # KiB that a command may write to a file
+# In subshells, each with the functions that load_env_script has defined, such as `module`. The
+# environment may have changed the directory.
+_COMMAND = """\
+( ( cd -- {directory} || exit; ulimit -f {most} 2> /dev/null; . {place}/{number}.sh
+  ) >| {place}/{number}.out 2>&1 < /dev/null; builtin echo $? >| {place}/{number}.status ) &
+_kochi+=($!)
+"""
 
 
 @dataclass(frozen=True)
@@ -74,27 +81,7 @@ class Facts:
             return {}
         if known := self.known(machine):
             return known
-        ends_at, at = time.monotonic() + limit, datetime.now(UTC).isoformat(timespec="seconds")
-        found: dict[str, Any] = {}
-        with suppress(OSError):  # a full disk, for example
-            place = make_directory(scratch / "facts")
-            begun = []
-            for number, (name, command) in enumerate(self.commands.items()):
-                process = self._begin(command, place / f"{number}.sh", directory)
-                begun.append((name, process, watched(process.pid)))
-            for number, (name, process, end) in enumerate(begun):
-                has_ended = end.wait(max(0.0, ends_at - time.monotonic()))
-                # Before it is waited for: until then its number is that of no other process.
-                os.killpg(process.pid, signal.SIGKILL)
-                status, file = process.wait(), place / f"{number}.sh"
-                # Bash begins its own messages with the file, whose name is another one each time.
-                said = _shown(file.with_suffix(".out")).replace(str(file), name)
-                found[name] = {
-                    "command": self.commands[name],
-                    "output": said,
-                    "exit_status": (status if status >= 0 else 128 - status) if has_ended else None,
-                    "at": at,
-                }
+        found = self._execute(directory, scratch / "facts", limit)
         if missing := [name for name, each in found.items() if each["exit_status"] is None]:
             print(
                 f"kochi: not found within {limit:g} seconds, and not tried again here for an hour: "
@@ -115,18 +102,44 @@ class Facts:
         digest = digest_of([dict(self.commands), loaded, installs, self.build, *isolated])
         return machine.facts(this_node().host, digest)
 
-    def _begin(self, command: str, file: Path, directory: Path) -> subprocess.Popen[bytes]:
-        """Begin a command, in a group of its own; its output is beside the `file`."""
+    def _execute(self, directory: Path, place: Path, limit: float) -> dict[str, Any]:
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        status_of_all: int | None = None
+        with suppress(OSError):  # a full disk, for example
+            status_of_all = self._run(directory, make_directory(place), limit)
+        found: dict[str, Any] = {}
+        for number, (name, command) in enumerate(self.commands.items()):
+            file = place / f"{number}.sh"
+            output = file.with_suffix(".out")
+            status = _status(file.with_suffix(".status"))
+            found[name] = {
+                "command": command,
+                # Without its own: the environment could not be loaded. Bash begins its own messages
+                # with the file, whose name is another one each time.
+                "output": _shown(output if output.exists() else place / "all.out").replace(
+                    str(file), name
+                ),
+                "exit_status": status_of_all if status is None else status,
+                "at": at,
+            }
+        return found
+
+    def _run(self, directory: Path, place: Path, limit: float) -> int | None:
+        """Execute all commands at once, in one process and one container; their files are in the
+        private `place`. Returns the exit status of the process, if it ended by itself."""
         environment, wrapper = self.environment, tuple[str, ...]()
         if self.container:
             environment, wrapper = self.container.around(environment)
-        file.write_text(command + "\n", "utf-8", "surrogateescape")
-        own = f"ulimit -f {_MOST_WRITTEN} 2> /dev/null; . {shlex.quote(str(file))}\n"
-        # The environment may have changed the directory.
-        lines = f"{environment.preamble()}set +e +o pipefail\ncd -- {shlex.quote(str(directory))}"
-        with file.with_suffix(".out").open("wb") as output:
-            return subprocess.Popen(
-                [*wrapper, "bash", "--norc", "-c", f"{lines} || exit\n{own}"],
+        words = {"directory": shlex.quote(str(directory)), "place": shlex.quote(str(place))}
+        lines = [environment.preamble(), "set +e +m +o pipefail\n_kochi=()\n"]
+        for number, command in enumerate(self.commands.values()):
+            _write(place / f"{number}.sh", command + "\n")
+            lines.append(_COMMAND.format(most=_MOST_WRITTEN, number=number, **words))
+        # Not as an argument: every user of a node can read those, and they have a greatest length.
+        _write(starter := place / "all.sh", "".join(lines) + 'wait "${_kochi[@]}"\n')
+        with (place / "all.out").open("wb") as output:
+            process = subprocess.Popen(
+                [*wrapper, "bash", "--norc", str(starter)],
                 cwd=directory,
                 env=environment.of_process(),
                 stdin=subprocess.DEVNULL,
@@ -134,12 +147,32 @@ class Facts:
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
+        try:
+            has_ended = watched(process.pid).wait(limit)
+        finally:
+            # Before it is waited for: until then its number is that of no other process.
+            os.killpg(process.pid, signal.SIGKILL)
+            status = process.wait()
+            if self.container:
+                self.container.end()
+        return (status if status >= 0 else 128 - status) if has_ended else None
+
+
+def _write(file: Path, text: str) -> None:
+    write_file(file, text.encode("utf-8", "surrogateescape"))
 
 
 def _shown(file: Path) -> str:
-    with file.open("rb") as stream:
+    text = ""
+    with suppress(OSError), file.open("rb") as stream:
         text = stream.read(_MOST_OUTPUT).decode("utf-8", "replace").rstrip()
     return "\n".join(without_secrets(text.splitlines()))
+
+
+def _status(file: Path) -> int | None:
+    with suppress(OSError, ValueError):
+        return int(file.read_text())
+    return None
 
 
 # Names, and beginnings of names, of variables that change the results of benchmarks.

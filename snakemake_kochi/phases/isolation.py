@@ -260,13 +260,17 @@ class Container:
         """Whether a script has begun inside."""
         return not self._name or self._entered.exists()
 
+    def end(self) -> None:
+        """End what the program has started and left."""
+        if rm := self._program.get("rm"):
+            _first_line([self._path, *rm.format(id=self._id).split()])
+
     def finish(self, ended: Ended, captured: Path) -> None:
         """End what a program has left. Raise PhaseError if it ended without having started the
         script; `captured` has its output."""
         if ended.status == 0:
             return
-        if rm := self._program.get("rm"):
-            _first_line([self._path, *rm.format(id=self._id).split()])
+        self.end()
         if self.has_begun:
             return
         said = last_lines(captured, LAST_LINES) if captured.exists() else ()

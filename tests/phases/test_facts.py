@@ -86,6 +86,18 @@ def test_a_command_that_fails_hangs_or_prints_much_ends_no_run(
     assert find(place, {"a": "echo a"}, "exit 1") == {"a": ("", 1)}
 
 
+def test_what_loads_the_environment_is_no_argument_and_may_be_long(place: Path) -> None:
+    load = f"export TOKEN=hunter2\n: {'x' * 200_000}\necho loading\nsleep 600 &"
+    commands = {"a": "echo $TOKEN", "all": "tr '\\0' ' ' < /proc/$$/cmdline"}
+    found = find(place, commands, load, limit=20)
+    assert found["a"] == ("hunter2", 0)
+    assert "hunter2" not in found["all"][0] and found["all"][0].startswith("bash --norc ")
+    # Why there is no output, if the environment could not be loaded.
+    assert find(place, {"a": "echo a"}, "echo no such module; exit 3") == {
+        "a": ("no such module", 3)
+    }
+
+
 def test_commands_are_executed_once_for_each_build_and_environment(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,6 +160,24 @@ def test_an_image_that_cannot_be_used_is_named_with_what_the_program_said(
         isolated.container(Isolation(image="/no/x.sif"), BY_PODMAN)
 
 
+def test_facts_are_found_in_one_container_that_is_gone_afterwards(
+    isolated: Isolated, tmp_path: Path
+) -> None:
+    marker = f"{time.time_ns()}"
+    container = isolated.container(Isolation(image=NAME), BY_PODMAN)
+    (isolated.scratch / "entered").touch()
+    commands = {"one": "cat /etc/tiny", "two": "echo 2", "hangs": f"echo begun; sleep 1{marker}"}
+    facts = Facts(commands, isolated.environment, "", container)
+    machine = Root(tmp_path).machine("local")
+    found = facts.find(machine, isolated.directory, isolated.scratch, limit=15.0)
+    assert {name: (each["output"], each["exit_status"]) for name, each in found.items()} == {
+        "one": ("of the image", 0),
+        "two": ("2", 0),
+        "hangs": ("begun", None),
+    }
+    wait_until(lambda: not sleeping(marker))
+
+
 def test_what_the_pipeline_of_a_script_in_podman_still_writes_is_waited_for(
     isolated: Isolated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
