@@ -36,6 +36,7 @@ _FOLLOW_SECONDS = 0.05
 _MOST_SECONDS = 1.0
 # Seconds between SIGTERM, upon which a script may write what it has, and SIGKILL.
 GRACE = 5.0
+_GRACE_OF_REST = 1.0  # for what is left when the script has ended
 _PAUSE = 0.02
 STATUS_OF_TIMEOUT = 124  # as of timeout(1): the signal was not sent by a person
 _STOPPING = "set -e -o pipefail"  # of the preamble
@@ -375,11 +376,14 @@ class _Processes:
             ending = everything if failure else pipeline.held
             # What reads from one that held the log may be one of the pipeline afterwards. One that
             # hangs in the kernel is left.
-            ending = [each for each in ending if now < ended.setdefault(each, now) + GRACE]
+            ending = [each for each in ending if now < ended.setdefault(each, now) + 2 * GRACE]
             if not ending and (failure or not pipeline.is_waiting):
                 break
             for each in ending:
-                send_signal([each], signal.SIGTERM if ended[each] == now else signal.SIGKILL)
+                if ended[each] == now:
+                    send_signal([each], signal.SIGTERM)
+                elif now >= ended[each] + _GRACE_OF_REST:
+                    send_signal([each], signal.SIGKILL)
             time.sleep(max(_PAUSE if ending else 0.0, pipeline.due - time.monotonic()))
             meanwhile()
             left = self.reap()

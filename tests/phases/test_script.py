@@ -211,6 +211,19 @@ def test_a_daemon_of_a_script_goes_on_and_what_holds_its_output_does_not(
         os.waitpid(daemon, 0)
 
 
+def test_what_only_holds_the_output_of_a_script_has_a_moment_to_save(tmp_path: Path) -> None:
+    # It starts no process meanwhile: that would be ended, too.
+    wait = "end=$((${EPOCHREALTIME/./} + 500000)); until ((${EPOCHREALTIME/./} > end)); do :; done"
+    for trap in (f"trap '{wait}; echo saved > saved; exit' TERM", "trap '' TERM"):
+        text = f"{trap}\ntouch ready\nwhile :; do sleep 0.02; done\n"
+        (tmp_path / "holder.sh").write_text(text)
+        script = "bash holder.sh & echo $! > holder; until [ -e ready ]; do sleep 0.02; done"
+        assert not run_until(tmp_path, script).has_failed
+        assert ProcessIdentity.of(int((tmp_path / "holder").read_text())) is None
+        (tmp_path / "ready").unlink()
+    assert (tmp_path / "saved").read_text() == "saved\n"
+
+
 # ---- its workspace
 
 HOLD = """\
