@@ -341,11 +341,28 @@ class SweepReader:
     def _note_shadows(self, parameters: Parameters, around: Mapping[str, str]) -> None:
         """Note a sub-parameter with the name of another parameter of the same points. `around`: the
         parameters around these, each with the one below which it is."""
-        for name, choices in parameters.items():
-            others = {**around, **{each: each for each in parameters}}
-            for other, own in parameters.items():
-                inner = flattened({other: own}) if other != name else {}
-                others |= {each: other for each in inner if each not in others}
+        # Few have any, of many parameters.
+        inner = {
+            name: flattened({name: choices}).keys() - {name}
+            for name, choices in parameters.items()
+            if any(choice.below for choice in choices)
+        }
+        if not inner:
+            return
+        same = {**around, **{each: each for each in parameters}}
+        owners: dict[str, list[str]] = {}
+        for name, own in inner.items():
+            for each in own - same.keys():
+                owners.setdefault(each, []).append(name)
+        everything = {each: names[0] for each, names in owners.items()} | same
+        for name, own in inner.items():
+            others = dict(everything)
+            for each in own - same.keys():
+                if rest := [other for other in owners[each][:2] if other != name]:
+                    others[each] = rest[0]
+                else:
+                    del others[each]
+            choices = parameters[name]
             for below in (each for choice in choices for each in choice.below):
                 for each, entries in below.items():
                     if each in others and entries:
