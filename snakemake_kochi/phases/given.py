@@ -5,6 +5,7 @@ Only what the texts use is looked up, because a scheduler may take seconds to an
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -29,7 +30,7 @@ def given_now(file: str, text: str, machine: Machine, directory: Path) -> Given:
 
     def read(path: str) -> bytes:
         place = directory / path
-        if not place.is_file():  # or a device, which has no end
+        if not os.path.isfile(place):  # or a device, which has no end
             raise NameNotFoundError(f"{path}: no such file")
         try:
             return place.read_bytes()

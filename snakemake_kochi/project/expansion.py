@@ -130,16 +130,19 @@ def _between(kind: str, first: Any, last: Any, number: Any) -> _Series:
     """A number of values from the first to the last, in equal steps or by equal factors."""
     if not isinstance(number, int) or number < 1:
         raise TemplateError(f"{kind}: a NUMBER of values of 1 or more was expected, not {number}")
+    try:
+        float(first), float(last)
+    except OverflowError:
+        raise TemplateError(f"{kind}: the numbers are too large") from None
     if kind == "linspace":
         start = Fraction(str(first))
         step = (Fraction(str(last)) - start) / max(1, number - 1)
         return number, lambda: (_shortest(start + step * index) for index in range(number))
     if first <= 0 or last <= 0:
         raise TemplateError(f"{kind}: two numbers above 0 were expected, not {first} and {last}")
-    try:
-        ratio = float(last / first)
-    except OverflowError:
-        raise TemplateError(f"{kind}: the numbers are too large") from None
+    ratio = float(last / first)
+    if not 0 < ratio < math.inf:
+        raise TemplateError(f"{kind}: {first} and {last} are too far apart")
 
     def progression() -> Iterator[Any]:
         yield first

@@ -120,7 +120,8 @@ def write_out(document: Document) -> None:
     if not isinstance(data, dict):
         return
     given = [key for key in _OF_BATCH if key in data]
-    if section(data, "batches"):
+    batches = data.get("batches")
+    if batches is not None and batches != {} and not is_null(batches):
         for key in given:
             del data[key]
             said = f"write {ABOVE[key]}, or " * (key in ABOVE) + "write it into a batch"
