@@ -101,7 +101,7 @@ def command(
         report = named_batch(file, batch, commit, machine, all_code=False)
     if against is not None:
         earlier = named_batch(file, batch, against, machine, all_code=False)
-        report, column = _both(earlier, report, against, commit), _RESULTS
+        report, column = _both(earlier, report, against, commit)
     else:
         column = _column(report, by)
     values = list(dict.fromkeys(report.runs[column].astype(str)))
@@ -127,17 +127,21 @@ def write_page(text: bytes, output: Path | None) -> None:
     say(f"Wrote {output}")
 
 
-def _both(earlier: Report, report: Report, against: str, commit: str | None) -> Report:
-    """The runs that are in one of two reports, told apart by a column. Raises KochiError."""
+def _both(earlier: Report, report: Report, against: str, commit: str | None) -> tuple[Report, str]:
+    """The runs that are in one of two reports, and the column that tells them apart. Raises
+    KochiError."""
     import pandas
 
+    from snakemake_kochi.tables.report import free_name
+
+    column = free_name(_RESULTS, {*earlier.runs, *report.runs})
     sides, recorded = [], []
     same = {run.identity for run in earlier.recorded} & {run.identity for run in report.recorded}
     labels = [_label(against), "now" if commit is None else _label(commit)]
     for each, label in zip((earlier, report), labels, strict=True):
         own = [row for row, run in enumerate(each.recorded) if run.identity not in same]
         side = each.runs.iloc[own].copy()
-        side.insert(0, _RESULTS, label)
+        side.insert(0, column, label)
         sides.append(side)
         recorded += [each.recorded[row] for row in own]
     if not all(map(len, sides)):
@@ -147,7 +151,8 @@ def _both(earlier: Report, report: Report, against: str, commit: str | None) -> 
         )
     runs = pandas.concat(sides, ignore_index=True)
     varying = dict.fromkeys([*earlier.varying, *report.varying])
-    return dataclasses.replace(report, runs=runs, recorded=recorded, varying=list(varying))
+    both = dataclasses.replace(report, runs=runs, recorded=recorded, varying=list(varying))
+    return both, column
 
 
 def _label(commit: str) -> str:
@@ -252,13 +257,20 @@ def _overall(each: Comparison) -> Iterator[str]:
     count = len(each.points)
     first, second = each.values
     if each.overall is None:
-        yield f"Nothing can be said of all points together: {each.needed} pairs are needed."
+        ratios = [point.ratio for point in each.points if point.ratio is not None]
+        if all(ratio.lower is None for ratio in ratios):
+            yield f"Nothing can be said of all points together: {each.needed} pairs are needed."
+        elif count > 1:
+            yield (
+                "The verdicts allow for all points, but nothing is said of all together: "
+                "the sides ran in allocations of their own, which are no pairs."
+            )
         return
     ratio = each.overall
-    ends = _ends(ratio.lower, ratio.upper, ".3f")
-    of_all = f"the mean ratio is {ratio.estimate:.3f}{f' ({ends})' if ends else ''}, and " * (
-        count > 1
-    )
+    of_all = ""
+    if not math.isnan(ratio.estimate):  # some round has all points
+        ends = _ends(ratio.lower, ratio.upper, ".3f")
+        of_all = f"the mean ratio is {ratio.estimate:.3f}{f' ({ends})' if ends else ''}, and "
     p = f"p = {max(each.chance, 0.0001):.2g}"
     there = "at least one point differs" if each.chance <= _SURE else "no point is shown to differ"
     points = f"over all {count} points {of_all}" if count > 1 else ""

@@ -18,6 +18,7 @@ from snakemake_kochi.statistics.intervals import FEWEST_UNITS, Interval, Values
 _MOST_PAIRS = 500  # above, neighbours are merged: there are n(n+1)/2 averages
 _EXACT = 12  # rounds: up to 2**12 flips are all tried
 _FLIPS = 4999
+_AT_ONCE = 64  # points, each with all flips
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ def paired(differences: Values, confidence: float = 0.95, stretch: float = 1.0) 
     rank = int(np.searchsorted(cdf, (1 - confidence) / 2, side="right"))
     place = (count + 1) / 2 - stretch * ((count + 1) / 2 - rank)
     if not rank or place < 1:
-        return Ratio(estimate, None, None, n, f"n = {n}: no interval", p)
+        why = ", because neighbours are alike" if rank else ""
+        return Ratio(estimate, None, None, n, f"n = {n}: no interval{why}", p)
     lower, upper = np.interp([place, count + 1 - place], np.arange(1, count + 1), averages)
     note = "all equal at this resolution" if lower == upper else ""
     return Ratio(estimate, math.exp(float(lower)), math.exp(float(upper)), n, note, p)
@@ -134,16 +136,18 @@ def pairs_needed(points: int) -> int:
     return max(6, math.ceil(math.log2(2 * points / 0.05)))
 
 
-def of_rounds(logs_of: NDArray[np.float64], block: int = 1) -> tuple[Ratio, float]:
+def of_rounds(logs_of: NDArray[np.float64], stretch: float = 1.0) -> tuple[Ratio, float]:
     """The geometric mean of the ratios of all points; and p for "no point has a difference".
 
     `logs_of` has a row for each round and a column for each point, NaN where a pair is missing; the
-    mean is over complete rounds. p is from the largest |t| of the points when the signs of whole
-    rounds are flipped, so that points of a round need not be independent (Westfall and Young).
-    `block`: how many neighbouring rounds have one sign, because they are alike.
+    mean is over complete rounds, and NaN without one. p is from the largest |t| of the points when
+    the signs of whole rounds are flipped, so that points of a round need not be independent
+    (Westfall and Young). `stretch`, of `dependence.stretch`: where rounds are alike, neighbouring
+    ones are flipped together.
     """
-    mean = paired(np.mean(logs_of[~np.isnan(logs_of).any(axis=1)], axis=1))
-    rounds = len(logs_of)
+    complete = logs_of[~np.isnan(logs_of).any(axis=1)]
+    mean = paired(np.mean(complete, axis=1), 0.95, stretch)
+    rounds, block = len(logs_of), math.ceil(stretch**2)
     blocks = -(-rounds // block)
     if blocks <= _EXACT:
         bits = np.arange(2**blocks)[:, None] >> np.arange(blocks) & 1
@@ -157,7 +161,11 @@ def of_rounds(logs_of: NDArray[np.float64], block: int = 1) -> tuple[Ratio, floa
     used = (counts > 1) & (squares > 0)
     if not used.any():
         return mean, 1.0
-    # The squared cosine between differences and signs, of which |t| is a function.
-    share = np.minimum((signs @ known[:, used]) ** 2 / (counts * squares)[used], 1 - 1e-12)
-    largest = np.max((counts[used] - 1) * share / (1 - share), axis=1)
+    largest = np.zeros(len(signs))
+    places = np.flatnonzero(used)
+    for start in range(0, len(places), _AT_ONCE):
+        own = places[start : start + _AT_ONCE]
+        # The squared cosine between differences and signs, of which |t| is a function.
+        share = np.minimum((signs @ known[:, own]) ** 2 / (counts * squares)[own], 1 - 1e-12)
+        np.maximum(largest, np.max((counts[own] - 1) * share / (1 - share), axis=1), out=largest)
     return mean, float(np.mean(largest >= largest[0] * (1 - 1e-9)))

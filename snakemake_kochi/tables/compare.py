@@ -29,12 +29,24 @@ from snakemake_kochi.tables.report import Report
 _FACTS = ("machine", "cpu_model", "kernel", "governor")
 _OF_MACHINE = frozenset(_FACTS)
 _FACT = "fact."
+_PREFIX, _SECONDS = "(n|u|µ|μ|m|nano|micro|milli)", "(s|secs?|seconds?)"
 _TIMES = re.compile(
-    r"(.*[_ -])?(n|u|µ|m|nano|micro|milli)?(s|secs?|seconds?)([_ /-].*)?"
-    r"|.*(time|latency|duration).*",
+    rf"(.*[_ -])?{_PREFIX}?{_SECONDS}([_ /-].*)?"
+    r"|.*(time(?![_ -]?step)|latency|duration).*",
     re.IGNORECASE,
 )
-_RATES = re.compile(r".*(/|per[_ ])s(ec|econd)?|.*(throughput|bandwidth|flops?).*", re.IGNORECASE)
+_RATES = re.compile(r"throughput|bandwidth|flops?", re.IGNORECASE)
+# `of`: what is counted per time, as in "ops_per_sec_avg", "ns/day" and "GB s-1"; no "max/min".
+_PER_TIME = re.compile(
+    r"(?P<of>.*?)[_ ]*("
+    rf"(/|(?<![a-z])per[_ -]) ?({_PREFIX}?{_SECONDS}|(?<!max/)(?<!max / )min(utes?)?"
+    r"|(?P<long>h|hours?|days?))"
+    r"([_ /-].*)?|(?<![a-z])[nuµμm]?s(\^?-1|⁻¹))",
+    re.IGNORECASE,
+)
+# What a simulation reaches in a day.
+_SIMULATED = re.compile(rf"(.*[_ -])?({_PREFIX}{_SECONDS}|simulated[_ -]time)", re.IGNORECASE)
+_SPEEDUP = re.compile("speed[_ -]?up", re.IGNORECASE)
 
 FASTER, SLOWER, SAME = "faster", "slower", "the same"
 NOT_SHOWN, TOO_FEW, NOT_COMPARABLE = "no difference shown", "too few pairs", "not comparable"
@@ -161,8 +173,7 @@ class _Sides:
             named = dict(zip(self._keys, point, strict=True))
             points.append(Compared(named, sides, ratio, *found))
         table = _by_round([pairs[point].differences for point in known])
-        block = math.ceil(stretch**2)
-        overall, chance = comparison.of_rounds(table, block) if table.size else (None, 1.0)
+        overall, chance = comparison.of_rounds(table, stretch) if table.size else (None, 1.0)
         return Comparison(
             *(self._metric, unit, self._by, self._values, points, overall, chance),
             comparison.pairs_needed(len(self._points)),
@@ -285,8 +296,13 @@ def _first_line(text: str) -> str:
 
 
 def _words(metric: str, unit: str) -> tuple[str, str]:
-    """What a smaller and what a larger value is called."""
+    """What a smaller and what a larger value is called, by the unit, or else by the name."""
     said = unit or metric
-    if _RATES.fullmatch(said):
-        return SLOWER, FASTER
-    return (FASTER, SLOWER) if _TIMES.fullmatch(said) else ("lower", "higher")
+    per = _PER_TIME.fullmatch(said)
+    of = per["of"] if per else said
+    is_rate = per is not None or _RATES.search(of) is not None
+    is_simulated = per is not None and per["long"] and _SIMULATED.fullmatch(of)
+    is_time = not is_simulated and _TIMES.fullmatch(of) is not None
+    if is_rate == is_time or _SPEEDUP.search(said):
+        return "lower", "higher"
+    return (FASTER, SLOWER) if is_time else (SLOWER, FASTER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -192,6 +193,21 @@ def test_likeness_and_drift_are_told_of_many_points_and_not_of_noise_or_constant
     stretched = comparison.paired(noise[0], stretch=1.5)
     assert stretched.p > paired.p and stretched.half_width > paired.half_width
     assert "alike" in intervals.median_interval(range(6), stretch=1.5).note
+    alike = comparison.paired(noise[0][:10], stretch=2.0)
+    assert alike.note == "n = 10: no interval, because neighbours are alike"
+    assert comparison.paired(noise[0][:5], stretch=2.0).note == "n = 5: no interval"
+
+
+def test_long_series_and_many_points_need_little_memory(random: np.random.Generator) -> None:
+    tracemalloc.start()
+    try:
+        assert dependence.drifts([np.arange(3000.0)])
+        assert not dependence.drifts([random.normal(0, 1, 3000)])
+        assert tracemalloc.get_traced_memory()[1] < 10e6
+        comparison.of_rounds(random.normal(0, 1, (20, 2000)))
+        assert tracemalloc.get_traced_memory()[1] < 30e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_level_is_found_where_it_begins_and_not_in_constants_or_short_series(
@@ -218,6 +234,10 @@ def test_all_points_together_are_as_sure_as_their_rounds(random: np.random.Gener
     one[0, 0] = NAN
     mean, chance = comparison.of_rounds(one)
     assert mean.n == 9 and chance <= 0.05
+    # No round has all points.
+    apart = np.where(np.arange(20)[:, None] % 2 == np.arange(2), 0.1, NAN)
+    mean, chance = comparison.of_rounds(apart)
+    assert math.isnan(mean.estimate) and mean.lower is None and chance <= 0.05
     # Of five rounds 2 in 32 flips are as extreme.
     assert comparison.of_rounds(one[5:])[1] >= 2 / 32
     assert comparison.of_rounds(np.zeros((8, 3)))[1] == 1.0
@@ -262,6 +282,23 @@ def test_neighbours_that_are_alike_and_allocations_are_taken_into_account(bench)
     assert bench.alike(0.6, 800, is_told=False) > 15
     assert at_most(bench.allocations(6, 5, 300), 5, 300)
     assert bench.allocations(1, 30, 300) > 50
+
+
+def test_the_mean_ratio_allows_for_rounds_that_are_alike(random: np.random.Generator) -> None:
+    """30 rounds of 5 points, which share most of what makes neighbouring rounds alike."""
+    r, repetitions = 0.6, 200
+    common = random.normal(0, 1, (30, repetitions))
+    for row in range(1, 30):
+        common[row] = r * common[row - 1] + math.sqrt(1 - r * r) * common[row]
+    missed = {1.0: 0, dependence.stretch(r): 0}
+    for stretch in missed:
+        for each in common.T:
+            points = 0.02 * each[:, None] + random.normal(0, 0.005, (30, 5))
+            mean, _ = comparison.of_rounds(points, stretch)
+            assert mean.lower is not None and mean.upper is not None
+            missed[stretch] += not mean.lower <= 1 <= mean.upper
+    without, with_it = (100 * count / repetitions for count in missed.values())
+    assert without > 20 and at_most(with_it, 5, repetitions)
 
 
 RATES: Sequence[tuple[Callable[..., float], int, float]] = [

@@ -12,6 +12,7 @@ import pytest
 from support import git, write
 
 from snakemake_kochi.cli.main import run
+from snakemake_kochi.tables.compare import _words
 
 from .conftest import BRANCH, Project
 
@@ -263,6 +264,87 @@ def test_a_wrong_name_has_the_nearest_one_and_a_text_is_no_metric(compare: Compa
     assert "--within" in compare.fails("--by", "n", "--within", "-1")
     both: Sequence[str] = ("--json", "-o", "x.md")
     assert "only one of --output and --json" in compare.fails("--by", "n", *both)
+
+
+NAMES = {
+    ("faster", "slower"): [
+        "s", "ms", "µs", "seconds", "time", "wall_time", "run_seconds", "latency_p99", "duration",
+        "ns/op", "ms/step", "ns_per_block", "time_per_step", "seconds per iteration",
+        "time per simulated day", "time_ms",
+    ],
+    ("slower", "faster"): [
+        "ns/day", "ns_per_day", "sim ns per hour", "simulated_time_per_day", "timesteps/day",
+        "timesteps/s", "time_steps_per_second", "ops_per_sec_avg", "tokens_per_second_per_user",
+        "requests per second (mean)", "transactions per seconds", "frames-per-second",
+        "updates_per_ms", "ops per ms", "op/µs", "jobs/min", "jobs per hour", "GB s-1", "s^-1",
+        "1/s", "GB/s", "MB / s", "GFLOP/s", "Gflops", "throughput", "memory_bandwidth",
+    ],
+    ("lower", "higher"): [
+        "bandwidth_time_ms", "flops_time", "time per flop", "ns/flop", "runtime_speedup",
+        "speed-up", "speedup per s", "gc_ms_per_s", "downtime per day", "s/day", "max/min",
+        "max / min", "timesteps", "time / ms", "MiB", "%", "rate", "errors", "iterations",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [(name, words) for words, names in NAMES.items() for name in names]
+)
+def test_a_time_is_faster_where_it_is_smaller_and_a_rate_where_it_is_larger(
+    name: str, words: tuple[str, str]
+) -> None:
+    assert _words(name, "") == _words("metric", name) == words
+
+
+def test_a_parameter_may_be_named_results(compare: Compare) -> None:
+    text = SORT.replace("n: 1", "results: 1").replace("n: [1", "results: [1")
+    text = text.replace("[n, by]", "[results, by]").replace("${n}", "${results}")
+    write(compare.project.top / "sort.yaml", text)
+
+    def ran(factor: float) -> None:
+        for duplicate in range(8):
+            for results in "12":
+                compare.project.run(
+                    f"time {factor * (100 + duplicate)}\n",
+                    "sort.yaml",
+                    parameters={"by": "quick", "results": results},
+                    dest=f"sort/quick_{results}_{duplicate}.log",
+                    duplicate=duplicate,
+                    started=f"{next(compare._began)}+00:00",
+                )
+        compare.project.commit()
+
+    ran(1)
+    before = git(compare.project.top, "rev-parse", BRANCH).strip()
+    ran(1.1)
+    found = compare.json("--against", before)
+    assert found["by"] == "results_"
+    assert [each["point"]["results"] for each in found["points"]] == ["1", "2"]
+    assert [each["verdict"] for each in found["points"]] == ["slower"] * 2
+
+
+def test_nothing_is_said_of_all_points_where_no_round_or_no_pair_has_them(
+    compare: Compare,
+) -> None:
+    write(compare.project.top / "sort.yaml", SORT.replace("duplicates: 10", "duplicates: 20"))
+    random = noisy({("heap", 1): 1.5, ("heap", 2): 1.5})
+    for duplicate in range(20):
+        for by in ("quick", "heap"):
+            n = 1 + duplicate % 2
+            compare.one(by, n, duplicate, random(by, n, duplicate))
+    compare.project.commit()
+    text = compare.text("--by", "by")
+    assert "over all 2 points at least one point differs (p = " in text and "nan" not in text
+    for duplicate in range(20):
+        for n in (1, 2):
+            for by in ("quick", "heap"):
+                allocation = {"scheduler": "slurm", "id": f"{by}{duplicate % 4}"}
+                time = random(by, n, duplicate)
+                compare.one(by, n, duplicate, time, allocation=allocation)
+    compare.project.commit()
+    text = compare.text("--by", "by")
+    assert text.count("| slower") == 2 and "pairs are needed" not in text
+    assert "nothing is said of all together: the sides ran in allocations of their own" in text
 
 
 def test_the_history_of_a_point_has_the_versions_between_which_it_changed(
