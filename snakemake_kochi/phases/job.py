@@ -78,10 +78,11 @@ def command_in_environment(environment: Environment, command: Sequence[str]) -> 
         # Sourced scripts see our arguments as their own, and some act on them.
         '_kochi_command=("$@"); set --\n'
         + environment.preamble()
-        # Bash would report it with the line of our script.
-        + "_kochi=${_kochi_command[0]}\n"
-        + '[[ $_kochi == */* ]] || type -P -- "$_kochi" > /dev/null || {\n'
-        + '  echo "kochi: $_kochi: command not found" >&2; exit 127\n'
+        # Bash would report these with the line of our script.
+        + "_kochi=${_kochi_command[0]} _kochi_why='command not found'\n"
+        + "[[ $_kochi != */* ]] || _kochi_why='No such file or directory'\n"
+        + '[ -e "$_kochi" ] && [[ $_kochi == */* ]] || type -P -- "$_kochi" > /dev/null || {\n'
+        + '  echo "kochi: $_kochi: $_kochi_why" >&2; exit 127\n'
         + '}\nexec -- "${_kochi_command[@]}"\n'
     )
     return ["bash", "-c", script, "kochi", *command]
