@@ -227,7 +227,7 @@ def test_more_time_than_the_partition_has_is_refused_before_anything_is_submitte
     done = kochi(*words)
     assert done.status == 1
     assert "an allocation of 2:00:00 would wait for ever: the longest time of" in done.err
-    assert f"Request 0:30:00 at most, by {where}, or choose another partition." in done.err
+    assert f"Request 0:30:00 at most, by {where}, choose another partition, or " in done.err
     assert fake.calls("sbatch") == fake.calls("salloc") == []
 
 
