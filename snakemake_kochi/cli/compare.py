@@ -24,6 +24,16 @@ _CODE = "code"
 _RESULTS = "results"
 _SURE = 0.05
 
+metric_option = click.option(
+    "--metric", metavar="NAME", help="By default the first one, else run_seconds."
+)
+page_option = click.option(
+    *("-o", "--output"),
+    type=click.Path(path_type=Path),
+    metavar="FILE.md",
+    help="Write to a file.",
+)
+
 
 @click.command()
 @machine_option
@@ -44,7 +54,7 @@ _SURE = 0.05
     metavar="VALUE",
     help="The value with which the others are compared. By default the first one.",
 )
-@click.option("--metric", metavar="NAME", help="By default the first one, else run_seconds.")
+@metric_option
 @click.option(
     "--within",
     type=click.FloatRange(0, 100, max_open=True),
@@ -60,12 +70,7 @@ _SURE = 0.05
     help="Compare although this differs: machine, cpu_model, kernel, governor, or a fact of the "
     "experiment, such as compiler. May be given several times.",
 )
-@click.option(
-    *("-o", "--output"),
-    type=click.Path(path_type=Path),
-    metavar="FILE.md",
-    help="Write to a file.",
-)
+@page_option
 @json_option
 @click.argument("file", metavar="FILE.yaml")
 @click.argument("batch", default=DEFAULT_BATCH)

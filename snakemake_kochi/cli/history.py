@@ -7,7 +7,14 @@ from pathlib import Path
 
 import click
 
-from snakemake_kochi.cli.compare import chosen_metric, markdown_table, plain, write_page
+from snakemake_kochi.cli.compare import (
+    chosen_metric,
+    markdown_table,
+    metric_option,
+    page_option,
+    plain,
+    write_page,
+)
 from snakemake_kochi.cli.options import json_option
 from snakemake_kochi.cli.output import print_json
 from snakemake_kochi.cli.tables import at_option, machine_option, named_batch
@@ -17,13 +24,8 @@ from snakemake_kochi.project.values import DEFAULT_BATCH
 @click.command()
 @machine_option
 @at_option
-@click.option("--metric", metavar="NAME", help="By default the first one, else run_seconds.")
-@click.option(
-    *("-o", "--output"),
-    type=click.Path(path_type=Path),
-    metavar="FILE.md",
-    help="Write to a file.",
-)
+@metric_option
+@page_option
 @json_option
 @click.argument("file", metavar="FILE.yaml")
 @click.argument("batch", default=DEFAULT_BATCH)
