@@ -29,7 +29,7 @@ from snakemake_kochi.executor.internals import TO_BE_DETERMINED
 from snakemake_kochi.executor.job_queues import JobQueues
 from snakemake_kochi.executor.tickets import SPREAD_RESOURCE
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.phases.products import NEEDLESS, Failure, write_failure
+from snakemake_kochi.phases.products import NEEDLESS, Failure, is_of_our_rules, write_failure
 from snakemake_kochi.queue import Resources
 from snakemake_kochi.schedulers.interface import OF_JOB, AllocationRequest, UnreachableError
 from snakemake_kochi.schedulers.resources import NAMES
@@ -275,7 +275,7 @@ def note_refused(refused: Sequence[tuple[Any, KochiError]]) -> None:
     """Note beside the outputs of our rules why each job fails: one message stands for many."""
     for job, why in refused:
         for output in map(str, job.output):
-            if "/.snakemake/kochi/" in f"/{output}":
+            if is_of_our_rules(output):
                 failure = Failure(why.message.partition("\n")[0], told=True)
                 write_failure(Path(output), failure)
 

@@ -25,13 +25,13 @@ from snakemake_kochi.phases.products import (
     LAST_LINES,
     NEEDLESS,
     Failure,
+    is_of_our_rules,
     read_failure,
     write_failure,
 )
 
 # `kochi batch` names the target of the batch whose table it wants in any case.
 BATCH = "kochi_batch"
-_OURS = re.compile(r"(.*/)?\.snakemake/kochi/.*", re.DOTALL)
 # Without it, a message that a hundred runs share is printed once.
 _OF_ONE_JOB = re.compile(r"kochi job (\d+) on node \S+: ")
 
@@ -53,7 +53,7 @@ class _Failures(logging.Handler):
         message = str(getattr(record, "rule_msg", None) or "").strip()
         logs = [Path(str(log)) for log in getattr(record, "log", None) or ()]
         for output in map(Path, map(str, getattr(record, "output", None) or ())):
-            if _OURS.fullmatch(str(output)) and (message or output not in self.rules):
+            if is_of_our_rules(str(output)) and (message or output not in self.rules):
                 self.rules[output] = str(getattr(record, "rule_name", ""))
                 write_failure(output, _failure(read_failure(output), message, logs))
 

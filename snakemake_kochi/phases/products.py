@@ -142,6 +142,11 @@ class Failure:
     job: int | None = None
 
 
+def is_of_our_rules(output: str) -> bool:
+    """Whether an output of a job is one of those beside which failures are noted."""
+    return "/.snakemake/kochi/" in f"/{output}"
+
+
 def forget_failure(output: Path) -> None:
     """Call when the phase begins."""
     with suppress(OSError):
