@@ -71,6 +71,11 @@ def memory_of(text: str) -> int:
     return size
 
 
+def percent(fraction: float) -> str:
+    """0.975 as "97.5 %"."""
+    return f"{100 * fraction:.3g} %"
+
+
 def rough_duration(seconds: float) -> str:
     """An estimated duration, in its largest unit: more digits would suggest too much precision."""
     return str(humanfriendly.format_timespan(max(1, round(seconds)), max_units=1))

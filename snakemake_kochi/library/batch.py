@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
 
 from snakemake_kochi.errors import ConfigError, for_snakemake
 from snakemake_kochi.library.files import BatchFiles, RunGroup, batch_rule, run_rule
+from snakemake_kochi.library.looks import Look
 from snakemake_kochi.library.products import BuildRule, Products, Variants
 from snakemake_kochi.library.requested import (
     Value,
@@ -61,7 +63,7 @@ class BatchRules:
         if grid.run.launcher:
             for point in grid.points:
                 rules.placement(point)
-        for name in (f"collect_{rules.name}", *(run.name for run in rules.runs)):
+        for name in (f"collect_{rules.name}", rules.look_name, *(run.name for run in rules.runs)):
             products.take(name, owner)
         return rules
 
@@ -106,6 +108,11 @@ class BatchRules:
             *(self.build_file(point), self.prepared_for(point), self.placement(point).determines),
         )
 
+    @property
+    def look_name(self) -> str:
+        """The name of the checkpoint of a batch with `repeat`."""
+        return f"look_{self.name}"
+
     # ---- for people, and the rules of the table
 
     def describe(self, point: Point) -> str:
@@ -115,19 +122,39 @@ class BatchRules:
         shown = ", ".join(f"{name}={point.parameters[name]}" for name in names)
         return f"{self.experiment.file}: batch {grid.batch}{', ' if shown else ''}{shown}"
 
-    @property
-    def records(self) -> list[str] | Callable[..., list[str]]:
-        """What the table needs. If all points are skipped, it is an error to ask for it, and only
-        then: other batches may have points on this machine."""
-        if self.grid.points:
-            return self.files.records
+    def files_after(self, checkpoints: Any, number: int | None = None) -> BatchFiles:
+        """The files after so many looks, or after the last one: for an input function. Snakemake
+        calls it again when the look that is missing has been made."""
+        looks: list[Look] = []
+        look = getattr(checkpoints, self.look_name)
+        while len(looks) != number and not (looks and looks[-1].is_last):
+            file = look.get(look=str(len(looks))).output[0]
+            looks.append(Look.read(Path(file)))
+        return self.files.after(looks)
+
+    def input(self, checkpoints: Any, kind: str) -> list[str] | Callable[..., list[str]]:
+        """What the table needs, `records` or `outputs`, or a function. If all points are skipped,
+        it is an error to ask for it, and only then: other batches may have points on this machine.
+        """
+        if not self.grid.points:
+
+            @for_snakemake
+            def nothing_to_run(wildcards: object) -> list[str]:
+                check_not_empty(self.experiment, self.grid)
+                return []
+
+            return nothing_to_run
+        if self.grid.repeat is None:
+            found: list[str] = getattr(self.files, kind)
+            return found
 
         @for_snakemake
-        def nothing_to_run(wildcards: object) -> list[str]:
-            check_not_empty(self.experiment, self.grid)
-            return []
+        def after_looks(wildcards: Any) -> list[str]:
+            number = int(wildcards.look) if hasattr(wildcards, "look") else None
+            found: list[str] = getattr(self.files_after(checkpoints, number), kind)
+            return found
 
-        return nothing_to_run
+        return after_looks
 
     @property
     def skipped(self) -> dict[str, Value]:
@@ -222,7 +249,7 @@ class RunRule:
         return {
             "script": verbatim(run.script),
             "strict": run.strict,
-            **{key: verbatim(repr(value)) for key, value in run.isolated.items()},
+            **{key: verbatim(repr(value)) for key, value in run.beside_script.items()},
             "artifacts": verbatim([artifact.type for artifact in batch.grid.artifacts]),
             "load_environment": verbatim(batch.freeze.machine.load_env_on_machine),
             "experiment": verbatim(batch.experiment.file),

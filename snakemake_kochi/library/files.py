@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from snakemake_kochi.errors import NameNotFoundError, for_snakemake, nearest
+from snakemake_kochi.library.looks import Look, is_needed, read_looks
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.project.expressions import Template
 from snakemake_kochi.project.grid import Grid, Point
@@ -108,13 +109,16 @@ class RunGroup:
 @dataclass(frozen=True)
 class BatchFiles:
     """The files of a batch, relative to the working directory. `figures`: of each plot, the PNG and
-    the SVG."""
+    the SVG. `look`: the pattern of its looks, if it has `repeat`; `looks`: after which of them
+    `places` are those to run, None for all that are possible."""
 
     grid: Grid
     groups: tuple[RunGroup, ...]
     table: str
     markdown: str
     figures: tuple[tuple[str, str], ...]
+    look: str
+    looks: tuple[Look, ...] | None = None
 
     @classmethod
     def of(cls, experiment: str, grid: Grid) -> BatchFiles:
@@ -129,14 +133,29 @@ class BatchFiles:
             table=f"{stem}.csv",
             markdown=f"{stem}.md",
             figures=tuple((f"{each}.png", f"{each}.svg") for each in own),
+            look=f"{working.state}/looks/{experiment}/{grid.batch}/{{look}}.json",
         )
+
+    def after(self, looks: Iterable[Look]) -> BatchFiles:
+        """With the places to run after some looks."""
+        return replace(self, looks=tuple(looks))
+
+    def now(self, directory: Path = Path()) -> BatchFiles:
+        """With the places to run after the looks that a working directory has."""
+        if self.grid.repeat is None:
+            return self
+        return self.after(read_looks(self.look, directory))
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
         """The points that are not skipped."""
         found = []
+        looks = self.looks if self.grid.repeat is not None else None
+        needed = None if looks is None else is_needed(self.grid, looks)
         for group in self.groups:
             for values, point in group.points.items():
+                if needed is not None and not needed[id(point)]:
+                    continue
                 wildcards = dict(zip(group.keys, values, strict=True))
                 files = tuple(Path(each.format(**wildcards)) for each in group.artifacts)
                 found.append(Place(point, Path(group.record.format(**wildcards)), files))
@@ -151,19 +170,14 @@ class BatchFiles:
         return [str(file) for place in self.places for file in place.files]
 
     @property
-    def captured(self) -> list[str]:
-        """The files with the standard output of the runs, in the order of `places`, or none."""
-        types = [artifact.type for artifact in self.grid.artifacts]
-        if "stdout" not in types:
-            return []
-        return [str(place.files[types.index("stdout")]) for place in self.places]
-
-    @property
-    def measured(self) -> list[str]:
-        """The files of the runs that metrics read, but for their standard output."""
+    def outputs(self) -> list[str]:
+        """The files that metrics read: the standard output of the runs, in the order of `places`,
+        if it is kept, and others."""
         read = {each.file for each in self.grid.metrics.values() if not isinstance(each, str)}
-        kept = [n for n, artifact in enumerate(self.grid.artifacts) if artifact.src in read]
-        return [str(place.files[n]) for place in self.places for n in kept]
+        artifacts = list(enumerate(self.grid.artifacts))
+        kept = [n for n, each in artifacts if each.type == "stdout"][:1]
+        kept += [n for n, each in artifacts if each.src in read]
+        return [str(place.files[n]) for n in kept for place in self.places]
 
 
 def _run_groups(grid: Grid, results: str, records: str) -> tuple[RunGroup, ...]:

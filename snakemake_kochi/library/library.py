@@ -328,7 +328,12 @@ class Library:
     def all(self) -> list[str]:
         """The tables of all batches."""
         files = [batch.files for batch in self.batches if batch.grid.points]
-        return [file for each in files for file in (each.markdown, *each.artifacts)]
+        # Which artifacts a batch with `repeat` has, its looks say.
+        return [
+            file
+            for each in files
+            for file in (each.markdown, *(each.artifacts if each.grid.repeat is None else ()))
+        ]
 
     @property
     def rerun(self) -> list[str]:
@@ -336,12 +341,17 @@ class Library:
         files = [batch.files for batch in self.batches]
         return [file for each in files for file in each.records + each.artifacts]
 
-    def wanted(self, batch: BatchRules) -> Any:
+    def wanted(self, batch: BatchRules, checkpoints: Any) -> Any:
         """The files that the target of a batch wants, or a function that returns them: those of a
         part, or of the whole batch with its table and its figures."""
         files, part = batch.files, self._part
         if part is None:
-            return [files.markdown, files.table, *files.figures, *files.artifacts]
+            made = [files.markdown, files.table, *files.figures]
+            return (
+                [*made, *files.artifacts]
+                if batch.grid.repeat is None
+                else [*made, batch.input(checkpoints, "artifacts")]
+            )
         # Called for what somebody asks for only: another batch may not have such a parameter.
         return for_snakemake(lambda wildcards: part.files(batch))
 

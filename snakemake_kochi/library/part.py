@@ -62,7 +62,7 @@ class Part:
         """The selected points in a working directory; none if none has failed."""
         return [
             place
-            for place in files.places
+            for place in files.now(directory).places
             if (self.where is None or self.where.has(place.point.parameters, place.point.duplicate))
             and (not self.failed or _has_failed(directory / place.record))
         ]

@@ -229,7 +229,7 @@ class Products:
                 "sources": [(entry.path, entry.object, entry.mode) for entry in files],
                 "script": grid.build.script,
                 "strict": grid.build.strict,
-                **grid.build.isolated,
+                **grid.build.beside_script,
             },
             code="" if is_here else code,
         )

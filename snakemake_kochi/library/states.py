@@ -76,17 +76,19 @@ class BatchStates:
         return cls(BatchRules.of(Products(freeze), freeze.experiment(file), batch))
 
     @cached_property
-    def _places(self) -> list[Place]:
-        order = {id(point): index for index, point in enumerate(self.batch.grid.points)}
-        return sorted(self.batch.files.places, key=lambda place: order[id(place.point)])
+    def _order(self) -> dict[int, int]:
+        return {id(point): index for index, point in enumerate(self.batch.grid.points)}
 
     def look(self) -> list[PointState]:
         """The states now, in the order of the grid."""
-        return [*map(self._of, self._places), *self.skipped]
+        places = self.batch.files.now().places
+        ordered = sorted(places, key=lambda place: self._order[id(place.point)])
+        return [*map(self._of, ordered), *self.skipped]
 
     @property
     def skipped(self) -> Iterator[PointState]:
-        duplicates = self.batch.experiment.batch(self.batch.grid.batch).duplicates
+        repeat = self.batch.grid.repeat
+        duplicates = self.batch.grid.duplicates if repeat is None else repeat.least
         for each in self.batch.grid.skipped:
             for duplicate in range(duplicates):
                 yield PointState(each.parameters, duplicate, "skipped", each.reason)

@@ -84,7 +84,7 @@ def describe_build(
     `variables`: KOCHI_PARAM_<NAME> -> value.
     """
     return {
-        **phase.isolated,
+        **phase.beside_script,
         "sources": digest_sources(freeze.entries, *_source_patterns(freeze, experiment)),
         "script": phase.script,
         "strict": phase.strict,

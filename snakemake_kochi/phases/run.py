@@ -55,7 +55,7 @@ def run_identity(
     """
     return digest_of(
         {
-            **phase.isolated,
+            **phase.beside_script,
             "script": phase.script,
             "strict": phase.strict,
             "load_environment": load_environment,
@@ -159,8 +159,8 @@ def _measured(
     directory: Path,
     captured: Path,
 ) -> tuple[Ended, dict[str, Any]]:
-    """Execute the run script in its workspace, with its parameters in the environment; return what
-    its record says of that, as of a success. `system`: see `node.system`."""
+    """Execute the run script in its workspace, with its parameters in the environment, after its
+    warm-ups; return what its record says of that, as of a success. `system`: see `node.system`."""
     freeze, task = attempt.freeze, attempt.task
     # A Snakemake in the script must not wait for the end of the script.
     holding = {HELD_VARIABLE: os.uname().nodename}
@@ -173,29 +173,36 @@ def _measured(
     is_noted = task.batch and (container or environment.is_loaded)
     allowed = binding()  # a script has what its parent has
     who = f"{task.name} of {freeze.repository}, process {os.getpid()},"
-    with held(freeze.run.exclusive, who), Stopwatch() as watch:
-        load = load_now()  # not that of a run for whose end this one waited
-        noise = Noise(count_jobs=count_others) if task.batch else None
-        ended = run_script(
-            freeze.run.script,
-            f"run_{freeze.experiment}",
-            directory,
-            environment,
-            freeze.run.strict,
-            captured.parent,
-            # A job by hand may print anything, for as long as it likes.
-            captured if task.batch else None,
-            started.before + (noting(recorded, seen) if is_noted else ""),
-            timeout=task.timeout,
-            wrapper=wrapper,
-            files=[directory / str(o.source) for o in attempt.outputs if o.type == "file"],
-        )
+    warmups: list[float] = []
+    with held(freeze.run.exclusive, who):
+        while True:
+            with Stopwatch() as watch:
+                load = load_now()  # not that of a run for whose end this one waited
+                noise = Noise(count_jobs=count_others) if task.batch else None
+                ended = run_script(
+                    freeze.run.script,
+                    f"run_{freeze.experiment}",
+                    directory,
+                    environment,
+                    freeze.run.strict,
+                    captured.parent,
+                    # A job by hand may print anything, for as long as it likes.
+                    captured if task.batch else None,
+                    started.before + (noting(recorded, seen) if is_noted else ""),
+                    timeout=task.timeout,
+                    wrapper=wrapper,
+                    files=[directory / str(o.source) for o in attempt.outputs if o.type == "file"],
+                )
+            if len(warmups) == freeze.run.warmup or ended.has_failed:
+                break
+            warmups.append(times_of(watch, ended)["seconds"])
     usage = None if container and not container.is_parent else ended.usage
     own = None
     if usage is not None and started.counts_tasks:
         own = usage["user_seconds"] + usage["system_seconds"]
     return ended, {
         "outcome": "success",
+        **({"warmup_seconds": warmups} if warmups else {}),
         "environment": noted(recorded, seen, environment.of_process()),
         "usage": None if usage is None else dict(usage),
         "binding": allowed,

@@ -586,7 +586,9 @@ def only_recorded(
     for name, points in recorded.items():
         batch = experiment.batch(name)
         artifacts = tuple(Artifact(a.type, f"{below}/{a.dest}", a.src) for a in batch.artifacts)
-        batches[name] = replace(batch, artifacts=artifacts, recorded=tuple(points), below=below)
+        batches[name] = replace(
+            batch, artifacts=artifacts, recorded=tuple(points), below=below, repeat=None
+        )
     return replace(experiment, batches=FrozenDict(batches), remarks=())
 
 

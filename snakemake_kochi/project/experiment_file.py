@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from snakemake_kochi.errors import nearest
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.checks import check_references, depend_params, note_remarks
 from snakemake_kochi.project.document import (
@@ -27,11 +28,18 @@ from snakemake_kochi.project.grid import (
     Batch,
     Isolation,
     Phase,
+    Repeat,
     Step,
     job_name_problem,
     queue_problem,
 )
-from snakemake_kochi.project.plots import Metric, batch_plots, read_metrics, read_plots
+from snakemake_kochi.project.plots import (
+    SECONDS,
+    Metric,
+    batch_plots,
+    read_metrics,
+    read_plots,
+)
 from snakemake_kochi.project.recipes import Project, Recording, check_time_limit, requirements
 from snakemake_kochi.project.shape import EXPERIMENT, read_shape
 from snakemake_kochi.project.sweeps import Given, ParameterValues, Sweep, SweepReader, flattened
@@ -39,8 +47,10 @@ from snakemake_kochi.project.values import dest_problem, normalise_dest, src_pro
 
 # What batches take from the file, by the keys that they have for it.
 _SHARED = {key: above for key, above in ABOVE.items() if key != "params"} | {
-    key: key for key in ("order", "seed", "metrics", "prepare", "build", "run")
+    key: key for key in ("repeat", "order", "seed", "metrics", "prepare", "build", "run")
 }
+# the least number of runs for which the simulations of `repeat` promise its confidence
+FEWEST_AT_A_LOOK = 10
 _NOT_IN_RULES = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -141,6 +151,19 @@ class _Reader:
                 at = self.problems.source_map.nearest((*path, "machines", index))
                 self.problems.add(at, f"machine '{machine}' is there twice; remove one")
         plots = read_plots(own.get("plots", ()), (*path, "plots"), self.problems)
+        wanted = data.get("repeat")
+        if (
+            wanted is not None
+            and "duplicates" in data
+            and ("duplicates" in own or "repeat" not in own)
+        ):
+            said = (
+                "'repeat' says how often a point runs; remove this key, or give the batch repeat: 3"
+            )
+            self.problems.add((*path, "duplicates"), said)
+        repeat = self._repeat(wanted, settings["metrics"], (*path, "repeat"))
+        if wanted is not None:
+            settings["duplicates"] = wanted if repeat is None else repeat.most
         return Batch(
             **settings,
             name=name,
@@ -152,7 +175,32 @@ class _Reader:
             machines=tuple(dict.fromkeys(machines)),
             order=data.get("order", ROUNDS),
             seed=data.get("seed"),
+            repeat=repeat,
         )
+
+    def _repeat(
+        self, data: Mapping[str, Any] | int | None, metrics: Collection[str], path: KeyPath
+    ) -> Repeat | None:
+        if not isinstance(data, Mapping):
+            return None
+        known = [*metrics, SECONDS]
+        metric = data.get("of", known[0])
+        if metric not in known:
+            said = f"there is no metric '{metric}', {nearest(metric, known)}"
+            self.problems.add((*path, "of"), said)
+        names = {"least": "min", "most": "max", "confidence": "confidence", "budget": "budget"}
+        given = {field: data[key] for field, key in names.items() if key in data}
+        repeat = Repeat(until=data["until"], metric=metric, **given)
+        if repeat.least > repeat.most:
+            said = f"{repeat.least} or more was expected, as 'min' is"
+            self.problems.add((*path, "max"), said)
+        elif repeat.least < FEWEST_AT_A_LOOK:
+            said = (
+                f"with fewer than {FEWEST_AT_A_LOOK} runs, an interval is narrow by chance too "
+                "often: its confidence is not promised"
+            )
+            self.remarks.add((*path, "min"), said)
+        return repeat
 
     def _settings(
         self, data: Mapping[str, Any], path: KeyPath, known: Iterable[str]
@@ -233,6 +281,7 @@ class _Reader:
             script=data.get("script", ""),
             strict=data.get("strict", True),
             exclusive=data.get("exclusive", True),
+            warmup=data.get("warmup", 0),
             resources=FrozenDict((name, texts["resources", name] or "") for name in resources),
             isolation=isolation if isolation.words or isolation.image else None,
             spread=data.get("spread", ""),

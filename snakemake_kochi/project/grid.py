@@ -193,6 +193,7 @@ class Phase:
     script: str = ""
     strict: bool = True
     exclusive: bool = True
+    warmup: int = 0
     cores: str = ""
     resources: Mapping[str, str] = FrozenDict()
     timeout: str = ""
@@ -206,9 +207,10 @@ class Phase:
         return replace(self, cores="", resources=FrozenDict(), timeout="")
 
     @property
-    def isolated(self) -> dict[str, Any]:
-        """Its isolation among what determines a result, as JSON; empty without one."""
-        return {} if self.isolation is None else {"isolation": asdict(self.isolation)}
+    def beside_script(self) -> dict[str, Any]:
+        """What else of it determines a result, as JSON: isolation and warm-ups, if it has some."""
+        isolation = {} if self.isolation is None else {"isolation": asdict(self.isolation)}
+        return {**isolation, **({"warmup": self.warmup} if self.warmup else {})}
 
     @cached_property
     def requested(self) -> dict[KeyPath, Value]:
@@ -381,6 +383,20 @@ class Skipped:
     reason: str
 
 
+@dataclass(frozen=True)
+class Repeat:
+    """Until when points are repeated: after `least` to `most` runs, when half of the width of the
+    interval of the median of `metric`, at a `confidence`, is at most `until` of the median; or when
+    all runs of the batch have taken the `budget`, in seconds of a node. Fractions."""
+
+    until: float
+    metric: str
+    confidence: float = 0.95
+    least: int = 10
+    most: int = 60
+    budget: float | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What a batch says, or an experiment for all of its batches.
@@ -419,7 +435,8 @@ class Batch(Settings):
     the parameters that only some points have. `recorded`: in a rerun, the points that it repeats,
     instead of the grid; `below`: the directory of its results. `machines`: those on which the whole
     batch is run, empty for the one that is named or chosen. `order`: ROUNDS or "listed"; `seed`:
-    that of the rounds, if the experiment has one.
+    that of the rounds, if the experiment has one. With `repeat`, `duplicates` are the most that are
+    possible.
     """
 
     name: str
@@ -430,6 +447,7 @@ class Batch(Settings):
     machines: tuple[str, ...] = ()
     order: str = ROUNDS
     seed: int | None = None
+    repeat: Repeat | None = None
 
     @property
     def path(self) -> KeyPath:

@@ -19,6 +19,7 @@ Some keys have a short form, which is read as the long one: `depends: [numbers:s
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -167,9 +168,27 @@ def _size_in_git(text: str) -> int:
     raise ValueError("a size like 10M was expected, from 1 MiB to 100 MiB")
 
 
+def _fraction(text: str) -> float:
+    with suppress(ValueError):
+        if text.endswith("%") and 0 < (percent := float(text[:-1])) < 100:
+            return percent / 100
+    raise ValueError("a percentage between 0 and 100 was expected, such as 2%")
+
+
+def _node_seconds(text: str) -> float:
+    number, _, unit = text.partition(" ")
+    seconds = {"node-hours": 3600, "node-hour": 3600, "node-minutes": 60}.get(unit.strip(), 0)
+    with suppress(ValueError):
+        if 0 < (found := float(number) * seconds) < math.inf:
+            return found
+    raise ValueError("a number of node-hours or node-minutes was expected, such as 5 node-hours")
+
+
 # They raise a ValueError, which says what was expected.
 AMOUNTS: dict[str, Callable[[str], Any]] = {
     "memory": memory_of,
+    "node_hours": _node_seconds,
+    "percentage": _fraction,
     "size_in_git": _size_in_git,
     "threshold": threshold_of,
     "walltime": walltime_of,

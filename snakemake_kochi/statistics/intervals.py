@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from snakemake_kochi.quantities import percent
 from snakemake_kochi.statistics.distributions import sign_levels, t_quantile
 
 Values = Sequence[float] | NDArray[np.float64]
@@ -35,11 +36,6 @@ class Interval:
         if self.lower is None or self.upper is None or not self.estimate:
             return math.inf if self.lower is None or self.lower != self.upper else 0.0
         return (self.upper - self.lower) / 2 / abs(self.estimate)
-
-
-def percent(fraction: float) -> str:
-    """0.975 as "97.5 %"."""
-    return f"{100 * fraction:.3g} %"
 
 
 def median_interval(values: Values, confidence: float = 0.95, stretch: float = 1.0) -> Interval:

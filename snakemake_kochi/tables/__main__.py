@@ -1,8 +1,9 @@
-"""The program that rules run for a batch: `python -m snakemake_kochi.tables FILE BATCH TABLE`.
+"""The program that rules run for a batch: `python -m snakemake_kochi.tables FILE BATCH OUTPUT`.
 
-FILE is that of the experiment, TABLE the `.csv`. $KOCHI_FREEZE names the freeze of the run, which
+FILE is that of the experiment, OUTPUT the `.csv`. $KOCHI_FREEZE names the freeze of the run, which
 lists the runs of the batch: there may be too many for arguments. With `--left-out`, the table has
-only runs with a result; standard input has the reasons for the others, as JSON by record.
+only runs with a result; standard input has the reasons for the others, as JSON by record. With
+`--look N`, OUTPUT is the file of a look (`library/looks.py`), the N-th from 0.
 """
 
 from __future__ import annotations
@@ -15,28 +16,34 @@ import sys
 from pathlib import Path
 
 
-def main(file: str, name: str, table: str, option: str = "") -> int:
-    """Collect one batch; exit status 1 and a message when that fails."""
+def main(file: str, name: str, output: str, option: str = "", number: str = "") -> int:
+    """Collect one batch, or look at it; exit status 1 and a message when that fails."""
     # Here: an interrupt may come while they are loaded.
     from snakemake_kochi.errors import KochiError
     from snakemake_kochi.library.files import BatchFiles
+    from snakemake_kochi.library.looks import read_looks
     from snakemake_kochi.phases.freeze import load_freeze
     from snakemake_kochi.tables.collect import LeftOut, collect, runs_of
+    from snakemake_kochi.tables.looking import look
 
     try:
         freeze = load_freeze(Path(os.environ["KOCHI_FREEZE"]))
         experiment = freeze.experiment(file)
         grid = experiment.grid(name, freeze.machine_name)
         files = BatchFiles.of(experiment.name, grid)
+        own = files.look.format(look=number) if number else files.table
         # In a module with a `prefix:` all files are below another directory.
-        is_below = table.endswith(f"/{files.table}")
-        top = Path(table.removesuffix(files.table) if is_below else "")
+        top = Path(output.removesuffix(own) if output.endswith(f"/{own}") else "")
+        if number:
+            files = files.after(read_looks(files.look, top)[: int(number)])
+            look(grid, experiment.file, runs_of(files, top), Path(output))
+            return 0
         figures = [[top / each for each in of_plot] for of_plot in files.figures]
         left_out = None
         if option == "--left-out":
             left_out = {record: LeftOut(**each) for record, each in json.load(sys.stdin).items()}
-        runs = runs_of(experiment, grid, top)
-        collect(grid, experiment.file, runs, Path(table), figures, left_out)
+        runs = runs_of(files.now(top), top)
+        collect(grid, experiment.file, runs, Path(output), figures, left_out)
     except (KochiError, OSError) as error:
         print(f"kochi: {error}", file=sys.stderr)
         return 1

@@ -14,6 +14,7 @@ from snakemake_kochi.artifacts.code import read_code
 from snakemake_kochi.artifacts.reading import published
 from snakemake_kochi.artifacts.record import read_record, why_edited
 from snakemake_kochi.errors import ConfigError, KochiError, NameNotFoundError
+from snakemake_kochi.library.files import BatchFiles
 from snakemake_kochi.project.document import decode_text, read_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
@@ -165,8 +166,11 @@ class _Reading:
             chosen += [order[place] for place in sorted(order)]
             self.varying.update(grid.varying)
             self.remarks += _changed_scripts(found, self.file, grid)
-            if absent := len(grid.points) - len({index for index, _ in found}):
-                of = f"{absent} of {len(grid.points)} runs{of_it}"
+            # How often more than `min` a point should have run, only its working directory knows.
+            least = grid.duplicates if grid.repeat is None else grid.repeat.least
+            wanted = {n for n, point in enumerate(grid.points) if point.duplicate < least}
+            if absent := len(wanted - {index for index, _ in found}):
+                of = f"{absent} of {len(wanted)} runs{of_it}"
                 self.lacking.append(f"{of} have no result here")
             if more := len(own) - len(found):
                 said = f"{more} results{of_it} of other points than those of the batch are left out"
@@ -269,7 +273,8 @@ def _edited_here(
 ) -> Iterator[str]:
     """A remark about files in `results/` that are not what their runs wrote, which are `shown`."""
     edited: list[str] = []
-    for run in runs_of(experiment, grid, Path(os.path.relpath(repository))):
+    top = Path(os.path.relpath(repository))
+    for run in runs_of(BatchFiles.of(experiment.name, grid).now(top), top):
         with suppress(OSError, KochiError):
             why = why_edited(run.record, run.files)
             edited += [why] if why and read_record(run.record).get("identity") in shown else []

@@ -17,7 +17,6 @@ from snakemake_kochi.artifacts.record import read_record, why_edited
 from snakemake_kochi.errors import DamagedFileError, PhaseError
 from snakemake_kochi.library.files import BatchFiles
 from snakemake_kochi.phases.outputs import own_output
-from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Grid, Point
 from snakemake_kochi.project.plots import FileMetric
 from snakemake_kochi.tables.metrics import in_files
@@ -52,9 +51,8 @@ class LeftOut:
     stale: bool = False
 
 
-def runs_of(experiment: Experiment, grid: Grid, top: Path = Path()) -> list[Run]:
+def runs_of(files: BatchFiles, top: Path = Path()) -> list[Run]:
     """The runs of a batch in `results/` below a directory, whether they have ended or not."""
-    files = BatchFiles.of(experiment.name, grid)
     return [
         Run(
             place.point,
@@ -92,7 +90,7 @@ def collect(
     table.parent.mkdir(parents=True, exist_ok=True)
     also: Sequence[str] = ()
     if there:
-        report = _report(begin, grid, there, count, is_whole)
+        report = read_report(begin, grid, there, count, is_whole=is_whole)
         told = {name: _told(report, grid, there, name) for name in report.absent}
         nowhere = [said for name, said in told.items() if len(report.absent[name]) == len(there)]
         if is_whole and nowhere:
@@ -131,9 +129,12 @@ def collect(
         print(line, file=sys.stderr)
 
 
-def _report(
-    begin: str, grid: Grid, runs: Sequence[Run], lacking: Sequence[str], is_whole: bool
+def read_report(
+    begin: str, grid: Grid, runs: Sequence[Run], lacking: Sequence[str], *, is_whole: bool
 ) -> Report:
+    """The report of some runs of a batch, one row each. `begin`: of messages, `lacking`: see
+    `Report`. Raises DamagedFileError; and, if the batch `is_whole`, PhaseError for an edited
+    result."""
     if is_whole and (edited := [why for run in runs if (why := why_edited(run.record, run.files))]):
         are = "result is" if len(edited) == 1 else "results are"
         raise PhaseError(f"{begin}{len(edited)} {are} not as the run wrote it: {edited[0]}")

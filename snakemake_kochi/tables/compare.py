@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.project.plots import DUPLICATE, MACHINE
+from snakemake_kochi.quantities import percent
 from snakemake_kochi.statistics import comparison, dependence, stopping
 from snakemake_kochi.statistics.comparison import Ratio
 from snakemake_kochi.statistics.intervals import (
@@ -20,7 +21,6 @@ from snakemake_kochi.statistics.intervals import (
     Interval,
     interval_of,
     medians_of,
-    percent,
 )
 from snakemake_kochi.tables.records import RecordedRun
 from snakemake_kochi.tables.report import Report
@@ -194,7 +194,7 @@ class _Sides:
 
     def _interval(self, side: Sequence[int], alike: float) -> Interval:
         values = [self._measured[row] for row in side]
-        allocations = [self._run(row)["allocation"] for row in side]
+        allocations = [self._run(row).unit for row in side]
         return interval_of(values, allocations, 0.95, dependence.stretch(alike))
 
     def _problem(self, first: Sequence[int], second: Sequence[int]) -> str:
@@ -227,8 +227,7 @@ class _Sides:
     def _pairs(self, first: Sequence[int], second: Sequence[int]) -> _Pairs:
         sides = [(side, [math.log(self._measured[r]) for r in side]) for side in (first, second)]
         medians = [
-            medians_of(values, [self._run(row)["allocation"] for row in side])
-            for side, values in sides
+            medians_of(values, [self._run(row).unit for row in side]) for side, values in sides
         ]
         if len({*medians[0], *medians[1]}) > 1:
             return _Pairs(medians[0], medians[1], False)
@@ -258,7 +257,7 @@ class _Sides:
         if by_duplicate:
             yield "the intervals do not cover differences between sessions, boots and builds"
         if len(by_duplicate) < len(pairs):
-            yield "the runs are of several allocations, whose medians count, and not the runs"
+            yield "the medians of several allocations or nodes count, and not their runs"
         most = max(map(len, series))
         for r, what in ((alike, "runs"), (pairs_alike, "pairs")):
             if r:

@@ -23,12 +23,10 @@ from matplotlib.lines import Line2D
 
 from snakemake_kochi.errors import ConfigError, shortened
 from snakemake_kochi.project.plots import DUPLICATE, MOST_LINES, Plot, Quantity, too_many_lines
+from snakemake_kochi.tables.intervals import Measured
 
 # More would be too small to be read.
 MOST_PANELS = 24
-# With fewer runs no interval between two of them contains the median with this probability.
-FEWEST_FOR_INTERVAL = 6
-_CONFIDENCE = 0.95
 _MOST_NAMED = 12  # parameters in a caption, and values at an axis
 _MOST_PASSED = 5  # values in a caption
 _LONGEST = 32  # characters of a name or value
@@ -51,19 +49,25 @@ def draw(
     title: str,
     files: Sequence[Path],
     note: str = "",
+    measured: Measured | None = None,
 ) -> None:
     """Draw a plot of the runs of a batch, and write it to files, whose suffix is their format.
 
-    `parameters`: the columns that are parameters; `note` ends the caption. PNG has
-    150 dots per inch. Raises ConfigError for a parameter with too many lines; OSError.
+    `parameters`: the columns that are parameters; `note` ends the caption; `measured` has the
+    intervals of the points, by the numbers of the rows. PNG has 150 dots per inch. Raises
+    ConfigError for a parameter with too many lines; OSError.
     """
-    drawing = _Drawing(arrange(runs, parameters, plot), plot)
+    drawing = _Drawing(arrange(runs, parameters, plot), plot, measured)
     with matplotlib.rc_context(_STYLE):
         figure = drawing.figure(quantities.get(plot.metric, Quantity()), title, note)
         for file in files:
             figure.savefig(file, dpi=150, format=file.suffix[1:], metadata=_DATES.get(file.suffix))
             # Arranged once, for all formats.
             figure.set_layout_engine(None)
+
+
+# rows and their values
+_Runs = list[tuple[Any, float]]
 
 
 # ---- what is where
@@ -155,23 +159,23 @@ def values_of(runs: pandas.DataFrame, name: str | None) -> list[Any]:
 
 
 class _Drawing:
-    def __init__(self, arranged: Arrangement, plot: Plot) -> None:
-        self.arranged, self.plot = arranged, plot
+    def __init__(self, arranged: Arrangement, plot: Plot, of_points: Measured | None) -> None:
+        self.arranged, self.plot, self.of_points = arranged, plot, of_points
         runs, self.x = arranged.runs, arranged.x
         measured = pandas.to_numeric(runs[plot.metric], errors="coerce").astype("float64")
         self.finite = [value for value in measured if math.isfinite(value)]
         self.spreads: list[Spread] = []
         self.passed: set[Any] = set()  # values of x at which a line has none
-        # The measurements, by the values of the panels, of the lines and of x.
-        self.panels: dict[tuple[Any, ...], dict[Any, dict[Any, list[float]]]] = {}
+        # The measurements and their rows, by the values of the panels, of the lines and of x.
+        self.panels: dict[tuple[Any, ...], dict[Any, dict[Any, _Runs]]] = {}
         names = (*arranged.panels, arranged.lines, self.x)
         columns = [
             runs[n].astype(object).where(runs[n].notna(), None) if n else None for n in names
         ]
         keys = [[None] * len(runs) if column is None else column for column in columns]
-        for *panel, line, x, value in zip(*keys, measured, strict=True):
+        for *panel, line, x, (row, value) in zip(*keys, measured.items(), strict=True):
             own = self.panels.setdefault(tuple(panel), {}).setdefault(line, {}).setdefault(x, [])
-            own += [value] if math.isfinite(value) else []
+            own += [(row, value)] if math.isfinite(value) else []
         self.lines = values_of(runs, arranged.lines)
         values = values_of(runs, self.x)
         self.is_numeric = self.x is not None and numbers(runs[self.x].drop_duplicates()) is not None
@@ -221,7 +225,7 @@ class _Drawing:
             figure.legend(handles=handles, title=name, loc="outside right upper")
         return figure
 
-    def _draw_panel(self, axes: Any, lines: Mapping[Any, Mapping[Any, list[float]]]) -> None:
+    def _draw_panel(self, axes: Any, lines: Mapping[Any, Mapping[Any, _Runs]]) -> None:
         if not any(values for line in lines.values() for values in line.values()):
             axes.text(0.5, 0.5, "no run has a number", transform=axes.transAxes, ha="center")
         for number, line in enumerate(self.lines):
@@ -231,19 +235,28 @@ class _Drawing:
             # A gap would leave a point between two missing ones without a line; the caption names
             # them.
             self.passed |= {x for x, values in lines[line].items() if not values}
-            spreads = [spread_of(values) for _, values in points]
+            spreads = [self._spread(runs) for _, runs in points]
             self.spreads += spreads
             look = self._look(number)
             bars = [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
             is_several = any(each.count > 1 for each in spreads)
             places, medians = [place for place, _ in points], [each.median for each in spreads]
             axes.errorbar(places, medians, bars if is_several else None, **look, capsize=3)
-            single = [(place, each) for place, some in points if len(some) > 1 for each in some]
+            single = [(place, each) for place, some in points if len(some) > 1 for _, each in some]
             if single:
                 pixels = len(self.arranged.runs) > _MOST_VECTORS
                 dots: Any = {"s": 7, "color": look["color"], "alpha": 0.4, "rasterized": pixels}
                 axes.scatter(*zip(*single, strict=True), **dots)
         axes.grid(visible=True, axis="y", alpha=0.25)
+
+    def _spread(self, runs: _Runs) -> Spread:
+        values = [value for _, value in runs]
+        median = statistics.median(values)
+        if self.of_points is not None and self.x != DUPLICATE:
+            interval = self.of_points.intervals[self.of_points.points.of_row[runs[0][0]]]
+            if interval.lower is not None and interval.upper is not None:
+                return Spread(len(runs), interval.estimate, interval.lower, interval.upper, True)
+        return Spread(len(runs), median, min(values), max(values), False)
 
     def _passed_over(self) -> Iterator[str]:
         values = [in_words(value) for value in self.places if value in self.passed]
@@ -303,44 +316,20 @@ def in_words(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Spread:
-    """The runs of a point: how many, their median and its interval.
-
-    With FEWEST_FOR_INTERVAL runs or more, the interval contains the median of all possible runs
-    with a probability of 95 % or more. With fewer it is from the smallest to the largest run.
-    """
+    """The runs of a point: how many, their median, and the ends of its bar: of the interval, or,
+    where there is none (`is_interval`), the smallest and the largest run."""
 
     count: int
     median: float
     low: float
     high: float
-
-
-def spread_of(values: Sequence[float]) -> Spread:
-    """The median of some runs and its interval, for any distribution of independent runs.
-
-    The interval lies between the k-th smallest and the k-th largest run, for the largest k for
-    which P(B < k) <= 2.5 %, where B is binomial with n and 1/2 (W. J. Conover, Practical
-    Nonparametric Statistics, 3.2; T. Hoefler and R. Belli, Scientific Benchmarking of Parallel
-    Computing Systems, SC 2015, rule 5 ff.).
-    """
-    ordered, count = sorted(values), len(values)
-    outside, total = -1, 0.0
-    while outside < (count - 1) // 2:
-        k = outside + 1
-        # In logarithms: 2**-count is 0 for more than a thousand runs.
-        chance = math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
-        total += math.exp(chance - count * math.log(2))
-        if total > (1 - _CONFIDENCE) / 2:
-            break
-        outside = k
-    rank = max(outside, 0)
-    return Spread(count, statistics.median(ordered), ordered[rank], ordered[-1 - rank])
+    is_interval: bool
 
 
 def caption(arranged: Arrangement, spreads: Sequence[Spread], lacking: int, panels: int) -> str:
     """The sentences below a figure; `lacking`: runs without a value, `panels`: of all panels, also
     those that are not shown."""
-    said = [_about_intervals(sorted({each.count for each in spreads}))]
+    said = [_about_intervals(spreads)]
     if lacking:
         said.append(f"{lacking} of {len(arranged.runs)} runs have no value.")
     if panels > MOST_PANELS:
@@ -356,15 +345,15 @@ def caption(arranged: Arrangement, spreads: Sequence[Spread], lacking: int, pane
     return " ".join(filter(None, said))
 
 
-def _about_intervals(counts: Sequence[int]) -> str:
-    if not counts:
+def _about_intervals(spreads: Sequence[Spread]) -> str:
+    if not spreads:
         return ""
+    counts = sorted({each.count for each in spreads})
     if counts == [1]:
         return "One run for each point."
     runs = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     bars = "from the smallest to the largest run"
-    if counts[-1] >= FEWEST_FOR_INTERVAL:
-        few = f"; with fewer than {FEWEST_FOR_INTERVAL} runs, {bars}"
-        bars = "95 % confidence interval of the median (order statistics)"
-        bars += "" if counts[0] >= FEWEST_FOR_INTERVAL else few
+    if any(each.is_interval for each in spreads):
+        few = "" if all(each.is_interval for each in spreads) else f"; where there is none, {bars}"
+        bars = f"interval of the median, as in the table{few}"
     return f"Symbols: median of {runs} runs. Bars: {bars}. Dots: single runs."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from snakemake_kochi.artifacts.reading import published
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 from snakemake_kochi.snapshot import toplevel
 from snakemake_kochi.tables.branch import experiment_here
+from snakemake_kochi.tables.intervals import Points
 from snakemake_kochi.tables.metrics import Measured, Metrics, in_branches, measure, readers
 from snakemake_kochi.tables.records import VALUES, RecordedRun, read_runs, some
 
@@ -51,7 +52,9 @@ def results(
     outputs.
 
     The columns, see docs/python.md: what the run is of, its `outcome`, the parameters, typed, the
-    metrics, floats if at least half are numbers, and what the record says of the run (VALUES);
+    metrics, floats if at least half are numbers, with the interval of the run's point if it was
+    repeated (`NAME_lower`, `NAME_upper`, `NAME_n`, `NAME_units`), and what the record says of the
+    run (VALUES);
     `fact.NAME`, `environment.NAME`, and `text.NAME`, the exact text of parameter NAME. A parameter
     or metric whose name another column has is `param.NAME` or `metric.NAME`.
 
@@ -146,19 +149,29 @@ def _frame(runs: Sequence[RecordedRun], measured: Measured) -> pandas.DataFrame:
     columns = {name: fixed[name] for name in _BEFORE}
     taken = {*_FIXED, *(f"text.{name}" for name in names), *more}
     metrics = measured.columns
+    points = Points.of(map(_point, runs), runs)
     for name, column in texts.items():
         columns[_free("param", name, taken | metrics.keys(), columns)] = typed(column)
     for name, found in metrics.items():
         is_number = pandas.api.types.is_numeric_dtype(found) or bool(found.isna().all())
         free = _free("metric", name, taken | texts.keys(), columns)
         columns[free] = found.astype("float64") if is_number else found
+        taken_now = taken | texts.keys() | metrics.keys()
         if name in measured.counts:
-            taken_now = taken | texts.keys() | metrics.keys()
             columns[_free("metric", f"{name}_samples", taken_now, columns)] = measured.counts[name]
+        if is_number and points.are_repeated:
+            for kind, own in points.measured(columns[free]).columns().items():
+                columns[_free("metric", f"{name}_{kind}", taken_now, columns)] = own.to_numpy()
     columns |= {name: fixed[name] for name in _AFTER}
     columns |= {name: _texts([run.more.get(name) for run in runs]) for name in more}
     columns |= {f"text.{name}": _texts(column) for name, column in texts.items()}
     return pandas.DataFrame(columns)
+
+
+def _point(run: RecordedRun) -> tuple[Hashable, ...]:
+    """What runs share that differ in their duplicate only: also the code."""
+    own = (run.published_as, run.machine, run.file, run.batch, run["outcome"])
+    return (*own, *sorted(run.code.items()), *sorted(run.parameters.items()))
 
 
 def _texts(values: Sequence[str | None]) -> pandas.Series[Any]:

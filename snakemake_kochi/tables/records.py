@@ -98,6 +98,11 @@ class RecordedRun:
         point = tuple(sorted(self.parameters.items()))
         return (self.published_as, self.machine, self.file, point, self.duplicate)
 
+    @property
+    def unit(self) -> tuple[str | None, str | None]:
+        """What runs share whose measurements share its effect: an allocation, and a node of it."""
+        return (self["allocation"], self["node"])
+
     def place(self, path: str) -> str:
         """Where its artifact is in the branch."""
         return f"{self.published_as}/{self.artifacts[path][0]}"

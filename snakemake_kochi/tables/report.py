@@ -1,20 +1,22 @@
 """What a batch shows: a table of its runs, a summary of its points, remarks, and figures.
 
-The table has one row per run. The summary has one row per point: the median, the minimum and the
-maximum over its duplicates.
+The table has one row per run. The summary has one row per point: the median with its interval, the
+minimum and the maximum over its duplicates.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas
 
-from snakemake_kochi.project.grid import Batch, Grid
+from snakemake_kochi.project.grid import Batch, Grid, Repeat
 from snakemake_kochi.project.plots import (
     DUPLICATE,
     QUANTITIES,
@@ -23,6 +25,8 @@ from snakemake_kochi.project.plots import (
     Quantity,
     default_plots,
 )
+from snakemake_kochi.quantities import percent
+from snakemake_kochi.tables.intervals import CONFIDENCE, Measured, Points
 from snakemake_kochi.tables.metrics import Outputs, measure, readers
 from snakemake_kochi.tables.records import RecordedRun
 
@@ -40,7 +44,7 @@ class Report:
     missing. `absent`: of each metric the runs in which it found nothing, by number, and why.
     `lacking`: what belongs below each figure. `noise`: more sentences, which a page has and a
     terminal not. `counts`: the columns with numbers of samples. `recorded`: what the record of each
-    row says."""
+    row says. `repeat`: until when points were repeated."""
 
     experiment: str
     batch: str
@@ -55,6 +59,7 @@ class Report:
     noise: Sequence[str]
     counts: Collection[str]
     recorded: Sequence[RecordedRun]
+    repeat: Repeat | None
 
     @property
     def title(self) -> str:
@@ -72,19 +77,72 @@ class Report:
         """The columns that are parameters."""
         return list(self.runs.columns[: self.runs.columns.get_loc(DUPLICATE)])
 
+    @cached_property
+    def points(self) -> Points:
+        keys = self.runs[list(self.varying)].itertuples(index=False, name=None)
+        return Points.of(keys, self.recorded, self.repeat)
+
+    @cached_property
+    def measured(self) -> Mapping[str, Measured]:
+        """The columns with numbers, and their intervals, if a point has several runs."""
+        if not self.points.are_repeated:
+            return {}
+        columns = (self.runs[name] for name in (SECONDS, *self.metrics))
+        return {
+            str(each.name): self.points.measured(each)
+            for each in columns
+            if pandas.api.types.is_numeric_dtype(each) and not each.isna().all()
+        }
+
     def csv(self) -> bytes:
-        """The table."""
-        return _encoded(self.runs.to_csv(index=False))
+        """The table, with the intervals of the points beside their runs."""
+        table = self.runs.copy()
+        for name, measured in self.measured.items():
+            for kind, column in measured.columns().items():
+                table[free_name(f"{name}_{kind}", table)] = column.to_numpy()
+        return _encoded(table.to_csv(index=False))
 
     def markdown(self, with_remarks: bool = True, sections: Sequence[str] = ()) -> bytes:
         """The summary as a page, with sections at its end."""
-        remarks = (*self.noise, *self.remarks) if with_remarks else ()
+        remarks = (*self._about_intervals(), *self.noise, *self.remarks) if with_remarks else ()
         return page(self.title, [self.summary, *map(sentence, remarks), *sections])
 
     @property
     def summary(self) -> str:
         """The points as a Markdown table."""
-        return as_markdown(summarise(self.runs, self.varying, self.quantities, self.counts))
+        return as_markdown(self.summarised())
+
+    def summarised(self) -> pandas.DataFrame:
+        """One row per point.
+
+        The columns are the varying parameters, the number of runs, and of each measurement the
+        median, its interval, the minimum and the maximum over the duplicates, with its unit: `time
+        median (ms)`; of `counts` the sum.
+        """
+        keys = list(self.varying)
+        runs = self.runs
+        grouped = (
+            runs.groupby(keys, sort=False, dropna=False) if keys else runs.groupby(lambda _: 0)
+        )
+        columns: dict[str, Any] = {"(runs)": grouped.size()}
+        if self.measured and self.points.have_several_units:
+            columns["(runs)"] = list(self.points.described)
+        level = percent(CONFIDENCE if self.repeat is None else self.repeat.confidence)
+        for name in runs.columns[runs.columns.get_loc(SECONDS) :]:
+            if not pandas.api.types.is_numeric_dtype(runs[name]) or runs[name].isna().all():
+                continue
+            if name in self.counts:
+                columns[name] = grouped[name].sum()
+                continue
+            # The name of SECONDS says its unit.
+            unit = self.quantities[name].unit if name in self.quantities and name != SECONDS else ""
+            in_unit = f" ({unit})" if unit else ""
+            columns[f"{name} median{in_unit}"] = grouped[name].median()
+            if name in self.measured and self.measured[name].has_intervals:
+                columns[f"{name} {level} interval{in_unit}"] = self.measured[name].told
+            for kind in ("min", "max"):
+                columns[f"{name} {kind}{in_unit}"] = getattr(grouped[name], kind)()
+        return pandas.DataFrame(columns).reset_index(drop=not keys)
 
     def draw(self, files: Sequence[Sequence[Path]], plots: Sequence[Plot] | None = None) -> None:
         """Draw some plots, by default its own ones; `files`: those of each."""
@@ -96,7 +154,37 @@ class Report:
         note = " ".join(sentence(each.partition(";")[0]) for each in self.lacking)
         for plot, own in zip(plots, files, strict=True):
             title = f"{self.title}: {plot.name}"
-            draw(self.runs, self.parameters, plot, self.quantities, title, own, note)
+            measured = self.measured.get(plot.metric)
+            draw(self.runs, self.parameters, plot, self.quantities, title, own, note, measured)
+
+    def _about_intervals(self) -> Iterator[str]:
+        for name, measured in self.measured.items():
+            yield from measured.remarks(name)
+        if not self.measured:
+            return
+        if self.repeat is not None:
+            yield from self._about_repetition(self.repeat)
+        if not any(each.has_intervals for each in self.measured.values()):
+            yield "no median has an interval: it takes 6 runs of a point, or 3 allocations or nodes"
+        elif self.points.have_several_units:
+            yield (
+                "points that ran in several allocations or on several nodes have the interval of "
+                "the mean of their medians, and each of these counts once"
+            )
+        else:
+            yield "the intervals do not cover differences between sessions, boots and builds"
+
+    def _about_repetition(self, repeat: Repeat) -> Iterator[str]:
+        if (measured := self.measured.get(repeat.metric)) is None:
+            return
+        wide = [each for each in measured.intervals if each.half_width > repeat.until]
+        of, goal = len(measured.intervals), f"within {percent(repeat.until)}"
+        if not wide:
+            yield f"{repeat.metric}: all {of} points are known {goal}"
+        else:
+            worst = max(each.half_width for each in wide)
+            width = "have no interval" if math.isinf(worst) else f"up to ± {percent(worst)}"
+            yield f"{repeat.metric}: {len(wide)} of {of} points are not known {goal} ({width})"
 
 
 def report_of(
@@ -159,6 +247,7 @@ def report_of(
         noise=tuple(_noise(runs)),
         counts=counts,
         recorded=runs,
+        repeat=None if shown is None else shown.repeat,
     )
 
 
@@ -180,34 +269,6 @@ def page(title: str, parts: Sequence[str]) -> bytes:
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
-
-
-def summarise(
-    runs: pandas.DataFrame,
-    varying: Sequence[str],
-    quantities: Mapping[str, Quantity],
-    counts: Collection[str] = (),
-) -> pandas.DataFrame:
-    """One row per point.
-
-    The columns are the varying parameters, the number of runs, and the median, the minimum and the
-    maximum of each measurement over the duplicates, with its unit: `time median (ms)`; of `counts`
-    the sum.
-    """
-    keys = list(varying)
-    grouped = runs.groupby(keys, sort=False, dropna=False) if keys else runs.groupby(lambda _: 0)
-    columns: dict[str, Any] = {"(runs)": grouped.size()}
-    for name in runs.columns[runs.columns.get_loc(SECONDS) :]:
-        if not pandas.api.types.is_numeric_dtype(runs[name]) or runs[name].isna().all():
-            continue
-        if name in counts:
-            columns[name] = grouped[name].sum()
-            continue
-        # The name of SECONDS says its unit.
-        unit = quantities[name].unit if name in quantities and name != SECONDS else ""
-        for kind in ("median", "min", "max"):
-            columns[f"{name} {kind}{f' ({unit})' if unit else ''}"] = getattr(grouped[name], kind)()
-    return pandas.DataFrame(columns).reset_index(drop=not keys)
 
 
 def as_markdown(summary: pandas.DataFrame) -> str:

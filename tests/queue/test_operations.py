@@ -112,8 +112,8 @@ def test_a_claim_costs_five_operations_a_ticket_and_eleven_for_all(
     slow: Any, machine: MachinePaths, ticket: Callable[..., Ticket]
 ) -> None:
     counts = []
-    # The kernel asks once more for what it has known for a second, so on a busy computer some of the
-    # claims may take one call more.
+    # The kernel asks once more for what it has known for a second, so on a busy computer some of
+    # the claims may take one call more.
     for name in ("q", "r", "s"):
         queue = Queue(machine, name)
         queue._recovery_due = math.inf  # how often it looks for dead workers is another matter

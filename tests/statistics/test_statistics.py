@@ -89,6 +89,29 @@ def test_marks_are_those_of_benjamini_and_hochberg(random: np.random.Generator) 
 
 
 @pytest.mark.parametrize(
+    ("count", "rank"),
+    # Table A3 of W. J. Conover, Practical Nonparametric Statistics, and tables of the sign test.
+    [
+        *((6, 1), (8, 1), (9, 2), (10, 2), (12, 3), (20, 6), (25, 8), (50, 18), (100, 40)),
+        (10_000, 4902),
+    ],
+)
+def test_the_interval_is_that_of_the_tables_of_order_statistics(count: int, rank: int) -> None:
+    values = np.random.default_rng(1).permutation(np.arange(1.0, count + 1))
+    found = intervals.median_interval(values)
+    assert (found.lower, found.upper) == (rank, count + 1 - rank)
+
+
+def test_a_look_needs_five_allocations_and_counts_each_once() -> None:
+    values = [100.0, 100.1, 100.2, 99.9] * 5
+    for count, is_enough in ((1, True), (2, False), (4, False), (5, True)):
+        units = [n % count for n in range(len(values))]
+        assert stopping.is_enough(values, 0.02, units=units) == is_enough
+    apart = [value + 10 * (n % 5) for n, value in enumerate(values)]
+    assert not stopping.is_enough(apart, 0.02, units=[n % 5 for n in range(len(values))])
+
+
+@pytest.mark.parametrize(
     ("values", "lower", "upper", "note"),
     [
         ([], None, None, "n = 0: no interval"),

@@ -21,9 +21,7 @@ from snakemake_kochi.artifacts.record import RECORD_VERSION, why_edited
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Grid
-from snakemake_kochi.project.plots import QUANTITIES, Quantity
 from snakemake_kochi.tables.collect import LeftOut, Run, collect
-from snakemake_kochi.tables.report import as_markdown, summarise
 
 SUMS = """
 batches:
@@ -126,10 +124,19 @@ def test_a_result_that_was_edited_by_hand_is_left_out_and_named(
     assert f"**n=1, threads=1, duplicate 1**: {said}" in (tmp_path / "grid.md").read_text()
 
 
-def test_the_unit_of_a_metric_is_in_the_head_of_the_table() -> None:
-    columns = {"n": ["1"], "duplicate": [0], "run_seconds": [1.5], "t": [2.0], "u": [3.0]}
-    quantities = {**QUANTITIES, "t": Quantity("ms"), "u": Quantity("a|b")}
-    head = as_markdown(summarise(pandas.DataFrame(columns), ["n"], quantities)).splitlines()[0]
+def test_the_unit_of_a_metric_is_in_the_head_of_the_table(tmp_path: Path) -> None:
+    text = SUMS.replace(
+        "t: 't (.+)'", "t: {pattern: 't (.+)', unit: ms}, u: {pattern: 't (.+)', unit: a|b}"
+    )
+    grid = load_experiment("sums.yaml", text, None).grid("grid", "local")
+    collect(
+        grid,
+        "sums.yaml",
+        recorded(tmp_path, grid, ["t 1"] * 6),
+        tmp_path / "grid.csv",
+        [[tmp_path / "1.svg"], [tmp_path / "2.svg"]],
+    )
+    head = (tmp_path / "grid.md").read_text().splitlines()[2]
     for name in ("run_seconds median |", "t median (ms) |", "t max (ms) |", "u min (a\\|b) |"):
         assert f" {name}" in head
 

@@ -208,7 +208,7 @@ def test_allocations_count_and_not_the_runs_in_them(compare: Compare) -> None:
         assert point["ratio"]["upper"] / point["ratio"]["lower"] > 1.1
     for point in ran(lambda by, duplicate: "a" if by == "quick" else "b"):
         assert (point["verdict"], point["why"]) == ("too few pairs", "n = 1: no interval")
-    assert "are of several allocations" in compare.text("--by", "by")
+    assert "medians of several allocations or nodes count" in compare.text("--by", "by")
 
 
 def test_the_code_of_results_is_compared_where_no_parameter_names_it(compare: Compare) -> None:

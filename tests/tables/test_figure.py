@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -25,7 +24,6 @@ from snakemake_kochi.tables.figure import (
     caption,
     draw,
     is_geometric,
-    spread_of,
 )
 
 
@@ -146,34 +144,19 @@ def test_too_many_lines_are_refused_with_what_to_do() -> None:
 # ---- the interval
 
 
-@pytest.mark.parametrize(
-    ("count", "rank"),
-    # Table A3 of W. J. Conover, and tables of the sign test: the k-th smallest and largest. Fewer
-    # than six go from the smallest to the largest.
-    [
-        *((1, 1), (4, 1), (6, 1), (8, 1), (9, 2), (10, 2), (12, 3), (20, 6), (25, 8), (50, 18)),
-        *((100, 40), (10_000, 4902)),
-    ],
-)
-def test_the_interval_is_that_of_the_tables_of_order_statistics(count: int, rank: int) -> None:
-    values = [float(each) for each in range(1, count + 1)]
-    random.Random(1).shuffle(values)
-    median = statistics.median(values)
-    assert spread_of(values) == Spread(count, median, rank, count + 1 - rank)
-
-
 def test_the_caption_says_which_interval_it_is() -> None:
     chosen = arranged({"n": [1, 2], "rng": "ab"}, where={"rng": ("b",)})
 
     def said(*counts: int, lacking: int = 0, panels: int = 1) -> str:
-        return caption(chosen, [Spread(each, 1.0, 1.0, 1.0) for each in counts], lacking, panels)
+        spreads = [Spread(each, 1.0, 1.0, 1.0, each > 5) for each in counts]
+        return caption(chosen, spreads, lacking, panels)
 
     assert said(1, 1) == "One run for each point. The same everywhere: rng=b."
     assert said(3, 3).startswith(
         "Symbols: median of 3 runs. Bars: from the smallest to the largest run. Dots: single runs."
     )
-    assert "95 % confidence interval of the median (order statistics). Dots" in said(6, 8)
-    assert "with fewer than 6 runs, from the smallest" in said(4, 6)
+    assert "Bars: interval of the median, as in the table. Dots" in said(6, 8)
+    assert "as in the table; where there is none, from the smallest to the largest" in said(4, 6)
     assert "2 of 6 runs have no value." in said(3, lacking=2)
     assert "Only 24 of 30 combinations of" in said(3, panels=30)
 
@@ -231,7 +214,7 @@ def test_the_same_runs_make_the_same_bytes_with_unit_and_caption(tmp_path: Path)
 def test_lines_differ_in_marker_and_style_also_without_colours(lines: int) -> None:
     plot = Plot("t", "t", x="n", lines="r")
     runs = runs_of({"n": [1, 2], "r": [f"r{each}" for each in range(lines)]})
-    drawing = _Drawing(arrange(runs, ["n", "r"], plot), plot)
+    drawing = _Drawing(arrange(runs, ["n", "r"], plot), plot, None)
     looks = [drawing._look(number) for number in range(lines)]
     assert len({look["marker"] for look in looks}) == lines
     assert len({(look["color"], look["linestyle"]) for look in looks}) == lines

@@ -7,8 +7,8 @@ for batch in kochi.batches:
         name:
             f"collect_{batch.name}"
         input:
-            records=batch.records,
-            captured=[*batch.files.captured, *batch.files.measured],
+            records=batch.input(checkpoints, "records"),
+            captured=batch.input(checkpoints, "outputs"),
         output:
             table=batch.files.table,
             vectors=[vector for _, vector in batch.files.figures],
@@ -43,6 +43,31 @@ for batch in kochi.batches:
             " {params.batch:q} {output.table:q}"
 
 
+# With `repeat`, how often each point is to run: it is looked at after `min` runs, and again after more.
+for batch in kochi.batches:
+    if batch.grid.repeat is not None:
+
+        checkpoint:
+            name:
+                batch.look_name
+            input:
+                records=batch.input(checkpoints, "records"),
+                captured=batch.input(checkpoints, "outputs"),
+            output:
+                look=batch.files.look,
+            wildcard_constraints:
+                look="[0-9]+",
+            localrule: True
+            params:
+                experiment=kochi.verbatim(batch.experiment.file),
+                batch=kochi.verbatim(batch.grid.batch),
+                repeat=kochi.verbatim(repr(batch.grid.repeat)),
+                metrics=kochi.verbatim({k: str(v) for k, v in batch.grid.metrics.items()}),
+            shell:
+                '"$KOCHI_PYTHON" -P -m snakemake_kochi.tables {params.experiment:q}'
+                " {params.batch:q} {output.look:q} --look {wildcards.look}"
+
+
 for batch in kochi.batches:
 
     rule:
@@ -50,5 +75,5 @@ for batch in kochi.batches:
             batch.name
         # Of a part of the batch, the end of the run makes the table.
         input:
-            kochi.wanted(batch),
+            kochi.wanted(batch, checkpoints),
         localrule: True

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from snakemake_kochi.project.grid import Point
 
 _LIMIT = 30
-_FEW = 10  # runs that a dry run lists
+_FEW = 10  # runs that a dry run lists, and points that are still repeated
 _MOST_REASONS = 5  # of one state
 _LEAST = 30  # columns of a reason, also on a narrow terminal
 _INTERVAL = 1.0  # seconds between two looks
@@ -184,6 +184,8 @@ class _Page:
         yield from tabulate(
             list(_reasons(seen.states)), tablefmt="plain", colalign=("right", "left", "left")
         ).splitlines()
+        if seen.looked is not None:
+            yield "Repeat: " + "\n    ".join(seen.looked.told(grid, _FEW))
         if self._order == ROUNDS and (seeds := _seeds(seen)):
             yield f"Order: rounds, seed {', '.join(map(str, seeds))}"
         if seen.paused is not None:
@@ -243,6 +245,7 @@ class _Page:
             "machine": self._grid.machine,
             "counts": seen.counts,
             "order": self._order,
+            "repeat": None if seen.looked is None else [vars(each) for each in seen.looked.points],
             "seeds": _seeds(seen),
             "runs": [
                 {

@@ -14,6 +14,7 @@ from typing import Any
 
 from snakemake_kochi.artifacts.begun import Begun
 from snakemake_kochi.enqueue.experiment_files import globs_with
+from snakemake_kochi.library.looks import Look
 from snakemake_kochi.library.part import name_of
 from snakemake_kochi.library.states import STATES, BatchStates, PointState
 from snakemake_kochi.location import Location
@@ -33,7 +34,7 @@ class Seen:
 
     `runs` are those that make files of the batch; `since` is when the first of them began, in
     seconds since the epoch, also for a run of another executor, of which only the lock of Snakemake
-    is known (`is_locked`).
+    is known (`is_locked`). `looked`: the last look of a batch with `repeat`.
     """
 
     states: Sequence[PointState]
@@ -42,6 +43,7 @@ class Seen:
     is_locked: bool
     since: float | None
     moment: float
+    looked: Look | None = None
 
     @property
     def counts(self) -> dict[str, int]:
@@ -106,7 +108,9 @@ class Points:
         records = {state.record for state in states}
         runs = [r for r in making.runs if r.outputs is None or not records.isdisjoint(r.outputs)]
         is_locked = bool(locks) and not making.runs
-        return Seen(states, runs, paused, is_locked, _since(runs, locks), time.time())
+        looks = self._states.batch.files.now().looks or (None,)
+        since = _since(runs, locks)
+        return Seen(states, runs, paused, is_locked, since, time.time(), looks[-1])
 
     def _is_own(self, record: Mapping[str, Any]) -> bool:
         return record.get("experiment") == self._file and record.get("batch") == self.grid.batch

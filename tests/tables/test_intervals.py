@@ -1,0 +1,104 @@
+"""How sure a median is: the same in the table, its Markdown, `results()` and the figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas
+import pytest
+
+from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.grid import Grid
+from snakemake_kochi.tables.collect import LeftOut, Run, collect
+
+from .conftest import Project
+from .test_collect import recorded
+
+REPEATED = """
+batches:
+  grid:
+    duplicates: {0}
+    metrics: {{t: 't (.+)'}}
+    params: {{n: [1, 2]}}
+    artifacts: [{{type: stdout, dest: "${{n}}_${{duplicate}}.log"}}]
+run: {{depend_params: [n], script: "true"}}
+"""
+
+
+def grid_of(duplicates: int) -> Grid:
+    return load_experiment("sums.yaml", REPEATED.format(duplicates), None).grid("grid", "local")
+
+
+def made(directory: Path, duplicates: int, nodes: int = 1) -> tuple[pandas.DataFrame, str, str]:
+    """The CSV, the Markdown and the figure of two points: of one the runs take 1, 2, 3, ..."""
+    grid = grid_of(duplicates)
+    values = [f"t {100 * int(p.parameters['n']) + (p.duplicate * 7) % 10}" for p in grid.points]
+    changes = [{"node": f"n{point.duplicate % nodes}"} for point in grid.points]
+    runs: list[Run] = recorded(directory, grid, values, *changes)
+    collect(grid, "sums.yaml", runs, directory / "grid.csv", [[directory / "grid.svg"]])
+    page, figure = (directory / f"grid.{suffix}" for suffix in ("md", "svg"))
+    return pandas.read_csv(directory / "grid.csv"), page.read_text(), figure.read_text()
+
+
+def test_a_table_has_both_ends_of_each_interval_and_its_runs(tmp_path: Path) -> None:
+    table, page, figure = made(tmp_path, 10)
+    first = table[table["n"] == 1].iloc[0]
+    assert [first[f"t_{name}"] for name in ("lower", "upper", "n", "units")] == [101, 108, 10, 1]
+    assert "| t median | t 95 % interval |" in " ".join(page.split())
+    assert "101 to 108 (± 3.35 %)" in page and "201 to 208 (± 1.71 %)" in page
+    assert "The intervals do not cover differences between sessions, boots and builds." in page
+    assert "Bars: interval of the median, as in the table." in " ".join(figure.split())
+
+
+def test_few_runs_have_no_interval_and_single_ones_no_column(tmp_path: Path) -> None:
+    table, page, _ = made(tmp_path, 2)
+    assert "No median has an interval: it takes 6 runs of a point" in page
+    assert table["t_lower"].isna().all() and table["t_n"].eq(2).all()
+    table, page, _ = made(tmp_path, 1)
+    assert "interval" not in page and "t_n" not in table
+    grid = grid_of(6)
+    runs = recorded(tmp_path, grid, [f"t {point.duplicate}" for point in grid.points])
+    left_out = {str(run.record): LeftOut("failed") for run in runs[:4]}
+    collect(grid, "sums.yaml", runs, tmp_path / "t.csv", [[tmp_path / "t.svg"]], left_out)
+    assert "n = 2: no interval; all values cover 50 %" in (tmp_path / "t.md").read_text()
+
+
+def test_of_several_nodes_the_nodes_count_and_not_their_runs(tmp_path: Path) -> None:
+    table, page, _ = made(tmp_path, 10, nodes=5)
+    assert "5 nodes x 2 runs" in page
+    assert "on several nodes have the interval of the mean of their medians" in page
+    first = table[table["n"] == 1].iloc[0]
+    # The medians of the nodes are 102.5, 104.5, 106.5, 103.5 and 105.5.
+    assert [first["t_n"], first["t_units"]] == [10, 5]
+    assert first["t_lower"] == pytest.approx(104.5 - 2.7764 * 1.5811 / 5**0.5, abs=1e-3)
+
+
+def test_values_that_are_all_equal_and_those_that_drift_are_told(tmp_path: Path) -> None:
+    grid = grid_of(20)
+    for text, said in (
+        ("t 5", "all equal at this resolution"),
+        ("t {}", "T: later runs differ from earlier ones."),
+    ):
+        outputs = [text.format(point.duplicate) for point in grid.points]
+        runs = recorded_in_order(tmp_path, grid, outputs)
+        collect(grid, "sums.yaml", runs, tmp_path / "t.csv", [[tmp_path / "t.svg"]])
+        assert said in (tmp_path / "t.md").read_text()
+
+
+def recorded_in_order(directory: Path, grid: Grid, outputs: list[str]) -> list[Run]:
+    changes = [{"started": f"2026-01-01T00:00:{i:02}+00:00"} for i in range(len(outputs))]
+    return recorded(directory, grid, outputs, *changes)
+
+
+def test_a_frame_of_all_runs_has_the_intervals_of_their_points(project: Project) -> None:
+    for value in range(10):
+        project.run(f"time {7 * value % 10}", parameters={"n": "1"}, duplicate=value)
+    project.run("time 9", parameters={"n": "2"})
+    project.commit()
+    frame = project.results()
+    several = frame[frame["n"] == 1]
+    assert several[["time_lower", "time_upper"]].drop_duplicates().to_numpy().tolist() == [[1, 8]]
+    assert several["time_n"].tolist() == [10] * 10
+    assert frame[frame["n"] == 2][["time_lower", "time_n"]].isna().to_numpy().tolist() == [
+        [True, False]
+    ]

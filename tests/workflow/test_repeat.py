@@ -1,0 +1,165 @@
+"""Points are repeated until they are known well enough."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas
+import pytest
+import support
+from support import run, write
+
+from .conftest import ExampleProject, begin_project
+
+# Of `noisy`, the numbers of the runs are far apart; of `quiet`, they are all the same.
+EXPERIMENT = """
+    params: {kind: [quiet, noisy]}
+    run: |
+      echo "$KOCHI_PARAM_KIND" >> "$RAN"
+      case $KOCHI_PARAM_KIND in
+        quiet) echo "took 100 us";;
+        noisy) echo "took $((100 + $(grep -c noisy "$RAN") * 37 % 60)) us";;
+      esac
+    metrics: {time: 'took ([0-9.]+) us'}
+    repeat: {until: 2%, max: 20}
+    """
+KOCHI = ("-P", "-m", "snakemake_kochi.cli")
+
+
+@pytest.fixture
+def repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExampleProject:
+    monkeypatch.setenv("RAN", str(tmp_path / "ran"))
+    files = {"kochi.yaml": "dependencies: {}\n", "times.yaml": EXPERIMENT}
+    return begin_project(tmp_path / "project", tmp_path / "ran", files)
+
+
+def counts(project: ExampleProject) -> tuple[int, int]:
+    """How often the quiet and the noisy point ran since this was asked last."""
+    lines = project.take_ran()
+    return lines.count("quiet"), lines.count("noisy")
+
+
+def kochi(project: ExampleProject, *words: str) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, *KOCHI, *words, cwd=project.directory)
+
+
+@pytest.mark.phases
+def test_only_points_that_are_not_known_well_run_again_up_to_the_maximum(
+    repeated: ExampleProject,
+) -> None:
+    output = repeated.snakemake("times")
+    assert counts(repeated) == (10, 20)
+    assert "after 10 runs 1 of 2 points are known within 2 % of their median time" in output
+    assert "kind=noisy: ± " in output
+    assert "after 15 runs: 5 more" in output and "after 20 runs: the maximum" in output
+    assert "Nothing to be done" in repeated.snakemake("-n", "times")
+    results = repeated.directory / "results/local/times"
+    table = pandas.read_csv(results / "default.csv")
+    assert table.groupby("kind")["time_n"].first().to_dict() == {"noisy": 20, "quiet": 10}
+    page = (results / "default.md").read_text()
+    assert "Time: 1 of 2 points are not known within 2 % (up to ± " in page
+    assert "all equal at this resolution" in page
+
+    shown = kochi(repeated, "show", "batch", "times.yaml").stdout
+    assert "30  done" in shown
+    assert "Repeat: after 20 runs 1 of 2 points are known within 2 % of their median time" in shown
+    assert "kind=noisy" in shown and "after 20 runs: the maximum" in shown
+    found = json.loads(kochi(repeated, "show", "batch", "times.yaml", "--json").stdout)
+    assert [each["runs"] for each in found["repeat"]] == [10, 20]
+
+    # Less is asked for: nothing runs. Another script: everything again, from the first look on.
+    repeated.edit("times.yaml", "until: 2%", "until: 50%")
+    repeated.snakemake("times")
+    assert counts(repeated) == (0, 0)
+    repeated.edit("times.yaml", "100 us", "101 us")
+    repeated.snakemake("times")
+    assert counts(repeated) == (10, 10)
+
+
+def test_a_killed_batch_goes_on_with_what_is_there_under_any_executor(
+    repeated: ExampleProject,
+) -> None:
+    repeated.edit(
+        "times.yaml", '  echo "$KOCHI_PARAM_KIND"', '  sleep 0.2; echo "$KOCHI_PARAM_KIND"'
+    )
+    command = (sys.executable, *KOCHI, "batch", "times.yaml")
+    process = support.start(*command, cwd=repeated.directory, start_new_session=True)
+    support.wait_until(lambda: repeated.ran.exists() and len(repeated.ran.read_text()) > 50)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    run(sys.executable, "-m", "snakemake", "--unlock", "times", cwd=repeated.directory)
+    repeated.snakemake("--rerun-incomplete", "times", executor="local")
+    quiet, noisy = counts(repeated)
+    # What ran when it was killed runs once more.
+    assert 30 <= quiet + noisy <= 32
+
+
+def test_a_budget_ends_the_rounds_and_names_what_is_missing(repeated: ExampleProject) -> None:
+    repeated.edit("times.yaml", "max: 20", "max: 20, budget: 0.00001 node-minutes")
+    output = repeated.snakemake("times")
+    assert counts(repeated) == (10, 10)
+    assert "after 10 runs: the budget is spent" in output
+
+
+def test_a_part_runs_what_the_last_look_asked_for(repeated: ExampleProject) -> None:
+    kochi(repeated, "batch", "times.yaml", "-w", "kind=noisy")
+    assert counts(repeated) == (0, 10)
+    kochi(repeated, "batch", "times.yaml")
+    assert counts(repeated) == (10, 10)
+
+
+@pytest.mark.parametrize("text", ["echo took no time", "echo"])
+def test_a_metric_without_numbers_is_told_at_the_first_look(
+    repeated: ExampleProject, text: str
+) -> None:
+    write(
+        repeated.directory / "times.yaml",
+        f"""
+        params: {{kind: [quiet]}}
+        run: {text} $KOCHI_PARAM_KIND
+        metrics: {{time: 'took (.+)'}}
+        repeat: {{until: 2%, min: 2}}
+        """,
+    )
+    done = repeated.try_snakemake("times")
+    assert done.returncode == 1
+    assert "metric 'time' has no number in any run, so none is repeated" in done.stdout
+
+
+def test_a_number_is_that_of_the_duplicates(repeated: ExampleProject) -> None:
+    repeated.edit("times.yaml", "repeat: {until: 2%, max: 20}", "repeat: 3")
+    repeated.snakemake("times")
+    assert counts(repeated) == (3, 3)
+
+
+@pytest.mark.phases
+def test_warm_ups_run_in_the_same_directory_and_only_the_last_run_counts(
+    repeated: ExampleProject,
+) -> None:
+    text = """
+        params: {kind: [quiet]}
+        run:
+          warmup: 2
+          script: |
+            echo "$KOCHI_PARAM_KIND" >> "$RAN"
+            echo x >> cache
+            echo "took $(wc -l < cache) us"
+        metrics: {time: 'took (.+) us'}
+        """
+    write(repeated.directory / "times.yaml", text)
+    repeated.snakemake("times")
+    assert counts(repeated) == (3, 0)
+    results = repeated.directory / "results/local/times"
+    assert pandas.read_csv(results / "default.csv")["time"].tolist() == [3]
+    assert (results / "default/0.log").read_text().count("took") == 1
+    (record,) = (repeated.directory / ".snakemake/kochi/local/records").glob("**/record.json")
+    assert len(json.loads(record.read_text())["warmup_seconds"]) == 2
+    assert "Nothing to be done" in repeated.snakemake("-n", "times")
+    repeated.edit("times.yaml", "warmup: 2", "warmup: 1")
+    repeated.snakemake("times")
+    assert counts(repeated) == (2, 0)
