@@ -17,6 +17,7 @@ import fcntl
 import os
 import re
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -62,14 +63,47 @@ def has_lock() -> bool:
     return os.environ.get(HELD_VARIABLE) == os.uname().nodename
 
 
-def acquire(directory: Path, is_exclusive: bool, who: str, wait: bool = True) -> int | None:
+class Place:
+    """A place in the waiting for the lock, which another thread may give up."""
+
+    def __init__(self) -> None:
+        self.is_given_up = False
+        self._guard = threading.Lock()  # of the descriptor, which may be another file's later
+        self._turn: int | None = None
+
+    def give_up(self) -> None:
+        """Let other jobs pass at once. The thread that waits goes on to wait for the jobs that run,
+        since nothing ends its system call, and takes nothing then. Raises OSError.
+        """
+        with self._guard:
+            self.is_given_up = True
+            if self._turn is not None:
+                fcntl.flock(self._turn, fcntl.LOCK_UN)
+
+    @contextmanager
+    def turn(self, directory: Path) -> Iterator[int]:
+        """The descriptor of `turn`."""
+        with _opened(directory / "turn") as turn:
+            with self._guard:
+                self._turn = turn
+            try:
+                yield turn
+            finally:
+                with self._guard:
+                    self._turn = None
+
+
+def acquire(
+    directory: Path, is_exclusive: bool, who: str, wait: bool = True, place: Place | None = None
+) -> int | None:
     """Take the lock for one job; return the descriptor that holds it.
 
-    `who`: the job, for the people whose jobs wait. Without `wait` the result is None if another
-    process is in the way. Raises OSError.
+    `who`: the job, for the people whose jobs wait. The result is None if the place was given up,
+    and without `wait` if another process is in the way. Raises OSError.
     """
+    place = place or Place()
     # A logout, or what cleans /tmp, may delete the directory under workers that go on.
-    while (found := _acquire(directory, is_exclusive, who, wait)) is not None:
+    while (found := _acquire(directory, is_exclusive, who, wait, place)) is not None:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(found), os.stat(directory / "jobs")):
                 break
@@ -77,15 +111,19 @@ def acquire(directory: Path, is_exclusive: bool, who: str, wait: bool = True) ->
     return found
 
 
-def _acquire(directory: Path, is_exclusive: bool, who: str, wait: bool) -> int | None:
+def _acquire(directory: Path, is_exclusive: bool, who: str, wait: bool, place: Place) -> int | None:
     how = 0 if wait else fcntl.LOCK_NB
     with suppress(FileExistsError):
         os.mkdir(directory, 0o700)
-    with _opened(directory / "turn") as turn:
+    with place.turn(directory) as turn:
         jobs = _open(directory / "jobs")
         try:
             fcntl.flock(turn, fcntl.LOCK_EX | how)
-            fcntl.flock(jobs, (fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH) | how)
+            if not place.is_given_up:
+                fcntl.flock(jobs, (fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH) | how)
+            if place.is_given_up:
+                _unlock(jobs)
+                return None
             os.ftruncate(jobs, 0)  # a killed one has left its name
             if is_exclusive:
                 os.pwrite(jobs, who.encode("utf-8", "surrogateescape"), 0)

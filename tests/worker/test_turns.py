@@ -19,8 +19,16 @@ import pytest
 from support import run, wait_until, worker_command
 
 from snakemake_kochi import node_lock
-from snakemake_kochi.node_lock import NodeLockError, acquire, held, holder, lock_directory, release
-from snakemake_kochi.queue import find_worker
+from snakemake_kochi.node_lock import (
+    NodeLockError,
+    acquire,
+    count_others,
+    held,
+    holder,
+    lock_directory,
+    release,
+)
+from snakemake_kochi.queue import cancel, find_worker
 from tests.worker.conftest import Site
 
 ALONE = 'date +%s%N > "start-$KOCHI_JOB_ID"; sleep 0.05; date +%s%N > "end-$KOCHI_JOB_ID"'
@@ -118,6 +126,31 @@ def test_a_worker_that_leaves_while_its_job_waits_keeps_nobody_waiting(
     assert site.job(0).state == "waiting"
 
 
+def test_a_cancelled_job_that_waits_gives_up_its_place(site: Site, other: Site) -> None:
+    site.submit("echo > here; until [ -e go ]; do sleep 0.01; done")
+    site.start()
+    site.wait_for("here")
+    other.submit("true", exclusive=True)
+    other.start(stay=True)
+
+    def wait_for(job: int) -> None:
+        state = other.machine.worker(0).state
+        said = f"job {job} (job0) waits: other jobs of yours run on this computer"
+        wait_until(lambda: state.exists() and said in find_worker(other.machine, 0).waits)
+
+    wait_for(0)
+    cancel(other.machine, 0)
+    assert other.ended(0).result.reason == "cancelled"
+    # An ordinary one passes it, and the next exclusive one has its turn.
+    other.submit("true")
+    assert other.ended(1).result.ok
+    other.submit("true", exclusive=True)
+    wait_for(2)
+    assert site.job(0).state == "running"
+    (site.directory / "go").touch()
+    assert other.ended(2).result.ok
+
+
 def test_a_worker_inside_of_a_job_does_not_wait_for_that_job(site: Site, other: Site) -> None:
     other.submit("true", exclusive=True)
     aside = site.directory.with_name("aside")
@@ -176,6 +209,11 @@ def test_a_killed_process_gives_way_and_its_name_is_forgotten(directory: Path) -
     assert holder(directory) == (
         f"other jobs of yours run on this computer (processes {os.getpid()})"
     )
+    assert count_others() == 0
+    second = acquire(directory, False, "ordinary", wait=False)
+    assert second is not None
+    assert count_others() == 1
+    release(second)
     release(descriptor)
 
 

@@ -6,12 +6,19 @@ import os
 import threading
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from snakemake_kochi.files.together import outcome_of
-from snakemake_kochi.node_lock import acquire, holder, release
+from snakemake_kochi.node_lock import Place, acquire, holder, release
 from snakemake_kochi.queue.claiming import Claim
 from snakemake_kochi.queue.ticket import Ticket
+
+
+@dataclass(frozen=True, eq=False)
+class _Wait:
+    claim: Claim
+    place: Place = field(default_factory=Place)
 
 
 class Turns:
@@ -25,8 +32,8 @@ class Turns:
         self._directory = directory
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._held: dict[str, int] = {}  # by the nonce of the claim
-        self._waiting: Ticket | None = None
-        self._arrived: list[tuple[str, int | Exception | None]] = []
+        self._waiting: _Wait | None = None
+        self._arrived: list[tuple[_Wait, int | Exception | None]] = []
 
     def has(self, claim: Claim) -> bool:
         """Whether the job has the lock, so that it may start now; if not, it waits for its turn.
@@ -42,10 +49,11 @@ class Turns:
         if (descriptor := acquire(*wanted, wait=False)) is not None:
             self._held[claim.nonce] = descriptor
             return True
-        self._waiting = ticket
+        self._waiting = waiting = _Wait(claim)
 
         def wait() -> None:
-            self._arrived.append((claim.nonce, outcome_of(lambda: acquire(*wanted))))
+            outcome = outcome_of(lambda: acquire(*wanted, place=waiting.place))
+            self._arrived.append((waiting, outcome))
             os.eventfd_write(self._event, 1)
 
         threading.Thread(target=wait, daemon=True).start()
@@ -56,7 +64,8 @@ class Turns:
         """Which job waits, and why, for people; "" if none does."""
         if self._waiting is None or self._directory is None:
             return ""
-        named = f"job {self._waiting.job} ({self._waiting.name})"
+        ticket = self._waiting.claim.ticket
+        named = f"job {ticket.job} ({ticket.name})"
         return f"{named} waits: {holder(self._directory)}"
 
     def fileno(self) -> int:
@@ -67,15 +76,24 @@ class Turns:
         with suppress(BlockingIOError):
             os.eventfd_read(self._event)
         while self._arrived:
-            nonce, outcome = self._arrived.pop()
+            wait, outcome = self._arrived.pop()
+            if wait is not self._waiting:  # its job was given up
+                if isinstance(outcome, int):
+                    release(outcome)
+                continue
             self._waiting = None
             if isinstance(outcome, Exception):
                 raise outcome
             assert outcome is not None
-            self._held[nonce] = outcome
+            self._held[wait.claim.nonce] = outcome
 
     def keep(self, nonces: Collection[str]) -> None:
-        """Give back the lock of all other jobs: they have ended, or do not start after all."""
+        """Give back the lock of all other jobs, or their place: they have ended, or do not start
+        after all. Raises OSError.
+        """
+        if self._waiting is not None and self._waiting.claim.nonce not in nonces:
+            self._waiting.place.give_up()
+            self._waiting = None
         for nonce in self._held.keys() - nonces:
             release(self._held.pop(nonce))
 
