@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
 from typing import Any
 
 import pytest
-from support import write
+from support import run, write
 
 from .conftest import TABLE_RULES, results
 
@@ -93,6 +95,11 @@ def test_sources_edited_or_new_rebuild_and_rerun(finished_project: Any) -> None:
     project.edit("code.txt", "code", "better code")
     project.snakemake(*results(2))
     assert project.take_ran() == ["build sum 0", "run sum 2"]
+    # Of the point that is left, both say which file it was.
+    for words in (("batch", "sum.yaml", "first", "-n"), ("show", "batch", "sum.yaml", "first")):
+        command = (sys.executable, "-m", "snakemake_kochi.cli", *words)
+        said = run(*command, cwd=project.directory).stdout
+        assert re.search("^1 +stale +code.txt changed$", said, re.MULTILINE), said
     project.snakemake(*results(1, 2))
     assert project.take_ran() == ["run sum 1"]
     assert (project.directory / RESULT).read_text() == "better code\nfast\n"
