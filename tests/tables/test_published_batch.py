@@ -385,6 +385,14 @@ def test_the_results_of_several_machines_are_one_table_with_the_machine_as_a_col
     assert "|   machine |" in capsys.readouterr().out
     assert run(["table", "scale", "first", "--csv", "-m", "spica"]) == 0
     assert "machine,n," not in capsys.readouterr().out
+    # All are of one code.
+    for machine, n, script in (("spica", "2", "sleep 0.4"), ("local", "1", "ls")):
+        made = {"machine": machine, "run_script": script}
+        scale.run("time 6\n", "scale.yaml", parameters={"n": n, "threads": "2"}, **made)
+    scale.commit()
+    found, remarks = table(capsys, "scale", "first")
+    assert [row for row in found if row[2] == "6"] == [["1", "2", "6"]]
+    assert "1 result of other code is left out of this table (another run script)" in remarks
 
 
 def test_machines_are_lines_of_the_plot_unless_it_says_otherwise(
