@@ -52,18 +52,23 @@ def test_an_allocation_that_the_user_has_slurm_requeue_starts_a_worker_again(
     project.configure(max_workers=1, idle_timeout="30s", arguments=["--requeue"])
     project.start()
     allocation = project.wait_for_beginnings(2)[0]
-    project.cluster.run("scontrol", "requeue", allocation)
-    # Whether the run tells it depends on whether it had seen the worker: see test_tracker.
-    wait_until(lambda: list(project.cluster.jobs().values()) == ["PENDING"])
-    # Slurm delays it for two minutes. A node does not launch a job in the second in which it has
-    # killed it.
-    project.cluster.run("scontrol", "update", f"JobId={allocation}", "StartTime=now+2")
-    project.wait_for_beginnings(4)
+    told = f"The scheduler requeued allocation {allocation}: its unfinished jobs are begun again"
+    workers = 1
+    # The run tells it if it has seen the worker, for which it looks twice a second.
+    while told not in project.said and workers < 3:
+        project.cluster.run("scontrol", "requeue", allocation)
+        wait_until(lambda: list(project.cluster.jobs().values()) == ["PENDING"])
+        # Slurm delays it for two minutes. A node does not launch a job in the second in which it
+        # has killed it.
+        project.cluster.run("scontrol", "update", f"JobId={allocation}", "StartTime=now+2")
+        workers += 1
+        project.wait_for_beginnings(2 * workers)
+    assert told in project.said
     project.go()
     project.end_well()
     assert set(project.lines("done")) == {"0", "1"}
     assert {each for lines in project.lines("began").values() for each in lines} == {allocation}
-    assert project.states() == ["left", "left"]
+    assert project.states() == ["left"] * workers
     assert project.cluster.jobs() == {}
 
 
