@@ -1,8 +1,7 @@
 """`artifact()`: marks an output of a rule, which is then kept in the artifact branch.
 
 Outputs of a rule carry Snakemake's flags, which stay when wildcards are replaced. Every process
-that reads the Snakefile calls the function, so it imports little; only the main process of a run
-watches the jobs.
+that reads the Snakefile calls the function, so it imports little.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from snakemake.io import flag, is_flagged
 
 from snakemake_kochi.errors import ConfigError, for_snakemake
 
-FLAG = "kochi_artifact"
+_FLAG = "kochi_artifact"
 # What cannot be kept, and why.
 _REFUSED = {
     "temp": "temporary: Snakemake deletes it, so it cannot be kept",
@@ -52,12 +51,16 @@ def artifact(files: Any) -> Any:
         from snakemake_kochi.own_rules.watch import watch
 
         watch(workflow)
-    return flag(files, FLAG)
+    return flag(files, _FLAG)
 
 
-def is_artifact(output: Any) -> bool:
-    """Whether an output of a rule or a job was marked."""
-    return bool(is_flagged(output, FLAG))
+def artifacts_of(outputs: Any) -> list[str]:
+    """The marked ones among the outputs of a rule or a job. Raises ConfigError for one that cannot
+    be kept."""
+    found = [output for output in outputs if is_flagged(output, _FLAG)]
+    for output in found:
+        check_output(str(output), getattr(output, "flags", {}))
+    return list(map(str, found))
 
 
 def check_output(path: str, flags: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The record of a job of a user's own rule.
+"""The record of a job of a user's own rule, and its artifacts in the journal.
 
 A job is described when it begins (a dict of JSON), without what suggests secrets:
 
@@ -15,14 +15,19 @@ import hashlib
 import os
 import platform
 import stat
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from snakemake.io import IOFile
+
 from snakemake_kochi.artifacts.attempts import earlier_attempts
+from snakemake_kochi.artifacts.journal import Result, journal
 from snakemake_kochi.artifacts.record import RECORD_VERSION, new_identity, record_schema
 from snakemake_kochi.confidential import (
     LEFT_OUT,
@@ -30,8 +35,18 @@ from snakemake_kochi.confidential import (
     is_secret_variable,
     without_secrets,
 )
-from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import answered, is_name, safe_name
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.files import (
+    answered,
+    is_name,
+    make_directory,
+    read_json,
+    safe_name,
+    to_json,
+    write_atomically,
+)
+from snakemake_kochi.own_rules.flag import artifacts_of
+from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.node import hardware, system
 from snakemake_kochi.phases.products import digest_of
@@ -40,43 +55,204 @@ from snakemake_kochi.phases.products import digest_of
 # jobs.
 LARGEST_HASHED = 100 << 20
 _LONGEST = 4000  # characters of one of a rule's params in a record
+_CLOCKS = 2.0  # seconds by which the clock of the filesystem may be behind ours
 _EMPTY: Mapping[str, Any] = {"string": "", "integer": 0, "object": {}, "array": []}
 
 Job = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How a job ended, according to Snakemake's metadata.
-
-    `ended` has the time of each artifact after the job, in seconds since 1970; it is empty where
-    Snakemake keeps no metadata. `checksums` are those of inputs ("sha256:..." or only the digits).
-    `worker` are keys of the record that the executor of the job knows, such as "node"; "started"
-    and "ended" among them are more exact.
-    """
-
-    ended: dict[str, float] = field(default_factory=dict)
-    checksums: dict[str, str] = field(default_factory=dict)
-    worker: dict[str, Any] = field(default_factory=dict)
+# ---- when it begins
 
 
-def shown_command(command: str) -> str:
-    """A command without lines that suggest secrets."""
-    return "\n".join(without_secrets(command.strip().split("\n")))
-
-
-def shown_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The params of a job as texts, and their digest; those that suggest secrets are in neither."""
-    texts = {name: str(value) for name, value in params.items()}
+def described(job: Any, directory: Path) -> dict[str, Any]:
+    """The description of one of Snakemake's jobs."""
+    texts = {name: str(value) for name, value in _named(job.params)}
     secret = {name for name, text in texts.items() if is_secret_variable(name, text)}
     public = {name: text for name, text in texts.items() if name not in secret}
-    shown = {name: LEFT_OUT if name in secret else _cut(text) for name, text in texts.items()}
-    return {"params": shown, "params_digest": digest_of(public)}
+    command = _command(job, directory).strip().split("\n")
+    return {
+        "rule": job.rule.name,
+        "command": "\n".join(without_secrets(command)),
+        "wildcards": {name: str(value) for name, value in job.wildcards_dict.items()},
+        "params": {n: LEFT_OUT if n in secret else _cut(text) for n, text in texts.items()},
+        "params_digest": digest_of(public),
+        "inputs": list(_inputs(job)),
+        "log": list(map(str, job.log)),
+        "artifacts": artifacts_of(job.output),
+        "begun": time.time(),
+    }
 
 
 def _cut(text: str) -> str:
     rest = len(text) - _LONGEST
     return f"{text[:_LONGEST]} [and {rest} more characters]" if rest > 0 else text
+
+
+def _named(params: Any) -> Iterator[tuple[str, Any]]:
+    """The params of a job with their names, or their positions."""
+    named: set[int] = set()
+    for name, (first, end) in params._get_names():
+        named.update(range(first, first + 1 if end is None else end))
+        yield name, getattr(params, name)
+    yield from ((str(i), value) for i, value in enumerate(params) if i not in named)
+
+
+def _command(job: Any, directory: Path) -> str:
+    rule = job.rule
+    if rule.shellcmd is not None:
+        return str(job.shellcmd)
+    for kind in ("script", "notebook", "wrapper", "template_engine", "cwl"):
+        if (file := getattr(rule, kind, None)) is not None:
+            return f"{kind}: {file}"
+    file = str(rule.snakefile)
+    return f"run: {os.path.relpath(file, directory)}" if os.path.isabs(file) else f"run: {file}"
+
+
+def _inputs(job: Any) -> Iterator[str]:
+    for file in job.input:
+        flags = getattr(file, "flags", {})
+        if flags.get("storage_object"):
+            yield str(flags["storage_object"].query)
+        elif not flags.get("pipe") and not flags.get("service"):
+            yield str(flags.get("sourcecache_entry") or file)
+
+
+# ---- when it has ended
+
+
+def keep(
+    freeze: Freeze, directory: Path, noted: Job, digests: Digests, workflow: Any, job: Any
+) -> None:
+    """Journal the artifacts of a job that was `noted`, and write its record, unless it did not
+    succeed, or that was done.
+
+    `job`: Snakemake's, if it is one of this process. Raises KochiError for artifacts that are not
+    what the job wrote, and OSError and GitError if they cannot be read or journaled now.
+    """
+    ended, checksums = _metadata(workflow, noted["artifacts"])
+    if job is None:
+        # An earlier job may have metadata, too.
+        recent = [when for when in ended.values() if when > noted["begun"] - _CLOCKS]
+        has_succeeded = len(recent) == len(noted["artifacts"])
+    else:
+        has_succeeded = workflow.dag.finished(job)
+    if not has_succeeded:
+        return
+    files = {path: directory / path for path in noted["artifacts"]}
+    allowed = [d.resolve() for d in (directory, freeze.directory, freeze.root.directory)]
+    for path, file in files.items():
+        # A link may lead to any file of this computer.
+        if not any(file.resolve().is_relative_to(place) for place in allowed):
+            raise KochiError(
+                f"{path} (rule {noted['rule']}) is a link to {file.resolve()}, which is neither "
+                "in the project nor in KOCHI_ROOT",
+                "If its content is the result, let the rule copy it.",
+            )
+    worker = {} if job is None else _worker(workflow, job)
+    record = make_record(freeze, directory, noted, ended, checksums, worker, digests)
+    place = WorkingPaths(directory, freeze.machine_name).own_record(digest_of(list(files)))
+    with suppress(OSError, DamagedFileError):
+        if read_json(place).get("identity") == record["identity"]:
+            return
+    result, large = Result(record["identity"], files, record), freeze.project.large_files
+    journal(freeze.paths, freeze.machine_name, result, freeze.directory, large)
+    make_directory(place.parent)
+    write_atomically(place, to_json(record))
+
+
+def _metadata(workflow: Any, outputs: Sequence[str]) -> tuple[dict[str, float], dict[str, str]]:
+    """When outputs were written, in seconds since 1970, and the checksums of inputs, as far as
+    Snakemake's metadata says so, which the user may have turned off."""
+    ended, checksums = dict[str, float](), dict[str, str]()
+    # It remembers that there was none before the job.
+    workflow.persistence.deactivate_cache()
+    for output in outputs:
+        if noted := workflow.persistence.metadata(IOFile(output, rule=None)):
+            if (when := noted.get("endtime")) is not None:
+                ended[output] = float(when)
+            checksums.update(noted.get("input_checksums") or {})
+    return ended, checksums
+
+
+def _worker(workflow: Any, job: Any) -> dict[str, Any]:
+    """What is known of the execution of a job: from our executor, or of one on this node."""
+    if noted := getattr(job, "kochi_result", None):
+        return dict(noted)
+    if job.is_local or workflow.executor_plugin.common_settings.local_exec:
+        return {"node": platform.node()}
+    return {}
+
+
+def make_record(
+    freeze: Freeze,
+    directory: Path,
+    job: Job,
+    written: Mapping[str, float],
+    checksums: Mapping[str, str],
+    worker: Mapping[str, Any],
+    digests: Digests,
+) -> dict[str, Any]:
+    """The record (JSON) of a job that has succeeded in a working directory.
+
+    It has the keys of the record of a run, those of a batch empty, and "rule":
+    `workflow/schemas/record.schema.json` describes them. Its identity depends only on what
+    happened, so that a job has one record, whichever process makes it. `worker`: keys of the record
+    that the executor of the job knows. Raises KochiError for an artifact that is not any more what
+    its job wrote, and OSError.
+    """
+    name = str(job["rule"])
+    artifacts, newest = digests.artifacts(job, written)
+    inputs = [digests.input(path, checksums) for path in job["inputs"]]
+    # Not the beginning in the metadata: with executors for clusters it may be after the end.
+    known_times = {"started": job["begun"], "ended": max([newest / 1e9, *written.values()])}
+    started, ended = (float(worker.get(key) or when) for key, when in known_times.items())
+    # Not the executor's time: the main process may have been killed, and another one asks.
+    moment = datetime.fromtimestamp(newest // 10**9, UTC)
+    about = [str(directory), name, list(job["artifacts"]), newest]
+    label = name if is_name(name) else safe_name(f"rule_{name}")
+    told = ("node", "worker", "queue", "job", "attempt", "nonce", "runner")
+    known = {key: str(worker.get(key, "")) for key in told}
+    machine = freeze.paths.machine(freeze.machine_name)
+    # Of another node nothing is known.
+    is_here = known["node"] == platform.node() != ""
+    return {
+        **_empty_record(),
+        **known,
+        "version": RECORD_VERSION,
+        "identity": new_identity(label, moment, digest_of(about)),
+        "outcome": "success",
+        "name": name,
+        "parameters": dict(job["wildcards"]),
+        "machine": freeze.machine_name,
+        "earlier_attempts": earlier_attempts(
+            machine, known["queue"], known["job"], known["attempt"]
+        ),
+        "hardware": hardware() if is_here else None,
+        "system": system(None) if is_here else None,
+        "snapshot": {**asdict(freeze.snapshot), "diff": freeze.diff},
+        "run": digest_of([name, job["command"], job["params_digest"], inputs]),
+        "started": datetime.fromtimestamp(started, UTC).isoformat(),
+        "ended": datetime.fromtimestamp(ended, UTC).isoformat(),
+        "seconds": round(max(0.0, ended - started), 6),
+        "exit_status": 0,
+        "artifacts": artifacts,
+        "rule": {
+            "name": name,
+            **{key: job[key] for key in ("command", "params", "params_digest", "log")},
+            "inputs": inputs,
+        },
+    }
+
+
+def _empty_record() -> dict[str, Any]:
+    """The keys that every record has, without a value."""
+    schema = record_schema()
+    types: dict[str, str | Sequence[str]] = {
+        key: schema["properties"][key].get("type", "null") for key in schema["required"]
+    }
+    return {
+        key: None if "null" in each else _EMPTY.get(str(each), 0) for key, each in types.items()
+    }
 
 
 class Digests:
@@ -132,68 +308,3 @@ class Digests:
             described.append({**own, "sha256": digest})
             newest = max(newest, status.st_mtime_ns)
         return described, newest
-
-
-def make_record(
-    freeze: Freeze, directory: Path, job: Job, ending: Ending, digests: Digests
-) -> dict[str, Any]:
-    """The record (JSON) of a job that has succeeded in a working directory.
-
-    It has the keys of the record of a run, those of a batch empty, and "rule":
-    `workflow/schemas/record.schema.json` describes them. Its identity depends only on what
-    happened, so that a job has one record, whichever process makes it. Raises KochiError for an
-    artifact that is not any more what its job wrote, and OSError.
-    """
-    name, worker = str(job["rule"]), ending.worker
-    artifacts, newest = digests.artifacts(job, ending.ended)
-    inputs = [digests.input(path, ending.checksums) for path in job["inputs"]]
-    # Not the beginning in the metadata: with executors for clusters it may be after the end.
-    known_times = {"started": job["begun"], "ended": max([newest / 1e9, *ending.ended.values()])}
-    started, ended = (float(worker.get(key) or when) for key, when in known_times.items())
-    # Not the executor's time: the main process may have been killed, and another one asks.
-    moment = datetime.fromtimestamp(newest // 10**9, UTC)
-    about = [str(directory), name, list(job["artifacts"]), newest]
-    label = name if is_name(name) else safe_name(f"rule_{name}")
-    told = ("node", "worker", "queue", "job", "attempt", "nonce", "runner")
-    known = {key: str(worker.get(key, "")) for key in told}
-    machine = freeze.paths.machine(freeze.machine_name)
-    # Of another node nothing is known.
-    is_here = known["node"] == platform.node() != ""
-    return {
-        **_empty_record(),
-        **known,
-        "version": RECORD_VERSION,
-        "identity": new_identity(label, moment, digest_of(about)),
-        "outcome": "success",
-        "name": name,
-        "parameters": dict(job["wildcards"]),
-        "machine": freeze.machine_name,
-        "earlier_attempts": earlier_attempts(
-            machine, known["queue"], known["job"], known["attempt"]
-        ),
-        "hardware": hardware() if is_here else None,
-        "system": system(None) if is_here else None,
-        "snapshot": {**asdict(freeze.snapshot), "diff": freeze.diff},
-        "run": digest_of([name, job["command"], job["params_digest"], inputs]),
-        "started": datetime.fromtimestamp(started, UTC).isoformat(),
-        "ended": datetime.fromtimestamp(ended, UTC).isoformat(),
-        "seconds": round(max(0.0, ended - started), 6),
-        "exit_status": 0,
-        "artifacts": artifacts,
-        "rule": {
-            "name": name,
-            **{key: job[key] for key in ("command", "params", "params_digest", "log")},
-            "inputs": inputs,
-        },
-    }
-
-
-def _empty_record() -> dict[str, Any]:
-    """The keys that every record has, without a value."""
-    schema = record_schema()
-    types: dict[str, str | Sequence[str]] = {
-        key: schema["properties"][key].get("type", "null") for key in schema["required"]
-    }
-    return {
-        key: None if "null" in each else _EMPTY.get(str(each), 0) for key, each in types.items()
-    }

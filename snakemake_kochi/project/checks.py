@@ -73,28 +73,25 @@ def check_experiments(
         raise ConfigError("\n".join(lines))
 
 
-def check_own_outputs(
-    outputs: Iterable[str], experiments: Iterable[Experiment], machine: str
-) -> None:
+def check_own_outputs(outputs: Iterable[str], experiments: Iterable[Experiment]) -> None:
     """Check paths in the artifact branch that users' own rules write.
 
-    Raises one ConfigError for the impossible ones and for those that a batch writes, too. Grids are
-    made only of batches whose artifacts could have one of these paths.
+    Raises one ConfigError for the impossible ones and for those where a batch has its table or,
+    before the first parameter in their paths, its artifacts.
     """
-    paths, destinations = sorted(set(outputs)), Destinations()
-    lines = [f'artifact("{path}"): {wrong}' for path in paths if (wrong := dest_problem(path))]
+    paths, owners = sorted(set(outputs)), dict[str, str]()
     for experiment in experiments:
-        for batch in experiment.batches.values():
-            fixed = [artifact.dest.partition("$")[0] for artifact in batch.artifacts]
-            fixed.append(f"{experiment.name}/{batch.name}.")
-            every = [(path, text) for path in paths for text in fixed]
-            if any(path.startswith(text) or text.startswith(f"{path}/") for path, text in every):
-                problems = Problems(experiment.source_map)
-                experiment.points(batch, machine, destinations, problems)
+        for name, batch in experiment.batches.items():
+            dests = [each.dest.replace("${batch_name}", name) for each in batch.artifacts]
+            fixed = [f"{experiment.name}/{name}.", *(dest.partition("$")[0] for dest in dests)]
+            owners |= dict.fromkeys(fixed, f"batch '{name}' of {experiment.file}")
+    lines = [f'artifact("{path}"): {wrong}' for path in paths if (wrong := dest_problem(path))]
     for path in paths:
-        if (owner := destinations.owner_of(path)) is not None:
-            said = f"{owner} has this path in the artifact branch; rename one"
-            lines.append(f'artifact("{path}"): {said}')
+        for fixed, owner in owners.items():
+            if fixed and (path.startswith(fixed) or f"{fixed}/".startswith(f"{path}/")):
+                said = f"{owner} has this path in the artifact branch; rename one"
+                lines.append(f'artifact("{path}"): {said}')
+                break
     if lines:
         raise ConfigError("\n".join(lines[:MAXIMUM_LINES]))
 

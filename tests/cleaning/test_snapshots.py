@@ -16,8 +16,8 @@ from snakemake_kochi.artifacts.promises import promise_to_commit
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.locks import find_lock_settings
-from snakemake_kochi.own_rules.keeper import Keeper
-from snakemake_kochi.paths import ProjectPaths, WorkingPaths
+from snakemake_kochi.own_rules.watch import begin_notes, note
+from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
 from snakemake_kochi.phases.keep import alive
 from snakemake_kochi.phases.variants import with_variants
@@ -142,10 +142,8 @@ def test_a_freeze_stays_while_a_job_names_it_or_a_run_that_began_with_it_is_aliv
 
 def noted(repository: Repository, directory: Path, freeze: Freeze) -> Path:
     """Notes of a killed process about a job of a user's own rule."""
-    job = {"rule": "own", "artifacts": ["x.txt"], "begun": time.time()}
-    keeper = Keeper(freeze, directory)
-    keeper.begin(job)
-    (notes,) = WorkingPaths.all_own_jobs(directory)
+    notes = begin_notes(freeze, directory)
+    note(notes, {"number": 0, "rule": "own", "artifacts": ["x.txt"], "begun": time.time()})
     return notes
 
 

@@ -243,17 +243,18 @@ def test_why_tells_the_story_of_an_own_output_here_and_in_a_clone(
 KILLED = """
     import os
     if at := os.environ.get("KILL_AT"):
-        from snakemake_kochi.own_rules import keeper
+        import snakemake_kochi.phases.keep
+        from snakemake_kochi.own_rules import record
 
         def end(*_):
             os.kill(os.getpid(), 9)
 
         if at == "keep":
-            keeper.Keeper.keep = end
+            record.keep = end
         elif at == "record":
-            keeper.write_atomically = end
+            record.write_atomically = end
         elif at == "commit":
-            keeper.is_commit_due = end
+            snakemake_kochi.phases.keep.commit_journal = end
     """
 
 
@@ -290,7 +291,6 @@ def test_what_cannot_be_journaled_now_is_committed_later(tmp_path: Path) -> None
     (journal,) = Path(os.environ["KOCHI_ROOT"]).glob("projects/*/artifacts/local/journal")
     shutil.rmtree(journal)
     journal.write_text("in the way")
-    # Without this output there are no events of the ends of jobs.
     said = project.snakemake("--quiet", "progress", "--", "counts/b.csv")
     assert "kochi: not kept yet: " in said
     assert project.kept() == ["counts/a.csv"]
@@ -298,26 +298,6 @@ def test_what_cannot_be_journaled_now_is_committed_later(tmp_path: Path) -> None
     project.snakemake("counts/b.csv")
     assert project.kept() == ["counts/a.csv", "counts/b.csv"]
     assert len(project.records()) == 2
-
-
-# In Python 3.12 and later, a process that ends cannot start a thread.
-ENDING = """
-    import atexit
-    import threading
-
-    def refuse(*_):
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    atexit.register(lambda: setattr(threading.Thread, "start", refuse))
-    """
-
-
-def test_outputs_are_kept_though_no_thread_can_be_started_at_the_end(tmp_path: Path) -> None:
-    project = make_project(tmp_path, textwrap.dedent(SNAKEFILE) + textwrap.dedent(ENDING))
-    said = project.snakemake("--quiet", "progress", "--", "safe.txt", "counts/a.csv")
-    assert "new thread" not in said
-    assert project.kept() == ["counts/a.csv", "safe.txt"]
-    assert not list((project.directory / ".snakemake/kochi/local/own-jobs").iterdir())
 
 
 # ---- refused
@@ -374,7 +354,7 @@ def test_a_temporary_output_and_one_that_a_batch_writes_are_refused_before_anyth
     for path, whose in (
         ("sum/first/2_0.txt", "batch 'first' of sum.yaml"),
         ("sum/first", "batch 'first' of sum.yaml"),
-        ("sum/first.csv", "the table or plot of batch 'first' of sum.yaml"),
+        ("sum/first.csv", "batch 'first' of sum.yaml"),
     ):
         write(top / "Snakefile", RULE.format(output=f'artifact("{path}")'))
         said = own.snakemake(path)
@@ -393,7 +373,7 @@ def test_outputs_that_count_as_code_and_damaged_notes_are_named(
     assert f"Type in {project.directory}: echo /kept/ >> .gitignore" in said
     write(project.directory / ".snakemake/kochi/local/own-jobs/1.jsonl", "not ours")
     said = project.snakemake("--forceall")
-    assert "own-jobs/1.jsonl: outputs of a killed run are not kept" in said
+    assert "own-jobs/1.jsonl: outputs are not kept" in said
     assert told in said
     (project.directory / ".gitignore").write_text("/kept/\n")
     assert "git does not ignore" not in project.snakemake("--forceall")
