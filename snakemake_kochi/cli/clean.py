@@ -30,13 +30,11 @@ _OLD = 30 * 24 * 3600.0
 
 
 def _checked(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """The value as it is typed, which has the same form as in kochi.yaml."""
+    """The value, which has the same form as in kochi.yaml."""
     try:
-        if value is not None:
-            read_rule(str(param.name), value)
+        return None if value is None else read_rule(str(param.name), value)
     except ValueError as error:
         raise click.BadParameter(f"{value!r}: {error}", ctx, param) from error
-    return value
 
 
 def _age_option(name: str, what: str, default: str) -> Callable[[Any], Any]:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +120,7 @@ def _inputs(job: Any) -> Iterator[str]:
 # ---- when it has ended
 
 
-def keep(
-    freeze: Freeze, directory: Path, noted: Job, digests: Digests, workflow: Any, job: Any
-) -> None:
+def keep(freeze: Freeze, directory: Path, noted: Job, workflow: Any, job: Any) -> None:
     """Journal the artifacts of a job that was `noted`, and write its record, unless it did not
     succeed, or that was done.
 
@@ -149,7 +147,7 @@ def keep(
                 "If its content is the result, let the rule copy it.",
             )
     worker = {} if job is None else _worker(workflow, job)
-    record = make_record(freeze, directory, noted, ended, checksums, worker, digests)
+    record = make_record(freeze, directory, noted, ended, checksums, worker)
     place = WorkingPaths(directory, freeze.machine_name).own_record(digest_of(list(files)))
     with suppress(OSError, DamagedFileError):
         if read_json(place).get("identity") == record["identity"]:
@@ -190,7 +188,6 @@ def make_record(
     written: Mapping[str, float],
     checksums: Mapping[str, str],
     worker: Mapping[str, Any],
-    digests: Digests,
 ) -> dict[str, Any]:
     """The record (JSON) of a job that has succeeded in a working directory.
 
@@ -201,8 +198,8 @@ def make_record(
     its job wrote, and OSError.
     """
     name = str(job["rule"])
-    artifacts, newest = digests.artifacts(job, written)
-    inputs = [digests.input(path, checksums) for path in job["inputs"]]
+    artifacts, newest = _artifacts(directory, job, written)
+    inputs = [_input(directory, path, checksums) for path in job["inputs"]]
     # Not the beginning in the metadata: with executors for clusters it may be after the end.
     known_times = {"started": job["begun"], "ended": max([newest / 1e9, *written.values()])}
     started, ended = (float(worker.get(key) or when) for key, when in known_times.items())
@@ -255,56 +252,53 @@ def _empty_record() -> dict[str, Any]:
     }
 
 
-class Digests:
-    """The SHA-256 of files. A file that many jobs read is read once, as long as it is the same."""
+def _digest(file: Path) -> tuple[os.stat_result, str | None]:
+    """The state of a file and its SHA-256; None if it is no regular file. Raises OSError."""
+    status = answered(partial(os.stat, file))
+    if not stat.S_ISREG(status.st_mode):
+        return status, None
+    return status, _sha256(file, status.st_size, status.st_mtime_ns)
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._known: dict[tuple[str, int, int], str] = {}
 
-    def of(self, path: str) -> tuple[os.stat_result, str | None]:
-        """The state of a file and its digest; None for a secret or large input, or no file. Raises
-        OSError."""
-        place = self._directory / path
-        status = answered(partial(os.stat, place))
-        if not stat.S_ISREG(status.st_mode):
-            return status, None
-        key = (path, status.st_size, status.st_mtime_ns)
-        if key not in self._known:
-            with place.open("rb") as file:
-                self._known[key] = hashlib.file_digest(file, "sha256").hexdigest()
-        return status, self._known[key]
+@lru_cache(10_000)
+def _sha256(file: Path, size: int, modified: int) -> str:
+    """A file that many jobs read is read once, as long as it is the same."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
-    def input(self, path: str, checksums: Mapping[str, str]) -> dict[str, Any]:
-        """An input as its record describes it: "path", and where they are known "size" (bytes) and
-        "sha256"."""
-        described: dict[str, Any] = {"path": path}
-        digest: str | None = None
+
+def _input(directory: Path, path: str, checksums: Mapping[str, str]) -> dict[str, Any]:
+    """An input as its record describes it: "path", and where they are known "size" (bytes) and
+    "sha256"."""
+    described: dict[str, Any] = {"path": path}
+    digest: str | None = None
+    try:
+        status = answered(partial(os.stat, directory / path))
+        if stat.S_ISREG(status.st_mode):
+            described["size"] = status.st_size
+            if status.st_size <= LARGEST_HASHED and not is_secret_path(path):
+                _, digest = _digest(directory / path)
+    except OSError:
+        # A temporary file is gone already. Snakemake has read it in time, if it is small.
+        digest = checksums.get(path, "").removeprefix("sha256:")
+    return described | ({"sha256": digest} if digest and not is_secret_path(path) else {})
+
+
+def _artifacts(
+    directory: Path, job: Job, ended: Mapping[str, float]
+) -> tuple[list[dict[str, Any]], int]:
+    """The artifacts of a job as its record describes them, and when the last was written, in
+    nanoseconds. Raises KochiError for one that has changed since, and OSError."""
+    described, newest = [], 0
+    for path in job["artifacts"]:
         try:
-            status = answered(partial(os.stat, self._directory / path))
-            if stat.S_ISREG(status.st_mode):
-                described["size"] = status.st_size
-                if status.st_size <= LARGEST_HASHED and not is_secret_path(path):
-                    _, digest = self.of(path)
-        except OSError:
-            # A temporary file is gone already. Snakemake has read it in time, if it is small.
-            digest = checksums.get(path, "").removeprefix("sha256:")
-        return described | ({"sha256": digest} if digest and not is_secret_path(path) else {})
-
-    def artifacts(self, job: Job, ended: Mapping[str, float]) -> tuple[list[dict[str, Any]], int]:
-        """The artifacts of a job as its record describes them, and when the last was written, in
-        nanoseconds. Raises KochiError for one that has changed since, and OSError."""
-        described, newest = [], 0
-        for path in job["artifacts"]:
-            try:
-                status, digest = self.of(path)
-                written = max(status.st_mtime, os.lstat(self._directory / path).st_mtime)
-            except FileNotFoundError:
-                why = "is gone since its job"
-                raise KochiError(f"{path} {why} (rule {job['rule']})") from None
-            if written != ended.get(path, written):
-                raise KochiError(f"{path} was changed after its job (rule {job['rule']})")
-            own = {"type": "file", "dest": path, "src": path, "size": status.st_size}
-            described.append({**own, "sha256": digest})
-            newest = max(newest, status.st_mtime_ns)
-        return described, newest
+            status, digest = _digest(directory / path)
+            written = max(status.st_mtime, os.lstat(directory / path).st_mtime)
+        except FileNotFoundError:
+            raise KochiError(f"{path} is gone since its job (rule {job['rule']})") from None
+        if written != ended.get(path, written):
+            raise KochiError(f"{path} was changed after its job (rule {job['rule']})")
+        own = {"type": "file", "dest": path, "src": path, "size": status.st_size}
+        described.append({**own, "sha256": digest})
+        newest = max(newest, status.st_mtime_ns)
+    return described, newest

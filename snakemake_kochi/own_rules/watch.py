@@ -134,7 +134,7 @@ class _Watch(logging.Handler):
     def _keep(self, notes: Path, header: dict[str, Any], lines: Iterable[str]) -> None:
         """Raises KeyError, TypeError and ValueError for a file that is not ours."""
         from snakemake_kochi.artifacts.code import publish_code
-        from snakemake_kochi.own_rules.record import Digests, keep
+        from snakemake_kochi.own_rules.record import keep
         from snakemake_kochi.phases.freeze import load_freeze
         from snakemake_kochi.phases.keep import commit_journal
         from snakemake_kochi.processes import is_dead
@@ -146,10 +146,10 @@ class _Watch(logging.Handler):
                 noted = json.loads(line)
                 every[noted["number"]] = noted
         own = self._jobs if notes == self._notes else {}
-        digests, is_whole = Digests(self._directory), True
+        is_whole = True
         for number, noted in every.items():
             try:
-                keep(freeze, self._directory, noted, digests, self._workflow, own.get(number))
+                keep(freeze, self._directory, noted, self._workflow, own.get(number))
             except (OSError, GitError) as error:
                 is_whole = False
                 _say(f"not kept yet: {error}\nThe next run of snakemake here tries again.")

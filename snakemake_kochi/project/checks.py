@@ -18,20 +18,20 @@ from snakemake_kochi.project.destinations import Destinations
 from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Problems
 from snakemake_kochi.project.expansion import dependency_order
 from snakemake_kochi.project.experiment import Experiment, Use, uses_of
-from snakemake_kochi.project.expressions import (
-    FACT,
-    Literal,
-    TemplateError,
-    is_fact,
-    parse_value,
-)
+from snakemake_kochi.project.expressions import FACT, TemplateError, is_fact, parse_value
 from snakemake_kochi.project.grid import Batch, Settings
 from snakemake_kochi.project.launchers import launcher_problem
 from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.project.plots import check_plots
 from snakemake_kochi.project.recipes import Project, check_recipes, note_recipe_problems
 from snakemake_kochi.project.sweeps import Parameters, Sweep, flattened, names_used
-from snakemake_kochi.project.values import BATCH_NAME, CODE, dest_problem, environment_name
+from snakemake_kochi.project.values import (
+    BATCH_NAME,
+    CODE,
+    SUBSTITUTED,
+    dest_problem,
+    environment_name,
+)
 
 _PREFIX = "KOCHI_PARAM_"
 _COMMENT = re.compile(r"(^|\s)#.*")
@@ -83,8 +83,8 @@ def check_own_outputs(outputs: Iterable[str], experiments: Iterable[Experiment])
     for experiment in experiments:
         for name, batch in experiment.batches.items():
             dests = [each.dest.replace("${batch_name}", name) for each in batch.artifacts]
-            fixed = [f"{experiment.name}/{name}.", *(dest.partition("$")[0] for dest in dests)]
-            owners |= dict.fromkeys(fixed, f"batch '{name}' of {experiment.file}")
+            begins = [f"{experiment.name}/{name}.", *(dest.partition("$")[0] for dest in dests)]
+            owners |= dict.fromkeys(begins, f"batch '{name}' of {experiment.file}")
     lines = [f'artifact("{path}"): {wrong}' for path in paths if (wrong := dest_problem(path))]
     for path in paths:
         for fixed, owner in owners.items():
@@ -290,28 +290,20 @@ def variables_mentioned(text: str) -> Iterator[str]:
 
 def note_remarks(experiment: Experiment, remarks: Problems) -> None:
     """Note what is legal but probably not intended, in an experiment without problems."""
-    defaults = experiment.unused(None)
-    for name, said in defaults.items():
-        remarks.add(("default_params", name), said)
     for batch in experiment.batches.values():
-        unused = experiment.unused(batch)
-        for name, said in unused.items():
-            if name not in defaults:
-                remarks.add(batch.parameters[name][0].place, said)
         key = "run" if batch.run.script.strip() else "build"
         seen = (batch.run if key == "run" else batch.build).depend_params
+        used = {*experiment.used(batch), *experiment.used(None)} - {*SUBSTITUTED}
         for name, place in _unseen_parameters(experiment, batch):
-            said = (
-                f"no script sees '{name}': its points are the same run again; write, in {key}: "
-                f"depend_params: [{', '.join([*seen, name])}]"
-            )
+            said = f"write, in {key}: depend_params: [{', '.join([*seen, name])}]"
+            if name not in used and (near := nearest(name, used)).startswith("did you mean"):
+                said = near
+            said = f"no script sees '{name}': its points are the same run again; {said}"
             if name == CODE:
                 said = (
                     "this is a parameter like any other; to run the project's code at these "
                     "commits, write 'code:' beside 'params:'"
                 )
-            elif name in unused or name in defaults:
-                continue
             remarks.add(place, said)
         for sweep in batch.sweeps:
             _note_impossible_values(experiment, sweep, remarks)
@@ -338,40 +330,30 @@ def _unseen_parameters(experiment: Experiment, batch: Batch) -> Iterator[tuple[s
             name = left.pop()
             left += () if name in seen else used.get(name, ())
             seen.add(name)
-        for names in _factors(sweep.parameters, sweep.zipped):
-            if seen.isdisjoint(names):
+        together = {name for group in sweep.zipped for name in group}
+        alone = [(name,) for name in sweep.parameters if name not in together]
+        for factor in (*sweep.zipped, *alone):
+            own = {name: sweep.parameters.get(name, ()) for name in factor}
+            names = flattened(own)
+            varies = any(each.has_several for choices in own.values() for each in choices)
+            if varies and seen.isdisjoint(names):
                 yield from ((name, every[name][0].place) for name in names if name in every)
-
-
-def _factors(
-    parameters: Parameters, zipped: Iterable[tuple[str, ...]] = ()
-) -> Iterator[dict[str, None]]:
-    """The parameters of each factor of a sweep that has several alternatives."""
-    yield from map(dict.fromkeys, zipped)
-    together = {name for group in zipped for name in group}
-    for name, choices in parameters.items():
-        if name not in together and any(choice.has_several for choice in choices):
-            yield dict.fromkeys(flattened({name: choices}))
-        for below in (each for choice in choices for each in choice.below):
-            yield from _factors(below)
 
 
 def _note_impossible_values(experiment: Experiment, sweep: Sweep, remarks: Problems) -> None:
     """Note values in exclusions and conditions that a parameter never has, as far as the file says
     its values."""
     entries = flattened({**experiment.default_parameters, **sweep.parameters})
-    wanted: list[tuple[KeyPath, str, str]] = []
+    wanted = [(c.place, *each) for c in sweep.conditions for each in c.expression.compared()]
     for place, entry in sweep.exclude:
         for name, texts in entry.items():
-            fixed = [text for text in texts if isinstance(parse_value(text), Literal)]
+            fixed = [text for text in texts if not parse_value(text).names]
             wanted += [((*place, name), name, text) for text in fixed]
-    for condition in sweep.conditions:
-        wanted += [(condition.place, *each) for each in condition.expression.compared()]
     for place, name, text in wanted:
         choices = entries.get(name, ())
         values = [value for choice in choices for value in choice.parsed]
-        are_known = values and not any(choice.series for choice in choices)
-        if are_known and all(isinstance(value, Literal) for value in values):
-            known = sorted({value.render({}) for value in values})
-            if text not in known:
-                remarks.add(place, f"'{name}' is never '{text}', {nearest(text, known)}")
+        if any(choice.series for choice in choices) or any(value.names for value in values):
+            continue
+        known = sorted({value.render({}) for value in values})
+        if known and text not in known:
+            remarks.add(place, f"'{name}' is never '{text}', {nearest(text, known)}")

@@ -46,15 +46,13 @@ class Rules:
                 return True
         return False
 
-    def changed_by(self, written: Mapping[str, Any]) -> Rules:
-        """These rules with the values that a person has written, and that `check` accepts.
-
-        `after` is the age of all kinds. A key with None is not written.
-        """
-        values = {key: read_rule(key, text) for key, text in written.items() if text is not None}
-        changes: dict[str, Any] = dict.fromkeys(AGES, values["after"]) if "after" in values else {}
-        changes |= {key: value for key, value in values.items() if key != "after"}
-        return replace(self, **(changes | {"keep": (*self.keep, *values.get("keep", ()))}))
+    def changed_by(self, values: Mapping[str, Any]) -> Rules:
+        """These rules with the values that a person has given, as `read_rule` has them; None: not
+        given. `after` is the age of all kinds."""
+        given = {key: value for key, value in values.items() if value is not None}
+        after = given.pop("after", None)
+        every = {} if after is None else dict.fromkeys(AGES, after)
+        return replace(self, **(every | given | {"keep": (*self.keep, *given.get("keep", ()))}))
 
 
 # The kinds of things that are deleted and counted, and the key of `Rules` with their age.

@@ -63,21 +63,6 @@ class Condition:
         is_same = text == self.value or (value is not None and value == wanted)
         return is_same == (self.relation == "=")
 
-    def check(self, values: Mapping[str, Iterable[str]], batch: str) -> None:
-        """Raise an error unless it holds for one of the values of its parameter."""
-        if self.name not in values:
-            said = f"{batch} has no parameter '{self.name}', {nearest(self.name, values)}"
-            raise NameNotFoundError(f"'{self}': {said}")
-        own = list(values[self.name])
-        shown = ", ".join(own[:_MOST_VALUES])
-        shown += f" and {len(own) - _MOST_VALUES} more" if len(own) > _MOST_VALUES else ""
-        if self.relation in _ORDER and all(_number_of(value) is None for value in own):
-            said = f"'{self.relation}' compares numbers, and the values of {self.name} are {shown}"
-            raise ConfigError(f"'{self}': {said}")
-        if not any(map(self.holds, own)):
-            said = f"its values of {self.name} are {shown}"
-            raise ConfigError(f"{batch} has no point with {self}: {said}")
-
 
 @dataclass(frozen=True)
 class Where:
@@ -108,7 +93,16 @@ class Where:
                 values.setdefault(name, {})[value] = None
         for conditions in self.alternatives:
             for each in conditions:
-                each.check(values, batch)
+                if each.name not in values:
+                    said = f"{batch} has no parameter '{each.name}', {nearest(each.name, values)}"
+                    raise NameNotFoundError(f"'{each}': {said}")
+                own = list(values[each.name])
+                if not any(map(each.holds, own)):
+                    shown = ", ".join(own[:_MOST_VALUES])
+                    more = len(own) - _MOST_VALUES
+                    shown += f" and {more} more" if more > 0 else ""
+                    said = f"its values of {each.name} are {shown}"
+                    raise ConfigError(f"{batch} has no point with {each}: {said}")
             if not any(Where((conditions,)).has(*point) for point in known):
                 said = " and ".join(map(str, conditions))
                 only = "only points with some of them"

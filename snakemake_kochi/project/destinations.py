@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from snakemake_kochi.project.document import Problems
 from snakemake_kochi.project.expressions import Template
 from snakemake_kochi.project.grid import Batch, Point, varying_parameters
-from snakemake_kochi.project.plots import default_plots, stems
+from snakemake_kochi.project.plots import stems
 from snakemake_kochi.project.values import dest_problem, src_problem
 
 if TYPE_CHECKING:
@@ -26,14 +26,10 @@ class _Owner:
     points: tuple[Point, ...]
     problems: Problems
 
-    @property
-    def named(self) -> str:
-        return f"batch '{self.batch.name}' of {self.experiment.file}"
-
     def called_by(self, other: _Owner) -> str:
         """The name of this batch in messages about another batch."""
         is_here = other.experiment.file == self.experiment.file
-        return f"batch '{self.batch.name}'" if is_here else self.named
+        return f"batch '{self.batch.name}'{'' if is_here else f' of {self.experiment.file}'}"
 
     def note(self, index: int, message: str | Callable[[], str], key: str = "dest") -> None:
         """Note a problem of an artifact: one of thousands is enough."""
@@ -60,21 +56,17 @@ class Destinations:
         owner = _Owner(experiment, batch, points, problems)
         # The table and the figures of a batch are beside its artifacts.
         own = [f"{batch.name}.csv", f"{batch.name}.md"]
-        for stem in stems(batch.name, batch.plots or default_plots(batch.metrics)):
-            own += [f"{stem}.png", f"{stem}.svg"]
+        own += [f"{stem}.{kind}" for stem in stems(batch.name, batch.plots) for kind in _FIGURES]
         self._tables |= dict.fromkeys((f"{experiment.name}/{name}" for name in own), owner)
         for point in points:
             for index, artifact in enumerate(point.artifacts):
                 dest, src = artifact.dest, artifact.src
                 if src is not None and (wrong := src_problem(src)):
                     owner.note(index, f"{src!r}: {wrong}", "src")
-                if not dest:
-                    continue
-                if wrong := dest_problem(dest):
+                if dest and (wrong := dest_problem(dest)):
                     owner.note(index, f"{dest!r}: {wrong}")
                 here = (owner, point, index)
-                other = self._artifacts.setdefault(dest, here)
-                if other is not here:
+                if dest and (other := self._artifacts.setdefault(dest, here)) is not here:
                     owner.note(index, functools.partial(_collision, dest, other, here))
 
     def finish(self) -> None:
@@ -87,25 +79,20 @@ class Destinations:
                     of = "" if other is owner else f" of {other.called_by(owner)}"
                     said = f"'{parent}'{of} would be both a file and the directory of '{dest}'"
                     owner.note(index, f"{said}; rename one")
-        conflicts = [(table, table) for table in self._tables]
-        conflicts += [(table, parent) for table in self._tables for parent in _parents(table)]
-        parents = ((parent, dest) for dest in self._artifacts for parent in _parents(dest))
-        conflicts += [(table, dest) for table, dest in parents if table in self._tables]
-        for table, dest in conflicts:
-            if dest in self._artifacts:
-                owner, _, index = self._artifacts[dest]
-                whose = f"the table or plot of {self._tables[table].called_by(owner)}"
-                said = f"is {whose}" if dest == table else f"conflicts with '{table}', {whose}"
-                owner.note(index, f"'{dest}' {said}; rename the artifact")
+                self._note_table(parent, dest)
+        for table in self._tables:
+            for path in (table, *_parents(table)):
+                self._note_table(table, path)
 
-    def owner_of(self, path: str) -> str | None:
-        """Which batch would write a path, or one above or below it, for people; None if none."""
-        every = {each: f"the table or plot of {own.named}" for each, own in self._tables.items()}
-        every = {dest: each[0].named for dest, each in self._artifacts.items()} | every
-        for place, named in every.items():
-            if f"{path}/".startswith(f"{place}/") or place.startswith(f"{path}/"):
-                return named
-        return None
+    def _note_table(self, table: str, dest: str) -> None:
+        if table in self._tables and dest in self._artifacts:
+            owner, _, index = self._artifacts[dest]
+            whose = f"the table or plot of {self._tables[table].called_by(owner)}"
+            said = f"is {whose}" if dest == table else f"conflicts with '{table}', {whose}"
+            owner.note(index, f"'{dest}' {said}; rename the artifact")
+
+
+_FIGURES = ("png", "svg")
 
 
 def _parents(dest: str) -> Iterator[str]:
@@ -121,15 +108,13 @@ def _collision(dest: str, first: _Artifact, second: _Artifact) -> str:
         return f"'{dest}' is also written by {one.called_by(other)}; {advice}"
     if i != j and a.parameters == b.parameters and a.duplicate == b.duplicate:
         return f"'{dest}' is also the dest of artifacts[{i}]; rename one"
-    varying, unused = varying_parameters(one.points), one.experiment.unused(one.batch)
+    varying = varying_parameters(one.points)
     differing = [n for n in varying if a.parameters.get(n) != b.parameters.get(n)]
     if a.duplicate != b.duplicate:
         differing.append("duplicate")
     missing = [f"${{{name}}}" for name in differing if name not in used]
     advice = "put different texts around and between the ${...}"
-    if without_effect := [unused[name] for name in differing if name in unused]:
-        advice = without_effect[0]  # a dest for each would keep the same result twice
-    elif missing and i == j:
+    if missing and i == j:
         advice = f"add {' and '.join(missing)}"
 
     def label(point: Point) -> str:

@@ -14,11 +14,12 @@ from typing import Any
 import yaml
 
 from snakemake_kochi.errors import ConfigError, printable
-from snakemake_kochi.project.values import implied_tag, unusable_character
+from snakemake_kochi.project.values import unusable_character
 
 KeyPath = tuple[str | int, ...]
 
 _PREFIX = "tag:yaml.org,2002:"
+_RESOLVER: Any = yaml.resolver.Resolver()
 _KINDS = {
     **dict.fromkeys(("str", "value", "timestamp"), "string"),
     "int": "integer",
@@ -31,8 +32,9 @@ _KINDS = {
 MAXIMUM_NODES = 100_000
 MAXIMUM_DEPTH = 100
 _MOST_READ_AGAIN = 500_000  # characters, for a better message
-MAXIMUM_LINES = 20  # per batch: each of thousands of points may have a problem
+MAXIMUM_LINES = 20  # per batch
 _MOST_LINES = 100  # per file
+_MOST_OF_KEY = 9
 _SHOWN = 10  # how many names of a chain are shown
 # What batches take from the file, by the keys that they have for it.
 ABOVE = {
@@ -87,21 +89,26 @@ class SourceMap:
 
 
 class Problems:
-    """Collects the problems of a file, to report all of them at once."""
+    """Collects the problems of a file, to report all of them at once; of a key the first, since
+    a million points may have one each."""
 
     def __init__(self, source_map: SourceMap) -> None:
         self.source_map = source_map
-        self._found: dict[str, tuple[int, int]] = {}  # message -> line, rank within its key
+        self._lines: dict[str, int] = {}  # by the whole messages
         self._counts: dict[KeyPath, int] = {}
+        self._left_out = set[int]()  # hashes of further messages
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._lines)
 
     def add(self, path: KeyPath, message: str) -> None:
-        text, at = self.source_map.describe(path, message), self.source_map.at(path)
-        if text not in self._found:
-            rank = self._counts[at] = self._counts.get(at, 0) + 1
-            self._found[text] = (self.source_map.line(at) or 0, rank)
+        at = self.source_map.at(path)
+        text = self.source_map.describe(at, message)
+        if text not in self._lines and self._counts.get(at, 0) == _MOST_OF_KEY:
+            self._left_out.add(hash(text))
+        elif text not in self._lines:
+            self._lines[text] = self.source_map.line(at) or 0
+            self._counts[at] = self._counts.get(at, 0) + 1
 
     def add_first(self, path: KeyPath, message: str | Callable[[], str]) -> None:
         """Add it, unless its key has a problem already."""
@@ -109,26 +116,21 @@ class Problems:
             self.add(path, message if isinstance(message, str) else message())
 
     def add_example(self, path: KeyPath, message: str) -> None:
-        """Add a problem that many points may have. Of a key that batches share, only the first is
-        added."""
+        """Add a problem of a point; of a key that batches share, only the first."""
         is_shared = self.source_map.at(path)[:1] != ("batches",)
         (self.add_first if is_shared else self.add)(path, message)
 
-    def lines(self, limit: int | None = None, path: KeyPath = ()) -> list[str]:
-        """A line per problem, in the order of the file.
+    def lines(self, limit: int, path: KeyPath = ()) -> list[str]:
+        """A line per problem, in the order of the file; the last one tells, at `path`, how many are
+        left out."""
+        shown = sorted(self._lines, key=lambda text: self._lines[text])
+        left_out = len(self._left_out) + len(shown[limit:])
+        more = [self.source_map.describe(path, f"... and {left_out} more")] if left_out else []
+        return shown[:limit] + more
 
-        With more than `limit` problems, every key gets its first one before any gets its second,
-        and the last line tells at `path` how many were left out.
-        """
-        shown = sorted(self._found, key=lambda text: self._found[text][1])[:limit]
-        shown.sort(key=lambda text: self._found[text][0])
-        if left_out := len(self._found) - len(shown):
-            shown.append(self.source_map.describe(path, f"... and {left_out} more"))
-        return shown
-
-    def raise_all(self, limit: int | None = _MOST_LINES, path: KeyPath = ()) -> None:
+    def raise_all(self, limit: int = _MOST_LINES, path: KeyPath = ()) -> None:
         """Raise one ConfigError with the lines, if there are any."""
-        if self._found:
+        if self._lines:
             raise ConfigError("\n".join(self.lines(limit, path)))
 
 
@@ -300,7 +302,8 @@ class _Converter:
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Scalar:
         kind = _KINDS.get(node.tag.removeprefix(_PREFIX))
-        if kind is None or (kind != "string" and node.tag != implied_tag(node.value)):
+        implied = _RESOLVER.resolve(yaml.ScalarNode, node.value, (True, False))
+        if kind is None or (kind != "string" and node.tag != implied):
             self.problems.add(path, f"the YAML tag {node.tag!r} does not fit here; remove it")
             kind = "string"
         return Scalar(self._text(node, path), kind, not node.style)
@@ -415,7 +418,7 @@ def _mistake(error: yaml.MarkedYAMLError, lines: Sequence[str]) -> tuple[int | N
             quoted = "'" + value.strip().replace("'", "''") + "'"
             said = f"a text that contains ': ' must be quoted; write {key.strip()}: {quoted}"
         elif ": " in above and _spaces(above) < _spaces(line):
-            said = f"wrong indentation; {_indentations(lines, mark.line)}"
+            said = _indentation(lines, mark.line)
         else:
             said = (
                 "a second ': ' belongs to one key; quote a text that contains ': ', and write a "
@@ -428,7 +431,7 @@ def _mistake(error: yaml.MarkedYAMLError, lines: Sequence[str]) -> tuple[int | N
             "key, and end a key with ':'"
         )
     elif "block mapping" in said and "start>'" in said:
-        said = f"wrong indentation; {_indentations(lines, mark.line)}"
+        said = _indentation(lines, mark.line)
     elif "quoted scalar" in said and "end of" in said and around is not None:
         return around.line, "a quote of this line is not closed; add it at the end of its text"
     elif "flow node" in said and "<stream end>" in said:
@@ -470,15 +473,14 @@ def _spaces(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
-def _indentations(lines: Sequence[str], number: int) -> str:
-    """By how many spaces a line may be indented: as the nearest of those around it."""
-    own, around = _spaces(lines[number]), dict[int, str]()
-    for index in range(number - 1, -1, -1):
-        text, spaces = lines[index].strip(), _spaces(lines[index])
-        if text and not text.startswith("#") and spaces < min(around, default=spaces + 1):
-            key = printable(text.partition(":")[0], 40)
-            around[spaces] = f"by {spaces} as '{key}' in line {index + 1}"
-    more = [n for n in around if n > own][-1:]
-    nearest = [*more, *[n for n in around if n < own][:1]]
-    of = "space" if own == 1 else "spaces"
-    return f"indent it {', or '.join(around[n] for n in nearest)}, not by {own} {of}"
+def _indentation(lines: Sequence[str], number: int) -> str:
+    """By how many spaces a line may be indented: as the one above it, or as one around that."""
+    own = _spaces(lines[number])
+    above = [n for n in range(number - 1, -1, -1) if lines[n].strip()[:1] not in ("", "#")]
+    less = [n for n in above if _spaces(lines[n]) < own]
+    by = []
+    for index in dict.fromkeys(above[:1] + less[:1]):
+        key = printable(lines[index].strip().partition(":")[0], 40)
+        by.append(f"by {_spaces(lines[index])} as '{key}' in line {index + 1}")
+    wanted, of = ", or ".join(by), "space" if own == 1 else "spaces"
+    return f"wrong indentation; indent it {wanted}, not by {own} {of}"

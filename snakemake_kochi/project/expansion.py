@@ -14,7 +14,9 @@ import io
 import itertools
 import logging
 import math
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,7 @@ from snakemake_kochi.project.expressions import (
     is_fact,
     parse_expression,
     parse_value,
+    plain,
 )
 from snakemake_kochi.project.grid import (
     MAXIMUM_DUPLICATES,
@@ -63,106 +66,79 @@ MAXIMUM_POINTS = 1_000_000
 # From here on, planning takes minutes and a gigabyte.
 _MANY_POINTS = 100_000
 _MOST_TOLD = 10**12
-# Zipped values are made at once, and so are steps of a series of which fewer values may be left.
-_MOST_AT_ONCE = 1_000_000
 # of a value that is not exact: the last digits of a power are noise, and would be in file names
 _DIGITS = 12
-
-_Part = Mapping[str, Value]
-
 
 # ---- series
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """One factor of a product: its number of alternatives, at most, and what makes them."""
-
-    count: int
-    parts: Callable[[], Iterable[_Part]]
-
-
-_WITHOUT_VALUE = _Axis(1, lambda: [{}])  # what is wrong with it was noted
-_Series = tuple[int, Callable[[], Iterable[str]]]  # the number of values, at most, and their texts
-
-
-def make_series(kind: str, arguments: Sequence[Any]) -> _Series:
-    """A series of numbers, one of SERIES without `csv`. Raises TemplateError."""
-    for each in arguments:
+def make_series(kind: str, arguments: Sequence[Any]) -> Sequence[Any]:
+    """The numbers of a series, one of SERIES without `csv`. Raises TemplateError."""
+    for index, each in enumerate(arguments):
         is_number = isinstance(each, int | float) and not isinstance(each, bool)
         if not is_number or (isinstance(each, float) and not math.isfinite(each)):
             raise TemplateError(f"{kind}: a number was expected, not {repr(each)[:200]}")
-    if kind in ("range", "igeom"):
-        for each in arguments[:3] if kind == "range" else arguments[:2]:
-            if not isinstance(each, int):
-                said = "; for steps such as 0.5, use linspace" if kind == "range" else ""
-                raise TemplateError(f"{kind}: a whole number was expected, not {each}{said}")
+        is_whole = kind == "range" or (kind == "igeom" and index < 2)
+        if is_whole and not isinstance(each, int):
+            said = "; for steps such as 0.5, use linspace" if kind == "range" else ""
+            raise TemplateError(f"{kind}: a whole number was expected, not {each}{said}")
+        if kind != "pow2" and abs(each) > sys.float_info.max:
+            raise TemplateError(f"{kind}: the numbers are too large")
     if kind == "range":
-        found = _range(*arguments)
+        found: Sequence[Any] = _range(*arguments)
     elif kind == "pow2":
-        found = _pow2(*((1, *arguments) if len(arguments) == 1 else arguments))
+        found = _pow2(*(1, *arguments)[-2:])
     else:
         found = _between(kind, *arguments)
-    if not found[0]:
+    if not found:
         given = ", ".join(map(str, arguments))
         raise TemplateError(f"{kind}: there is no value in [{given}], which is {SERIES[kind][0]}")
     return found
 
 
-def _range(*bounds: Any) -> _Series:
+def _range(*bounds: Any) -> Sequence[int]:
     if bounds[2:] == (0,):
         raise TemplateError("range: a STEP other than 0 was expected")
     found = range(*bounds)
-    # Not len(): it fails for objects that are larger than an index.
-    count = (found[-1] - found[0]) // found.step + 1 if found else 0
-    return count, lambda: map(str, found)
+    if found and (found[-1] - found[0]) // found.step >= sys.maxsize:  # an index
+        raise TemplateError("range: the numbers are too large")
+    return found
 
 
-def _pow2(first: Any, last: Any) -> _Series:
+def _pow2(first: Any, last: Any) -> Sequence[int]:
     if first <= 0:
         raise TemplateError(f"pow2: a FIRST above 0 was expected, not {first}")
     least = max(0, math.ceil(first) - 1).bit_length()
-    most = math.floor(last).bit_length() - 1 if last >= 1 else -1
-    return max(0, most - least + 1), lambda: (str(2**n) for n in range(least, most + 1))
+    return [2**n for n in range(least, max(0, math.floor(last)).bit_length())]
 
 
-def _between(kind: str, first: Any, last: Any, number: Any) -> _Series:
+def _between(kind: str, first: Any, last: Any, number: Any) -> Sequence[Any]:
     """A number of values from the first to the last, in equal steps or by equal factors."""
     if not isinstance(number, int) or number < 1:
         raise TemplateError(f"{kind}: a NUMBER of values of 1 or more was expected, not {number}")
-    try:
-        float(first), float(last)
-    except OverflowError:
-        raise TemplateError(f"{kind}: the numbers are too large") from None
+    if number > MAXIMUM_POINTS:
+        said = f"{kind}: a NUMBER of at most {MAXIMUM_POINTS} was expected, not {number}"
+        raise TemplateError(said)
+    steps = max(1, number - 1)
     if kind == "linspace":
         start = Fraction(str(first))
-        step = (Fraction(str(last)) - start) / max(1, number - 1)
-        return number, lambda: (_shortest(start + step * index) for index in range(number))
+        width = Fraction(str(last)) - start
+        return [start + width * index / steps for index in range(number)]
     if first <= 0 or last <= 0:
         raise TemplateError(f"{kind}: two numbers above 0 were expected, not {first} and {last}")
     ratio = float(last / first)
     if not 0 < ratio < math.inf:
         raise TemplateError(f"{kind}: {first} and {last} are too far apart")
-
-    def progression() -> Iterator[Any]:
-        yield first
-        for index in range(1, number - 1):
-            yield float(f"{first * ratio ** (index / (number - 1)):.{_DIGITS}g}")
-        yield from [last] if number > 1 else []
-
-    if kind == "geom":
-        return number, lambda: map(_shortest, progression())
-    if number > _MOST_AT_ONCE:
-        raise TemplateError(
-            f"igeom: a NUMBER of at most {_MOST_AT_ONCE} was expected, not {number}"
-        )
+    inner = (float(f"{first * ratio ** (i / steps):.{_DIGITS}g}") for i in range(1, number - 1))
+    found = [first, *inner, last][:number]
     # Whole numbers, each once: there may be fewer.
-    count = min(number, abs(last - first) + 1)
-    return count, lambda: map(str, dict.fromkeys(map(round, progression())))
+    return list(dict.fromkeys(map(round, found))) if kind == "igeom" else found
 
 
-def _shortest(value: Fraction | float) -> str:
-    """The shortest exact form; whole numbers without a point."""
+def _text(value: Any) -> str:
+    """Of a number the shortest exact form; whole numbers without a point."""
+    if isinstance(value, str):
+        return value
     return str(int(value)) if value == int(value) else str(float(value))
 
 
@@ -216,6 +192,20 @@ def dependency_order(used: Mapping[str, Iterable[str]]) -> list[str]:
         raise TemplateError(said) from None
 
 
+_Part = Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One factor of a product: its number of alternatives, at most, and what makes them."""
+
+    count: int
+    parts: Callable[[], Iterable[_Part]]
+
+
+_WITHOUT_VALUE = _Axis(1, lambda: [{}])  # what is wrong with it was noted
+
+
 class Expansion:
     """The combinations of one sweep on a machine. `count` is their number, at most.
 
@@ -253,7 +243,9 @@ class Expansion:
                 continue
             is_one = len(entries[name]) == len(choice.values) == 1
             if is_one and all(other in self._known for other in choice.parsed[0].names):
-                self._note_constant(name, choice.parsed[0])
+                with suppress(TemplateError):  # noted with the combinations
+                    text = choice.parsed[0].render(self._known)
+                    self._known |= {} if value_problem(text) else {name: text}
         self._axes = tuple(self._all_axes())
         self.count = math.prod(axis.count for axis in self._axes)
 
@@ -268,14 +260,6 @@ class Expansion:
             said = f"'{name}' has no value on machine '{self._facts.machine}', only on {others}"
             self._problems.add(choices[0].place, f"{said}; add an entry without 'machines'")
         return chosen
-
-    def _note_constant(self, name: str, value: Value) -> None:
-        try:
-            text = value.render(self._known)
-        except TemplateError:  # noted with the combinations
-            return
-        if value_problem(text) is None:
-            self._known[name] = text
 
     def _all_axes(self) -> Iterator[_Axis]:
         """In the order of the file, zipped parameters where the first of them is."""
@@ -292,8 +276,7 @@ class Expansion:
             made = self._series(choice)
             if made is None:
                 return _WITHOUT_VALUE
-            count, values = made
-            return _Axis(count, lambda: ({name: parse_value(text)} for text in values()))
+            return _Axis(len(made), lambda: ({name: plain(_text(each))} for each in made))
         heads = [{name: value} for value in choice.parsed]
         if not choice.below:
             return _Axis(len(heads), lambda: heads)
@@ -310,44 +293,41 @@ class Expansion:
         )
 
     def _zipped(self, group: Sequence[str]) -> _Axis:
-        place = (*self.sweep.place, "zip")
-        columns: dict[str, Sequence[str]] = {}
+        columns: dict[str, Sequence[Any]] = {}
+        wrong = ""
         for name in group:
             choice = self._chosen.get(name)
             if choice is None:
-                said = nearest(name, self._chosen)
-                self._problems.add(place, f"there is no parameter '{name}' here, {said}")
+                wrong = f"there is no parameter '{name}' here, {nearest(name, self._chosen)}"
+            elif choice.below:
+                wrong = f"'{name}' has values with their own parameters, which cannot be zipped"
+            elif (made := self._series(choice, True) if choice.series else choice.values) is None:
                 return _WITHOUT_VALUE
-            if choice.below:
-                said = "has values with their own parameters, which cannot be zipped"
-                self._problems.add(place, f"'{name}' {said}")
-                return _WITHOUT_VALUE
-            columns[name] = choice.values
-            if choice.series:
-                made = self._series(choice, repeated=True)
-                if made is None:
-                    return _WITHOUT_VALUE
-                if made[0] > _MOST_AT_ONCE:  # which is told with the number of points
-                    return _Axis(made[0], lambda: [{}])
-                columns[name] = tuple(made[1]())
-        if len({len(values) for values in columns.values()}) > 1:
+            else:
+                columns[name] = made
+        if not wrong and len({len(values) for values in columns.values()}) > 1:
             told = ", ".join(f"'{name}' has {len(values)}" for name, values in columns.items())
-            said = f"zipped parameters must have equally many values, but {told}"
-            self._problems.add(place, f"{said}; add the missing ones, or remove a name")
-            return _WITHOUT_VALUE
-        rows = list(zip(*columns.values(), strict=True))
+            wrong = f"zipped parameters must have equally many values, but {told}"
+            wrong += "; add the missing ones, or remove a name"
+        count = 0 if wrong else len(columns[group[0]])
+        if count > MAXIMUM_POINTS:  # which is told with the number of points
+            return _Axis(count, lambda: [{}])
+        texts = [map(_text, each) for each in columns.values()] if count else []
+        rows = list(zip(*texts, strict=True))
         first: dict[tuple[str, ...], int] = {}
         for index, row in enumerate(rows):
             if first.setdefault(row, index) != index:
                 shown = ", ".join(f"{name}={text}" for name, text in zip(group, row, strict=True))
-                numbers = f"as number {first[row] + 1} and {index + 1}"
-                said = f"the values {shown} are zipped twice, {numbers}"
-                self._problems.add(place, f"{said}; to repeat runs, use 'duplicates'")
+                wrong = f"the values {shown} are zipped twice, as number {first[row] + 1} and "
+                wrong += f"{index + 1}; to repeat runs, use 'duplicates'"
                 break
-        parts = [dict(zip(columns, map(parse_value, row), strict=True)) for row in rows]
+        if wrong:
+            self._problems.add((*self.sweep.place, "zip"), wrong)
+            return _WITHOUT_VALUE
+        parts = [dict(zip(group, map(parse_value, row), strict=True)) for row in rows]
         return _Axis(len(parts), lambda: parts)
 
-    def _series(self, choice: ParameterValues, repeated: bool = False) -> _Series | None:
+    def _series(self, choice: ParameterValues, repeated: bool = False) -> Sequence[Any] | None:
         """A series, None if it is wrong; `repeated`: with values that occur several times."""
         try:
             if choice.series != CSV:
@@ -359,8 +339,7 @@ class Expansion:
                     "project, and make sure that git does not ignore it"
                 )
             texts = column_of(file, self._facts.tables[file], column)
-            texts = texts if repeated else tuple(dict.fromkeys(texts))
-            return len(texts), lambda: texts
+            return texts if repeated else tuple(dict.fromkeys(texts))
         except TemplateError as error:
             self._problems.add(choice.place, str(error))
             return None

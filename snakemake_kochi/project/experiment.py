@@ -191,7 +191,7 @@ class Experiment(Settings):
         sweep = Sweep(parameters, ())
         expansion = Expansion(sweep, {}, facts, problems)
         problems.raise_all()
-        for name in (*self._used(None), *_all(names_used(parameters))):
+        for name in (*self.used(None), *_all(names_used(parameters))):
             if name not in parameters and name not in SUBSTITUTED and not is_fact(name):
                 raise ConfigError(
                     f"{self.file}: the parameter '{name}' has no value outside of the batches",
@@ -230,30 +230,13 @@ class Experiment(Settings):
         """A message about each of the names that `point` accepts although nothing in the file,
         except its batches, uses it."""
         defaults = self.default_parameters
-        known = dict.fromkeys((*defaults, *self._used(None), *_all(names_used(defaults))))
+        known = dict.fromkeys((*defaults, *self.used(None), *_all(names_used(defaults))))
         for name in overrides:
             if name not in known:
                 said = f"{self.file}: nothing uses the parameter '{name}', {nearest(name, known)}"
                 yield said
 
-    def unused(self, batch: Batch | None) -> dict[str, str]:
-        """A message about each of a batch's own parameters, or of the defaults, that nothing
-        uses."""
-        own = batch.parameters if batch else self.default_parameters
-        owners = [batch] if batch else [None, *self.batches.values()]
-        used = {name for owner in owners for name in self._used(owner)}
-        levels = [self.default_parameters, *(owner.parameters for owner in owners if owner)]
-        used |= {name for level in levels for name in _all(names_used(level))}
-        told = {}
-        for name in own:
-            if name not in used:
-                said = nearest(name, used - {*SUBSTITUTED})
-                if not said.startswith("did you mean"):
-                    said = "name it in the depend_params of run or build, or remove it"
-                told[name] = f"nothing uses the parameter '{name}'; {said}"
-        return told
-
-    def _used(self, batch: Batch | None) -> Iterator[str]:
+    def used(self, batch: Batch | None) -> Iterator[str]:
         """The parameters that scripts and texts use: those of a batch, or those outside of the
         batches."""
         for use in uses_of(self, batch):

@@ -16,7 +16,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.project.values import MAXIMUM_LENGTH, typed
@@ -51,28 +51,6 @@ def is_fact(name: str) -> bool:
 # ---- values
 
 
-class Value(Protocol):
-    """A parameter's value before substitution."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names it refers to."""
-
-    def render(self, values: Mapping[str, str]) -> str:
-        """The text. Raises TemplateError when it has none; `values` must have all names."""
-
-
-@dataclass(frozen=True)
-class Literal:
-    """A text in which nothing is substituted."""
-
-    text: str
-    names: tuple[str, ...] = ()
-
-    def render(self, values: Mapping[str, str]) -> str:
-        return self.text
-
-
 @dataclass(frozen=True)
 class Template:
     """A text with references: literals[0], names[0], literals[1], ... literals[-1].
@@ -102,10 +80,18 @@ class Template:
         return cls(tuple(literals), tuple(names))
 
     def render(self, values: Mapping[str, str]) -> str:
+        """The text. `values` must have all names."""
+        if not self.names:
+            return self.literals[0]
         parts = [self.literals[0]]
         for name, literal in zip(self.names, self.literals[1:], strict=True):
             parts += (values[name], literal)
         return "".join(parts)
+
+
+def plain(text: str) -> Template:
+    """A text in which nothing is substituted."""
+    return Template((text,), ())
 
 
 @dataclass(frozen=True)
@@ -113,10 +99,7 @@ class Joined:
     """Values written one after the other, as in a_`$n + 1`."""
 
     parts: tuple[Value, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for part in self.parts for name in part.names)
+    names: tuple[str, ...]
 
     def render(self, values: Mapping[str, str]) -> str:
         return "".join(part.render(values) for part in self.parts)
@@ -130,9 +113,10 @@ def parse_value(text: str) -> Value:
     for index, piece in enumerate(_BACKTICKS.split(text)):  # texts and expressions in turn
         if index % 2:
             parts.append(Expression.parse(piece))
-        elif piece:
-            parts.append(Template.parse(piece, facts=True) if "$" in piece else Literal(piece))
-    return parts[0] if len(parts) == 1 else Joined(tuple(parts)) if parts else Literal("")
+        elif piece or not text:
+            parts.append(Template.parse(piece, facts=True))
+    names = tuple(name for part in parts for name in part.names)
+    return parts[0] if len(parts) == 1 else Joined(tuple(parts), names)
 
 
 @functools.lru_cache(10_000)
@@ -217,6 +201,10 @@ class Expression:
         """The expression and the values of its names, for people."""
         given = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(self.names))
         return f"`{self.source}` with {given}" if given else f"`{self.source}`"
+
+
+# What a text is before substitution, with the names to which it refers.
+Value = Template | Joined | Expression
 
 
 # ---- evaluation

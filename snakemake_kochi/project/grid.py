@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from snakemake_kochi.files import is_name
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.expressions import (
-    Literal,
     Template,
     TemplateError,
     Value,
     parse_value,
+    plain,
 )
 from snakemake_kochi.project.values import (
     ABSENT,
@@ -133,8 +133,8 @@ def request_of(
 
 def plain_request(resources: Mapping[str, str], timeout: str) -> tuple[Request, dict[KeyPath, str]]:
     """The request of texts in which nothing is substituted, as `request_of` has it."""
-    found: dict[KeyPath, Value] = {("resources", n): Literal(t) for n, t in resources.items()}
-    return request_of(found | ({("timeout",): Literal(timeout)} if timeout else {}), {})
+    found: dict[KeyPath, Value] = {("resources", n): plain(t) for n, t in resources.items()}
+    return request_of(found | ({("timeout",): plain(timeout)} if timeout else {}), {})
 
 
 def _read(name: str, text: str) -> Any:

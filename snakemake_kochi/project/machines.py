@@ -19,7 +19,7 @@ from snakemake_kochi.files import expand_path, expand_user, is_name
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.ownership import OthersError, check_followed
 from snakemake_kochi.paths import Root, SentPaths
-from snakemake_kochi.project.clean_rules import Rules, read_rule
+from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.project.document import Document, KeyPath, merged, read_text, section
 from snakemake_kochi.project.launchers import Launchers, preferred_launcher, template_problem
 from snakemake_kochi.schedulers.interface import AllocationSettings
@@ -209,16 +209,16 @@ def common_files(
     KochiError when another user could have written a file: its scripts are executed.
     """
     root = Root.find(environment=environment)
-    found: list[CommonFile] = []
+    files: list[Path] = []
     if sent := environment.get(SENT_VARIABLE):
         place = SentPaths(Path(sent))
         Root(place.root).secure(place.state)
-        found += [CommonFile(str(file), read_text(file, str(file))) for file in place.machines]
+        files += place.machines
     if root.has_configuration():
-        file = root.configuration
-        found.append(CommonFile(str(file), read_text(file, str(file))))
-    if (site := _site_file(environment)) is not None:
-        found.append(_read_site(site))
+        files.append(root.configuration)
+    site = _site_file(environment)
+    of_site = [] if site is None else [_read_site(site)]
+    found = [CommonFile(str(file), read_text(file, str(file))) for file in files] + of_site
     for name in dict.fromkeys([*machines, *map(environment.get, NAMING)]):
         if name and is_name(name) and (file := root.machine(name).found).is_file():
             root.secure(file.parent)
@@ -326,7 +326,7 @@ class _Reader:
             load_env_on_login_node=environment.get("on_login_node", ""),
             load_env_on_machine=environment.get("on_machine", ""),
             launchers=self._launchers(section(data, "launchers")),
-            clean=self._clean(section(data, "clean")) if "clean" in data else None,
+            clean=Rules().changed_by(section(data, "clean")) if "clean" in data else None,
             files=tuple(self._levels),
             origins=FrozenDict(origins),
             facts=FrozenDict(section(data, "facts")),
@@ -373,18 +373,6 @@ class _Reader:
                 self._add(*place, said=f"{text!r}: {wrong}")
         preferred = preferred_launcher(self._data.get("scheduler") or None)
         return Launchers(default, FrozenDict(own), preferred)
-
-    def _clean(self, data: Mapping[str, Any]) -> Rules:
-        found: dict[str, Any] = {}
-        for key, written in data.items():
-            try:
-                if written:
-                    read_rule(key, written)
-                    found[key] = written
-            except ValueError as error:
-                shown = list(written) if key == "keep" else written
-                self._add("clean", key, said=f"{shown!r}: {error}")
-        return Rules().changed_by(found)
 
     def _check(self, machine: Machine, written: Mapping[str, Any]) -> None:
         settings, host = machine.allocation, machine.login_host or ""

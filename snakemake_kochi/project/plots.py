@@ -55,7 +55,7 @@ class FileMetric:
 
 # A regular expression with one group, for the output of the run; or a place in a file.
 Metric = str | FileMetric
-_PLACES = {"json": "path", "csv": "column"}
+_PLACES = {"pattern": "", "json": "path", "csv": "column"}
 _PATH = re.compile(r"([^.\[\]]+|\[\d{1,9}\])(\.[^.\[\]]+|\[\d{1,9}\])*")
 
 
@@ -125,28 +125,27 @@ def read_metrics(
     """The metrics in a section at a key path, each given alone or beside its unit, and how their
     measurements are shown."""
     metrics: dict[str, Metric] = {}
-    every = {k: v if isinstance(v, dict) else {"pattern": v} for k, v in data.items()}
-    for name, keys in every.items():
+    shown = dict(QUANTITIES)
+    for name, written in data.items():
+        keys = written if isinstance(written, dict) else {"pattern": written}
         at = (*path, name)
-        kinds = [kind for kind in ("pattern", *_PLACES) if kind in keys]
-        for other in kinds[1:]:
-            said = f"a metric has one of 'pattern', 'json' and 'csv'; remove this or '{kinds[0]}'"
+        kind, *others = [each for each in _PLACES if each in keys] or ["pattern"]
+        for other in others:
+            said = f"a metric has one of 'pattern', 'json' and 'csv'; remove this or '{kind}'"
             problems.add((*at, other), said)
-        kind = kinds[0] if kinds else "pattern"
         for owner, key in _PLACES.items():
             if key in keys and kind != owner:
                 problems.add((*at, key), f"'{key}' is for a metric with '{owner}'; remove it")
-            elif key not in keys and kind == owner:
+            elif key and key not in keys and kind == owner:
                 problems.add(at, f"the key '{key}' is missing")
-        place = keys.get(_PLACES.get(kind, ""), "")
-        metrics[name] = (
-            FileMetric(kind, keys[kind], place) if kind in _PLACES else keys.get("pattern", "")
-        )
-        if kind == "json" and "path" in keys and not _PATH.fullmatch(place):
+        place = keys.get(_PLACES[kind], "")
+        if kind == "json" and place and not _PATH.fullmatch(place):
             said = f"{place!r}: keys and indices such as a.b[0] were expected"
             problems.add((*at, "path"), said)
-    shown = {k: Quantity(v.get("unit", ""), v.get("label", "")) for k, v in every.items()}
-    return metrics, {**QUANTITIES, **shown}
+        is_file = kind != "pattern"
+        metrics[name] = FileMetric(kind, keys[kind], place) if is_file else keys.get(kind, "")
+        shown[name] = Quantity(keys.get("unit", ""), keys.get("label", ""))
+    return metrics, shown
 
 
 def read_plots(

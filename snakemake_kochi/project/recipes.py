@@ -224,36 +224,31 @@ class Project:
         return tuple(found)
 
     def circles(self) -> tuple[list[tuple[Recipe, ...]], int]:
-        """Each cycle of recipes once, on whatever machine; and, if there is none, how many recipes
-        depend on each other in a row."""
+        """Cycles of recipes, on whatever machines; and how many recipes depend on each other in a
+        row, without them."""
         from graphlib import CycleError, TopologicalSorter
 
         every = (each for known in self.dependencies.values() for each in known.values())
         recipes = {str(recipe): recipe for recipe in every}
-        order, longest = list(recipes), 0
-        circles: dict[frozenset[str], tuple[Recipe, ...]] = {}
-        # A cycle may exist on some machines only.
-        named = {m for recipe in recipes.values() for e in recipe.depends for m in e.machines or ()}
-        for machine in sorted({*self.machines, *named}):
-            graph = {
-                name: [str(e) for e in recipe.depends if e.on(machine) and str(e) in recipes]
-                for name, recipe in recipes.items()
-            }
-            sorted_names: list[str] | None = None
-            while sorted_names is None:
-                try:
-                    sorted_names = list(TopologicalSorter(graph).static_order())
-                except CycleError as error:
-                    circle = error.args[1][:0:-1]  # each needs the next one
-                    start = min(range(len(circle)), key=lambda at: order.index(circle[at]))
-                    circle = circle[start:] + circle[:start]
-                    graph[circle[0]].remove(circle[1 % len(circle)])
-                    circles.setdefault(frozenset(circle), tuple(recipes[name] for name in circle))
-            lengths: dict[str, int] = {}
-            for name in sorted_names:
-                lengths[name] = 1 + max((lengths[other] for other in graph[name]), default=0)
-            longest = max(longest, *lengths.values(), 0)
-        return list(circles.values()), longest
+        graph = {
+            name: [str(each) for each in recipe.depends if str(each) in recipes]
+            for name, recipe in recipes.items()
+        }
+        order, circles = list(recipes), list[tuple[Recipe, ...]]()
+        while True:
+            try:
+                in_order = list(TopologicalSorter(graph).static_order())
+                break
+            except CycleError as error:
+                circle = error.args[1][:0:-1]  # each needs the next one
+                start = min(range(len(circle)), key=lambda at: order.index(circle[at]))
+                circle = circle[start:] + circle[:start]
+                graph[circle[0]].remove(circle[1 % len(circle)])
+                circles.append(tuple(recipes[name] for name in circle))
+        lengths: dict[str, int] = {}
+        for name in in_order:
+            lengths[name] = 1 + max((lengths[other] for other in graph[name]), default=0)
+        return circles, max(lengths.values(), default=0)
 
     def mirror_directory(self, recipe: Recipe) -> Path | None:
         """The directory that a recipe mirrors, absolute; None if it does not mirror."""

@@ -30,6 +30,7 @@ import yaml
 
 from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.files import is_name
+from snakemake_kochi.project.clean_rules import read_rule
 from snakemake_kochi.project.document import (
     ABOVE,
     FASTEST,
@@ -186,6 +187,8 @@ def _node_seconds(text: str) -> float:
 
 # They raise a ValueError, which says what was expected.
 AMOUNTS: dict[str, Callable[[str], Any]] = {
+    "age": functools.partial(read_rule, "after"),
+    "disk": functools.partial(read_rule, "builds_above"),
     "memory": memory_of,
     "node_hours": _node_seconds,
     "percentage": _fraction,
@@ -218,6 +221,14 @@ def _pattern_problem(text: str) -> str | None:
     return f"{said}; write other groups as (?:...)"
 
 
+def _kept_problem(text: str) -> str | None:
+    try:
+        read_rule("keep", [text])
+    except ValueError as error:
+        return f"{text!r}: {error}"
+    return None
+
+
 def _fact_problem(name: str) -> str | None:
     if name == "name":
         return "$machine.name is the machine's own name; give the fact another name"
@@ -228,6 +239,7 @@ def _fact_problem(name: str) -> str | None:
 # Why a text, or a key, cannot be one.
 CHECKS: dict[str, Callable[[str], str | None]] = {
     "glob": glob_problem,
+    "kept": _kept_problem,
     "host": _like(r".*[^*?].*", "'{}' matches every host name; write a narrower pattern"),
     "line": lambda text: "one line of text was expected" if has_control_character(text) else None,
     "path": path_problem,

@@ -17,11 +17,11 @@ from snakemake_kochi.project.document import KeyPath, Problems, Scalar, is_null,
 from snakemake_kochi.project.expressions import (
     FACT,
     Expression,
-    Literal,
     TemplateError,
     Value,
     parse_expression,
     parse_value,
+    plain,
 )
 from snakemake_kochi.project.values import CODE, looks_like_list, name_problem, value_problem
 
@@ -69,7 +69,7 @@ class ParameterValues:
         """The values, or the arguments of a series that may refer to something."""
         if self.series == CSV:
             return ()
-        parse = parse_expression if self.series else Literal if self.literal else parse_value
+        parse = parse_expression if self.series else plain if self.literal else parse_value
         return tuple(map(parse, self.values))
 
 
@@ -266,7 +266,7 @@ class SweepReader:
             conditions=(*common.conditions, *when, *skip_if),
             has_code=has_code,
         )
-        self._note_shadows(sweep.parameters, {})
+        self._note_shadows(sweep.parameters)
         return sweep
 
     def _included(self, grid: Sweep, data: Mapping[str, Any], path: KeyPath) -> Iterator[Sweep]:
@@ -294,7 +294,7 @@ class SweepReader:
                 conditions=grid.conditions,
                 has_code=grid.has_code,
             )
-            self._note_shadows(sweep.parameters, {})
+            self._note_shadows(sweep.parameters)
             yield sweep
 
     def _zipped(self, groups: list[Any], path: KeyPath) -> Iterator[tuple[str, ...]]:
@@ -338,39 +338,31 @@ class SweepReader:
                 continue
             yield Condition(entry.value_text, str(reason), when_true, place)
 
-    def _note_shadows(self, parameters: Parameters, around: Mapping[str, str]) -> None:
-        """Note a sub-parameter with the name of another parameter of the same points. `around`: the
-        parameters around these, each with the one below which it is."""
-        # Few have any, of many parameters.
-        inner = {
-            name: flattened({name: choices}).keys() - {name}
+    def _note_shadows(self, parameters: Parameters) -> None:
+        """Note a sub-parameter with the name of another parameter of the same points: of one above
+        it, or of one beside these or below one beside them."""
+        below = {
+            name: [inner for choice in choices for inner in choice.below]
             for name, choices in parameters.items()
             if any(choice.below for choice in choices)
         }
-        if not inner:
-            return
-        same = {**around, **{each: each for each in parameters}}
+        inside = {
+            n: {k: v for each in own for k, v in flattened(each).items()}
+            for n, own in below.items()
+        }
         owners: dict[str, list[str]] = {}
-        for name, own in inner.items():
-            for each in own - same.keys():
+        for name in parameters if below else ():
+            for each in (name, *inside.get(name, ())):
                 owners.setdefault(each, []).append(name)
-        everything = {each: names[0] for each, names in owners.items()} | same
-        for name, own in inner.items():
-            others = dict(everything)
-            for each in own - same.keys():
-                if rest := [other for other in owners[each][:2] if other != name]:
-                    others[each] = rest[0]
-                else:
-                    del others[each]
-            choices = parameters[name]
-            for below in (each for choice in choices for each in choice.below):
-                for each, entries in below.items():
-                    if each in others and entries:
-                        owner = others[each]
-                        what = "a parameter" if owner == each else f"a parameter below '{owner}'"
-                        said = f"'{each}' is also {what} of the same points; rename one"
-                        self._problems.add(entries[0].place, said)
-                self._note_shadows(below, others)
+        for name, own in inside.items():
+            for each, entries in own.items():
+                others = [name] if each == name else owners[each][:2]
+                for other in [n for n in others if n != name or each == name][:1]:
+                    what = "a parameter" if other == each else f"a parameter below '{other}'"
+                    said = f"'{each}' is also {what} of the same points; rename one"
+                    self._problems.add(entries[0].place, said)
+            for inner in below[name]:
+                self._note_shadows(inner)
 
     # ---- values
 

@@ -13,7 +13,6 @@ import urllib.parse
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Any
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.frozen import FrozenDict
@@ -40,10 +39,11 @@ ABSENT = "%absent"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _NOT_IN_VARIABLES = re.compile(r"[^A-Z0-9_]")
 _SAFE = "._+=,@:-~"
-# YAML 1.1 takes 1e3 for a text; in an expression it is meant as a number.
-_PADDED = re.compile(r"[-+]?0[0-9]+")
 _NUMBER = re.compile(r"[-+]?[0-9.][0-9.eE+-]*")
-_PLAIN_FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
+_WHOLE = re.compile(r"[-+]?[0-9]+", re.ASCII)
+_OTHER_BASE = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", re.ASCII)
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 # Git refuses to record these, including the spellings of other systems.
 _GIT_DIRECTORY = re.compile(r"(\.git|git~1)[ .]*(:.*)?", re.IGNORECASE)
 
@@ -181,48 +181,16 @@ def threshold_of(text: str) -> float | str:
 # ---- numbers
 
 
-def implied_tag(text: str) -> str:
-    """The tag YAML 1.1 gives to a text without quotes."""
-    import yaml
-
-    return str(_resolver().resolve(yaml.ScalarNode, text, (True, False)))
-
-
-@functools.cache
-def _resolver() -> Any:
-    import yaml
-
-    return yaml.resolver.Resolver()
-
-
-@functools.lru_cache(10_000)
 def typed(text: str) -> int | float | bool | str:
-    """The type of a value in an expression: what YAML takes its text for, if a number or boolean.
-
-    Raises ValueError for a text such as 010 or 1:30, which YAML and people take for different
-    numbers.
-    """
-    import yaml
-
-    if _PLAIN_FLOAT.fullmatch(text):
+    """A value in an expression: a number of YAML 1.2, a boolean, or else its text."""
+    if _FLOAT.fullmatch(text):
         return float(text)
-    kind = implied_tag(text).rpartition(":")[2]
-    found: Any = text
-    if kind in ("int", "float", "bool"):
-        construct = getattr(yaml.constructor.SafeConstructor(), f"construct_yaml_{kind}")
-        with suppress(ValueError):  # too many digits, or `0b` without any
-            found = construct(yaml.ScalarNode("", text))
-    is_padded = _PADDED.fullmatch(text) is not None
-    if is_padded and found == int(text):
-        return int(text)
-    if is_padded or (":" in text and found != text):
-        said = "a text" if found == text else found
-        raise ValueError(
-            f"{text} is no plain number, YAML takes it for {said}; write the number that you mean, "
-            "or, for the text, the parameter in quotes: '$NAME'"
-        )
-    typed_value: int | float | bool | str = found
-    return typed_value
+    with suppress(ValueError):  # too many digits
+        if _WHOLE.fullmatch(text):
+            return int(text)
+        if _OTHER_BASE.fullmatch(text):
+            return int(text, 0)
+    return _BOOLEANS.get(text.lower(), text)
 
 
 def looks_like_list(text: str) -> bool:

@@ -111,12 +111,12 @@ def test_of_thousands_of_problems_a_few_of_each_kind_are_reported() -> None:
         "k: '`$n + 1`'}\n  b:\n    params: {q: ../x}\n    queue: $q"
     )
     lines = said(batches)
-    assert len(lines) == 21
-    assert sum("batches.a.queue: " in line for line in lines) in (9, 10)
-    assert sum("batches.a.params.k: " in line for line in lines) in (9, 10)
+    assert len(lines) == 20
+    assert sum("batches.a.queue: " in line for line in lines) == 9
+    assert sum("batches.a.params.k: " in line for line in lines) == 9
     assert "batches.b.queue: '../x'" in lines[-2]
-    assert lines[-1] == "e.yaml:1: ... and 5981 more"
-    with pytest.raises(ConfigError, match="5980 more"):
+    assert lines[-1] == "e.yaml:1: ... and 5982 more"
+    with pytest.raises(ConfigError, match="5982 more"):
         loaded(batches).grid("a", "local")
 
 

@@ -257,33 +257,6 @@ def test_parameters_may_be_called_like_other_measurements() -> None:
     assert list(experiment(text).default_parameters) == ["seconds", "node", "started", "runs"]
 
 
-def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
-    text = """
-default_params: {a: $x}
-depends: [{name: nothing, recipe: r}]
-run: {script: x, depend_params: [b]}
-batches:
-  one:
-    duplicats: 3
-    artifacts:
-      - {typ: stdout, dest: same}
-      - {type: stdout}
-      - {type: file, dest: ../x}
-""".lstrip()
-
-    def numbers() -> list[int]:
-        places = [line.split(": ")[0] for line in said(text).splitlines()]
-        return [int(place.removeprefix("bench/fib.yaml:")) for place in places]
-
-    assert numbers() == [6, 8, 9]
-    text = text.replace("duplicats", "duplicates").replace("typ:", "type:")
-    text = text.replace("{type: stdout}", "{type: stdout, dest: other}")
-    assert numbers() == [10, 10]
-    assert "artifacts[2].dest" in said(text)
-    text = text.replace("{type: file, dest: ../x}", "{type: file, dest: x, src: x}")
-    assert numbers() == [1, 2, 3]
-
-
 def test_what_stands_below_a_mistyped_key_is_checked_and_the_key_is_not_missing() -> None:
     lines = said("runn: {scirpt: x, strict: 1}\nbatches: {b: {artifacts: [{type: stats, des: x}]}}")
     assert lines.splitlines() == [
@@ -355,39 +328,23 @@ def remarks(text: str) -> list[str]:
     return list(load_experiment("e.yaml", text, None).remarks)
 
 
-def test_a_parameter_that_nothing_uses_is_remarked_upon_with_the_nearest() -> None:
+def test_a_varying_parameter_that_nothing_uses_is_remarked_upon_with_the_nearest() -> None:
     assert remarks("""\
-default_params: {thread: 1, note: x, flags: 2, size: 3, label: $size}
+default_params: {note: x, flags: 2, size: 3, label: $size}
 default_name: e_$label
 build: {depend_params: [flags], script: x}
 run: {script: x, depend_params: [threads]}
 batches:
   a:
-    params: {threads: [1, 2], thraeds: [1, 2], q: 1, d: 1, s: 1, e: 2, computed: '`$e + 1`'}
+    params: {threads: [1, 2], thraeds: [1, 2], q: [1, 2], e: [2, 3], computed: '`$e + 1`'}
     queue: q$q
-    artifacts: [{type: file, src: $s, dest: $d}, {type: stdout, dest: "${computed}.log"}]
+    artifacts: [{type: stdout, dest: "${threads}_${q}_${computed}_${duplicate}.log"}]
 """) == [
-        "e.yaml:1: default_params.thread: nothing uses the parameter 'thread'; did you mean "
-        "'threads'?",
-        "e.yaml:1: default_params.note: nothing uses the parameter 'note'; name it in the "
-        "depend_params of run or build, or remove it",
-        "e.yaml:7: batches.a.params.thraeds: nothing uses the parameter 'thraeds'; did you mean "
-        "'threads'?",
+        "e.yaml:7: batches.a.params.thraeds: no script sees 'thraeds': its points are the same run "
+        "again; did you mean 'threads'?",
+        "e.yaml:7: batches.a.params.e: no script sees 'e': its points are the same run again; "
+        "write, in run: depend_params: [threads, e]",
     ]
-
-
-def test_a_list_that_nothing_uses_gets_no_advice_to_keep_its_results_apart() -> None:
-    text = """
-default_params: {threads: 1}
-run: {script: x, depend_params: [threads]}
-batches: {a: {params: {thread: [1, 2]}, artifacts: [{type: stdout, dest: x}]}}
-"""
-    with pytest.raises(ConfigError) as caught:
-        load_experiment("e.yaml", text, None).grid("a", "local")
-    assert str(caught.value).endswith(
-        "(thread=1, duplicate 0) and (thread=2, duplicate 0); nothing uses the parameter 'thread'; "
-        "did you mean 'threads'?"
-    )
 
 
 def test_values_with_commas_but_no_brackets_are_remarked_upon() -> None:

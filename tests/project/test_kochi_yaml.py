@@ -286,14 +286,6 @@ def test_circles_of_recipes_are_reported_at_once() -> None:
     ]
 
 
-def test_dependencies_on_different_machines_make_no_circle() -> None:
-    text = CIRCLE[: CIRCLE.index("  left")] + CIRCLE[CIRCLE.index("  one:") :]
-    found = project(text.replace("recipe: o}", "recipe: o, machines: vega}"))
-    for machine, names in (("local", ["one:o"]), ("spica", ["two:o", "one:o"])):
-        recipes = found.resolve([Requirement("one", "o")], machine)
-        assert list(map(str, recipes)) == names
-
-
 def test_a_wrong_value_hides_no_mistake_of_its_kind() -> None:
     message = said(
         "dependencies:\n  a:\n    script: make\n    recipes:\n"

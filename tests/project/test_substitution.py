@@ -195,7 +195,7 @@ def test_no_value_changes_what_an_expression_means(value: str) -> None:
         ("a", "a"),
     ],
 )
-def test_a_value_in_an_expression_is_what_yaml_takes_it_for(text: str, value: object) -> None:
+def test_a_value_in_an_expression_is_a_number_a_boolean_or_a_text(text: str, value: object) -> None:
     assert typed(text) == value
     assert type(typed(text)) is type(value)
 
@@ -228,18 +228,9 @@ def test_beside_a_text_a_parameter_is_compared_as_its_text(
     assert evaluate(expression, **values) == result
 
 
-@pytest.mark.parametrize(
-    ("text", "in_yaml"), [("010", "8"), ("08", "a text"), ("1:30", "90"), ("-010", "-8")]
-)
-def test_a_number_that_yaml_reads_differently_is_refused_where_it_is_used_as_a_number(
-    text: str, in_yaml: str
-) -> None:
-    with pytest.raises(
-        TemplateError, match=f"{text} is no plain number, YAML takes it for {in_yaml}"
-    ):
-        evaluate("$n + 0", n=text)
-    assert evaluate("'$n'", n=text) == text
-    assert (evaluate("$n + 0", n="007"), evaluate("$n", n="a:b")) == ("7", "a:b")
+def test_numbers_are_those_of_yaml_1_2() -> None:
+    assert (evaluate("$n + 0", n="010"), evaluate("$n + 0", n="0x1F")) == ("10", "31")
+    assert (evaluate("$n", n="1:30"), evaluate("'$n'", n="010")) == ("1:30", "010")
 
 
 def test_a_number_of_too_many_digits_is_a_text() -> None:

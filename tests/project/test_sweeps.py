@@ -48,7 +48,6 @@ def said(text: str, top: str = "") -> str:
     "params",
     [
         "{a: {range: 1000000000}}",
-        "{a: {linspace: [0, 1, 1000000000]}}",
         "{a: {range: 100000}, b: {range: 10000}}",
         "{a: {x: {b: {range: 1000}}, y: {b: {range: 1000000}}}, c: {range: 999}}",
     ],
