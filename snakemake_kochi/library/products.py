@@ -13,13 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from snakemake_kochi.errors import ConfigError, DamagedFileError, NameNotFoundError, for_snakemake
 from snakemake_kochi.library.files import component_of, identifier, wildcard_name
 from snakemake_kochi.library.requested import Value, rule_resources
 from snakemake_kochi.paths import WorkingPaths
-from snakemake_kochi.phases.build import code_digest, source_files
+from snakemake_kochi.phases.build import code_digest, describe_script
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.install import recipe_description
 from snakemake_kochi.phases.products import digest_of, read_manifest
@@ -71,14 +70,18 @@ class BuildRule:
 
     @for_snakemake
     def assignments(self, wildcards: Mapping[str, str], output: object) -> list[str]:
-        """The parameters of a build as `name=value`, and its code if that is not checked out.
+        """The parameters of a build as `name=value`, its code if that is not checked out, and its
+        limit of time.
 
-        They are in the output's path, and so is a digest of the code, whichever branch it was taken
-        from: Snakemake does not compare what depends on the output.
+        The parameters are in the output's path, and so is a digest of the code, whichever branch it
+        was taken from: Snakemake does not compare what depends on the output.
         """
-        words = [f"{name}={value}" for name, value in self.values[self._known(wildcards)].items()]
-        # Not a word of its own in the rule: a changed rule would make all finished work stale.
-        return [*words, f"--code={self.code}"] if self.code else words
+        known = self._known(wildcards)
+        words = [f"{name}={value}" for name, value in self.values[known].items()]
+        # Not words of their own in the rule: a changed rule would make all finished work stale.
+        words += [f"--code={self.code}"] if self.code else []
+        timeout = self.requests[known].timeout if known in self.requests else None
+        return words if timeout is None else [*words, f"--timeout={timeout}"]
 
     def _known(self, wildcards: Mapping[str, str]) -> tuple[str, ...]:
         key = tuple(wildcards[name] for name in self.constraints)
@@ -219,18 +222,12 @@ class Products:
             if at.recipe != each.recipe
         ]
         is_here = code == WORKING_TREE
-        files = source_files(freeze, experiment)
         rule = self._build(
             *(experiment, grid, points, recipes, grid.build),
             words=chosen if is_here else [code, *chosen],
             # What a build requests does not make it another build.
             is_own=grid.build.determining != experiment.build.determining,
-            determined_by={
-                "sources": [(entry.path, entry.object, entry.mode) for entry in files],
-                "script": grid.build.script,
-                "strict": grid.build.strict,
-                **grid.build.beside_script,
-            },
+            sources=code_digest(freeze, experiment, grid.build),
             code="" if is_here else code,
         )
         for key, values in rule.values.items():
@@ -248,7 +245,7 @@ class Products:
         return self._build(
             *(experiment, grid, grid.points, recipes, step),
             is_own=step != experiment.prepare,
-            determined_by={"prepare": code_digest(self.freeze, experiment, step)},
+            sources=code_digest(self.freeze, experiment, step),
         )
 
     def _build(
@@ -260,13 +257,14 @@ class Products:
         phase: Phase | Step,
         *,
         is_own: bool,
-        determined_by: Mapping[str, Any],
+        sources: str,
         words: Sequence[str] = (),
         code: str = "",
     ) -> BuildRule:
         """The rule of a script, shared with other batches unless the script or recipes `is_own`.
 
-        `words`: recipes and code that parameters choose, for its name.
+        `sources`: the digest of its code. `words`: recipes and code that parameters choose, for its
+        name.
         """
         kind = "prepare" if isinstance(phase, Step) else "build"
         is_own |= grid.requirements != experiment.requirements_on(self.freeze.machine_name)
@@ -277,7 +275,7 @@ class Products:
             owner = f"the {kind} script of batch {grid.batch} of {experiment.file}"
         key = digest_of(
             {
-                **determined_by,
+                **describe_script(phase, sources),
                 "installs": list(map(self.key, recipes)),
                 "load_environment": self.freeze.machine.load_env_on_machine,
             }

@@ -4,7 +4,7 @@ The data, and who makes it:
 
 * a freeze (`freeze.py`): the code and the texts of a project at the start of a run, with what its
   points take from git (`variants.py`), the sources of recipes (`sources.py`), and facts and CSV
-  files (`given.py`); a part of it for the runs of one batch (`batch_freeze.py`);
+  files (`given.py`); what the builds and runs of one batch need of it (`batch_freeze.py`);
 * an environment and a script in it (`script.py`), maybe in a container (`isolation.py`), in a
   private directory (`workspace.py`);
 * products (`products.py`): installations (`install.py`) and builds (`build.py`);

@@ -10,17 +10,17 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, PhaseError, told
 from snakemake_kochi.files import is_there, note_use, to_json, write_file
 from snakemake_kochi.paths import InstallPaths, WorkingPaths
-from snakemake_kochi.phases.batch_freeze import load_batch_freeze
+from snakemake_kochi.phases.batch_freeze import BatchFreeze, load_batch_freeze
 from snakemake_kochi.phases.keep import keep_result
 from snakemake_kochi.phases.launcher import placement_of
 from snakemake_kochi.phases.outputs import Output
 from snakemake_kochi.phases.products import (
-    Build,
     Install,
     forget_failure,
     merge,
@@ -30,7 +30,7 @@ from snakemake_kochi.phases.products import (
     write_build,
     write_manifest,
 )
-from snakemake_kochi.phases.record import Attempt, Task
+from snakemake_kochi.phases.record import Attempt
 from snakemake_kochi.phases.run import run_identity, run_task
 from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
 from snakemake_kochi.phases.workspace import CopyError
@@ -72,39 +72,18 @@ def _install(file: Path, options: argparse.Namespace) -> None:
 
 
 def _build(file: Path, options: argparse.Namespace) -> None:
-    write_build(options.output, _made(file, options, options.kind))
+    from snakemake_kochi.phases.build import make
 
-
-def _made(file: Path, options: argparse.Namespace, kind: str) -> Build:
-    """What the script `build` or `prepare` of a batch makes."""
-    from snakemake_kochi.phases.build import build_experiment, prepare_batch
-    from snakemake_kochi.phases.freeze import load_freeze
-    from snakemake_kochi.project.recipes import fixed, requirements_at
-
-    freeze = load_freeze(file)
-    experiment = freeze.experiment(options.experiment)
-    batch = experiment.batch(options.batch) if options.batch else None
-    step, parameters = (batch or experiment).prepare, _parameters(options.parameters)
-    installs = _installs(file, options.installs)
-    if kind == "prepare" and step is not None:
-        # In place of a run, it has the recipes of a point, of which some may be its own.
-        extra = batch.requirements if batch else ()
-        wanted = fixed(experiment.requirements_on(freeze.machine_name, extra))
-        shared = freeze.recipes(requirements_at(wanted, {}), experiment.file)
-        names = set(map(str, shared))
-        own = tuple(each for each in installs if f"{each.dependency}:{each.recipe}" in names)
-        return prepare_batch(freeze, experiment, step, step.environment(parameters), own)
-    phase = batch.build if batch else experiment.build
-    code = parameters.get(CODE, options.code) if batch and batch.has_code else options.code
-    timeout = experiment.build_request(options.batch, parameters).timeout
-    variables = phase.environment(parameters)
-    return build_experiment(freeze.at(code), experiment, phase, variables, installs, timeout)
+    freeze = load_batch_freeze(file, options.experiment, options.batch).at({CODE: options.code})
+    installs, parameters = _installs(file, options.installs), _parameters(options.parameters)
+    write_build(options.output, make(freeze, options.kind, parameters, installs, options.timeout))
 
 
 def _run(file: Path, options: argparse.Namespace) -> None:
     parameters = _parameters(options.parameters)
-    freeze = load_batch_freeze(file, options.experiment, options.batch).at(parameters)
-    point = freeze.point(parameters, options.duplicate)
+    of_batch = load_batch_freeze(file, options.experiment, options.batch)
+    freeze = of_batch.at(parameters)
+    point = replace(freeze.point(parameters, options.duplicate), rerun_of=options.rerun_of)
     outputs = [
         Output(artifact.type, artifact.dest, artifact.src, file)
         for artifact, file in zip(point.artifacts, options.artifacts, strict=True)
@@ -113,39 +92,48 @@ def _run(file: Path, options: argparse.Namespace) -> None:
     resources = {n: int(text) for n, text in _parameters(options.resource).items()}
     placement = placement_of(options.launcher, freeze.launchers, freeze.machine_name, resources)
     prepared_file = options.prepared and str(options.prepared.with_name("prepared.json"))
-    identity = run_identity(
-        *(freeze.run, freeze.load_environment, point, str(build_file), prepared_file),
-        placement.determines,
-    )
-    task = Task(
-        name=point.name,
-        batch=options.batch,
-        parameters=point.parameters,
-        duplicate=point.duplicate,
-        variables=point.environment(freeze.run),
-        identity=identity,
-        rerun_of=options.rerun_of,
+    attempt = Attempt(
+        freeze=freeze,
+        point=point,
+        build=read_build(options.build),
+        installs=_installs(file, options.installs),
+        outputs=outputs,
+        prepared=read_build(options.prepared) if options.prepared else None,
+        identity=run_identity(
+            *(freeze.run, freeze.load_environment, point, str(build_file), prepared_file),
+            placement.determines,
+        ),
         timeout=options.timeout,
         placement=placement,
     )
-    installs = _installs(file, options.installs)
-    build = read_build(options.build)
-    prepared = read_build(options.prepared) if options.prepared else None
     try:
         try:
-            record = run_task(Attempt(freeze, task, build, installs, outputs, prepared))
+            record = run_task(attempt)
         except CopyError:
             # Finished work needs none; this one was forced to run. Or it was deleted just now:
             # under its lock it is found or made again.
-            build = _made(file, options, "build")
-            prepared = _made(file, options, "prepare") if prepared else None
-            record = run_task(Attempt(freeze, task, build, installs, outputs, prepared))
+            record = run_task(_made_again(attempt, of_batch))
     except PhaseError as error:
         if error.record is not None:
             keep_result(freeze, error.record)
         raise
     write_file(options.record, to_json(record))
     keep_result(freeze, record, outputs)
+
+
+def _made_again(attempt: Attempt, freeze: BatchFreeze) -> Attempt:
+    """An attempt with its build, and what was prepared, which are made unless they exist.
+
+    `freeze`: that of the working tree, whose code `prepare` has. If points have recipes of their
+    own, `prepare` sees these, too, and what it makes has another name.
+    """
+    from snakemake_kochi.phases.build import make
+
+    parameters, installs = attempt.point.parameters, attempt.installs
+    build, prepared = make(attempt.freeze, "build", parameters, installs), attempt.prepared
+    if prepared is not None:
+        prepared = make(freeze, "prepare", parameters, installs)
+    return replace(attempt, build=build, prepared=prepared)
 
 
 def _installs(freeze: Path, manifests: Sequence[Path]) -> tuple[Install, ...]:
@@ -188,7 +176,6 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--rerun-of", default="", help="identity of the record to repeat")
     run.add_argument("--resource", action="append", default=[], metavar="NAME=NUMBER")
     run.add_argument("--launcher", default="", help="its name in the experiment")
-    run.add_argument("--timeout", type=float, help="seconds for the script")
     run.add_argument("--build", type=Path, required=True)
     run.add_argument("--prepared", type=Path, help="what its batch has prepared")
     run.add_argument("--record", type=Path, required=True)
@@ -197,6 +184,7 @@ def make_parser() -> argparse.ArgumentParser:
         phase.add_argument("experiment", help="path of the experiment's file in the project")
         phase.add_argument("--batch", default="")
         phase.add_argument("--parameters", nargs="*", default=[], metavar="NAME=VALUE")
+        phase.add_argument("--timeout", type=float, help="seconds for the script")
         phase.add_argument("--code", default="", help="a value of code:, by default what is here")
         phase.add_argument("--installs", type=Path, nargs="*", default=[])
     return parser

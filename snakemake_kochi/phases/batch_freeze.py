@@ -1,4 +1,4 @@
-"""The part of a freeze that the runs of one batch need, in a small file of its own.
+"""What the phases of one batch need of a freeze, in a small file of its own.
 
 A freeze contains the texts of all experiments. If each run read them, a run would take longer the
 larger the grid, and a batch the square of that.
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from snakemake_kochi.confidential import is_secret_variable
 from snakemake_kochi.errors import DamagedFileError
@@ -18,7 +18,7 @@ from snakemake_kochi.files import make_directory, read_json, to_json, write_atom
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.phases.products import digest_of
-from snakemake_kochi.project.grid import Artifact, Isolation, Phase, Point, PointTexts
+from snakemake_kochi.project.grid import Artifact, Isolation, Phase, Point, PointTexts, Step
 from snakemake_kochi.project.launchers import Launchers
 from snakemake_kochi.project.values import CODE
 
@@ -26,21 +26,22 @@ if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
     from snakemake_kochi.project.experiment import Experiment
 
-BATCH_FREEZE_VERSION = 10
+BATCH_FREEZE_VERSION = 11
 
 
 @dataclass(frozen=True)
 class BatchFreeze:
     """`experiment` is the name of the experiment, `file` its path in the project; `batch` is empty
-    for a job outside of any batch. `job_name` and `artifacts` are templates, `snapshot` is JSON,
-    with the `diff` of the freeze. `recipes` has what made the installation of each recipe, by
-    `dependency:recipe`: "script" and "envs". `facts` are commands by name, and `recorded_variables`
-    names, see `project/recipes.py`. `large_files`: see `Project`. `machine_isolation` and
-    `launchers` are those of the machine, `quiet` are thresholds, see `QUIET`. `seed`:
-    see `Freeze.seed`.
+    for a job outside of any batch, and for what batches share. `job_name` and `artifacts` are
+    templates, `snapshot` is JSON, with the `diff` of the freeze. `sources` has the digest of the
+    code of each script `build` and `prepare`. `recipes` has what made the installation of each
+    recipe, by `dependency:recipe`: "script" and "envs". `facts` are commands by name, and
+    `recorded_variables` names, see `project/recipes.py`. `large_files`: see `Project`.
+    `machine_isolation` and `launchers` are those of the machine, `quiet` are thresholds, see
+    `QUIET`. `seed`: see `Freeze.seed`.
 
-    `codes` has what replaces `snapshot` and `git_directory` for each value of `code:` other than
-    the working tree. Where it does, `configuration` is the snapshot with the experiment.
+    `codes` has what replaces `snapshot`, `git_directory` and `sources` for each value of `code:`
+    other than the working tree. Where it does, `configuration` is the snapshot with the experiment.
     """
 
     root: str
@@ -53,6 +54,8 @@ class BatchFreeze:
     batch: str
     build: Phase
     run: Phase
+    prepare: Step | None
+    sources: Mapping[str, str]
     recipes: Mapping[str, Mapping[str, Any]]
     job_name: str
     artifacts: tuple[Artifact, ...]
@@ -70,7 +73,11 @@ class BatchFreeze:
     @classmethod
     def of(cls, freeze: Freeze, experiment: Experiment, batch_name: str = "") -> BatchFreeze:
         """Raises NameNotFoundError for an unknown batch."""
+        from snakemake_kochi.phases.build import code_digest  # loads git
+
         batch = experiment.batch(batch_name) if batch_name else None
+        build, prepare = (batch or experiment).build, (batch or experiment).prepare
+        prepared = {"prepare": code_digest(freeze, experiment, prepare)} if prepare else {}
         recording = freeze.project.recording.and_those_of(experiment.recording)
         return cls(
             root=str(freeze.root.directory),
@@ -81,8 +88,10 @@ class BatchFreeze:
             experiment=experiment.name,
             file=experiment.file,
             batch=batch_name,
-            build=batch.build if batch else experiment.build,
-            run=batch.run if batch else experiment.run,
+            build=build,
+            run=(batch or experiment).run,
+            prepare=prepare,
+            sources={"build": code_digest(freeze, experiment, build), **prepared},
             recipes={
                 str(recipe): {
                     "script": recipe.install_script,
@@ -104,8 +113,9 @@ class BatchFreeze:
                 value: {
                     "snapshot": {**asdict(code.snapshot), "diff": ""},
                     "git_directory": code.git_directory,
+                    "sources": {"build": code_digest(freeze.at(value), experiment, build)},
                 }
-                for value, code in (freeze.codes if batch and batch.has_code else {}).items()
+                for value, code in (freeze.codes if not batch or batch.has_code else {}).items()
             },
         )
 
@@ -115,13 +125,24 @@ class BatchFreeze:
             return self
         return replace(self, **code, configuration=self.snapshot)
 
+    def step(self, kind: Literal["build", "prepare"]) -> Phase | Step:
+        """The script of that kind."""
+        if kind == "build":
+            return self.build
+        assert self.prepare is not None
+        return self.prepare
+
     @property
     def repository(self) -> Path:
         return Path(self.directory)
 
+    @property
+    def kochi_root(self) -> Root:
+        return Root(Path(self.root))
+
     @cached_property
     def paths(self) -> ProjectPaths:
-        return Root(Path(self.root)).project(self.repository)
+        return self.kochi_root.project(self.repository)
 
     @property
     def workspaces(self) -> Path:
@@ -139,7 +160,7 @@ class BatchFreeze:
 def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
     """The part of a freeze for a batch; `freeze` and `experiment` name their files.
 
-    The first run of a batch writes it. Raises DamagedFileError; and, as `load_freeze`,
+    The first phase of a batch writes it. Raises DamagedFileError; and, as `load_freeze`,
     NameNotFoundError and ConfigError when it does not exist yet.
     """
     key = digest_of([BATCH_FREEZE_VERSION, experiment, batch])
@@ -164,6 +185,7 @@ def _from_json(file: Path, data: dict[str, Any]) -> BatchFreeze:
         return BatchFreeze(
             build=_phase(fields.pop("build")),
             run=_phase(fields.pop("run")),
+            prepare=_step(fields.pop("prepare")),
             artifacts=tuple(Artifact(**artifact) for artifact in fields.pop("artifacts")),
             recorded_variables=tuple(fields.pop("recorded_variables")),
             launchers=Launchers(**fields.pop("launchers")),
@@ -181,6 +203,13 @@ def _phase(data: Mapping[str, Any]) -> Phase:
         "isolation": None if isolation is None else Isolation.from_dict(isolation),
     }
     return Phase(**{**data, **converted})
+
+
+def _step(data: Mapping[str, Any] | None) -> Step | None:
+    if data is None:
+        return None
+    lists = {key: tuple(each) for key, each in data.items() if isinstance(each, list)}
+    return Step(**{**data, **lists})
 
 
 def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:

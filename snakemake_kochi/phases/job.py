@@ -24,13 +24,13 @@ from typing import NoReturn
 
 from snakemake_kochi.errors import KochiError, ScriptError, told
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
-from snakemake_kochi.phases.build import build_experiment, prepare_batch
+from snakemake_kochi.phases.build import make
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
 from snakemake_kochi.phases.install import read_install
 from snakemake_kochi.phases.interactive import TERMINAL_VARIABLES, commands_of, shell_script
 from snakemake_kochi.phases.launcher import placement_of
 from snakemake_kochi.phases.products import Install
-from snakemake_kochi.phases.record import Attempt, Task
+from snakemake_kochi.phases.record import Attempt
 from snakemake_kochi.phases.run import run_task
 from snakemake_kochi.phases.script import (
     Environment,
@@ -142,35 +142,30 @@ def _run_experiment(
     freeze: Freeze, installs: Sequence[Install], options: argparse.Namespace
 ) -> int:
     experiment, interactive = freeze.experiment(options.experiment), options.interactive
-    machine = freeze.machine_name
+    machine, batch = freeze.machine_name, BatchFreeze.of(freeze, experiment)
     point = experiment.point(machine, dict(map(parse_assignment, options.parameter)))
     launcher = chosen(experiment.run, {**experiment.facts_of(machine).values, **point.parameters})
     resources = {"cpus_per_task": point.request.cores, **point.request.of_rule}
-    # An isolated script is not told what the worker was told, and a shell needs these.
-    told = {n: os.environ[n] for n in TERMINAL_VARIABLES if n in os.environ and interactive}
-    task = Task(
-        name=options.name or point.name,
-        batch="",
-        parameters=point.parameters,
-        duplicate=point.duplicate,
-        variables={**told, **point.environment(experiment.run)},
-        timeout=None if interactive else point.request.timeout,
-        placement=placement_of(launcher, freeze.machine.launchers, machine, resources),
-    )
     timeout = experiment.build_request("", point.parameters).timeout
-    phase, step, prepared = experiment.build, experiment.prepare, None
-    variables = point.environment(phase)
-    build = build_experiment(freeze, experiment, phase, variables, installs, timeout)
-    if step is not None:
-        variables = step.environment(point.parameters)
-        prepared = prepare_batch(freeze, experiment, step, variables, installs)
-    batch = BatchFreeze.of(freeze, experiment)
+    build = make(batch, "build", point.parameters, installs, timeout)
+    prepared = make(batch, "prepare", point.parameters, installs) if batch.prepare else None
     if interactive:
         history = commands_of(experiment.run.script)
         script = shell_script(history, experiment.file)
         batch = replace(batch, run=replace(batch.run, script=script, strict=False))
+    attempt = Attempt(
+        freeze=batch,
+        point=replace(point, name=options.name or point.name),
+        build=build,
+        installs=installs,
+        prepared=prepared,
+        timeout=None if interactive else point.request.timeout,
+        placement=placement_of(launcher, batch.launchers, machine, resources),
+        # An isolated script is not told what the worker was told, and a shell needs these.
+        told={n: os.environ[n] for n in TERMINAL_VARIABLES if n in os.environ and interactive},
+    )
     try:
-        run_task(Attempt(batch, task, build, installs, prepared=prepared))
+        run_task(attempt)
     except ScriptError as error:
         if not interactive:
             raise

@@ -20,6 +20,7 @@ from snakemake_kochi.artifacts.record import RECORD_VERSION, new_identity
 from snakemake_kochi.confidential import without_secrets
 from snakemake_kochi.errors import STOPPED, DamagedFileError
 from snakemake_kochi.files import random_word, read_json
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.paths import BuildPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.launcher import NO_PLACEMENT, Placement
@@ -27,7 +28,7 @@ from snakemake_kochi.phases.node import hardware, load_now, system
 from snakemake_kochi.phases.outputs import Output
 from snakemake_kochi.phases.products import BUILD_VERSION, MANIFEST_VERSION, Build, Install
 from snakemake_kochi.phases.script import Ended, Stopwatch, source_variables
-from snakemake_kochi.project.grid import Phase
+from snakemake_kochi.project.grid import Phase, Point
 from snakemake_kochi.schedulers.environment import own_allocation
 
 _LONGEST_LINE = 500  # characters
@@ -42,37 +43,24 @@ _STANDALONE = {
 
 
 @dataclass(frozen=True)
-class Task:
-    """One point to run: its name, all its parameters, and those that its script sees (`variables`:
-    KOCHI_PARAM_<NAME> -> value).
+class Attempt:
+    """One attempt to run a point: with its build, installations, what the `prepare` script of its
+    batch has made, and the artifacts to write.
 
-    `batch` is empty for a job outside of any batch, and so is `identity` (see `run_identity`).
-    `rerun_of`: the identity of the record that a rerun repeats. `timeout`: seconds for its script.
-    `placement`: how it starts tasks.
+    `identity`: see `run_identity`; empty outside of any batch. `timeout`: seconds for its script.
+    `placement`: how it starts tasks. `told`: further variables of its script.
     """
 
-    name: str
-    batch: str
-    parameters: Mapping[str, str]
-    duplicate: int
-    variables: Mapping[str, str]
-    identity: str = ""
-    rerun_of: str = ""
-    timeout: float | None = None
-    placement: Placement = NO_PLACEMENT
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One attempt to run a task: with its build, installations, what the `prepare` script of its
-    batch has made, and the artifacts to write."""
-
     freeze: BatchFreeze
-    task: Task
+    point: Point
     build: Build
     installs: Sequence[Install]
     outputs: Sequence[Output] = ()
     prepared: Build | None = None
+    identity: str = ""
+    timeout: float | None = None
+    placement: Placement = NO_PLACEMENT
+    told: Mapping[str, str] = FrozenDict()
 
     @property
     def used(self) -> tuple[Build, ...]:
@@ -85,7 +73,7 @@ class Attempt:
         snapshot = self.freeze.snapshot
         told = {name: os.environ.get(name, value) for name, value in _STANDALONE.items()}
         told |= source_variables(snapshot["base"], snapshot["dirty"])
-        told |= {"KOCHI_MACHINE": self.freeze.machine_name, "KOCHI_JOB_NAME": self.task.name}
+        told |= {"KOCHI_MACHINE": self.freeze.machine_name, "KOCHI_JOB_NAME": self.point.name}
         if self.prepared is not None:
             told["KOCHI_PREPARED"] = str(self.prepared.tree)
         return told
@@ -98,10 +86,10 @@ def make_record(
 
     `isolation` is what `Container.record` tells, `launcher` what `Started` does.
     """
-    freeze, task, build = attempt.freeze, attempt.task, attempt.build
+    freeze, point, build = attempt.freeze, attempt.point, attempt.build
     variables, prepared = attempt.variables, attempt.prepared
     started = datetime.now(UTC)
-    label = f"{freeze.experiment}.{task.batch or 'single'}"
+    label = f"{freeze.experiment}.{freeze.batch or 'single'}"
     allocation = own_allocation(os.environ)
     told = {name: variables[f"KOCHI_{name.upper()}"] for name in ("queue", "attempt")}
     told["job"] = variables["KOCHI_JOB_ID"]
@@ -113,14 +101,14 @@ def make_record(
         "outcome": "lost",
         "reason": None,
         "experiment": freeze.file,
-        "batch": task.batch,
-        "name": task.name,
-        "parameters": dict(task.parameters),
-        "duplicate": task.duplicate,
-        **({"rerun_of": task.rerun_of} if task.rerun_of else {}),
+        "batch": freeze.batch,
+        "name": point.name,
+        "parameters": dict(point.parameters),
+        "duplicate": point.duplicate,
+        **({"rerun_of": point.rerun_of} if point.rerun_of else {}),
         **({"seed": freeze.seed} if freeze.seed is not None else {}),
-        "build_parameters": _seen_by(freeze.build, task),
-        "run_parameters": _seen_by(freeze.run, task),
+        "build_parameters": _seen_by(freeze.build, point),
+        "run_parameters": _seen_by(freeze.run, point),
         "build_script": freeze.build.script,
         "run_script": freeze.run.script,
         "machine": freeze.machine_name,
@@ -147,7 +135,7 @@ def make_record(
         "build": build.digest,
         "built": _made(place.manifest, BUILD_VERSION, place.log, "sources"),
         **({"preparation": {"prepare": _prepared(prepared)}} if prepared else {}),
-        "run": task.identity,
+        "run": attempt.identity,
         "started": started.isoformat(),
         "ended": started.isoformat(),
         "seconds": 0.0,
@@ -188,8 +176,8 @@ def was_stopped(record: Mapping[str, Any]) -> bool:
     return record["exit_status"] in STOPPED
 
 
-def _seen_by(phase: Phase, task: Task) -> dict[str, str]:
-    return {name: task.parameters[name] for name in phase.depend_params if name in task.parameters}
+def _seen_by(phase: Phase, point: Point) -> dict[str, str]:
+    return {n: point.parameters[n] for n in phase.depend_params if n in point.parameters}
 
 
 def _recipe(freeze: BatchFreeze, install: Install) -> dict[str, Any]:

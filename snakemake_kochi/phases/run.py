@@ -76,7 +76,7 @@ def run_task(attempt: Attempt) -> dict[str, Any]:
     missing, CopyError when the build cannot be copied, or is gone, as `prepared` may be; nothing is
     written then, and the error of an attempt that began has its record.
     """
-    freeze, task, outputs = attempt.freeze, attempt.task, attempt.outputs
+    freeze, outputs = attempt.freeze, attempt.outputs
     paths, machine = freeze.paths, freeze.paths.machine(freeze.machine_name)
     with scratch_directory(freeze.workspaces, attempt.used) as scratch:
         for each in attempt.used:
@@ -84,14 +84,14 @@ def run_task(attempt: Attempt) -> dict[str, Any]:
                 raise CopyError(f"{each.tree} was deleted just now")
         directory, captured = _workspace(attempt, scratch), scratch / "stdout"
         environment = Environment(freeze.load_environment, attempt.installs, attempt.variables)
-        started = start(task.placement, freeze.machine_name, freeze.run.exclusive, scratch)
+        started = start(attempt.placement, freeze.machine_name, freeze.run.exclusive, scratch)
         container = _container(attempt, directory, scratch)
         # The record of a job of its own is not kept.
-        commands = freeze.facts if task.batch else {}
+        commands = freeze.facts if freeze.batch else {}
         facts = Facts(commands, environment, attempt.build.digest, container)
-        isolation = container.record() if container and task.batch else None
+        isolation = container.record() if container and freeze.batch else None
         record = make_record(attempt, isolation, started.described)
-        if task.batch:
+        if freeze.batch:
             begin(paths, record)
         parts = (attempt, environment, started, container)
         ended, measured = _measured(*parts, record["system"], directory, captured)
@@ -111,7 +111,7 @@ def run_task(attempt: Attempt) -> dict[str, Any]:
         stop_if_given_up(paths, record)
         kept = only_inside(outputs, files, (directory, freeze.repository, Path(freeze.root)))
         log = BuildPaths(attempt.build.tree.parent).log
-        record |= write_outputs(outputs, files, task.name, record["job"], log, captured)
+        record |= write_outputs(outputs, files, attempt.point.name, record["job"], log, captured)
         # After the artifacts were copied, which a command could change.
         record["facts"] = facts.find(machine, directory, scratch)
         stop_if_given_up(paths, record)
@@ -161,24 +161,25 @@ def _measured(
 ) -> tuple[Ended, dict[str, Any]]:
     """Execute the run script in its workspace, with its parameters in the environment, after its
     warm-ups; return what its record says of that, as of a success. `system`: see `node.system`."""
-    freeze, task = attempt.freeze, attempt.task
+    freeze, point = attempt.freeze, attempt.point
     # A Snakemake in the script must not wait for the end of the script.
     holding = {HELD_VARIABLE: os.uname().nodename}
-    variables = {**around.variables, **started.variables, **task.variables, **holding}
+    told = {**attempt.told, **point.environment(freeze.run), **holding}
+    variables = {**around.variables, **started.variables, **told}
     environment, wrapper = replace(around, variables=variables), tuple[str, ...]()
     if container:
         environment, wrapper = container.around(environment)
     seen, recorded = captured.with_name("variables"), freeze.recorded_variables
     # Else a script finds its variables as its process was given them.
-    is_noted = task.batch and (container or environment.is_loaded)
+    is_noted = freeze.batch and (container or environment.is_loaded)
     allowed = binding()  # a script has what its parent has
-    who = f"{task.name} of {freeze.repository}, process {os.getpid()},"
+    who = f"{point.name} of {freeze.repository}, process {os.getpid()},"
     warmups: list[float] = []
     with held(freeze.run.exclusive, who):
         while True:
             with Stopwatch() as watch:
                 load = load_now()  # not that of a run for whose end this one waited
-                noise = Noise(count_jobs=count_others) if task.batch else None
+                noise = Noise(count_jobs=count_others) if freeze.batch else None
                 ended = run_script(
                     freeze.run.script,
                     f"run_{freeze.experiment}",
@@ -187,9 +188,9 @@ def _measured(
                     freeze.run.strict,
                     captured.parent,
                     # A job by hand may print anything, for as long as it likes.
-                    captured if task.batch else None,
+                    captured if freeze.batch else None,
                     started.before + (noting(recorded, seen) if is_noted else ""),
-                    timeout=task.timeout,
+                    timeout=attempt.timeout,
                     wrapper=wrapper,
                     files=[directory / str(o.source) for o in attempt.outputs if o.type == "file"],
                 )
@@ -217,14 +218,14 @@ def _check(attempt: Attempt, ended: Ended, captured: Path) -> None:
     """Raises ScriptError if the script failed."""
     if not ended.has_failed:
         return
-    freeze, task, hint = attempt.freeze, attempt.task, None
+    freeze, hint = attempt.freeze, None
     status = ended.status if ended.timeout is None else STATUS_OF_TIMEOUT
-    launcher = LAUNCHERS.get(task.placement.launcher.text)
+    launcher = LAUNCHERS.get(attempt.placement.launcher.text)
     # Who stops a run waits only some seconds. 127: the launcher itself is missing, or the program.
     if launcher is not None and status not in (*STOPPED, 127):
         hint = launcher[2](f"{freeze.load_environment}\n{freeze.run.script}")
     raise ScriptError(
-        f"{freeze.file}: the run script of {task.name} {ended.how}",
+        f"{freeze.file}: the run script of {attempt.point.name} {ended.how}",
         status,
         hint,
         reason=ended.reason("the run script"),

@@ -142,6 +142,8 @@ def keep(paths: ProjectPaths, repository: Path) -> Any:
             batch="test",
             build=None,  # type: ignore[arg-type]
             run=None,  # type: ignore[arg-type]
+            prepare=None,
+            sources={},
             recipes={},
             job_name="",
             artifacts=(),

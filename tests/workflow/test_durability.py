@@ -14,18 +14,18 @@ import pytest
 MAKE = textwrap.dedent("""\
     from pathlib import Path
     from snakemake_kochi.errors import KochiError
-    from snakemake_kochi.phases.build import build_experiment
+    from snakemake_kochi.phases.batch_freeze import BatchFreeze
+    from snakemake_kochi.phases.build import make
     from snakemake_kochi.phases.freeze import take_freeze
     from snakemake_kochi.phases.install import install_recipe
     freeze = take_freeze(Path.cwd(), "local")
     experiment = freeze.experiment("sum.yaml")
-    variables = {"KOCHI_PARAM_DEBUG": "0"}
-    for make in (
+    for each in (
         lambda: install_recipe(freeze, freeze.project.dependencies["base"]["one"], ()),
-        lambda: build_experiment(freeze, experiment, experiment.build, variables, ()),
+        lambda: make(BatchFreeze.of(freeze, experiment), "build", {"debug": "0"}, ()),
     ):
         try:
-            make()
+            each()
         except KochiError as error:
             print(f"kochi: {error}")
     """)

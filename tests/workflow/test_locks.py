@@ -17,7 +17,8 @@ from support import git, wait_until
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.locks import LockLostError, find_lock_settings, settle_locks
 from snakemake_kochi.paths import Root
-from snakemake_kochi.phases.build import build_experiment
+from snakemake_kochi.phases.batch_freeze import BatchFreeze
+from snakemake_kochi.phases.build import make
 from snakemake_kochi.phases.freeze import take_freeze
 
 from .conftest import results
@@ -95,13 +96,14 @@ def test_the_locks_of_a_project_are_in_the_configured_directory(
 BUILD = """\
     import os, sys
     from pathlib import Path
-    from snakemake_kochi.phases.build import build_experiment
+    from snakemake_kochi.phases.batch_freeze import BatchFreeze
+    from snakemake_kochi.phases.build import make
     from snakemake_kochi.phases.freeze import take_freeze
     os.environ["KOCHI_ROOT"] = sys.argv[1]
     freeze = take_freeze(Path.cwd(), "local")
     experiment = freeze.experiment("sum.yaml")
     print("ready", flush=True)
-    build = build_experiment(freeze, experiment, experiment.build, {"KOCHI_PARAM_DEBUG": "0"}, ())
+    build = make(BatchFreeze.of(freeze, experiment), "build", {"debug": "0"}, ())
     assert (build.tree / "built.txt").read_text() == "code\\n"
     """
 
@@ -145,14 +147,13 @@ def test_a_build_whose_lease_was_taken_away_does_not_count(
     settle_locks(Root.find().machine("local"), kind="lease", lease_duration=0.5)
     project.edit("sum.yaml", "cp code.txt", 'rm "$LOCK" && sleep 2\n        cp code.txt')
     freeze = take_freeze(project.directory, "local")
-    experiment = freeze.experiment("sum.yaml")
     builds = Root.find().machine("local").locks.project(freeze.paths.directory).directory / "builds"
     monkeypatch.setenv("LOCK", f"{builds}/*")
     project.edit("sum.yaml", '"$LOCK"', "$LOCK")
     freeze = take_freeze(project.directory, "local")
-    experiment = freeze.experiment("sum.yaml")
+    batch = BatchFreeze.of(freeze, freeze.experiment("sum.yaml"))
     with pytest.raises(LockLostError, match="this process lost the lock"):
-        build_experiment(freeze, experiment, experiment.build, {"KOCHI_PARAM_DEBUG": "0"}, ())
+        make(batch, "build", {"debug": "0"}, ())
     assert list(freeze.paths.directory.glob("builds/local/*/manifest.json")) == []
 
 
