@@ -41,14 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one phase; exit status 1 and a message when it fails."""
     options = make_parser().parse_args(arguments)
     clean_up_on_sigterm()
-    output = options.output_of(options)
-    forget_failure(output)
+    forget_failure(options.output)
     try:
-        options.phase(Path(os.environ["KOCHI_FREEZE"]), options)
+        PHASES[options.phase](Path(os.environ["KOCHI_FREEZE"]), options)
     except (KochiError, OSError) as error:
         failure = error if isinstance(error, KochiError) else PhaseError(told(error))
         print(f"kochi: {failure}", file=sys.stderr)
-        note_failure(output, failure)
+        note_failure(options.output, failure)
         return 1
     return 0
 
@@ -60,12 +59,12 @@ def _install(file: Path, options: argparse.Namespace) -> None:
     from snakemake_kochi.project.recipes import Requirement
 
     freeze = load_freeze(file)
-    recipe = freeze.project.recipe(Requirement.parse(options.requirement))
-    remembered = WorkingPaths.remembered(options.manifest)
+    recipe = freeze.project.recipe(Requirement.parse(options.subject))
+    remembered = WorkingPaths.remembered(options.output)
     before = read_manifest(remembered)[-1] if is_there(remembered) else None
-    again = options.requirement in os.environ.get(AGAIN_VARIABLE, "").split()
-    installs = install_recipe(freeze, recipe, _installs(file, options.depends), again, before)
-    for manifest in (remembered, options.manifest):
+    again = options.subject in os.environ.get(AGAIN_VARIABLE, "").split()
+    installs = install_recipe(freeze, recipe, _installs(file, options.installs), again, before)
+    for manifest in (remembered, options.output):
         write_manifest(manifest, freeze.machine_name, installs)
     preamble = Environment(freeze.machine.load_env_on_machine, installs, {}).preamble()
     options.activation.write_text(preamble, "utf-8", "surrogateescape")
@@ -74,24 +73,22 @@ def _install(file: Path, options: argparse.Namespace) -> None:
 def _build(file: Path, options: argparse.Namespace) -> None:
     from snakemake_kochi.phases.build import make
 
-    freeze = load_batch_freeze(file, options.experiment, options.batch).at({CODE: options.code})
+    freeze = load_batch_freeze(file, options.subject, options.batch).at({CODE: options.code})
     installs, parameters = _installs(file, options.installs), _parameters(options.parameters)
-    write_build(options.output, make(freeze, options.kind, parameters, installs, options.timeout))
+    write_build(options.output, make(freeze, options.phase, parameters, installs, options.timeout))
 
 
 def _run(file: Path, options: argparse.Namespace) -> None:
     parameters = _parameters(options.parameters)
-    of_batch = load_batch_freeze(file, options.experiment, options.batch)
+    of_batch = load_batch_freeze(file, options.subject, options.batch)
     freeze = of_batch.at(parameters)
     point = replace(freeze.point(parameters, options.duplicate), rerun_of=options.rerun_of)
     outputs = [
         Output(artifact.type, artifact.dest, artifact.src, file)
         for artifact, file in zip(point.artifacts, options.artifacts, strict=True)
     ]
-    build_file = options.build.with_name("build.json")
     resources = {n: int(text) for n, text in _parameters(options.resource).items()}
     placement = placement_of(options.launcher, freeze.launchers, freeze.machine_name, resources)
-    prepared_file = options.prepared and str(options.prepared.with_name("prepared.json"))
     attempt = Attempt(
         freeze=freeze,
         point=point,
@@ -100,8 +97,8 @@ def _run(file: Path, options: argparse.Namespace) -> None:
         outputs=outputs,
         prepared=read_build(options.prepared) if options.prepared else None,
         identity=run_identity(
-            *(freeze.run, freeze.load_environment, point, str(build_file), prepared_file),
-            placement.determines,
+            *(freeze.run, freeze.load_environment, point, str(options.build)),
+            *(options.prepared and str(options.prepared), placement.determines),
         ),
         timeout=options.timeout,
         placement=placement,
@@ -117,7 +114,7 @@ def _run(file: Path, options: argparse.Namespace) -> None:
         if error.record is not None:
             keep_result(freeze, error.record)
         raise
-    write_file(options.record, to_json(record))
+    write_file(options.output, to_json(record))
     keep_result(freeze, record, outputs)
 
 
@@ -157,36 +154,28 @@ def _parameters(assignments: Sequence[str]) -> dict[str, str]:
     return dict(parse_assignment(assignment) for assignment in assignments)
 
 
+PHASES = {"install": _install, "build": _build, "prepare": _build, "run": _run}
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m snakemake_kochi.phases", description=__doc__)
-    phases = parser.add_subparsers(required=True)
-    install = phases.add_parser("install")
-    install.set_defaults(phase=_install, output_of=lambda options: options.manifest)
-    install.add_argument("requirement", help="dependency:recipe")
-    install.add_argument("--depends", type=Path, nargs="*", default=[])
-    install.add_argument("--manifest", type=Path, required=True)
-    install.add_argument("--activation", type=Path, required=True)
-    build, prepare = phases.add_parser("build"), phases.add_parser("prepare")
-    for each, kind in ((build, "build"), (prepare, "prepare")):
-        each.set_defaults(phase=_build, kind=kind, output_of=lambda options: options.output)
-        each.add_argument("--output", type=Path, required=True)
-    run = phases.add_parser("run")
-    run.set_defaults(phase=_run, output_of=lambda options: options.record)
-    run.add_argument("--duplicate", type=int, required=True)
-    run.add_argument("--rerun-of", default="", help="identity of the record to repeat")
-    run.add_argument("--resource", action="append", default=[], metavar="NAME=NUMBER")
-    run.add_argument("--launcher", default="", help="its name in the experiment")
-    run.add_argument("--build", type=Path, required=True)
-    run.add_argument("--prepared", type=Path, help="what its batch has prepared")
-    run.add_argument("--record", type=Path, required=True)
-    run.add_argument("--artifacts", type=Path, nargs="*", default=[])
-    for phase in (build, prepare, run):
-        phase.add_argument("experiment", help="path of the experiment's file in the project")
-        phase.add_argument("--batch", default="")
-        phase.add_argument("--parameters", nargs="*", default=[], metavar="NAME=VALUE")
-        phase.add_argument("--timeout", type=float, help="seconds for the script")
-        phase.add_argument("--code", default="", help="a value of code:, by default what is here")
-        phase.add_argument("--installs", type=Path, nargs="*", default=[])
+    add = parser.add_argument
+    add("phase", choices=PHASES)
+    add("subject", help="dependency:recipe, or the path of an experiment's file in the project")
+    add("--installs", type=Path, nargs="*", default=[], help="manifests of what is used")
+    add("--output", type=Path, required=True, help="the file that stands for what is made")
+    add("--activation", type=Path, help="of an installation")
+    add("--batch", default="")
+    add("--parameters", nargs="*", default=[], metavar="NAME=VALUE")
+    add("--code", default="", help="a value of code:, by default what is here")
+    add("--timeout", type=float, help="seconds for the script")
+    add("--duplicate", type=int)
+    add("--build", type=Path, help="the file of the build that a run uses")
+    add("--prepared", type=Path, help="what its batch has prepared")
+    add("--artifacts", type=Path, nargs="*", default=[])
+    add("--rerun-of", default="", help="identity of the record to repeat")
+    add("--resource", action="append", default=[], metavar="NAME=NUMBER")
+    add("--launcher", default="", help="its name in the experiment")
     return parser
 
 

@@ -22,7 +22,7 @@ def test_a_phase_has_the_words_that_its_rule_was_given(words: list[str]) -> None
 
 
 def test_a_phase_has_the_words_that_bash_would_pass() -> None:
-    text = "run x.yaml --batch='a b' --parameters 'it'\"'\"'s=1' n=2  --installs  --record a/b "
+    text = "run x.yaml --batch='a b' --parameters 'it'\"'\"'s=1' n=2  --installs  --output a/b "
     command = [_BASH, "-c", f"printf '%s\\n' {text}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert list(phase_in(_START + text, _BASH)) == done.stdout.splitlines()

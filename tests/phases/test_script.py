@@ -315,7 +315,7 @@ def test_a_full_disk_is_said_in_one_line(
             (full / "script.sh").write_text("x" * 5000)
 
         # whatever a phase writes there
-        monkeypatch.setattr(phases, "_build", write)
+        monkeypatch.setitem(phases.PHASES, "build", write)
         monkeypatch.setenv("KOCHI_FREEZE", str(tmp_path / "freeze"))
         assert phases.main(["build", "a.yaml", "--output", str(tmp_path / "built")]) == 1
     said = capsys.readouterr().err

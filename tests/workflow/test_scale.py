@@ -114,7 +114,7 @@ def run_point(project: Any, number: int) -> dict[str, Any]:
     words = ["run", "sum.yaml", "--batch=first", "--parameters", f"n={number}", "debug=0"]
     words += ["--duplicate", "0", "--build", str(build), "--installs", *map(str, installs)]
     stem = f"results/local/sum/first/{number}_0"
-    words += ["--record", str(state / "record.json"), "--artifacts"]
+    words += ["--output", str(state / "record.json"), "--artifacts"]
     words += [f"{stem}.log", f"{stem}.txt", f"{stem}.json"]
     done = subprocess.run(
         [sys.executable, "-P", "-c", RUN, *words],

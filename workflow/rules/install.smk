@@ -21,5 +21,5 @@ for recipe in kochi.recipes:
             requirement=kochi.verbatim(str(recipe.requirement)),
         shell:
             '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases install {params.requirement:q}'
-            " --depends {input:q} --manifest {output.manifest:q}"
+            " --installs {input:q} --output {output.manifest:q}"
             " --activation {output.activation:q}"

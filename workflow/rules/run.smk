@@ -22,5 +22,5 @@ for run in kochi.runs:
             '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases run {params.experiment:q}'
             " --batch={params.batch:q} --parameters {params.parameters:q}"
             " --duplicate {params.duplicate} --build {input.build:q}"
-            " --installs {input.installs:q} --record {output.record:q}"
+            " --installs {input.installs:q} --output {output.record:q}"
             " --artifacts {output.artifacts:q}"
