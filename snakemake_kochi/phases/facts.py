@@ -1,6 +1,6 @@
 """Facts for a record: the output of commands, executed where the run ran, after its script; and
 environment variables of a list of names, as the script sees them. An environment has what its user
-does not want to show to others, so only names on the list are read.
+does not want to show to others, so nothing else of it leaves the private directory of the run.
 
 The commands are executed once for each build on each node, and again after an hour:
 <machine>/facts/<host>/<digest>.json   {"version", "boot", "time" (seconds since 1970), "facts"}
@@ -188,34 +188,26 @@ _OWN = (
 VARIABLES = (*_OWN, *RECORDED_VARIABLES)
 _MOST = 200
 _LONGEST = 1000  # characters of a value
-# Bash has others in its environment, and not as variables.
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
-def noting(more: Iterable[str], file: Path) -> str:
-    """Lines for bash that write the exported variables of the list to a file, for `noted`.
-
-    Nothing in them ends the script.
-    """
-    patterns = "|".join(dict.fromkeys((*VARIABLES, *more)))
-    return (
-        f"{{ while IFS= read -r _kochi_name; do case $_kochi_name in {patterns})\n"
-        '  printf "%s=%s\\0" "$_kochi_name" "${!_kochi_name}"\n'
-        f"esac; done < <(compgen -e); }} 2> /dev/null >| {shlex.quote(str(file))} || :\n"
-        "unset _kochi_name\n"
-    )
+def noting(file: Path) -> str:
+    """A line for bash that writes the exported variables to a file, for `noted`. Nothing in it ends
+    the script."""
+    return f"{{ command -p env -0; }} 2> /dev/null >| {shlex.quote(str(file))} || :\n"
 
 
 def noted(more: Iterable[str], file: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """The variables that `noting` wrote, by name; without the file those that were `given`.
+    """The variables of the list that `noting` wrote, by name; without a file those of the `given`.
 
     Names and values that look like secrets are left out, and the rest of a long value.
     """
-    try:
+    found = given
+    with suppress(OSError):
         lines = os.fsdecode(file.read_bytes()).split("\0")
-        seen = dict(line.partition("=")[::2] for line in lines if line)
-    except OSError:
-        seen = {name: value for name, value in given.items() if _NAME.fullmatch(name)}
+        found = dict(line.partition("=")[::2] for line in lines if line)
+    # Bash has others in its environment, and not as variables.
+    seen = {name: value for name, value in found.items() if _NAME.fullmatch(name)}
     patterns = (*VARIABLES, *more)
     whole = {pattern for pattern in patterns if not pattern.endswith("*")}
     beginnings = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))

@@ -189,7 +189,7 @@ def _measured(
                     captured.parent,
                     # A job by hand may print anything, for as long as it likes.
                     captured if freeze.batch else None,
-                    started.before + (noting(recorded, seen) if is_noted else ""),
+                    started.before + (noting(seen) if is_noted else ""),
                     timeout=attempt.timeout,
                     wrapper=wrapper,
                     files=[directory / str(o.source) for o in attempt.outputs if o.type == "file"],

@@ -143,7 +143,7 @@ def test_variables_are_those_that_the_script_sees(
         OMP_LONG=$(printf %2000s x)
         IFS=_; set -fuC
         """
-    environment, before = Environment(preamble, [], {"GIVEN": "1"}), noting(more, file)
+    environment, before = Environment(preamble, [], {"GIVEN": "1"}), noting(file)
     output = place / "out"
     assert run_script("true", "x", place, environment, True, place, output, before).status == 0
     seen = noted(more, file, {})
