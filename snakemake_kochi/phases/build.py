@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from snakemake_kochi.errors import PhaseError
-from snakemake_kochi.files import last_lines, make_directory, note_use, to_json, write_last
+from snakemake_kochi.files import make_directory, note_use, to_json, write_last
 from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.paths import BuildPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.freeze import Freeze, pattern_of
-from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
+from snakemake_kochi.phases.products import BUILD_VERSION, Build, Install, digest_of
 from snakemake_kochi.phases.script import Environment, Stopwatch, run_script, source_variables
 from snakemake_kochi.phases.workspace import give_repository, scratch_directory
 from snakemake_kochi.project.experiment import Experiment
@@ -162,12 +161,7 @@ def _execute(
         )
     if container is not None:
         container.finish(ended, log)
-    if ended.has_failed:
-        raise PhaseError(
-            f"{freeze.file}: the {kind} script {ended.how}\nIts output is in {log}",
-            reason=ended.reason(f"the {kind} script"),
-            output=last_lines(log, LAST_LINES),
-        )
+    ended.require_success(freeze.file, f"the {kind} script", log)
     # A run of another commit may use the same build: it gets its own .git.
     give_repository(None, directory)
     return watch

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -65,6 +65,7 @@ from snakemake_kochi.snapshot import (
     list_entries,
     matcher,
     overlay,
+    read_file,
     submodules,
 )
 
@@ -271,7 +272,7 @@ def take_freeze(
         "sources": sources,
         "without_source": without_source,
         "git_directory": None if git_directory is None else str(git_directory),
-        **given_in(experiments, used, paths.store, snapshot.tree),
+        **given_in(experiments, used, partial(read_file, paths.store, snapshot.tree)),
     }
     return write_freeze(paths, data)
 

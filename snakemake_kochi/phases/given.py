@@ -16,7 +16,6 @@ from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.document import decode_text, read_yaml
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.sweeps import CSV, STANDARD_FACTS, Given
-from snakemake_kochi.snapshot import read_file
 
 _FACT = re.compile(r"(?<!\$)(?:\$\$)*\$\{?machine\.([A-Za-z_][A-Za-z0-9_]*)")
 _MAY_USE_CSV = re.compile(r"\bcsv\b")
@@ -37,8 +36,7 @@ def given_now(file: str, text: str, machine: Machine, directory: Path) -> Given:
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
-    found = _given({file: text}, machine, read)
-    return given_of(machine, **found)
+    return given_of(machine, **given_in({file: text}, machine, read))
 
 
 def given_of(
@@ -53,22 +51,15 @@ def given_of(
 
 
 def given_in(
-    experiments: Mapping[str, str], machine: Machine, store: Path, tree: str
+    experiments: Mapping[str, str], machine: Machine, read: Callable[[str], bytes]
 ) -> dict[str, Any]:
     """The keys of a freeze about what the texts of experiments, by their paths, use.
 
     `facts`: those of the machine that its scheduler or this computer knows, as texts by name;
-    `without_facts`: why some are not known; `tables`: the texts of CSV files of the snapshot, by
-    path. A key with nothing in it is left out. Raises ConfigError for a CSV file that is no text,
-    or too large.
+    `without_facts`: why some are not known; `tables`: the texts of CSV files, by path. A key with
+    nothing in it is left out. `read` gives the content of a file of the project, and raises
+    NameNotFoundError without it. Raises ConfigError for a CSV file that is no text, or too large.
     """
-    return _given(experiments, machine, lambda path: read_file(store, tree, path))
-
-
-def _given(
-    experiments: Mapping[str, str], machine: Machine, read: Callable[[str], bytes]
-) -> dict[str, Any]:
-    """`read` raises NameNotFoundError for a file that is not there."""
     found: dict[str, Any] = {}
     used = {name for text in experiments.values() for name in _FACT.findall(text)}
     wanted = used & {*STANDARD_FACTS} - {"name", *machine.facts}

@@ -21,7 +21,6 @@ from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import (
     answered,
     is_there,
-    last_lines,
     make_directory,
     note_use,
     read_json,
@@ -33,7 +32,6 @@ from snakemake_kochi.locks import Held, find_lock_settings
 from snakemake_kochi.paths import InstallPaths, ProjectPaths
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.products import (
-    LAST_LINES,
     MANIFEST_VERSION,
     Install,
     digest_of,
@@ -193,14 +191,8 @@ def _install(
             output=place.log,
             timeout=recipe.request.timeout,
         )
-    if ended.has_failed:
-        raise PhaseError(
-            f"{recipe}: the install script {ended.how} in {place.source}; its output is in "
-            f"{place.log}",
-            "The installation that worked before is still in place." if has_another else None,
-            reason=ended.reason("the install script"),
-            output=last_lines(place.log, LAST_LINES),
-        )
+    hint = "The installation that worked before is still in place." if has_another else None
+    ended.require_success(str(recipe), "the install script", place.log, hint)
     record = asdict(install) | {
         "version": MANIFEST_VERSION,
         "machine": freeze.machine_name,

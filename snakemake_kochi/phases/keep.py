@@ -65,7 +65,10 @@ def keep_result(
     if is_failure and was_stopped(record):
         return
     if is_commit_due(paths, machine) or not is_commit_promised(paths, machine):
-        _commit(freeze.repository, paths, machine)
+        with _not_now():
+            from snakemake_kochi.artifacts.committer import commit_in_burst  # loads git
+
+            commit_in_burst(freeze.repository, paths, machine)
 
 
 def commit_at_exit(
@@ -111,7 +114,7 @@ def alive(repository: Path, paths: ProjectPaths, machine: str) -> Iterator[None]
             yield
     finally:
         if pending(paths, machine):
-            _commit(repository, paths, machine, _PATIENCE)
+            commit_journal(repository, paths, machine)
 
 
 def commit_journal(
@@ -132,13 +135,6 @@ def commit_journal(
             print(f"kochi: committed {told_missed(count, machine)}", file=sys.stderr)
         if (replaced := take_replaced(paths, machine)) is not None:
             print(f"kochi: {replaced.describe()}", file=sys.stderr)
-
-
-def _commit(repository: Path, paths: ProjectPaths, machine: str, *patience: float) -> None:
-    with _not_now():
-        from snakemake_kochi.artifacts.committer import commit_in_burst  # loads git
-
-        commit_in_burst(repository, paths, machine, *patience)
 
 
 def _is_repository(directory: Path) -> bool:

@@ -23,9 +23,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from snakemake_kochi.files import copy_stream, write_file
+from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.files import copy_stream, last_lines, write_file
 from snakemake_kochi.parent_death import adopt_orphans
-from snakemake_kochi.phases.products import Install
+from snakemake_kochi.phases.products import LAST_LINES, Install
 from snakemake_kochi.processes import ProcessIdentity, all_entries, child_pids, send_signal
 from snakemake_kochi.project.values import environment_name
 from snakemake_kochi.thread_variables import THREAD_VARIABLES
@@ -159,6 +160,17 @@ class Ended:
         """Why a phase failed whose script (`the run script`) ended so, for a list of failures."""
         is_timeout = self.timeout is not None or self.unfinished
         return f"{'timeout: ' if is_timeout else ''}{script} {self.how}"
+
+    def require_success(self, of: str, script: str, log: Path, hint: str | None = None) -> None:
+        """Raise PhaseError if the script (`the install script`) of something has failed; `log` has
+        its output."""
+        if self.has_failed:
+            raise PhaseError(
+                f"{of}: {script} {self.how}\nIts output is in {log}",
+                hint,
+                reason=self.reason(script),
+                output=last_lines(log, LAST_LINES),
+            )
 
 
 def run_script(

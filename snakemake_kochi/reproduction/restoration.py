@@ -10,7 +10,7 @@ import json
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,11 @@ def restore(location: Location, group: Group, below: str) -> Restored:
             "codes": codes,
             "source_trees": trees,
             "rerun": {"below": below, "recorded": _recorded(group)},
-            **given_in(experiments, then.machine(location.machine.name), paths.store, code.tree),
+            **given_in(
+                experiments,
+                then.machine(location.machine.name),
+                partial(read_file, paths.store, code.tree),
+            ),
         },
     )
     return Restored(freeze, tuple(remarks))
