@@ -130,7 +130,7 @@ def _execute(
     place: BuildPaths,
 ) -> Stopwatch:
     """Execute the script in a copy of the snapshot. Raises PhaseError when it fails."""
-    step, log, container = freeze.step(kind), place.log, None
+    step, log = freeze.step(kind), place.log
     told = source_variables(freeze.snapshot["base"], freeze.snapshot["dirty"])
     told |= {"KOCHI_MACHINE": freeze.machine_name, **variables}
     # In its final place: compilers write the path of their working directory into products.
@@ -141,6 +141,7 @@ def _execute(
     environment, wrapper = Environment(freeze.load_environment, installs, told), tuple[str, ...]()
     materialise(freeze.paths.store, freeze.snapshot["tree"], directory)
     give_repository(freeze.git_directory, directory)
+    container = None
     if isinstance(step, Phase) and step.isolation is not None:
         from snakemake_kochi.phases.isolation import Container
 

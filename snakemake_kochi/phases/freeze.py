@@ -86,13 +86,11 @@ class Rerun:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Rerun:
         """From JSON."""
-        return cls(
-            data["below"],
-            {
-                file: {batch: tuple(Recorded(**each) for each in points) for batch, points in own}
-                for file, own in ((file, own.items()) for file, own in data["recorded"].items())
-            },
-        )
+        recorded = {
+            file: {name: tuple(Recorded(**each) for each in points) for name, points in own.items()}
+            for file, own in data["recorded"].items()
+        }
+        return cls(data["below"], recorded)
 
 
 @dataclass(frozen=True)
@@ -306,14 +304,11 @@ def load_freeze(file: Path) -> Freeze:
         "codes": lambda codes: {code: Code.of(each) for code, each in codes.items()},
     }
     try:
-        own = {key: read.get(key, _as_is)(each) for key, each in data.items() if key != "version"}
+        own = {key: read[key](each) if key in read else each for key, each in data.items()}
+        del own["version"]
         return Freeze(file=file, machine_name=own.pop("machine"), **own)
     except (KeyError, TypeError) as error:
         raise DamagedFileError(f"{file}: not a freeze ({error})") from error
-
-
-def _as_is(value: Any) -> Any:
-    return value
 
 
 def _difference(

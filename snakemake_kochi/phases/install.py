@@ -106,10 +106,6 @@ def _install_of(recipe: Recipe, place: InstallPaths, source: Mapping[str, str]) 
     )
 
 
-def _set_of(dependencies: Sequence[Install], install: Install) -> tuple[Install, ...]:
-    return merge([*[(dependency,) for dependency in dependencies], (install,)])
-
-
 def install_recipe(
     freeze: Freeze,
     recipe: Recipe,
@@ -147,7 +143,7 @@ def install_recipe(
             _install(freeze, recipe, dependencies, install, place, is_there(current), lock)
         if freeze.rerun is None:  # else it may be an old one, which is not for `kochi run`
             write_atomically(current, os.fsencode(install.digest))
-    return _set_of(dependencies, install)
+    return (*dependencies, install)
 
 
 def _following(name: str) -> str:
@@ -235,7 +231,7 @@ def as_recorded(
     if recorded["recipe"] != recipe.name or not re.fullmatch(rf"{digest}(-\d{{1,9}})?", name):
         return None
     place = _place(freeze.paths, freeze.machine_name, recipe, name)
-    return _set_of(dependencies, _install_of(recipe, place, source))
+    return (*dependencies, _install_of(recipe, place, source))
 
 
 def expected_digests(freeze: Freeze, recipes: Sequence[Recipe]) -> Iterator[tuple[Recipe, str]]:

@@ -48,11 +48,7 @@ def with_variants(frozen: Freeze, start: Path) -> Freeze:
             found[value] = asdict(_code(frozen, value, excluded))
         except GitError as error:
             without_code[value] = f"{place}: {error}"
-    return changed(
-        frozen,
-        codes=found,
-        without_code=without_code,
-    )
+    return changed(frozen, codes=found, without_code=without_code)
 
 
 def _code(frozen: Freeze, value: str, excluded: Sequence[str]) -> Code:
