@@ -36,14 +36,12 @@ def keep_result(
 
     Raises KochiError for invalid artifacts. If they cannot be journaled or committed now (a full
     disk, a branch that another process holds), the run does not fail, which would lose its
-    products: they are in the results directory, with the record, and are committed later. Some
-    files stay only there: files of a project outside of git, and files that are not among the
-    record's artifacts.
+    products: they are in the results directory, with the record, and are committed later. Files of
+    a project outside of git stay only there.
     """
     paths, machine = freeze.paths, freeze.machine_name
     is_failure = record.get("outcome") == "failed"
-    kept = {artifact["dest"] for artifact in record["artifacts"]}
-    files = {each.destination: each.file for each in outputs if each.destination in kept}
+    files = {each.destination: each.file for each in outputs}
     try:
         if freeze.snapshot["base"] is None and not _is_repository(freeze.repository):
             # Or it is one, without a commit, whose .git is missing for a moment.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +30,13 @@ class Output:
     file: Path
 
 
-def files_of(outputs: Iterable[Output], directory: Path) -> dict[Output, Path]:
+def files_of(
+    outputs: Iterable[Output], directory: Path, allowed: Sequence[Path]
+) -> dict[Output, Path]:
     """The files in a workspace of which artifacts of type file are copies, without links.
 
-    Raises PhaseError if the script left no such file.
+    Raises PhaseError if the script left no such file, or a link that leads out of the `allowed`
+    directories, by mistake or on purpose: what it leads to would be published.
     """
     found = {}
     for output in outputs:
@@ -46,30 +48,14 @@ def files_of(outputs: Iterable[Output], directory: Path) -> dict[Output, Path]:
                     "workspace",
                     "Correct 'src' or the metric's file, or let the run script write that file.",
                 )
-            found[output] = file.resolve()
+            found[output] = real = file.resolve()
+            if not any(real.is_relative_to(place.resolve()) for place in allowed):
+                raise PhaseError(
+                    f"artifact {output.destination}: {output.source} is a link to {real}, which is "
+                    "neither in the workspace nor in the project or KOCHI_ROOT",
+                    "If its content is the result, let the run script copy it.",
+                )
     return found
-
-
-def only_inside(
-    outputs: Iterable[Output], files: Mapping[Output, Path], allowed: Sequence[Path]
-) -> list[Output]:
-    """The artifacts without links that lead out of these directories, by mistake or on purpose.
-
-    The run does not fail, which would discard the work of hours.
-    """
-    kept = []
-    for output in outputs:
-        real = files.get(output)
-        if real is None or any(real.is_relative_to(place.resolve()) for place in allowed):
-            kept.append(output)
-            continue
-        print(
-            f"kochi: artifact {output.destination} is not kept in git, only in results/: "
-            f"{output.source} is a link to {real}, which is neither in the workspace nor in the "
-            "project or KOCHI_ROOT\nIf its content is the result, let the run script copy it.",
-            file=sys.stderr,
-        )
-    return kept
 
 
 def write_outputs(

@@ -17,7 +17,7 @@ from snakemake_kochi.paths import BuildPaths
 from snakemake_kochi.phases.facts import Facts, noted, noting
 from snakemake_kochi.phases.launcher import Started, binding, start
 from snakemake_kochi.phases.node import Noise, load_now
-from snakemake_kochi.phases.outputs import described, files_of, only_inside, write_outputs
+from snakemake_kochi.phases.outputs import described, files_of, write_outputs
 from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, digest_of
 from snakemake_kochi.phases.record import Attempt, failed, make_record, times_of, was_stopped
 from snakemake_kochi.phases.script import (
@@ -100,7 +100,8 @@ def run_task(attempt: Attempt) -> dict[str, Any]:
             if container:
                 container.finish(ended, captured)
             _check(attempt, ended, captured)
-            files = files_of(outputs, directory)
+            allowed = (directory, freeze.repository, Path(freeze.root))
+            files = files_of(outputs, directory, allowed)
         except PhaseError as error:
             known = facts.known(machine) if was_stopped(record) else None
             record["facts"] = facts.find(machine, directory, scratch) if known is None else known
@@ -109,13 +110,12 @@ def run_task(attempt: Attempt) -> dict[str, Any]:
             error.record = failed(record, reason, last_lines(captured, LAST_LINES))
             raise
         stop_if_given_up(paths, record)
-        kept = only_inside(outputs, files, (directory, freeze.repository, Path(freeze.root)))
         log = BuildPaths(attempt.build.tree.parent).log
         record |= write_outputs(outputs, files, attempt.point.name, record["job"], log, captured)
         # After the artifacts were copied, which a command could change.
         record["facts"] = facts.find(machine, directory, scratch)
         stop_if_given_up(paths, record)
-        record["artifacts"] = [described(output) for output in kept]
+        record["artifacts"] = [described(output) for output in outputs]
         for output in outputs:
             if output.type == "stats":
                 output.file.write_bytes(to_json(record))

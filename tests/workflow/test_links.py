@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 from support import git, write
 
-from snakemake_kochi.artifacts.committer import commit_missing
-from snakemake_kochi.paths import Root
-
 from .conftest import results
 
 pytestmark = pytest.mark.phases
@@ -26,7 +23,7 @@ def different(project: Any, *lines: str) -> None:
     project.edit("sum.yaml", "n: [1, 2]", f"n: {list(range(1, len(lines) + 1))}")
 
 
-def test_a_link_that_leaves_the_project_is_not_published_and_the_run_succeeds(
+def test_a_link_that_leaves_the_project_fails_its_run_and_is_not_published(
     project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = write(tmp_path / "elsewhere" / "secret", "a private key\n")
@@ -37,20 +34,16 @@ def test_a_link_that_leaves_the_project_is_not_published_and_the_run_succeeds(
         'mkdir inner && ln -s "$SECRET" inner/link && ln -s inner/link out.txt',
         'ln -s "$(dirname "$SECRET")" inner && ln -s inner/secret out.txt',
     )
-    done = project.try_snakemake(*results(1, 2, 3))
-    assert done.returncode == 0
+    done = project.try_snakemake(*results(1, 2, 3), "--keep-going")
+    assert done.returncode == 1
     said = done.stdout + project.logs()
     assert said.count(f"out.txt is a link to {secret}") >= 3
     assert "let the run script copy it" in said
     assert "Traceback" not in said
-    made = list(project.directory.glob("results/**/*.txt"))
-    assert [result.read_text() for result in made] == ["a private key\n"] * 3
-    paths = Root.find().project(project.directory)
-    assert commit_missing(project.directory, paths, "local", 30, thorough=True) == 0
+    assert list(project.directory.glob("results/**/*.*")) == []
     assert "private key" not in git(project.directory, "log", "-p", "--all")
     branch = git(project.directory, "ls-tree", "-r", "--name-only", "kochi_artifacts_local")
-    assert "local/sum/first/1_0.json" in branch.splitlines()
-    assert ".txt" not in branch
+    assert branch.count("local/.kochi/failed/") == 3 and "local/sum" not in branch
 
 
 def test_a_link_within_the_workspace_the_project_or_the_root_is_the_file_it_leads_to(
