@@ -140,7 +140,7 @@ def install_recipe(
         if note_use(place.manifest) and is_there(place.prefix):
             print(f"{recipe} is installed already in {place.prefix}")
         else:
-            _install(freeze, recipe, dependencies, install, place, is_there(current), lock)
+            _install(freeze, recipe, dependencies, install, place, lock)
         if freeze.rerun is None:  # else it may be an old one, which is not for `kochi run`
             write_atomically(current, os.fsencode(install.digest))
     return (*dependencies, install)
@@ -158,7 +158,6 @@ def _install(
     dependencies: Sequence[Install],
     install: Install,
     place: InstallPaths,
-    has_another: bool,
     lock: Held,
 ) -> None:
     # No process uses a directory without a manifest: a failed installation left it.
@@ -187,8 +186,7 @@ def _install(
             output=place.log,
             timeout=recipe.request.timeout,
         )
-    hint = "The installation that worked before is still in place." if has_another else None
-    ended.require_success(str(recipe), "the install script", place.log, hint)
+    ended.require_success(str(recipe), "the install script", place.log)
     record = asdict(install) | {
         "version": MANIFEST_VERSION,
         "machine": freeze.machine_name,

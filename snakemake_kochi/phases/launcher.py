@@ -169,12 +169,6 @@ def start(placement: Placement, machine: str, exclusive: bool, directory: Path) 
             f"Give machine {machine} another one in kochi.yaml: machines: {machine}: launchers: "
             f"{{{launcher.text}: mpirun}}; or use 'launcher: auto'.",
         )
-    if len(str(directory).split()) != 1:
-        raise PhaseError(
-            f"the launcher {launcher.name} cannot be used, because bash splits $KOCHI_LAUNCH at "
-            f"blanks, and {directory} has some",
-            "Set KOCHI_ROOT, or kochi_root of the machine, to a directory without blanks.",
-        )
     slots = ",".join(f"{host}:{number}" for host, number in used.items())
     line = line_of(launcher, shape, variables["KOCHI_NODELIST"], slots, str(host_file))
     variables["KOCHI_LAUNCH"] = line

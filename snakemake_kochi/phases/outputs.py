@@ -127,10 +127,6 @@ def _printed_by_build(log: Path) -> bytes:
         return answered(read)
     except FileNotFoundError:
         return b""  # a build without a script
-    except OSError as error:
-        # The run has succeeded, maybe after hours: it does not fail for that.
-        why = error.strerror or error
-        return _encoded(f"[the build's output, {log}, cannot be read now: {why}]\n")
 
 
 def _ends_a_line(file: Path) -> bool:

@@ -52,8 +52,6 @@ _NOT_FOR_SCRIPTS = (
     *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_DIR", "GIT_INDEX_FILE"),
     *("GIT_NAMESPACE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_WORK_TREE"),
 )
-# Processes that a script left to this one, by number.
-_left: set[int] = set()
 
 
 @dataclass(frozen=True)
@@ -161,13 +159,12 @@ class Ended:
         is_timeout = self.timeout is not None or self.unfinished
         return f"{'timeout: ' if is_timeout else ''}{script} {self.how}"
 
-    def require_success(self, of: str, script: str, log: Path, hint: str | None = None) -> None:
+    def require_success(self, of: str, script: str, log: Path) -> None:
         """Raise PhaseError if the script (`the install script`) of something has failed; `log` has
         its output."""
         if self.has_failed:
             raise PhaseError(
                 f"{of}: {script} {self.how}\nIts output is in {log}",
-                hint,
                 reason=self.reason(script),
                 output=last_lines(log, LAST_LINES),
             )
@@ -291,7 +288,6 @@ def _wait(
     if code == 0 and not is_over:
         paths = (list(map(str, files)), list(map(str, logs)))
         unfinished = processes.wait_for_pipeline(*paths, ends_at, follow)
-    _left.update(processes.left)
     follow()
     usage = {
         "user_seconds": round(used.ru_utime, 6),
@@ -420,11 +416,11 @@ def clean_up_on_sigterm(*others: signal.Signals) -> None:
     these signals.
 
     The whole process group gets the signal, so a running script ends by itself, and needs the time
-    to do so.
+    to do so. What a script has left running holds this process up until it is killed.
     """
 
     def leave(number: int, _: object) -> None:
-        if not _children() - _left:
+        if not _children():
             sys.exit(128 + number)
 
     for each in (signal.SIGTERM, *others):
