@@ -3,7 +3,7 @@ environment variables of a list of names, as the script sees them. An environmen
 does not want to show to others, so nothing else of it leaves the private directory of the run.
 
 The commands are executed once for each build on each node, and again after an hour:
-<machine>/facts/<host>/<digest>.json   {"version", "boot", "time" (seconds since 1970), "facts"}
+<machine>/facts/<host>/<digest>.json   {"version", "time" (seconds since 1970), "facts"}
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ class Facts:
         """The facts as they were found on this node, in this build, not long ago; else none."""
         with suppress(OSError, DamagedFileError, KeyError, TypeError):
             found = read_json(self._file(machine), VERSION)
-            is_fresh = 0 <= time.time() - found["time"] < _FRESH
-            if is_fresh and found["boot"] == this_node().boot:
+            if 0 <= time.time() - found["time"] < _FRESH:
                 return dict(found["facts"])
         return {}
 
@@ -91,8 +90,8 @@ class Facts:
         with suppress(OSError):
             file = self._file(machine)
             make_directory(file.parent)
-            content = {"version": VERSION, "boot": this_node().boot, "time": time.time()}
-            write_atomically(file, to_json({**content, "facts": found}))
+            content = {"version": VERSION, "time": time.time(), "facts": found}
+            write_atomically(file, to_json(content))
         return found
 
     def _file(self, machine: MachinePaths) -> Path:
