@@ -75,7 +75,9 @@ def _build(file: Path, options: argparse.Namespace) -> None:
 
     freeze = load_batch_freeze(file, options.subject, options.batch).at({CODE: options.code})
     installs, parameters = _installs(file, options.installs), _parameters(options.parameters)
-    write_build(options.output, make(freeze, options.phase, parameters, installs, options.timeout))
+    step = freeze.build if options.phase == "build" else freeze.prepare
+    assert step is not None
+    write_build(options.output, make(freeze, step, parameters, installs, options.timeout))
 
 
 def _run(file: Path, options: argparse.Namespace) -> None:
@@ -127,9 +129,9 @@ def _made_again(attempt: Attempt, freeze: BatchFreeze) -> Attempt:
     from snakemake_kochi.phases.build import make
 
     parameters, installs = attempt.point.parameters, attempt.installs
-    build, prepared = make(attempt.freeze, "build", parameters, installs), attempt.prepared
-    if prepared is not None:
-        prepared = make(freeze, "prepare", parameters, installs)
+    build = make(attempt.freeze, freeze.build, parameters, installs)
+    step = freeze.prepare
+    prepared = make(freeze, step, parameters, installs) if step else None
     return replace(attempt, build=build, prepared=prepared)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.confidential import is_secret_variable
 from snakemake_kochi.errors import DamagedFileError
@@ -124,13 +124,6 @@ class BatchFreeze:
         if (code := self.codes.get(parameters.get(CODE, ""))) is None:
             return self
         return replace(self, **code, configuration=self.snapshot)
-
-    def step(self, kind: Literal["build", "prepare"]) -> Phase | Step:
-        """The script of that kind."""
-        if kind == "build":
-            return self.build
-        assert self.prepare is not None
-        return self.prepare
 
     @property
     def repository(self) -> Path:

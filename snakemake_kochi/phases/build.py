@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from snakemake_kochi.files import make_directory, note_use, to_json, write_last
 from snakemake_kochi.locks import find_lock_settings
@@ -21,7 +20,6 @@ from snakemake_kochi.project.grid import Phase, Step
 from snakemake_kochi.snapshot import Entry, digest_sources, materialise, select_sources
 
 PREPARED_VARIABLE = "KOCHI_PREPARED"
-Kind = Literal["build", "prepare"]
 # Files that are no code of an experiment, unless its `sources:` say otherwise: Kochi's own files,
 # the workflow and its documentation. Patterns as in .gitignore.
 NOT_SOURCES = (
@@ -76,12 +74,12 @@ def describe_script(step: Phase | Step, sources: str) -> dict[str, object]:
 
 def make(
     freeze: BatchFreeze,
-    kind: Kind,
+    step: Phase | Step,
     parameters: Mapping[str, str],
     installs: Sequence[Install],
     timeout: float | None = None,
 ) -> Build:
-    """Execute a script `build` or `prepare`, unless what it makes exists already.
+    """Execute the script `build` or `prepare` of a batch, unless what it makes exists already.
 
     What determines it names it. An experiment without a build script gets the bare source tree. A
     `prepare` script runs in a private copy of the snapshot, which is deleted afterwards; the `tree`
@@ -89,7 +87,7 @@ def make(
     of a point, or those that the script sees; `timeout`: seconds. Raises PhaseError when the script
     fails.
     """
-    step = freeze.step(kind)
+    kind = "prepare" if isinstance(step, Step) else "build"
     variables = step.environment(parameters)
     description = {
         **describe_script(step, freeze.sources[kind]),
@@ -98,7 +96,7 @@ def make(
         "load_environment": freeze.load_environment,
     }
     digest = digest_of(description)
-    named = freeze.paths.build if kind == "build" else freeze.paths.prepared
+    named = freeze.paths.prepared if isinstance(step, Step) else freeze.paths.build
     place = named(freeze.machine_name, digest)
     locks = find_lock_settings(freeze.kochi_root.machine(freeze.machine_name))
     own = locks.paths.project(freeze.paths.directory).build(digest)
@@ -106,7 +104,7 @@ def make(
         if not note_use(place.manifest):
             shutil.rmtree(place.directory, ignore_errors=True)
             with scratch_directory(freeze.workspaces) as scratch:
-                watch = _execute(freeze, kind, variables, installs, timeout, scratch, place)
+                watch = _execute(freeze, step, variables, installs, timeout, scratch, place)
             record = {
                 **description,
                 "version": BUILD_VERSION,
@@ -122,7 +120,7 @@ def make(
 
 def _execute(
     freeze: BatchFreeze,
-    kind: Kind,
+    step: Phase | Step,
     variables: Mapping[str, str],
     installs: Sequence[Install],
     timeout: float | None,
@@ -130,14 +128,14 @@ def _execute(
     place: BuildPaths,
 ) -> Stopwatch:
     """Execute the script in a copy of the snapshot. Raises PhaseError when it fails."""
-    step, log = freeze.step(kind), place.log
+    kind, log = "build", place.log
     told = source_variables(freeze.snapshot["base"], freeze.snapshot["dirty"])
     told |= {"KOCHI_MACHINE": freeze.machine_name, **variables}
     # In its final place: compilers write the path of their working directory into products.
     directory = place.tree
-    if kind == "prepare":
-        directory, told = scratch / "workspace", told | {PREPARED_VARIABLE: str(place.tree)}
-    make_directory(place.directory if kind == "build" else place.tree)
+    if isinstance(step, Step):
+        kind, directory = "prepare", scratch / "workspace"
+        told |= {PREPARED_VARIABLE: str(make_directory(place.tree))}
     environment, wrapper = Environment(freeze.load_environment, installs, told), tuple[str, ...]()
     materialise(freeze.paths.store, freeze.snapshot["tree"], directory)
     give_repository(freeze.git_directory, directory)

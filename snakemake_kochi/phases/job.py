@@ -147,8 +147,9 @@ def _run_experiment(
     launcher = chosen(experiment.run, {**experiment.facts_of(machine).values, **point.parameters})
     resources = {"cpus_per_task": point.request.cores, **point.request.of_rule}
     timeout = experiment.build_request("", point.parameters).timeout
-    build = make(batch, "build", point.parameters, installs, timeout)
-    prepared = make(batch, "prepare", point.parameters, installs) if batch.prepare else None
+    build = make(batch, batch.build, point.parameters, installs, timeout)
+    step = batch.prepare
+    prepared = make(batch, step, point.parameters, installs) if step else None
     if interactive:
         history = commands_of(experiment.run.script)
         script = shell_script(history, experiment.file)

@@ -19,10 +19,10 @@ MAKE = textwrap.dedent("""\
     from snakemake_kochi.phases.freeze import take_freeze
     from snakemake_kochi.phases.install import install_recipe
     freeze = take_freeze(Path.cwd(), "local")
-    experiment = freeze.experiment("sum.yaml")
+    batch = BatchFreeze.of(freeze, freeze.experiment("sum.yaml"))
     for each in (
         lambda: install_recipe(freeze, freeze.project.dependencies["base"]["one"], ()),
-        lambda: make(BatchFreeze.of(freeze, experiment), "build", {"debug": "0"}, ()),
+        lambda: make(batch, batch.build, {"debug": "0"}, ()),
     ):
         try:
             each()

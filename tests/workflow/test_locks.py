@@ -103,7 +103,8 @@ BUILD = """\
     freeze = take_freeze(Path.cwd(), "local")
     experiment = freeze.experiment("sum.yaml")
     print("ready", flush=True)
-    build = make(BatchFreeze.of(freeze, experiment), "build", {"debug": "0"}, ())
+    batch = BatchFreeze.of(freeze, experiment)
+    build = make(batch, batch.build, {"debug": "0"}, ())
     assert (build.tree / "built.txt").read_text() == "code\\n"
     """
 
@@ -153,7 +154,7 @@ def test_a_build_whose_lease_was_taken_away_does_not_count(
     freeze = take_freeze(project.directory, "local")
     batch = BatchFreeze.of(freeze, freeze.experiment("sum.yaml"))
     with pytest.raises(LockLostError, match="this process lost the lock"):
-        make(batch, "build", {"debug": "0"}, ())
+        make(batch, batch.build, {"debug": "0"}, ())
     assert list(freeze.paths.directory.glob("builds/local/*/manifest.json")) == []
 
 
