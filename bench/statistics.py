@@ -134,6 +134,39 @@ def compared(
     return 100 * shown / repetitions
 
 
+def repeated_pairs(effect: float, repetitions: int) -> tuple[float, float]:
+    """How often a difference is shown where pairs are repeated until their ratio is within 2 %, or
+    decided; and the mean number of pairs."""
+    random, shown, pairs = np.random.default_rng(_SEED), 0, 0
+    level = stopping.ratio_confidence()
+    for _ in range(repetitions):
+        noise = np.log(1 + random.normal(0, NOISE, (2, MOST)))
+        differences = noise[1] + math.log(1 + effect) - noise[0]
+        for n in stopping.looks(10, MOST):
+            found = comparison.paired(differences[:n], level)
+            if found.half_width <= UNTIL or stopping.decision(differences[:n], 0.01):
+                break
+        pairs += n
+        shown += found.p <= 1 - level
+    return 100 * shown / repetitions, pairs / repetitions
+
+
+def until_enough_allocations(runs: int, effect: float, repetitions: int) -> tuple[float, float]:
+    """The rate of misses, and the mean number of runs, when a point stops at 2 % that has so many
+    runs in each allocation, which have an effect of their own."""
+    random, missed, taken = np.random.default_rng(_SEED), 0, 0
+    units = np.repeat(np.arange(-(-MOST // runs)), runs)[:MOST]
+    for _ in range(repetitions):
+        offsets = random.normal(0, effect, units[-1] + 1)[units]
+        values = 100 * (1 + offsets + random.normal(0, NOISE, MOST))
+        for n in stopping.looks(10, MOST):
+            if stopping.is_enough(values[:n], UNTIL, units=[*units[:n]]):
+                break
+        taken += n
+        missed += not _has(stopping.interval_so_far(values[:n], units=[*units[:n]]), 100)
+    return 100 * missed / repetitions, taken / repetitions
+
+
 def many_points(points: int, n: int, effect: float, repetitions: int) -> tuple[float, float]:
     """How often the first one of many points differs, or, without an effect, any of them; and how
     often the summary says that one does."""
@@ -190,6 +223,24 @@ def _rate(wrong: Iterable[bool]) -> float:
     return 100 * float(np.mean([*wrong]))
 
 
+def _repetition(some: int, many: int) -> list[Row]:
+    rows = []
+    for effect in (0.01, 0.03):
+        missed, runs = until_enough_allocations(5, effect, some)
+        what = f"until 2 %, 5 runs in each allocation, which vary by {100 * effect:.0f} %"
+        rows.append(Row(f"{what}: misses", [missed], "%", limit=5.0))
+        rows.append(Row(f"{what}: runs", [runs], ""))
+    for effect in (0.0, 0.03, 0.05):
+        shown, runs = repeated_pairs(effect, many if not effect else some)
+        what = f"pairs until their ratio is within 2 %, {100 * effect:.0f} %"
+        if effect:
+            rows.append(Row(f"{what}: not shown", [100 - shown], "%"))
+        else:
+            rows.append(Row(f"{what}: shown", [shown], "%", limit=5.2))
+        rows.append(Row(f"{what}: pairs", [runs], ""))
+    return rows
+
+
 def measure(directory: Path, size: Size) -> list[Row]:
     """Intervals are of 95 %; a point has 10 to 60 runs, until its interval is within 2 %; runs have
     a noise of 2 % where nothing else is said."""
@@ -210,6 +261,7 @@ def measure(directory: Path, size: Size) -> list[Row]:
         rate("the same without asking whether they are", alike(r, many, is_told=False))
     rate("30 runs in one of many allocations: misses", allocations(1, 30, some))
     rate("5 runs in each of 6 allocations: misses", allocations(6, 5, some), 5.0)
+    rows += _repetition(some, many)
     for n in (6, 10, 15, 30):
         rate(f"{n} pairs, no difference: shown", compared(n, 0.0, many), 5.2)
     for effect in (0.02, 0.03, 0.05):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _CODE = "code"
 _RESULTS = "results"
 _SURE = 0.05
+FIGURES = (".png", ".svg", ".pdf")  # suffixes
 
 metric_option = click.option(
     "--metric", metavar="NAME", help="By default the first one, else run_seconds."
@@ -30,8 +33,8 @@ metric_option = click.option(
 page_option = click.option(
     *("-o", "--output"),
     type=click.Path(path_type=Path),
-    metavar="FILE.md",
-    help="Write to a file.",
+    metavar="FILE",
+    help="Write to a file: a page, or with .png, .svg or .pdf a figure.",
 )
 
 
@@ -70,6 +73,13 @@ page_option = click.option(
     help="Compare although this differs: machine, cpu_model, kernel, governor, or a fact of the "
     "experiment, such as compiler. May be given several times.",
 )
+@click.option(
+    "--run",
+    "is_run",
+    is_flag=True,
+    help="First run what is missing, as `kochi batch` does: with `repeat: {by: PARAMETER}` in the "
+    "experiment until the ratios are known.",
+)
 @page_option
 @json_option
 @click.argument("file", metavar="FILE.yaml")
@@ -83,11 +93,12 @@ def command(
     metric: str | None,
     within: float,
     accept: tuple[str, ...],
+    is_run: bool,
     output: Path | None,
     as_json: bool,
     file: str,
     batch: str,
-) -> None:
+) -> int:
     """Compare the values of a parameter, point by point, with intervals: which is faster, by how
     much, how sure.
 
@@ -96,6 +107,12 @@ def command(
     """
     if as_json and output is not None:
         raise click.UsageError("only one of --output and --json is possible")
+    if is_run:
+        words = [*(("-m", machine) if machine else ()), file, batch]
+        run_batch = [sys.executable, "-P", "-m", "snakemake_kochi.cli", "batch", *words]
+        # Only what is compared goes to our standard output.
+        if status := subprocess.run(run_batch, stdout=sys.stderr, check=False).returncode:
+            return status
     from snakemake_kochi.tables.compare import compare
 
     if against is not None and by is not None:
@@ -118,17 +135,28 @@ def command(
     if as_json:
         comparisons = [plain(dataclasses.asdict(each)) for each in found]
         print_json({"remarks": list(report.remarks), "comparisons": comparisons})
-        return
-    write_page(_page(report, found), output)
+        return 0
+
+    def draw(file: Path) -> None:
+        # Only here: a text need not wait for Matplotlib.
+        from snakemake_kochi.tables.comparison_figure import draw_ratios
+
+        draw_ratios(found, _title(report, found), file)
+
+    write_page(_page(report, found), output, draw)
+    return 0
 
 
-def write_page(text: bytes, output: Path | None) -> None:
-    """Print a page, or write it to a file and say so. Raises KochiError."""
+def write_page(text: bytes, output: Path | None, draw: Callable[[Path], None]) -> None:
+    """Print a page, or write it to a file and say so, or `draw` a figure. Raises KochiError."""
     if output is None:
         click.echo(text, nl=False)
         return
     with whole_file(output) as beside:
-        beside.write_bytes(text)
+        if output.suffix in FIGURES:
+            draw(beside)
+        else:
+            beside.write_bytes(text)
     say(f"Wrote {output}")
 
 
@@ -217,10 +245,13 @@ def _page(report: Report, found: Sequence[Comparison]) -> bytes:
         if len(found) > 1:
             parts.append(f"## {each.by}: {second} compared with {first}")
         parts += [_table(each), *_overall(each), *map(sentence, each.remarks)]
+    return page(_title(report, found), [*parts, *map(sentence, report.remarks)])
+
+
+def _title(report: Report, found: Sequence[Comparison]) -> str:
     named = f" ({found[0].unit})" if found[0].unit else ""
     values = " and ".join(found[0].values) if len(found) == 1 else f"{len(found) + 1} values"
-    title = f"{report.title}: {found[0].metric}{named} by {found[0].by}, {values}"
-    return page(title, [*parts, *map(sentence, report.remarks)])
+    return f"{report.title}: {found[0].metric}{named} by {found[0].by}, {values}"
 
 
 def _table(each: Comparison) -> str:

@@ -77,4 +77,11 @@ def command(
     )
     title = f"{report.title}: {name}{f' ({unit})' if unit else ''} over versions of the code"
     parts = [markdown_table(headers, rows), note, *map(sentence, report.remarks)]
-    write_page(page(title, parts), output)
+
+    def draw(file: Path) -> None:
+        # Only here: a text need not wait for Matplotlib.
+        from snakemake_kochi.tables.comparison_figure import draw_histories
+
+        draw_histories(found, name, title, file)
+
+    write_page(page(title, parts), output, draw)

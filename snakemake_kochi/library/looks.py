@@ -53,7 +53,8 @@ class Look:
         assert grid.repeat is not None
         wide = [each for each in self.points if each.wanted > each.runs or each.why]
         known = f"{len(self.points) - len(wide)} of {len(self.points)} points are known"
-        until = f"within {percent(grid.repeat.until)} of their median {grid.repeat.metric}"
+        of = f"ratios by {grid.repeat.by}" if grid.repeat.by else "median"
+        until = f"within {percent(grid.repeat.until)} of their {of} {grid.repeat.metric}"
         yield f"after {max(each.runs for each in self.points)} runs {known} {until}"
         for each in sorted(wide, key=lambda each: -(each.width or math.inf))[:most]:
             width = "no interval" if each.width is None else f"± {percent(each.width)}"

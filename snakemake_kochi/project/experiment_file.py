@@ -43,7 +43,7 @@ from snakemake_kochi.project.plots import (
 from snakemake_kochi.project.recipes import Project, Recording, check_time_limit, requirements
 from snakemake_kochi.project.shape import EXPERIMENT, read_shape
 from snakemake_kochi.project.sweeps import Given, ParameterValues, Sweep, SweepReader, flattened
-from snakemake_kochi.project.values import dest_problem, normalise_dest, src_problem
+from snakemake_kochi.project.values import CODE, dest_problem, normalise_dest, src_problem
 
 # What batches take from the file, by the keys that they have for it.
 _SHARED = {key: above for key, above in ABOVE.items() if key != "params"} | {
@@ -161,7 +161,8 @@ class _Reader:
                 "'repeat' says how often a point runs; remove this key, or give the batch repeat: 3"
             )
             self.problems.add((*path, "duplicates"), said)
-        repeat = self._repeat(wanted, settings["metrics"], (*path, "repeat"))
+        names = [*parameters, *([CODE] if any(sweep.has_code for sweep in sweeps) else [])]
+        repeat = self._repeat(wanted, settings["metrics"], names, (*path, "repeat"))
         if wanted is not None:
             settings["duplicates"] = wanted if repeat is None else repeat.most
         return Batch(
@@ -179,7 +180,11 @@ class _Reader:
         )
 
     def _repeat(
-        self, data: Mapping[str, Any] | int | None, metrics: Collection[str], path: KeyPath
+        self,
+        data: Mapping[str, Any] | int | None,
+        metrics: Collection[str],
+        parameters: Collection[str],
+        path: KeyPath,
     ) -> Repeat | None:
         if not isinstance(data, Mapping):
             return None
@@ -188,8 +193,15 @@ class _Reader:
         if metric not in known:
             said = f"there is no metric '{metric}', {nearest(metric, known)}"
             self.problems.add((*path, "of"), said)
-        names = {"least": "min", "most": "max", "confidence": "confidence", "budget": "budget"}
-        given = {field: data[key] for field, key in names.items() if key in data}
+        if (by := data.get("by")) is not None and by not in parameters:
+            said = f"the batch gives no parameter '{by}' values, {nearest(by, parameters)}"
+            self.problems.add((*path, "by"), said)
+        keys = {
+            "least": "min",
+            "most": "max",
+            **{key: key for key in ("confidence", "budget", "by")},
+        }
+        given = {field: data[key] for field, key in keys.items() if key in data}
         repeat = Repeat(until=data["until"], metric=metric, **given)
         if repeat.least > repeat.most:
             said = f"{repeat.least} or more was expected, as 'min' is"

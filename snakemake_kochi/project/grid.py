@@ -387,7 +387,8 @@ class Skipped:
 class Repeat:
     """Until when points are repeated: after `least` to `most` runs, when half of the width of the
     interval of the median of `metric`, at a `confidence`, is at most `until` of the median; or when
-    all runs of the batch have taken the `budget`, in seconds of a node. Fractions."""
+    all runs of the batch have taken the `budget`, in seconds of a node. Fractions. `by`: instead of
+    the median, the ratios to the first value of this parameter are to be known."""
 
     until: float
     metric: str
@@ -395,6 +396,7 @@ class Repeat:
     least: int = 10
     most: int = 60
     budget: float | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,6 +70,12 @@ def is_enough(
     return so_far.half_width <= until and guard.half_width <= 2 * until
 
 
+def ratio_confidence(confidence: float = 0.95) -> float:
+    """That of the interval of a ratio at a look, so that it holds with `confidence` at the look
+    that stops."""
+    return 1 - 0.8 * (1 - confidence)
+
+
 def decision(differences: Sequence[float], alpha: float) -> int:
     """The first number of differences at which their sign is decided, 0 if it is not.
 

@@ -12,6 +12,7 @@ import pandas
 from numpy.typing import NDArray
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.project.grid import Repeat
 from snakemake_kochi.project.plots import DUPLICATE, MACHINE
 from snakemake_kochi.quantities import percent
 from snakemake_kochi.statistics import comparison, dependence, stopping
@@ -96,13 +97,13 @@ class _Pairs:
         found = {k: self.second[k] - v for k, v in self.first.items() if k in self.second}
         return found if self.is_by_duplicate or len(found) >= FEWEST_UNITS else {}
 
-    def ratio(self, stretch: float) -> Ratio:
+    def ratio(self, stretch: float, confidence: float) -> Ratio:
         differences = [*self.differences.values()]
         if self.is_by_duplicate:
-            return comparison.paired(differences, 0.95, stretch)
+            return comparison.paired(differences, confidence, stretch)
         if differences:
-            return comparison.of_units(differences)
-        return comparison.unpaired([*self.first.values()], [*self.second.values()])
+            return comparison.of_units(differences, confidence)
+        return comparison.unpaired([*self.first.values()], [*self.second.values()], confidence)
 
 
 def compare(
@@ -121,6 +122,22 @@ def compare(
     ]
 
 
+def unknown(report: Report, repeat: Repeat) -> dict[tuple[str, ...], float]:
+    """The points whose ratios to the first value of `repeat.by` need more runs, by the values of
+    the other columns that tell points apart, with half of the width of the widest.
+
+    A ratio is known if its interval is narrow enough, or if it is decided at 1 % that it is not 1,
+    which stays true whenever one looks. Where facts differ there is none.
+    """
+    first, *others = dict.fromkeys(report.runs[repeat.by].astype(str))
+    found: dict[tuple[str, ...], float] = {}
+    for other in others:
+        sides = _Sides(report, repeat.by, repeat.metric, (first, other), ())
+        for point, width in sides.unknown(repeat.until).items():
+            found[point] = max(width, found.get(point, 0.0))
+    return found
+
+
 class _Sides:
     def __init__(
         self,
@@ -133,6 +150,9 @@ class _Sides:
         self._report, self._by, self._metric, self._values = report, by, metric, values
         self._accepted = {each.removeprefix(_FACT) for each in accepted}
         self._accepted |= _OF_MACHINE if by == MACHINE else set()
+        repeat = report.repeat
+        is_repeated = repeat is not None and repeat.by == by
+        self._confidence = stopping.ratio_confidence() if is_repeated else 0.95
         self._keys = [name for name in report.varying if name != by]
         runs = report.runs.sort_values("run_started", kind="stable")
         # Point -> side -> the rows, in the order in which they ran.
@@ -158,9 +178,10 @@ class _Sides:
         alike = dependence.likeness(self._series())
         pairs_alike = dependence.likeness([*each.differences.values()] for each in pairs.values())
         stretch = dependence.stretch(pairs_alike)
-        ratios = {point: each.ratio(stretch) for point, each in pairs.items()}
+        ratios = {point: each.ratio(stretch, self._confidence) for point, each in pairs.items()}
         known = [point for point, ratio in ratios.items() if ratio.lower is not None]
-        marks = dict(zip(known, comparison.marked([ratios[p].p for p in known]), strict=True))
+        chances, level = [ratios[point].p for point in known], 1 - self._confidence
+        marks = dict(zip(known, comparison.marked(chances, level), strict=True))
         words = _words(self._metric, unit)
         points = []
         for point, (one, other) in self._points.items():
@@ -179,6 +200,20 @@ class _Sides:
             comparison.pairs_needed(len(self._points)),
             [*self._remarks(pairs, alike, pairs_alike)],
         )
+
+    def unknown(self, until: float) -> dict[tuple[str, ...], float]:
+        found = {}
+        pairs = {p: self._pairs(*s) for p, s in self._points.items() if not self._problem(*s)}
+        series = [[*each.differences.values()] for each in pairs.values()]
+        stretch = dependence.stretch(dependence.likeness(series))
+        for (point, each), differences in zip(pairs.items(), series, strict=True):
+            ratio = each.ratio(stretch, self._confidence)
+            is_narrow = ratio.half_width <= until
+            if not each.is_by_duplicate:
+                is_narrow &= ratio.n >= stopping.FEWEST_UNITS_TO_STOP
+            if not is_narrow and not stopping.decision(differences, 0.01):
+                found[point] = ratio.half_width
+        return found
 
     def _is_decided(self, pairs: _Pairs) -> bool:
         """Whether the verdict holds although one has compared after fewer runs before."""

@@ -31,14 +31,14 @@ _MOST_NAMED = 12  # parameters in a caption, and values at an axis
 _MOST_PASSED = 5  # values in a caption
 _LONGEST = 32  # characters of a name or value
 # M. Okabe and K. Ito, Color Universal Design, without yellow, which is invisible on white paper.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#56B4E9", "#E69F00")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#56B4E9", "#E69F00")
 # Markers and styles tell the lines apart in a grey print.
 _MARKERS = ("o", "s", "^", "D", "v", "X", "<", "P", ">", "p", "*", "h")
 _STYLES = ("-", "--", "-.", ":")
 _MOST_VECTORS = 2000  # runs; more are drawn as pixels in a vector graphic, which stays small
 # What people write is not LaTeX: $5 stays $5. And the same figure is the same file.
-_STYLE: Any = {"text.parse_math": False, "svg.hashsalt": "kochi"}
-_DATES: Mapping[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+STYLE: Any = {"text.parse_math": False, "svg.hashsalt": "kochi"}
+DATES: Mapping[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def draw(
@@ -58,10 +58,10 @@ def draw(
     ConfigError for a parameter with too many lines; OSError.
     """
     drawing = _Drawing(arrange(runs, parameters, plot), plot, measured)
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = drawing.figure(quantities.get(plot.metric, Quantity()), title, note)
         for file in files:
-            figure.savefig(file, dpi=150, format=file.suffix[1:], metadata=_DATES.get(file.suffix))
+            figure.savefig(file, dpi=150, format=file.suffix[1:], metadata=DATES.get(file.suffix))
             # Arranged once, for all formats.
             figure.set_layout_engine(None)
 
@@ -267,7 +267,7 @@ class _Drawing:
 
     def _look(self, number: int) -> dict[str, Any]:
         style = _STYLES[number % len(_STYLES)] if self.is_numeric else "none"
-        colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+        colour, marker = COLOURS[number % len(COLOURS)], _MARKERS[number % len(_MARKERS)]
         return {"color": colour, "marker": marker, "linestyle": style}
 
     def _scale(self, axes: Any, columns: int) -> Iterator[str]:

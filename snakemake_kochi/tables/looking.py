@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from snakemake_kochi.library.looks import Look, LookedAt
 from snakemake_kochi.project.grid import Grid, Repeat
 from snakemake_kochi.statistics import dependence, stopping
 from snakemake_kochi.tables.collect import Run, read_report
+from snakemake_kochi.tables.compare import unknown
 from snakemake_kochi.tables.report import Report
 
 MAXIMUM, BUDGET = "the maximum", "the budget is spent"
@@ -41,19 +43,8 @@ def look(grid: Grid, file: str, runs: Sequence[Run], output: Path) -> None:
 
 def look_at(report: Report, grid: Grid, repeat: Repeat, runs: Sequence[Run]) -> Look:
     """What the results so far say; `runs` are the rows of the report."""
-    measured = report.points.measured(report.runs[repeat.metric])
-    values = np.array(report.runs[repeat.metric], dtype=np.float64)
-    stretch, rows_of = dependence.stretch(measured.alike), report.points.rows
-    enough = [
-        stopping.is_enough(
-            values[rows],
-            repeat.until,
-            repeat.confidence,
-            stretch,
-            [report.points.units[row] for row in rows],
-        )
-        for rows in rows_of
-    ]
+    rows_of = report.points.rows
+    enough, widths = (_medians if not repeat.by else _ratios)(report, repeat)
     # Of each run, in seconds of a node.
     took = [
         (each["seconds"] or 0.0) + (each["environment_seconds"] or 0.0) for each in report.recorded
@@ -71,10 +62,36 @@ def look_at(report: Report, grid: Grid, repeat: Repeat, runs: Sequence[Run]) -> 
             following, why = max(most, most + rounds), BUDGET
     points = []
     for number, rows in enumerate(rows_of):
-        width = measured.intervals[number].half_width
         wanted = len(rows) if enough[number] else following
         reason = "" if enough[number] or wanted > len(rows) else why
-        known = width if width < float("inf") else None
+        known = widths[number] if math.isfinite(widths[number]) else None
         parameters = dict(runs[rows[0]].point.parameters)
         points.append(LookedAt(parameters, len(rows), wanted, known, reason))
     return Look(points, sum(means[n] * (following - len(rows_of[n])) for n in left))
+
+
+def _medians(report: Report, repeat: Repeat) -> tuple[list[bool], list[float]]:
+    """Whether each point is known well enough, and half of the width of its interval."""
+    measured = report.points.measured(report.runs[repeat.metric])
+    values = np.array(report.runs[repeat.metric], dtype=np.float64)
+    stretch = dependence.stretch(measured.alike)
+    enough = [
+        stopping.is_enough(
+            values[rows],
+            repeat.until,
+            repeat.confidence,
+            stretch,
+            [report.points.units[row] for row in rows],
+        )
+        for rows in report.points.rows
+    ]
+    return enough, [interval.half_width for interval in measured.intervals]
+
+
+def _ratios(report: Report, repeat: Repeat) -> tuple[list[bool], list[float]]:
+    """The same of the ratios in which a point takes part."""
+    others = [name for name in report.varying if name != repeat.by]
+    keys = report.runs[others].astype(str).itertuples(index=False, name=None)
+    of_row, missing = list(keys), unknown(report, repeat)
+    points = [of_row[rows[0]] for rows in report.points.rows]
+    return [p not in missing for p in points], [missing.get(p, 0.0) for p in points]

@@ -175,7 +175,8 @@ class Report:
             yield "the intervals do not cover differences between sessions, boots and builds"
 
     def _about_repetition(self, repeat: Repeat) -> Iterator[str]:
-        if (measured := self.measured.get(repeat.metric)) is None:
+        measured = self.measured.get(repeat.metric)
+        if measured is None or repeat.by:  # `kochi compare` tells how sure ratios are
             return
         wide = [each for each in measured.intervals if each.half_width > repeat.until]
         of, goal = len(measured.intervals), f"within {percent(repeat.until)}"

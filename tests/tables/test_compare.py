@@ -127,6 +127,10 @@ def test_the_page_has_both_medians_the_ratio_and_what_holds_for_all_points(
     page = tmp_path / "page.md"
     assert compare.text("--by", "by", "-o", str(page)) == f"Wrote {page}\n"
     assert page.read_text() == text
+    figure = tmp_path / "page.svg"
+    assert compare.text("--by", "by", "-o", str(figure)) == f"Wrote {figure}\n"
+    for words in ("n=2", "time: heap / quick", "95 % intervals"):
+        assert f"<!-- {words}" in figure.read_text()
 
 
 def test_too_few_pairs_and_runs_without_a_partner_are_told(compare: Compare) -> None:
@@ -348,7 +352,7 @@ def test_nothing_is_said_of_all_points_where_no_round_or_no_pair_has_them(
 
 
 def test_the_history_of_a_point_has_the_versions_between_which_it_changed(
-    compare: Compare,
+    compare: Compare, tmp_path: Any
 ) -> None:
     random = np.random.default_rng(4)
     assert run(["history", "sort.yaml", "first"]) == 1
@@ -375,5 +379,9 @@ def test_the_history_of_a_point_has_the_versions_between_which_it_changed(
     points = json.loads(compare._capsys.readouterr().out)["points"]
     assert [len(each["changes"]) for each in points] == [0, 1]
     assert len(points[1]["values"]) == 24 and points[1]["changes"][0]["begins"] == cells[5]
+    assert run(["history", "sort.yaml", "first", "-o", str(tmp_path / "history.svg")]) == 0
+    for words in ("by=quick, n=2", "Medians of each version of the code", "000000000000"):
+        assert f"<!-- {words}" in (tmp_path / "history.svg").read_text()
+    compare._capsys.readouterr()
     assert run(["history", "sort.yaml", "first", "--metric", "word"]) == 1
     assert "'word' of sort first is a text" in compare._capsys.readouterr().err

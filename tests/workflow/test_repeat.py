@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas
 import pytest
 import support
-from support import run, write
+from support import run, run_apart, write
 
 from .conftest import ExampleProject, begin_project
 
@@ -163,3 +163,31 @@ def test_warm_ups_run_in_the_same_directory_and_only_the_last_run_counts(
     repeated.edit("times.yaml", "warmup: 2", "warmup: 1")
     repeated.snakemake("times")
     assert counts(repeated) == (2, 0)
+
+
+def test_a_comparison_runs_pairs_until_their_ratio_is_known(repeated: ExampleProject) -> None:
+    """The same twice, which never varies; and what is noisy, with a factor of three."""
+    text = """
+        params: {kind: [quiet, noisy], side: [a, b]}
+        run: |
+          echo "$KOCHI_PARAM_KIND" >> "$RAN"
+          if [ $KOCHI_PARAM_KIND = quiet ]; then echo "took 100 us"; exit; fi
+          factor=1; [ $KOCHI_PARAM_SIDE = a ] || factor=3
+          echo "took $((factor * (100 + $(wc -l < "$RAN") * 37 % 60))) us"
+        metrics: {time: 'took ([0-9.]+) us'}
+        repeat: {until: 2%, by: side}
+        """
+    write(repeated.directory / "times.yaml", text)
+    repeated.commit()
+    run(sys.executable, *KOCHI, "artifact", "init", "../branch", cwd=repeated.directory)
+    words = (*KOCHI, "compare", "times.yaml", "--by", "side", "--run", "--json")
+    done = run_apart(sys.executable, *words, cwd=repeated.directory)
+    quiet, noisy = counts(repeated)
+    # The latter is decided long before its ratio is within 2 %.
+    assert quiet == 20 and 20 <= noisy <= 46
+    assert "of their ratios by side time" in done.stderr
+    (found,) = json.loads(done.stdout)["comparisons"]
+    verdicts = {each["point"]["kind"]: each["verdict"] for each in found["points"]}
+    assert verdicts == {"quiet": "the same", "noisy": "slower"}
+    assert kochi(repeated, "compare", "times.yaml", "--by", "side", "--run").returncode == 0
+    assert counts(repeated) == (0, 0)
