@@ -17,13 +17,8 @@ from support import REPOSITORY, git, printed, run, start, wait_until, write
 
 from snakemake_kochi.cpu_lists import format_cpus
 
+from .conftest import base_prefix
 from .conftest import results as results_of
-
-
-def base_prefix(project: Any) -> Path:
-    root = Path(os.environ["KOCHI_ROOT"])
-    (current,) = root.glob("projects/*/installs/local/base/one/current")
-    return current.with_name(current.read_text()) / "prefix"
 
 
 @pytest.mark.compatibility
