@@ -27,8 +27,8 @@ from snakemake_kochi.phases.launcher import NO_PLACEMENT, Placement, placement_o
 from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.phases.run import run_identity
 from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.expressions import parse_value
 from snakemake_kochi.project.grid import TASKS_AND_CORES, Grid, Point
-from snakemake_kochi.project.launchers import chosen
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class BatchRules:
 
     def launcher(self, point: Point) -> str:
         facts = self.experiment.facts_of(self.grid.machine).values
-        return chosen(self.grid.run, {**facts, **point.parameters})
+        return parse_value(self.grid.run.launcher).render({**facts, **point.parameters})
 
     def identity(self, point: Point) -> str:
         """A digest of what determines the run of a point, as its record has it."""

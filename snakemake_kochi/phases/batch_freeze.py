@@ -143,7 +143,7 @@ class BatchFreeze:
 
     @cached_property
     def _texts(self) -> PointTexts:
-        return PointTexts.parse(self.job_name, None, self.artifacts)
+        return PointTexts(self.job_name, None, self.artifacts)
 
     def point(self, parameters: Mapping[str, str], duplicate: int) -> Point:
         """One point from its resolved parameters, without the whole grid."""

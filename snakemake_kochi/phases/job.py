@@ -39,7 +39,7 @@ from snakemake_kochi.phases.script import (
     source_variables,
 )
 from snakemake_kochi.phases.workspace import give_repository, scratch_directory
-from snakemake_kochi.project.launchers import chosen
+from snakemake_kochi.project.expressions import parse_value
 from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.project.values import parse_assignment
 from snakemake_kochi.snapshot import materialise
@@ -144,7 +144,8 @@ def _run_experiment(
     experiment, interactive = freeze.experiment(options.experiment), options.interactive
     machine, batch = freeze.machine_name, BatchFreeze.of(freeze, experiment)
     point = experiment.point(machine, dict(map(parse_assignment, options.parameter)))
-    launcher = chosen(experiment.run, {**experiment.facts_of(machine).values, **point.parameters})
+    values = {**experiment.facts_of(machine).values, **point.parameters}
+    launcher = parse_value(experiment.run.launcher).render(values)
     resources = {"cpus_per_task": point.request.cores, **point.request.of_rule}
     timeout = experiment.build_request("", point.parameters).timeout
     build = make(batch, batch.build, point.parameters, installs, timeout)

@@ -290,24 +290,34 @@ def variables_mentioned(text: str) -> Iterator[str]:
 
 def note_remarks(experiment: Experiment, remarks: Problems) -> None:
     """Note what is legal but probably not intended, in an experiment without problems."""
-    for batch in experiment.batches.values():
+    batches = list(experiment.batches.values())
+    levels = [experiment.default_parameters, *(batch.parameters for batch in batches)]
+    used = {name for owner in (None, *batches) for name in experiment.used(owner)}
+    used |= {name for level in levels for names in names_used(level).values() for name in names}
+    for name, choices in ((name, level[name]) for level in levels for name in level):
+        if name not in used and choices:
+            said = nearest(name, used - {*SUBSTITUTED})
+            if not said.startswith("did you mean"):
+                said = "name it in the depend_params of run or build, or remove it"
+            remarks.add(choices[0].place, f"nothing uses the parameter '{name}'; {said}")
+    for batch in batches:
         key = "run" if batch.run.script.strip() else "build"
         seen = (batch.run if key == "run" else batch.build).depend_params
-        used = {*experiment.used(batch), *experiment.used(None)} - {*SUBSTITUTED}
         for name, place in _unseen_parameters(experiment, batch):
-            said = f"write, in {key}: depend_params: [{', '.join([*seen, name])}]"
-            if name not in used and (near := nearest(name, used)).startswith("did you mean"):
-                said = near
-            said = f"no script sees '{name}': its points are the same run again; {said}"
+            said = (
+                f"no script sees '{name}': its points are the same run again; write, in {key}: "
+                f"depend_params: [{', '.join([*seen, name])}]"
+            )
             if name == CODE:
                 said = (
                     "this is a parameter like any other; to run the project's code at these "
                     "commits, write 'code:' beside 'params:'"
                 )
-            remarks.add(place, said)
+            if name in used or name == CODE:
+                remarks.add(place, said)
         for sweep in batch.sweeps:
             _note_impossible_values(experiment, sweep, remarks)
-    runs = [experiment.run, *(batch.run for batch in experiment.batches.values())]
+    runs = [experiment.run, *(batch.run for batch in batches)]
     if ("run",) in remarks.source_map.lines and not any(run.script.strip() for run in runs):
         remarks.add(("run",), "there is no script: nothing is run after the build")
 

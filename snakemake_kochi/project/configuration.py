@@ -305,11 +305,10 @@ def _recipe(
 def _check_requirements(project: Project, data: Mapping[str, Any], problems: Problems) -> None:
     """Every recipe on which another one depends must exist, and there must be no circle."""
     for name, common in data.items():
-        path: KeyPath = ("dependencies", name)
-        levels = [(path, common)]
-        levels += [((*path, "recipes", i), own) for i, own in enumerate(common["recipes"])]
-        for place, level in levels:
-            check_recipes(project, requirements(level, place, problems), place, problems)
+        for index, own in enumerate(common["recipes"]):
+            path = ("dependencies", name, *(("recipes", index) if "depends" in own else ()))
+            required = project.dependencies[name][own["name"]].depends
+            check_recipes(project, required, path, problems)
     circles, length = project.circles()
     if not circles and length > _LONGEST_CHAIN:
         said = f"{length} recipes depend on each other in a row"

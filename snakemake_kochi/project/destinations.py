@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from snakemake_kochi.project.document import Problems
-from snakemake_kochi.project.expressions import Template
+from snakemake_kochi.project.expressions import parse_text
 from snakemake_kochi.project.grid import Batch, Point, varying_parameters
 from snakemake_kochi.project.plots import stems
 from snakemake_kochi.project.values import dest_problem, src_problem
@@ -101,7 +101,7 @@ def _parents(dest: str) -> Iterator[str]:
 
 def _collision(dest: str, first: _Artifact, second: _Artifact) -> str:
     (one, a, i), (other, b, j) = first, second
-    used = Template.parse(other.batch.artifacts[j].dest).names
+    used = parse_text(other.batch.artifacts[j].dest).names
     if one is not other:
         alike = one.experiment.file == other.experiment.file and "batch_name" not in used
         advice = "add ${batch_name}" if alike else "rename one"

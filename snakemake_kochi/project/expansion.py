@@ -477,7 +477,7 @@ def make_points(
     """
     if _are_too_many(batch, expansions, problems):
         return (), ()
-    texts = PointTexts.parse(batch.job_name, batch.queue, batch.artifacts)
+    texts = PointTexts(batch.job_name, batch.queue, batch.artifacts)
     phases = {"run": batch.run, "build": batch.build}
     # Other names have a value everywhere.
     uncertain = [(u.path, n) for u in needed for n in u.names if n in batch.sometimes or is_fact(n)]
@@ -577,7 +577,7 @@ def recorded_points(file: str, batch: Batch, names: Sequence[str], facts: Given)
     `names`: the parameters of the batch in the experiment `file`. Raises ConfigError for
     a point with others, or with values that no such point has.
     """
-    texts = PointTexts.parse(batch.job_name, batch.queue, batch.artifacts)
+    texts = PointTexts(batch.job_name, batch.queue, batch.artifacts)
     for each in batch.recorded or ():
         where = f"{file}: batch '{batch.name}', record {each.identity}"
         differing = sorted(({*each.parameters} ^ {*names}) - batch.sometimes)

@@ -10,7 +10,7 @@ from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.project.destinations import Destinations
 from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Problems, SourceMap
 from snakemake_kochi.project.expansion import Expansion, make_points, recorded_points
-from snakemake_kochi.project.expressions import Template, is_fact, parse_value
+from snakemake_kochi.project.expressions import is_fact, parse_text, parse_value
 from snakemake_kochi.project.grid import (
     Batch,
     Grid,
@@ -58,7 +58,7 @@ def uses_of(experiment: Experiment, batch: Batch | None) -> Iterator[Use]:
     path = owner.path
 
     def text(key: KeyPath, written: str | None, telling: bool = True, needs: bool = True) -> Use:
-        names = Template.parse(written or "").names
+        names = parse_text(written or "").names
         return Use((*path, *key), names, SUBSTITUTED, telling=telling, needs=needs)
 
     yield text(("name",), owner.job_name, telling=False)

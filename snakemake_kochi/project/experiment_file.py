@@ -21,7 +21,7 @@ from snakemake_kochi.project.document import (
     section,
 )
 from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.expressions import Template, TemplateError, parse_value
+from snakemake_kochi.project.expressions import TemplateError, parse_text, parse_value
 from snakemake_kochi.project.grid import (
     ROUNDS,
     Artifact,
@@ -316,7 +316,7 @@ class _Reader:
     ) -> str:
         """A template; a problem is noted if it is wrong whatever is substituted in it."""
         try:
-            template = Template.parse(text or "")
+            template = parse_text(text or "")
             wrong = problem(template.render(dict.fromkeys(template.names, "x"))) if text else None
         except TemplateError as error:
             wrong = str(error)

@@ -89,6 +89,12 @@ class Template:
         return "".join(parts)
 
 
+@functools.lru_cache(10_000)
+def parse_text(text: str) -> Template:
+    """A text with references to parameters. Raises TemplateError."""
+    return Template.parse(text)
+
+
 def plain(text: str) -> Template:
     """A text in which nothing is substituted."""
     return Template((text,), ())

@@ -7,7 +7,7 @@ recipes.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 from snakemake_kochi.files import is_name
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.expressions import (
-    Template,
     TemplateError,
     Value,
+    parse_text,
     parse_value,
     plain,
 )
 from snakemake_kochi.project.values import (
     ABSENT,
     encode_component,
+    environment_name,
     has_control_character,
-    parameter_variables,
 )
 
 if TYPE_CHECKING:
@@ -183,8 +183,21 @@ class Isolation:
         return cls(**fields)
 
 
+class _Script:
+    depend_params: tuple[str, ...]
+
+    def environment(self, parameters: Mapping[str, str]) -> dict[str, str]:
+        """KOCHI_PARAM_<NAME> for the parameters that the script sees, without a sub-parameter that
+        a point does not have."""
+        return {
+            f"KOCHI_PARAM_{environment_name(name)}": parameters[name]
+            for name in self.depend_params
+            if name in parameters
+        }
+
+
 @dataclass(frozen=True)
-class Phase:
+class Phase(_Script):
     """A script and the parameters that it sees. `cores`, `timeout`, `launcher` and those of
     `resources` are unresolved values, empty if not given; see `Request` and `launchers.py`.
     `spread`: one of SPREADS, or empty."""
@@ -219,13 +232,9 @@ class Phase:
         found = {key: parse_value(text) for key, text in texts.items() if text}
         return found | {("resources", name): parse_value(t) for name, t in self.resources.items()}
 
-    def environment(self, parameters: Mapping[str, str]) -> dict[str, str]:
-        """KOCHI_PARAM_<NAME> for the parameters on which the phase depends."""
-        return parameter_variables(self.depend_params, parameters)
-
 
 @dataclass(frozen=True)
-class Step:
+class Step(_Script):
     """A script before the runs, and the parameters that it sees.
 
     `sources` are patterns of the code that determines it; None for the code of the experiment.
@@ -235,10 +244,6 @@ class Step:
     script: str
     strict: bool = True
     sources: tuple[str, ...] | None = None
-
-    def environment(self, parameters: Mapping[str, str]) -> dict[str, str]:
-        """KOCHI_PARAM_<NAME> for the parameters that the script sees."""
-        return parameter_variables(self.depend_params, parameters)
 
 
 # ---- points
@@ -287,19 +292,11 @@ class Point:
 
 @dataclass(frozen=True)
 class PointTexts:
-    """The templates of a point: its job's name, queue and artifacts."""
+    """The name of a point's job, its queue and its artifacts before substitution."""
 
-    name: Template
-    queue: Template | None
-    artifacts: tuple[tuple[str, Template, Template | None], ...]  # type, dest, src
-
-    @classmethod
-    def parse(cls, name: str, queue: str | None, artifacts: Iterable[Artifact]) -> PointTexts:
-        def parsed(text: str | None) -> Template | None:
-            return None if text is None else Template.parse(text)
-
-        texts = ((each.type, Template.parse(each.dest), parsed(each.src)) for each in artifacts)
-        return cls(Template.parse(name), parsed(queue), tuple(texts))
+    name: str
+    queue: str | None
+    artifacts: tuple[Artifact, ...]
 
     def point(
         self,
@@ -312,7 +309,7 @@ class PointTexts:
         """A destination has a word for a parameter that only other points have, which is one of
         those that may be `absent`; None: any."""
         raw = {**parameters, "batch_name": batch, "duplicate": str(duplicate)}
-        used = (name for _, dest, _ in self.artifacts for name in dest.names)
+        used = (name for each in self.artifacts for name in parse_text(each.dest).names)
         safe = dict.fromkeys((n for n in used if absent is None or n in absent), ABSENT)
         safe |= {name: encode_component(text) for name, text in raw.items()}
         return Point(
@@ -321,15 +318,16 @@ class PointTexts:
             name=_filled(self.name, raw) or "",
             queue=_filled(self.queue, raw),
             artifacts=tuple(
-                Artifact(type_, _filled(dest, safe) or "", _filled(src, raw))
-                for type_, dest, src in self.artifacts
+                Artifact(each.type, _filled(each.dest, safe) or "", _filled(each.src, raw))
+                for each in self.artifacts
             ),
             sweep=sweep,
         )
 
 
-def _filled(template: Template | None, values: Mapping[str, str]) -> str | None:
+def _filled(text: str | None, values: Mapping[str, str]) -> str | None:
     """None if a name has no value, which was noted."""
+    template = None if text is None else parse_text(text)
     if template is None or not all(name in values for name in template.names):
         return None
     return template.render(values)

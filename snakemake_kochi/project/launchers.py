@@ -9,14 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.expressions import parse_value
-
-if TYPE_CHECKING:
-    from snakemake_kochi.project.grid import Phase
 
 SPREADS = ("nodes", "none")
 # Nothing is in front of the command: the script starts one task.
@@ -52,7 +47,7 @@ class Launcher:
 
     @property
     def is_template(self) -> bool:
-        return not is_launcher_name(self.text)
+        return not _NAME.fullmatch(self.text)
 
     def filled(self, values: Mapping[str, str]) -> str:
         """The template with its fields replaced."""
@@ -96,11 +91,6 @@ class Launchers:
         return launcher
 
 
-def is_launcher_name(text: str) -> bool:
-    """Whether a text can be the name of a launcher."""
-    return _NAME.fullmatch(text) is not None
-
-
 def known_launchers() -> tuple[str, ...]:
     """The names of those that Kochi knows."""
     # Imported here: few runs have a launcher.
@@ -125,17 +115,9 @@ def launcher_problem(name: str, machines: Iterable[Launchers]) -> str | None:
     if name in known:
         return None
     said = nearest(name, list(dict.fromkeys(known)))
-    if not is_launcher_name(name):
+    if not _NAME.fullmatch(name):
         said = "a template goes into kochi.yaml: machines: MACHINE: launchers: {NAME: TEMPLATE}"
     return f"there is no launcher '{name}', {said}"
-
-
-def chosen(phase: Phase, parameters: Mapping[str, str]) -> str:
-    """The name of the launcher of a point, "" if none is given.
-
-    Raises TemplateError, and KeyError for a parameter without a value.
-    """
-    return parse_value(phase.launcher).render(parameters) if phase.launcher else ""
 
 
 def template_problem(text: str, names: Iterable[str] = ()) -> str | None:
@@ -143,7 +125,7 @@ def template_problem(text: str, names: Iterable[str] = ()) -> str | None:
 
     It is a template, the name of a launcher that Kochi knows, or one of the `names`.
     """
-    if is_launcher_name(text):
+    if _NAME.fullmatch(text):
         known = [*known_launchers(), *names]
         if text in known:
             return None

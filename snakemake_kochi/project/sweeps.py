@@ -6,7 +6,7 @@ Everything is as written; `expansion` makes the combinations of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
@@ -207,14 +207,11 @@ class SweepReader:
         found: dict[str, tuple[ParameterValues, ...]] = {}
         for name, value in self._defaults.items():
             place: KeyPath = ("default_params", name)
-            entries = value if isinstance(value, list) else []
-            single = [each["value"] for each in entries if isinstance(each, dict)]
-            is_wrong = isinstance(value, dict) or len(single) < len(entries)
-            if is_wrong or any(isinstance(each, list | dict) for each in single):
-                said = (
-                    "a single value was expected, not a list; lists go into the params of a batch"
-                )
-                self._problems.add(place, said)
+            entries = value if isinstance(value, list) else [{"value": value}]
+            written = [each["value"] if isinstance(each, dict) else [each] for each in entries]
+            if any(isinstance(each, list | dict) for each in written):
+                said = "a single value was expected, not a list"
+                self._problems.add(place, f"{said}; lists go into the params of a batch")
                 found[name] = ()
             else:
                 found[name] = self._choices(value, place)
@@ -241,8 +238,11 @@ class SweepReader:
         always = set.intersection(*({*sweep.parameters} for sweep in sweeps)) if sweeps else set()
         return frozenset(anywhere - always - {*self._defaults})
 
-    def _sweep(self, data: Mapping[str, Any], path: KeyPath, common: Sweep) -> Sweep:
-        """A grid; `common`: what the batch has for all of its grids."""
+    def _sweep(
+        self, data: Mapping[str, Any], path: KeyPath, common: Sweep, at: KeyPath = ()
+    ) -> Sweep:
+        """A grid; `common`: what it has besides, `at`: where its parameters are, if not in its
+        `params`."""
         params, has_code = section(data, "params"), common.has_code
         zipped = (*common.zipped, *self._zipped(data.get("zip", []), (*path, "zip")))
         repeated = {name for group in zipped for name in group}
@@ -251,11 +251,12 @@ class SweepReader:
         if CODE in data and not is_null(data[CODE]):
             has_code = True
             parameters[CODE] = self._choices(data[CODE], (*path, CODE), CODE in repeated)
-        if has_code and CODE in {**params, **self._defaults}:
+        if has_code and not at and CODE in {**params, **self._defaults}:
             said = "'code' is also a parameter of this batch; rename that"
             self._problems.add((*path, CODE), said)
         for name, value in params.items():
-            parameters[name] = self._choices(value, (*path, "params", name), name in repeated)
+            place = (*(at or (*path, "params")), name)
+            parameters[name] = self._choices(value, place, name in repeated)
         when = self._conditions(data.get("when"), (*path, "when"), when_true=False)
         skip_if = self._conditions(data.get("skip_if"), (*path, "skip_if"), when_true=True)
         sweep = Sweep(
@@ -271,7 +272,6 @@ class SweepReader:
 
     def _included(self, grid: Sweep, data: Mapping[str, Any], path: KeyPath) -> Iterator[Sweep]:
         known = {**flattened(grid.parameters), **self._defaults}
-        repeated = {name for group in grid.zipped for name in group}
         for index, entry in enumerate(data.get("include", ())):
             place = (*path, "include", index)
             for name in entry:
@@ -283,19 +283,7 @@ class SweepReader:
                 if named and len(named) < len(group):
                     rest = " and ".join(f"'{name}'" for name in group if name not in named)
                     self._problems.add(place, f"'{named[0]}' is zipped with {rest}; name all here")
-            parameters = {
-                name: self._choices(value, (*place, name), name in repeated)
-                for name, value in entry.items()
-            }
-            sweep = Sweep(
-                parameters={**grid.parameters, **parameters},
-                place=place,
-                zipped=grid.zipped,
-                conditions=grid.conditions,
-                has_code=grid.has_code,
-            )
-            self._note_shadows(sweep.parameters)
-            yield sweep
+            yield self._sweep({"params": entry}, place, replace(grid, exclude=()), at=place)
 
     def _zipped(self, groups: list[Any], path: KeyPath) -> Iterator[tuple[str, ...]]:
         is_one = not any(isinstance(each, list) for each in groups)

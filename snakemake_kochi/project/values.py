@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
 
@@ -57,16 +57,6 @@ def environment_name(name: str) -> str:
     """The form of a parameter's or a dependency's name in an environment variable: upper case, with
     _ for every character that a shell does not accept there."""
     return _NOT_IN_VARIABLES.sub("_", name.upper())
-
-
-def parameter_variables(names: Iterable[str], parameters: Mapping[str, str]) -> dict[str, str]:
-    """KOCHI_PARAM_<NAME> for the named ones of some parameters. A sub-parameter that a point does
-    not have is left out."""
-    return {
-        f"KOCHI_PARAM_{environment_name(name)}": parameters[name]
-        for name in names
-        if name in parameters
-    }
 
 
 def parse_assignment(text: str) -> tuple[str, str]:

@@ -328,22 +328,24 @@ def remarks(text: str) -> list[str]:
     return list(load_experiment("e.yaml", text, None).remarks)
 
 
-def test_a_varying_parameter_that_nothing_uses_is_remarked_upon_with_the_nearest() -> None:
+def test_a_parameter_that_nothing_uses_is_remarked_upon_with_the_nearest() -> None:
     assert remarks("""\
-default_params: {note: x, flags: 2, size: 3, label: $size}
+default_params: {thread: 1, note: x, flags: 2, size: 3, label: $size}
 default_name: e_$label
 build: {depend_params: [flags], script: x}
 run: {script: x, depend_params: [threads]}
 batches:
   a:
-    params: {threads: [1, 2], thraeds: [1, 2], q: [1, 2], e: [2, 3], computed: '`$e + 1`'}
+    params: {threads: [1, 2], thraeds: [1, 2], q: 1, d: 1, s: 1, e: 2, computed: '`$e + 1`'}
     queue: q$q
-    artifacts: [{type: stdout, dest: "${threads}_${q}_${computed}_${duplicate}.log"}]
+    artifacts: [{type: file, src: $s, dest: $d}, {type: stdout, dest: "${computed}.log"}]
 """) == [
-        "e.yaml:7: batches.a.params.thraeds: no script sees 'thraeds': its points are the same run "
-        "again; did you mean 'threads'?",
-        "e.yaml:7: batches.a.params.e: no script sees 'e': its points are the same run again; "
-        "write, in run: depend_params: [threads, e]",
+        "e.yaml:1: default_params.thread: nothing uses the parameter 'thread'; did you mean "
+        "'threads'?",
+        "e.yaml:1: default_params.note: nothing uses the parameter 'note'; name it in the "
+        "depend_params of run or build, or remove it",
+        "e.yaml:7: batches.a.params.thraeds: nothing uses the parameter 'thraeds'; did you mean "
+        "'threads'?",
     ]
 
 
