@@ -16,6 +16,8 @@ from snakemake_kochi.project.values import dest_problem, src_problem
 if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment
 
+_FIGURES = ("png", "svg")
+
 
 @dataclass(frozen=True, eq=False)
 class _Owner:
@@ -90,9 +92,6 @@ class Destinations:
             whose = f"the table or plot of {self._tables[table].called_by(owner)}"
             said = f"is {whose}" if dest == table else f"conflicts with '{table}', {whose}"
             owner.note(index, f"'{dest}' {said}; rename the artifact")
-
-
-_FIGURES = ("png", "svg")
 
 
 def _parents(dest: str) -> Iterator[str]:
