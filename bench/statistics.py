@@ -227,12 +227,12 @@ def _repetition(some: int, many: int) -> list[Row]:
     rows = []
     for effect in (0.01, 0.03):
         missed, runs = until_enough_allocations(5, effect, some)
-        what = f"until 2 %, 5 runs in each allocation, which vary by {100 * effect:.0f} %"
+        what = f"until 2 %, 5 runs in each allocation, {100 * effect:.0f} % apart"
         rows.append(Row(f"{what}: misses", [missed], "%", limit=5.0))
         rows.append(Row(f"{what}: runs", [runs], ""))
     for effect in (0.0, 0.03, 0.05):
         shown, runs = repeated_pairs(effect, many if not effect else some)
-        what = f"pairs until their ratio is within 2 %, {100 * effect:.0f} %"
+        what = f"pairs until within 2 %, {f'{100 * effect:.0f} %' if effect else 'no difference'}"
         if effect:
             rows.append(Row(f"{what}: not shown", [100 - shown], "%"))
         else:

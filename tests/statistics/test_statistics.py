@@ -334,6 +334,9 @@ RATES: Sequence[tuple[Callable[..., float], int, float]] = [
     (lambda bench, n: 100 - bench.many_points(20, 10, 0.08, n)[0], 60, 5.0),
     (lambda bench, n: bench.looked_again(100, 0.0, 0.05, n), 100, 5.0),
     (lambda bench, n: 100 - bench.looked_again(60, 0.05, 0.01, n), 50, 1.0),
+    (lambda bench, n: bench.repeated_pairs(0.0, n)[0], 60, 5.2),
+    (lambda bench, n: 100 - bench.repeated_pairs(0.05, n)[0], 40, 1.0),
+    (lambda bench, n: bench.until_enough_allocations(5, 0.01, n)[0], 40, 5.0),
     (lambda bench, n: bench.flat(60, 0.0, n), 40, 6.0),
     (lambda bench, n: bench.stepped(100, 0.0, n), 20, 4.0),
 ]
