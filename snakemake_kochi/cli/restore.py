@@ -64,7 +64,12 @@ class Batch:
 
     @property
     def points(self) -> int:
-        return len(self.rules.grid.points)
+        """How many results there ought to be; with `repeat`, at least those of the first look."""
+        grid = self.rules.grid
+        if grid.repeat is None:
+            return len(grid.points)
+        least = sum(point.duplicate < grid.repeat.least for point in grid.points)
+        return max(least, len(self.restorable.found))
 
     @property
     def there(self) -> int:
@@ -248,17 +253,20 @@ def _explaining_failed_writes() -> Iterator[None]:
 def _note_finished(location: Location, freeze: str, asked: Asked, batches: Sequence[Batch]) -> None:
     """Let Snakemake note that restored results are finished, and make tables and plots."""
     globs = _globs(location, asked)
+    targets, records = [batch.rules.name for batch in batches], []
+    for batch in batches:
+        there = batch.outcome.restored | batch.outcome.present
+        found = batch.restorable.found.values()
+        own = [str(place.record) for place, record in found if record["identity"] in there]
+        records += own
+        # Which results a batch with `repeat` needs, Snakemake asks only after looks at them.
+        targets += own if batch.rules.grid.repeat is not None else []
     wanted = {
         "snakefile": str(workflow_directory() / "Snakefile"),
         "config": {"kochi_experiments": globs} if globs else {},
-        "targets": [batch.rules.name for batch in batches],
+        "targets": targets,
         "freeze": freeze,
-        "records": [
-            str(place.record)
-            for batch in batches
-            for place, record in batch.restorable.found.values()
-            if record["identity"] in batch.outcome.restored | batch.outcome.present
-        ],
+        "records": records,
     }
     done = subprocess.run(
         [sys.executable, "-P", "-m", "snakemake_kochi.library.finished"],

@@ -1,10 +1,10 @@
 """Snakemake learns that restored results are finished.
 
 `python -m snakemake_kochi.library.finished` reads JSON: "snakefile", "config", "targets": names of
-rules, "records": those of the restored results, which are still aside, and "freeze": the freeze
-with whose code they agree. Without what Snakemake notes about a finished job (its params, code and
-inputs), it would not see later changes: so a record comes to its place only now. Nothing of the
-workflow is executed but tables and plots.
+rules and files, "records": those of the restored results, which are still aside, and "freeze": the
+freeze with whose code they agree. Without what Snakemake notes about a finished job (its params,
+code and inputs), it would not see later changes: so a record comes to its place only now. Nothing
+of the workflow is executed but tables and plots.
 
 Private parts of Snakemake that are used, and only here: the DAG after a dry run, and the methods
 with which it notes the beginning and the end of a job.

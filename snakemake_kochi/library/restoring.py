@@ -207,7 +207,7 @@ class Restoration:
                 by_point[_key(record["parameters"], record["duplicate"])].append(record)
                 by_run[str(record["run"])].append(record)
         chosen, changes = Restorable(), Changes(batch)
-        for place in batch.files.now().places:
+        for place in batch.files.places:
             point = place.point
             same = by_point.get(_key(point.parameters, point.duplicate), [])
             # First those of the same point: another one may see the same values.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,18 @@ def test_a_killed_batch_goes_on_with_what_is_there_under_any_executor(
     quiet, noisy = counts(repeated)
     # What ran when it was killed runs once more.
     assert 30 <= quiet + noisy <= 32
+
+
+def test_restored_results_are_those_of_all_looks(repeated: ExampleProject) -> None:
+    repeated.commit()
+    kochi(repeated, "artifact", "init", "../branch")
+    kochi(repeated, "batch", "times.yaml")
+    assert counts(repeated) == (10, 20)
+    for name in ("results", ".snakemake"):
+        shutil.rmtree(repeated.directory / name)
+    assert "30 of 30" in kochi(repeated, "artifact", "restore", "times.yaml").stdout
+    kochi(repeated, "batch", "times.yaml")
+    assert counts(repeated) == (0, 0)
 
 
 def test_a_budget_ends_the_rounds_and_names_what_is_missing(repeated: ExampleProject) -> None:
