@@ -52,6 +52,7 @@ page_option = click.option(
     metavar="COMMIT",
     help="Compare with the results in this commit of an artifact branch.",
 )
+@click.option("--with", "other", metavar="BATCH", help="Compare with another batch of the file.")
 @click.option(
     "--base",
     metavar="VALUE",
@@ -89,6 +90,7 @@ def command(
     commit: str | None,
     by: str | None,
     against: str | None,
+    other: str | None,
     base: str | None,
     metric: str | None,
     within: float,
@@ -115,15 +117,21 @@ def command(
             return status
     from snakemake_kochi.tables.compare import compare
 
-    if against is not None and by is not None:
-        raise click.UsageError("--against compares results, and --by the values of a parameter")
+    if sum(each is not None for each in (against, other, by)) > 1:
+        raise click.UsageError(
+            "--against and --with compare results, and --by the values of a parameter"
+        )
     has_all_code = by == _CODE
     report = named_batch(file, batch, commit, machine, has_all_code)
     if has_all_code and _CODE in report.parameters:
         report = named_batch(file, batch, commit, machine, all_code=False)
     if against is not None:
         earlier = named_batch(file, batch, against, machine, all_code=False)
-        report, column = _both(earlier, report, against, commit)
+        labels = (_label(against), "now" if commit is None else _label(commit))
+        report, column = _both(earlier, report, labels)
+    elif other is not None:
+        second = named_batch(file, other, commit, machine, all_code=False)
+        report, column = _both(report, second, (batch, other))
     else:
         column = _column(report, by)
     values = list(dict.fromkeys(report.runs[column].astype(str)))
@@ -160,18 +168,17 @@ def write_page(text: bytes, output: Path | None, draw: Callable[[Path], None]) -
     say(f"Wrote {output}")
 
 
-def _both(earlier: Report, report: Report, against: str, commit: str | None) -> tuple[Report, str]:
+def _both(one: Report, other: Report, labels: tuple[str, str]) -> tuple[Report, str]:
     """The runs that are in one of two reports, and the column that tells them apart. Raises
     KochiError."""
     import pandas
 
     from snakemake_kochi.tables.report import free_name
 
-    column = free_name(_RESULTS, {*earlier.runs, *report.runs})
+    column = free_name(_RESULTS, {*one.runs, *other.runs})
     sides, recorded = [], []
-    same = {run.identity for run in earlier.recorded} & {run.identity for run in report.recorded}
-    labels = [_label(against), "now" if commit is None else _label(commit)]
-    for each, label in zip((earlier, report), labels, strict=True):
+    same = {run.identity for run in one.recorded} & {run.identity for run in other.recorded}
+    for each, label in zip((one, other), labels, strict=True):
         own = [row for row, run in enumerate(each.recorded) if run.identity not in same]
         side = each.runs.iloc[own].copy()
         side.insert(0, column, label)
@@ -179,12 +186,12 @@ def _both(earlier: Report, report: Report, against: str, commit: str | None) -> 
         recorded += [each.recorded[row] for row in own]
     if not all(map(len, sides)):
         raise KochiError(
-            f"the results of {report.title} in {against} are the same runs: nothing to compare",
+            f"the results of {other.title} in {labels[0]} are the same runs: nothing to compare",
             "To list the commits of an artifact branch, type: kochi artifact log",
         )
     runs = pandas.concat(sides, ignore_index=True)
-    varying = dict.fromkeys([*earlier.varying, *report.varying])
-    both = dataclasses.replace(report, runs=runs, recorded=recorded, varying=list(varying))
+    varying = dict.fromkeys([*one.varying, *other.varying])
+    both = dataclasses.replace(other, runs=runs, recorded=recorded, varying=list(varying))
     return both, column
 
 

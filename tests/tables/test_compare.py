@@ -56,7 +56,7 @@ class Compare:
         )
 
     def json(self, *words: str) -> Any:
-        by = () if "--against" in words else ("--by", "by")
+        by = () if {"--against", "--with"} & {*words} else ("--by", "by")
         status = run(["compare", "sort.yaml", "first", *by, "--json", *words])
         said = self._capsys.readouterr()
         assert status == 0, said.err
@@ -254,7 +254,20 @@ def test_results_are_compared_with_those_of_an_earlier_commit_of_the_branch(
     assert "| slower" in row and text.count("no difference shown") == 3
     assert "One side ran before the other" in text
     assert "there is no commit 'nothing'" in compare.fails("--against", "nothing")
-    assert "--against compares results, and --by" in compare.fails(*against, "--by", "n")
+    assert "--against and --with compare results, and --by" in compare.fails(*against, "--by", "n")
+
+
+def test_a_batch_is_compared_with_another_one_of_its_file(compare: Compare) -> None:
+    first = SORT[SORT.index("      first:") : SORT.index("    run: {")]
+    second = first.replace("first:", "second:").replace("sort/", "two/")
+    write(compare.project.top / "sort.yaml", SORT.replace("    run: {", f"{second}    run: {{"))
+    compare.ran(noisy({}))
+    compare.ran(noisy({("heap", 1): 1.1}, seed=2), batch="second")
+    assert "slower" in compare.verdicts("--with", "second")[2][0]
+    assert compare.text("--with", "second").startswith(
+        "# sort second: time (ms) by results, first "
+    )
+    assert "is of batch 'third', known: first, second" in compare.fails("--with", "third")
 
 
 def test_a_wrong_name_has_the_nearest_one_and_a_text_is_no_metric(compare: Compare) -> None:
