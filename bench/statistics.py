@@ -7,7 +7,7 @@ comparisons that show a difference that there is not, or do not show one that th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.measure import Row, Size
-from snakemake_kochi.statistics import changes, comparison, dependence, intervals, stopping
+from snakemake_kochi.statistics import (
+    bisection,
+    changes,
+    comparison,
+    dependence,
+    intervals,
+    stopping,
+)
 
 Random = np.random.Generator
 Sample = NDArray[np.float64]
@@ -213,6 +220,37 @@ def stepped(at: int, r: float, repetitions: int) -> float:
     return _rate(all(abs(k - at) > 2 for k in changes.changes(each)) for each in series)
 
 
+def bisected(levels: Sequence[float], noise: float, seed: int = _SEED) -> tuple[int, int]:
+    """Which commit is named, 0 for none, and the number of runs; `levels`: those of the commits,
+    around 0. What a session adds has a standard deviation of 3 %."""
+    random, search, runs = np.random.default_rng(seed), bisection.Bisection(len(levels) - 1), 0
+    while sessions := search.proposed():
+        runs += sum(map(len, sessions))
+        means = (np.array([levels[at] for at in each]) for each in sessions)
+        search.take([random.normal(0, 0.03) + random.normal(each, noise) for each in means])
+    return search.suspects[1] if search.verdict == bisection.COMMIT else 0, runs
+
+
+def stepped_commits(commits: int, noise: float, repetitions: int) -> tuple[float, float, float]:
+    """How often a step of 5 % at a random commit is not named, how often another commit is, and the
+    mean number of runs."""
+    random, missed, wrong, every = np.random.default_rng(_SEED), [], [], []
+    for seed in range(repetitions):
+        at = int(random.integers(1, commits + 1))
+        levels = [math.log(1.05) * (k >= at) for k in range(commits + 1)]
+        named, runs = bisected(levels, noise, seed)
+        missed.append(named != at)
+        wrong.append(named not in (0, at))
+        every.append(runs)
+    return _rate(missed), _rate(wrong), float(np.mean(every))
+
+
+def unstepped_commits(effect: float, noise: float, repetitions: int) -> float:
+    """How often a commit is named where all of 64 add the same part of an effect."""
+    levels = np.linspace(0, math.log1p(effect), 65)
+    return _rate(bisected([*levels], noise, seed)[0] > 0 for seed in range(repetitions))
+
+
 def _has(interval: intervals.Interval, value: float) -> bool:
     if interval.lower is None or interval.upper is None:
         raise ValueError(interval.note)
@@ -289,4 +327,14 @@ def measure(directory: Path, size: Size) -> list[Row]:
     for at, r, limit in ((100, 0.0, 4.0), (190, 0.0, None), (100, 0.3, None)):
         missed = stepped(at, r, some // 8)
         rate(f"5 % since version {at} of 200, r = {r}: not within 2", missed, limit)
+    for commits in (64, 200):
+        for noise, limit in ((0.02, 1.0), (0.05, 6.0)):
+            missed, wrong, runs = stepped_commits(commits, noise, some // 8)
+            what = f"bisect {commits} commits, 5 %, noise {100 * noise:.0f} %"
+            rate(f"{what}: not named", missed, limit)
+            rate(f"{what}: another one is named", wrong, 1.0)
+            rows.append(Row(f"{what}: runs", [runs], ""))
+    for effect, limit in ((0.0, 0.0), (0.05, 2.0)):
+        named = unstepped_commits(effect, NOISE, some // 8)
+        rate(f"bisect 64 commits, {100 * effect:.0f} % in all: one is named", named, limit)
     return rows

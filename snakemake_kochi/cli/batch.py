@@ -212,7 +212,7 @@ def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -
     from snakemake_kochi.library.files import batch_rule, collected
 
     project, machine = location.require_project(), location.machine.name
-    recipes = _checked(location, experiment, name)
+    recipes = checked(location, experiment, name)
     grid = experiment.grid(name, machine)
     part = asked_part(experiment, grid, asked.conditions, asked.retry, asked.again)
     if not part.has_points(project.directory):
@@ -257,7 +257,7 @@ def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -
     call_snakemake(location, [target], [*words, *asked.options])
 
 
-def _checked(location: Location, experiment: Experiment, name: str) -> list[Recipe]:
+def checked(location: Location, experiment: Experiment, name: str) -> list[Recipe]:
     """The recipes of a batch. All errors of the experiment are reported before Snakemake starts."""
     from snakemake_kochi.phases.sources import check_sources, restored_sources
     from snakemake_kochi.phases.variants import check_codes, recipes_of

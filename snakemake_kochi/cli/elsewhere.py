@@ -39,7 +39,7 @@ _WITH_FILES = (
 # These need the results that are here, too.
 _WITH_RESULTS = ("reproduce", "rerun")
 # These go there by themselves: the connection may end before what they start.
-_BY_THEMSELVES = ("batch", "launch")
+_BY_THEMSELVES = ("batch", "bisect", "launch")
 # Their standard input is that of the user's command.
 _WITH_INPUT = ("alloc_interact", "attach", "forward", "inspect", "interact", "run")
 # What to do when the connection was lost that had their terminal.

@@ -53,6 +53,7 @@ _COMMANDS = {
     "plot": ("snakemake_kochi.cli.tables", "Draw the figures of a batch from a branch."),
     "compare": ("snakemake_kochi.cli.compare", "Tell which of two is faster, and how sure."),
     "history": ("snakemake_kochi.cli.history", "Tell since when a batch is faster or slower."),
+    "bisect": ("snakemake_kochi.cli.bisect", "Find the commit that made a batch slower."),
     "export": ("snakemake_kochi.cli.export", "Export results for publication, as an RO-Crate."),
     "rerun": ("snakemake_kochi.cli.reproduce", "Run recorded results again, beside the old ones."),
     "reproduce": ("snakemake_kochi.cli.reproduce", "Run recorded results again, and compare."),

@@ -216,10 +216,8 @@ def _between(prefix: str, template: Template, suffix: str) -> Template:
 def _canonical(grid: Grid) -> Template:
     """A destination for points that keep no artifact: `n_input~38/n_workers~1/0`."""
     names = dict.fromkeys(name for point in grid.points for name in point.parameters)
-    first, *others = (*(f"{name}~" for name in names), "")
-    below = f"{grid.below}/" if grid.below else ""
-    literals = (below + first, *(f"/{each}" for each in others), "")
-    return Template(literals, (*names, "duplicate"))
+    parts = [*filter(None, [grid.below]), *(f"{name}~${{{name}}}" for name in names)]
+    return Template.parse("/".join([*parts, "${duplicate}"]))
 
 
 _Points = Sequence[tuple[Point, Mapping[str, str]]]  # with encoded values

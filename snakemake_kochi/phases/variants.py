@@ -45,13 +45,15 @@ def with_variants(frozen: Freeze, start: Path) -> Freeze:
     excluded = own_outputs(start, frozen.directory, frozen.root)
     for value, place in codes.items():
         try:
-            found[value] = asdict(_code(frozen, value, excluded))
+            found[value] = asdict(code_at(frozen, value, excluded))
         except GitError as error:
             without_code[value] = f"{place}: {error}"
     return changed(frozen, codes=found, without_code=without_code)
 
 
-def _code(frozen: Freeze, value: str, excluded: Sequence[str]) -> Code:
+def code_at(frozen: Freeze, value: str, excluded: Sequence[str]) -> Code:
+    """The code of a branch, a tag or a commit, in the store of a freeze. `excluded`: patterns of
+    what is none. Raises GitError."""
     directory, paths = frozen.directory, frozen.paths
     commit = find_commit(directory, value)
     snapshot = freeze_commit(directory, commit, paths.store, excluded)

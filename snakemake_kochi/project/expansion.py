@@ -25,6 +25,7 @@ from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.document import KeyPath, Problems, chain
 from snakemake_kochi.project.expressions import (
+    Template,
     TemplateError,
     Value,
     is_fact,
@@ -55,7 +56,7 @@ from snakemake_kochi.project.sweeps import (
     select,
     without_parameter,
 )
-from snakemake_kochi.project.values import BATCH_NAME, SUBSTITUTED, value_problem
+from snakemake_kochi.project.values import BATCH_NAME, CODE, SUBSTITUTED, value_problem
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment, Use
@@ -557,13 +558,16 @@ def only_recorded(
     experiment: Experiment, recorded: Mapping[str, Sequence[Recorded]], below: str
 ) -> Experiment:
     """The experiment with these batches and points only, with all artifacts in the directory
-    `below`.
+    `below`, a template. If `below` has the code, so has each point, also where the batch has none.
 
     Raises NameNotFoundError for a batch that the experiment does not have.
     """
     batches = {}
     for name, points in recorded.items():
         batch = experiment.batch(name)
+        if not batch.has_code and CODE in Template.parse(below).names:
+            parameters = FrozenDict({**batch.parameters, CODE: ()})
+            batch = replace(batch, has_code=True, parameters=parameters)
         artifacts = tuple(Artifact(a.type, f"{below}/{a.dest}", a.src) for a in batch.artifacts)
         batches[name] = replace(
             batch, artifacts=artifacts, recorded=tuple(points), below=below, repeat=None

@@ -1,7 +1,7 @@
 """Snapshots: a working tree becomes a git tree in a store, and a tree becomes files again."""
 
 from snakemake_kochi.snapshot.arrival import forget_others, keep_parcel, read_parcel, tidy, unpack
-from snakemake_kochi.snapshot.commits import find_commit, freeze_commit
+from snakemake_kochi.snapshot.commits import commits_between, find_commit, freeze_commit
 from snakemake_kochi.snapshot.difference import difference
 from snakemake_kochi.snapshot.listing import (
     Listing,
@@ -42,6 +42,7 @@ __all__ = [
     "Parcel",
     "Snapshot",
     "Tree",
+    "commits_between",
     "difference",
     "deleted_files",
     "digest_sources",

@@ -59,6 +59,34 @@ def _names(repository: Path) -> list[str]:
     return [name for name in names if "kochi_artifacts" not in name and not name.endswith("/HEAD")]
 
 
+def commits_between(repository: Path, good: str, bad: str) -> list[tuple[str, str]]:
+    """The ids and subjects of the commits from `good` to its descendant `bad`, each the parent of
+    the next one; of the parents of a merge, the first one that descends from `good`.
+
+    Raises GitError for names of no commit, and unless `bad` is a descendant of `good`.
+    """
+    first, last = find_commit(repository, good), find_commit(repository, bad)
+    words = ("log", "-z", "--ancestry-path", "--format=%H%x01%P%x01%s", f"{first}..{last}", "--")
+    listed = run_git(repository, *words).decode("utf-8", "replace").split("\0")
+    found = {own: (parents.split(), subject) for own, parents, subject in _fields(listed)}
+    if last not in found:
+        raise GitError(
+            f"'{bad}' is no descendant of '{good}', so no commit between them can be searched",
+            "GOOD is the older one, such as a tag. To see where two branches part, type: "
+            f"git merge-base {good} {bad}",
+        )
+    line = [(last, found[last][1])]
+    while (parents := found[line[-1][0]][0]) and first not in parents:
+        parent = next(each for each in parents if each in found)
+        line.append((parent, found[parent][1]))
+    subject = run_git(repository, "log", "-1", "--format=%s", first).decode("utf-8", "replace")
+    return [(first, subject.strip()), *reversed(line)]
+
+
+def _fields(lines: Sequence[str]) -> Iterator[list[str]]:
+    return (line.split("\1", 2) for line in lines if line)
+
+
 def freeze_commit(
     repository: Path, commit: str, store: Path, exclude: Sequence[str] = ()
 ) -> Snapshot:

@@ -42,6 +42,7 @@ COMMANDS = (
         "plot",
         "compare",
         "history",
+        "bisect",
         "export",
         "rerun",
         "reproduce",

@@ -11,7 +11,14 @@ import pytest
 import scipy.stats
 from support import REPOSITORY
 
-from snakemake_kochi.statistics import changes, comparison, dependence, intervals, stopping
+from snakemake_kochi.statistics import (
+    bisection,
+    changes,
+    comparison,
+    dependence,
+    intervals,
+    stopping,
+)
 from snakemake_kochi.statistics.distributions import (
     sign_levels,
     signed_rank_cdf,
@@ -350,3 +357,43 @@ def test_comparisons_are_as_seldom_wrong_as_they_say(bench, rate, repetitions, l
 def test_without_these_rules_comparisons_are_wrong_more_often(bench) -> None:
     assert bench.compared(30, 0.0, 100, 0.02, coin=False) > 20
     assert bench.until_significant(30, 50) > 10
+
+
+def test_a_commit_is_found_by_few_runs_and_none_where_there_is_no_step(bench) -> None:
+    missed, wrong, runs = bench.stepped_commits(64, 0.02, 20)
+    assert at_most(missed, 1, 20) and at_most(wrong, 1, 20)
+    assert runs < 130
+    assert at_most(bench.unstepped_commits(0.0, 0.02, 10), 1, 10)
+    # A little by each commit: the posterior alone would name one.
+    assert at_most(bench.unstepped_commits(0.05, 0.02, 3), 2, 3)
+
+
+def test_failed_runs_are_passed_over_and_commits_that_cannot_be_told_apart_are_named_together() -> (
+    None
+):
+    search = bisection.Bisection(6)
+    while sessions := search.proposed():
+        runs = [[math.nan if at in (2, 3) else 0.1 * (at >= 3) for at in s] for s in sessions]
+        runs[0][-1] = math.nan if search.step != bisection.SEARCH else runs[0][-1]
+        search.take(runs)
+    # Commits without noise: 2 and 3 have no result.
+    assert (search.verdict, search.suspects, search.skipped) == ("commit", (1, 4), {2, 3})
+    assert search.probability >= bisection.SURE
+    assert search.explained.estimate == pytest.approx(math.exp(0.1))
+
+
+def test_of_two_steps_one_is_named_with_its_part_and_a_single_commit_needs_no_search() -> None:
+    search = bisection.Bisection(8)
+    while sessions := search.proposed():
+        search.take([[0.03 * (at >= 2) + 0.05 * (at >= 7) for at in s] for s in sessions])
+    assert search.verdict == "commit"
+    parts = {(1, 2): 0.03, (6, 7): 0.05}
+    assert search.explained.estimate == pytest.approx(math.exp(parts[search.suspects]))
+    assert search.change.estimate == pytest.approx(math.exp(0.08))
+    one = bisection.Bisection(1)
+    assert one.proposed() == [(0, 1)] * 10
+    one.take([[0, 0.1]] * 10)
+    assert (one.verdict, one.suspects, one.probability) == ("commit", (0, 1), 1.0)
+    nothing = bisection.Bisection(3)
+    nothing.take([[0, math.nan]] * 10)
+    assert nothing.verdict == "no difference"

@@ -1,0 +1,91 @@
+"""`kochi bisect`: the commit that changed a metric, with real runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from support import git, run_apart, write
+
+KOCHI = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
+EXPERIMENT = """
+    sources: [value.txt]
+    params: {n: [1, 2], mode: [a, b]}
+    metrics: {time: {pattern: 'took (-?[0-9.]+)', unit: us}}
+    build: |
+      cp value.txt built.txt
+      ! grep broken value.txt
+    run: |
+      noise=$RANDOM
+      awk -v n=$KOCHI_PARAM_N -v s=$noise '{print "took " $1 * n * (1 + s/4e6); exit}' built.txt
+      echo "$KOCHI_PARAM_MODE $(git log -1 --format=%s)"
+    """
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Five commits with tags c1 to c5; the third one is no slower and cannot be built, the fourth
+    is slower by a tenth."""
+    monkeypatch.setenv("KOCHI_ROOT", str(tmp_path / "root"))
+    top = tmp_path / "project"
+    write(top / "kochi.yaml", "dependencies: {}\n")
+    write(top / ".gitignore", "results/\n.snakemake/\n")
+    git(top, "init", "-q", "-b", "main")
+    for number, value in enumerate(("100", "100", "100\nbroken", "110", "110"), 1):
+        write(top / "value.txt", f"{value}\n#{number}\n")
+        git(top, "add", ".")
+        git(top, "commit", "-qm", f"change {number}")
+        git(top, "tag", f"c{number}")
+    write(top / "bench.yaml", EXPERIMENT)
+    return top
+
+
+def bisect(project: Path, *words: str, fails: bool = False) -> str:
+    done = run_apart(*KOCHI, "bisect", *words, cwd=project)
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_commit_that_made_a_batch_slower_is_named_and_nothing_runs_twice(project: Path) -> None:
+    words = ("c1", "c5", "bench.yaml", "-w", "n=2", "-w", "mode=a", "--json")
+    done = run_apart(*KOCHI, "bisect", *words, cwd=project)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    # The third one cannot be built, so it cannot be told from the fourth one.
+    assert [each["subject"] for each in found["commits"]] == ["change 3", "change 4"]
+    assert found["verdict"] == "commit" and found["metric"] == "time"
+    assert found["change"]["estimate"] == pytest.approx(1.1, rel=0.01)
+    assert found["from_good_to_bad"]["lower"] < 1.1 < found["from_good_to_bad"]["upper"]
+    assert "build" in next(iter(found["failed"].values()))
+    # What was recorded is of the commits' own files, and is no result of the batch.
+    outputs = list((project / "results/local/bisect").rglob("*.log"))
+    texts = {line for each in outputs for line in each.read_text().splitlines()}
+    assert texts >= {"a change 1", "a change 2", "a change 4", "a change 5"}
+    assert not list((project / "results/local").glob("bench/**/*.log"))
+    again = run_apart(*KOCHI, "bisect", *words, cwd=project)
+    assert json.loads(again.stdout) == found
+    assert len(list((project / "results/local/bisect").rglob("*.log"))) == len(outputs)
+
+
+def test_what_cannot_be_compared_is_told(project: Path) -> None:
+    assert "'nothing' is no branch" in bisect(project, "nothing", "c5", "bench.yaml", fails=True)
+    said = bisect(project, "c5", "c1", "bench.yaml", fails=True)
+    assert "'c1' is no descendant of 'c5'" in said
+    assert "is no descendant" in bisect(project, "c1", "c1", "bench.yaml", fails=True)
+    said = bisect(project, "c1", "c5", "bench.yaml", "-w", "n=7", fails=True)
+    assert "no point with n=7" in said
+    write(project / "bench.yaml", EXPERIMENT.replace("mode:", "code:").replace("_MODE", "_CODE"))
+    assert "named 'code'" in bisect(project, "c1", "c5", "bench.yaml", fails=True)
+
+
+def test_ends_without_a_result_or_with_one_that_has_no_ratio_are_told(project: Path) -> None:
+    one = ("-w", "n=1", "-w", "mode=a")
+    said = bisect(project, "c2", "c3", "bench.yaml", *one, fails=True)
+    assert "(change 3) has no result to compare: not run because" in said
+    said = bisect(project, "c1", "c2", "bench.yaml", *one, "--metric", "tim", fails=True)
+    assert "has no metric 'tim', did you mean 'time'?" in said
+    write(project / "bench.yaml", EXPERIMENT.replace('took " $1', 'took -" $1'))
+    said = bisect(project, "c1", "c2", "bench.yaml", *one, fails=True)
+    assert "a ratio needs values above 0" in said
