@@ -190,6 +190,7 @@ class _Search:
     def _values(self, wanted: Iterable[Run]) -> dict[Run, float]:
         """The mean logarithm of the metric over the points of each run, NaN if one failed."""
         from snakemake_kochi.artifacts.record import read_record
+        from snakemake_kochi.library.files import BatchFiles
         from snakemake_kochi.project.plots import DUPLICATE
         from snakemake_kochi.project.values import CODE
         from snakemake_kochi.tables.collect import runs_of
@@ -202,7 +203,7 @@ class _Search:
         values = {run: [math.nan] * len(self.runs.points) for run in wanted}
         experiment = freeze.experiment(self.runs.file)
         grid = self.runs.grid(freeze)
-        every = runs_of(experiment, grid, freeze.directory)
+        every = runs_of(BatchFiles.of(experiment.name, grid), freeze.directory)
         there = [each for each in every if each.record.exists()]
         if there:
             recorded = [RecordedRun.of(read_record(each.record), "") for each in there]
