@@ -49,6 +49,7 @@ def kochi(project: ExampleProject, *words: str) -> subprocess.CompletedProcess[s
     return run(sys.executable, *KOCHI, *words, cwd=project.directory)
 
 
+@pytest.mark.compatibility
 @pytest.mark.phases
 def test_only_points_that_are_not_known_well_run_again_up_to_the_maximum(
     repeated: ExampleProject,
