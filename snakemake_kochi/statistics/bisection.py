@@ -21,7 +21,7 @@ from snakemake_kochi.statistics.stopping import decision
 SURE = 0.99
 _ALPHA = 0.05
 _FEWEST_PAIRS, _MORE_PAIRS, _MOST_PAIRS = 10, 5, 100
-_MOST_SESSIONS = 120
+_MOST_SESSIONS = 200
 _OUTLIERS, _TWO_STEPS = 0.05, 0.001  # how probable they are
 _NOISES = np.geomspace(0.5, 4, 9)  # times the noise that the pairs of the ends have
 _STEPS = 3  # of the grid of levels per standard deviation
