@@ -30,6 +30,13 @@ FIGURES = (".png", ".svg", ".pdf")  # suffixes
 metric_option = click.option(
     "--metric", metavar="NAME", help="By default the first one, else run_seconds."
 )
+run_option = click.option(
+    "--run",
+    "is_run",
+    is_flag=True,
+    help="First run what is missing, as `kochi batch` does: with `repeat` in the experiment until "
+    "the medians, or the ratios, are known.",
+)
 page_option = click.option(
     *("-o", "--output"),
     type=click.Path(path_type=Path),
@@ -74,13 +81,7 @@ page_option = click.option(
     help="Compare although this differs: machine, cpu_model, kernel, governor, or a fact of the "
     "experiment, such as compiler. May be given several times.",
 )
-@click.option(
-    "--run",
-    "is_run",
-    is_flag=True,
-    help="First run what is missing, as `kochi batch` does: with `repeat: {by: PARAMETER}` in the "
-    "experiment until the ratios are known.",
-)
+@run_option
 @page_option
 @json_option
 @click.argument("file", metavar="FILE.yaml")
@@ -109,12 +110,8 @@ def command(
     """
     if as_json and output is not None:
         raise click.UsageError("only one of --output and --json is possible")
-    if is_run:
-        words = [*(("-m", machine) if machine else ()), file, batch]
-        run_batch = [sys.executable, "-P", "-m", "snakemake_kochi.cli", "batch", *words]
-        # Only what is compared goes to our standard output.
-        if status := subprocess.run(run_batch, stdout=sys.stderr, check=False).returncode:
-            return status
+    if is_run and (status := run_first(machine, file, batch)):
+        return status
     from snakemake_kochi.tables.compare import compare
 
     if sum(each is not None for each in (against, other, by)) > 1:
@@ -153,6 +150,14 @@ def command(
 
     write_page(_page(report, found), output, draw)
     return 0
+
+
+def run_first(machine: str | None, file: str, batch: str) -> int:
+    """Run what is missing of a batch; the exit status of `kochi batch`."""
+    words = [*(("-m", machine) if machine else ()), file, batch]
+    run_batch = [sys.executable, "-P", "-m", "snakemake_kochi.cli", "batch", *words]
+    # Only what is found goes to our standard output.
+    return subprocess.run(run_batch, stdout=sys.stderr, check=False).returncode
 
 
 def write_page(text: bytes, output: Path | None, draw: Callable[[Path], None]) -> None:

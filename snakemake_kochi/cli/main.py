@@ -51,6 +51,7 @@ _COMMANDS = {
     "why": ("snakemake_kochi.cli.why", "Tell which run wrote a result, and from which code."),
     "table": ("snakemake_kochi.cli.tables", "Print the table of a batch from a branch."),
     "plot": ("snakemake_kochi.cli.tables", "Draw the figures of a batch from a branch."),
+    "check": ("snakemake_kochi.cli.check", "Tell what is worse than its references."),
     "compare": ("snakemake_kochi.cli.compare", "Tell which of two is faster, and how sure."),
     "history": ("snakemake_kochi.cli.history", "Tell since when a batch is faster or slower."),
     "bisect": ("snakemake_kochi.cli.bisect", "Find the commit that made a batch slower."),

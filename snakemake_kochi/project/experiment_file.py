@@ -41,13 +41,15 @@ from snakemake_kochi.project.plots import (
     read_plots,
 )
 from snakemake_kochi.project.recipes import Project, Recording, check_time_limit, requirements
+from snakemake_kochi.project.references import read_references
 from snakemake_kochi.project.shape import EXPERIMENT, read_shape
 from snakemake_kochi.project.sweeps import Given, ParameterValues, Sweep, SweepReader, flattened
 from snakemake_kochi.project.values import CODE, dest_problem, normalise_dest, src_problem
 
 # What batches take from the file, by the keys that they have for it.
 _SHARED = {key: above for key, above in ABOVE.items() if key != "params"} | {
-    key: key for key in ("repeat", "order", "seed", "metrics", "prepare", "build", "run")
+    key: key
+    for key in ("repeat", "references", "order", "seed", "metrics", "prepare", "build", "run")
 }
 # the least number of runs for which the simulations of `repeat` promise its confidence
 FEWEST_AT_A_LOOK = 10
@@ -177,6 +179,13 @@ class _Reader:
             order=data.get("order", ROUNDS),
             seed=data.get("seed"),
             repeat=repeat,
+            references=read_references(
+                data.get("references", ()),
+                settings["metrics"],
+                {**self.defaults, **dict.fromkeys(names)},
+                (*path, "references"),
+                self.problems,
+            ),
         )
 
     def _repeat(

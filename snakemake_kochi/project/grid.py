@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from snakemake_kochi.project.document import KeyPath
     from snakemake_kochi.project.plots import Metric, Plot, Quantity
     from snakemake_kochi.project.recipes import Requirement
+    from snakemake_kochi.project.references import Reference
     from snakemake_kochi.project.sweeps import ParameterValues, Sweep
 
 # No benchmark repeats a point so often; the limit finds an extra zero before any point is made.
@@ -448,6 +449,7 @@ class Batch(Settings):
     order: str = ROUNDS
     seed: int | None = None
     repeat: Repeat | None = None
+    references: tuple[Reference, ...] = ()
 
     @property
     def path(self) -> KeyPath:

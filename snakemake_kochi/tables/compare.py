@@ -182,7 +182,7 @@ class _Sides:
         known = [point for point, ratio in ratios.items() if ratio.lower is not None]
         chances, level = [ratios[point].p for point in known], 1 - self._confidence
         marks = dict(zip(known, comparison.marked(chances, level), strict=True))
-        words = _words(self._metric, unit)
+        words = words_of(self._metric, unit)
         points = []
         for point, (one, other) in self._points.items():
             found = (NOT_COMPARABLE, problems[point])
@@ -329,7 +329,7 @@ def _first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def _words(metric: str, unit: str) -> tuple[str, str]:
+def words_of(metric: str, unit: str) -> tuple[str, str]:
     """What a smaller and what a larger value is called, by the unit, or else by the name."""
     said = unit or metric
     per = _PER_TIME.fullmatch(said)

@@ -25,6 +25,7 @@ from snakemake_kochi.project.plots import (
     Quantity,
     default_plots,
 )
+from snakemake_kochi.project.references import Reference
 from snakemake_kochi.quantities import percent
 from snakemake_kochi.tables.intervals import CONFIDENCE, Measured, Points
 from snakemake_kochi.tables.metrics import Outputs, measure, readers
@@ -44,7 +45,7 @@ class Report:
     missing. `absent`: of each metric the runs in which it found nothing, by number, and why.
     `lacking`: what belongs below each figure. `noise`: more sentences, which a page has and a
     terminal not. `counts`: the columns with numbers of samples. `recorded`: what the record of each
-    row says. `repeat`: until when points were repeated."""
+    row says. `repeat`: until when points were repeated. `references`: for `kochi check`."""
 
     experiment: str
     batch: str
@@ -60,6 +61,7 @@ class Report:
     counts: Collection[str]
     recorded: Sequence[RecordedRun]
     repeat: Repeat | None
+    references: Sequence[Reference]
 
     @property
     def title(self) -> str:
@@ -249,6 +251,7 @@ def report_of(
         counts=counts,
         recorded=runs,
         repeat=None if shown is None else shown.repeat,
+        references=() if shown is None else shown.references,
     )
 
 

@@ -40,6 +40,7 @@ COMMANDS = (
         "why",
         "table",
         "plot",
+        "check",
         "compare",
         "history",
         "bisect",

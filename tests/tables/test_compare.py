@@ -12,7 +12,7 @@ import pytest
 from support import git, write
 
 from snakemake_kochi.cli.main import run
-from snakemake_kochi.tables.compare import _words
+from snakemake_kochi.tables.compare import words_of
 
 from .conftest import BRANCH, Project
 
@@ -310,7 +310,7 @@ NAMES = {
 def test_a_time_is_faster_where_it_is_smaller_and_a_rate_where_it_is_larger(
     name: str, words: tuple[str, str]
 ) -> None:
-    assert _words(name, "") == _words("metric", name) == words
+    assert words_of(name, "") == words_of("metric", name) == words
 
 
 def test_a_parameter_may_be_named_results(compare: Compare) -> None:

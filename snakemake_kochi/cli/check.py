@@ -1,0 +1,87 @@
+"""`kochi check`: is a batch worse than its references?"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from snakemake_kochi.cli.compare import markdown_table, plain, run_first, run_option
+from snakemake_kochi.cli.options import json_option
+from snakemake_kochi.cli.output import print_json
+from snakemake_kochi.cli.tables import at_option, machine_option, named_batch, whole_file
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.project.values import DEFAULT_BATCH
+
+if TYPE_CHECKING:
+    from snakemake_kochi.tables.report import Report
+
+
+@click.command()
+@machine_option
+@at_option
+@run_option
+@click.option(
+    "--junit",
+    type=click.Path(path_type=Path),
+    metavar="FILE.xml",
+    help="Also write the checks as JUnit XML, for continuous integration.",
+)
+@json_option
+@click.argument("file", metavar="FILE.yaml")
+@click.argument("batch", default=DEFAULT_BATCH)
+def command(
+    machine: str | None,
+    commit: str | None,
+    is_run: bool,
+    junit: Path | None,
+    as_json: bool,
+    file: str,
+    batch: str,
+) -> int:
+    """Check the results of a batch against the `references` of its experiment.
+
+    A point is worse if the whole interval of its difference is beyond what does not matter. The
+    exit status is 1 if one is, unless the reference accepts it until a later day; or if no
+    reference has a result.
+    """
+    if is_run and (status := run_first(machine, file, batch)):
+        return status
+    from snakemake_kochi.tables import check as checks
+    from snakemake_kochi.tables.report import page, sentence
+
+    report = named_batch(file, batch, commit, machine, all_code=False)
+    if not report.references:
+        raise KochiError(
+            f"{report.title} has no references",
+            f"Add some to {file}, such as: references: [{{value: 12.5, within: 5%}}]",
+        )
+
+    def earlier(which: str) -> Report:
+        return named_batch(file, batch, which, machine, all_code=False)
+
+    found = checks.check(report, report.references, earlier, datetime.date.today())
+    if junit is not None:
+        with whole_file(junit) as beside:
+            beside.write_bytes(checks.junit(found, report.title))
+    if as_json:
+        print_json([plain(dataclasses.asdict(each)) for each in found])
+    else:
+        rows = [
+            [
+                each.name,
+                "" if each.verdict == checks.NO_RESULT else f"{each.now.estimate:.5g}",
+                each.reference,
+                checks.change(each.change),
+                f"{each.verdict}{f': {each.why}' if each.why else ''}",
+            ]
+            for each in found
+        ]
+        table = markdown_table(["metric", "now", "reference", "change", "verdict"], rows)
+        remarks = map(sentence, report.remarks)
+        click.echo(page(f"{report.title}: checked", [table, *remarks]), nl=False)
+    verdicts = {each.verdict for each in found}
+    return int(checks.WORSE in verdicts or verdicts == {checks.NO_RESULT})

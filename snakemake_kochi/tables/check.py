@@ -1,0 +1,159 @@
+"""Results checked against references: what is worse, by how much, how sure."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+import pandas
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.project.references import Reference
+from snakemake_kochi.statistics.comparison import unpaired
+from snakemake_kochi.statistics.intervals import Interval, medians_of
+from snakemake_kochi.tables.compare import FASTER, words_of
+from snakemake_kochi.tables.report import Report
+
+WORSE, PERHAPS, EXPECTED, ACCEPTED = "worse", "perhaps worse", "as expected", "accepted"
+NO_RESULT = "no result"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A point and a reference. `now`: the median, in the unit of the metric; `change`: its ratio to
+    the reference, with its interval. `verdict`: WORSE if the whole interval is beyond what does not
+    matter, PERHAPS if only the estimate is, or if there is no interval."""
+
+    metric: str
+    point: Mapping[str, str]
+    now: Interval
+    reference: str
+    change: Interval
+    within: float
+    verdict: str
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        named = ", ".join(f"{name}={value}" for name, value in self.point.items())
+        return f"{self.metric}{f' ({named})' if named else ''}"
+
+
+def check(
+    report: Report,
+    references: Sequence[Reference],
+    earlier: Callable[[str], Report],
+    today: datetime.date,
+) -> list[Checked]:
+    """Each point with each of its references. `earlier`: the report of a commit.
+
+    A reference whose points have no result is NO_RESULT. Raises KochiError for a metric without
+    numbers.
+    """
+    found: list[Checked] = []
+    for reference in references:
+        count = len(found)
+        sides = [report] if reference.value is not None else [report, earlier(reference.commit)]
+        own, *others = (dict(_points(each, reference)) for each in sides)
+        for key, (point, now, values) in own.items():
+            if reference.value is not None:
+                change = _scaled(now, reference.value)
+            elif key in others[0]:
+                change = unpaired(_logs(others[0][key][2]), _logs(values))
+            else:
+                continue
+            verdict = _verdict(report, reference, change)
+            why = ""
+            if verdict == WORSE and reference.until is not None:
+                why = f"{reference.reason} (until {reference.until})"
+                verdict = ACCEPTED if today <= reference.until else WORSE
+            found.append(
+                Checked(
+                    *(reference.metric, point, now, reference.named, change),
+                    *(reference.within, verdict, why),
+                )
+            )
+        if len(found) == count:
+            nothing = Interval(math.nan, None, None, 0)
+            point = {name: "|".join(values) for name, values in reference.where.items()}
+            given = (reference.metric, point, nothing, reference.named, nothing, reference.within)
+            found.append(Checked(*given, NO_RESULT))
+    return found
+
+
+# as it is named, its median now, and what counts of it: runs, or medians of allocations
+_Point = tuple[dict[str, str], Interval, list[float]]
+
+
+def _points(report: Report, reference: Reference) -> Iterator[tuple[tuple[str, ...], _Point]]:
+    """The points of a reference by the machine and the values of all parameters."""
+    column = report.runs[reference.metric]
+    if not pandas.api.types.is_numeric_dtype(column):
+        raise KochiError(f"metric '{reference.metric}' of {report.title} is a text, and no number")
+    measured = report.points.measured(column)
+    for rows, interval in zip(report.points.rows, measured.intervals, strict=True):
+        run = report.recorded[rows[0]]
+        if reference.machine in ("", run.machine, run.published_as) and reference.has(
+            run.parameters
+        ):
+            named = {name: str(report.runs[name].iloc[rows[0]]) for name in report.varying}
+            key = (run.machine, *(f"{k}={v}" for k, v in sorted(run.parameters.items())))
+            units = [report.points.units[row] for row in rows]
+            values = [float(column.iloc[row]) for row in rows]
+            medians = list(medians_of(values, units).values())
+            yield key, (named, interval, values if len(medians) < 2 else medians)
+
+
+def _logs(values: Sequence[float]) -> list[float]:
+    if any(value <= 0 for value in values):
+        raise KochiError("a ratio needs values above 0")
+    return [math.log(value) for value in values if not math.isnan(value)]
+
+
+def _scaled(now: Interval, value: float) -> Interval:
+    ends = [None if end is None else end / value for end in (now.lower, now.upper)]
+    return Interval(now.estimate / value, ends[0], ends[1], now.n, now.note)
+
+
+def _verdict(report: Report, reference: Reference, change: Interval) -> str:
+    """A smaller time is better, and a larger rate; of what is neither, any difference is worse."""
+    quantity = report.quantities.get(reference.metric)
+    smaller, larger = words_of(reference.metric, "" if quantity is None else quantity.unit)
+    most, least = 1 + reference.within, 1 / (1 + reference.within)
+    is_above = larger != FASTER and change.estimate > most
+    is_below = smaller != FASTER and change.estimate < least
+    if not is_above and not is_below:
+        return EXPECTED
+    end = change.lower if is_above else change.upper
+    is_sure = end is not None and (end > most if is_above else end < least)
+    return WORSE if is_sure else PERHAPS
+
+
+def junit(found: Sequence[Checked], title: str) -> bytes:
+    """The checks as a suite of JUnit XML, as continuous integration reads it."""
+    count = sum(each.verdict == WORSE for each in found)
+    suite = ElementTree.Element(
+        "testsuite", name=title, tests=str(len(found)), failures=str(count), errors="0"
+    )
+    for each in found:
+        case = ElementTree.SubElement(suite, "testcase", classname=title, name=each.name)
+        said = f"{change(each.change)} of {each.reference}: {each.verdict}"
+        if each.verdict == WORSE:
+            ElementTree.SubElement(case, "failure", message=said).text = each.why
+        elif each.verdict in (ACCEPTED, NO_RESULT):
+            ElementTree.SubElement(case, "skipped", message=each.why or each.verdict)
+        ElementTree.SubElement(case, "system-out").text = said
+    text: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
+    return text
+
+
+def change(ratio: Interval) -> str:
+    """A ratio as a difference in per cent, with its interval."""
+    if math.isnan(ratio.estimate):
+        return ""
+    ends = [f"{100 * (end - 1):+.3g}" for end in (ratio.lower, ratio.upper) if end is not None]
+    said = f"{100 * (ratio.estimate - 1):+.3g} %"
+    return f"{said} ({' to '.join(ends)})" if ends else said
