@@ -157,7 +157,13 @@ def run_first(machine: str | None, file: str, batch: str) -> int:
     words = [*(("-m", machine) if machine else ()), file, batch]
     run_batch = [sys.executable, "-P", "-m", "snakemake_kochi.cli", "batch", *words]
     # Only what is found goes to our standard output.
-    return subprocess.run(run_batch, stdout=sys.stderr, check=False).returncode
+    process = subprocess.Popen(run_batch, stdout=sys.stderr)
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            # It has the interrupt, too, and cancels its jobs. `subprocess.run` would kill it.
+            continue
 
 
 def write_page(text: bytes, output: Path | None, draw: Callable[[Path], None]) -> None:

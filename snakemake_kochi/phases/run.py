@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -174,7 +175,7 @@ def _measured(
     is_noted = freeze.batch and (container or environment.is_loaded)
     allowed = binding()  # a script has what its parent has
     who = f"{point.name} of {freeze.repository}, process {os.getpid()},"
-    warmups: list[float] = []
+    warmups, timeout, began = 0, attempt.timeout, time.monotonic()
     with held(freeze.run.exclusive, who):
         while True:
             with Stopwatch() as watch:
@@ -190,20 +191,22 @@ def _measured(
                     # A job by hand may print anything, for as long as it likes.
                     captured if freeze.batch else None,
                     started.before + (noting(seen) if is_noted else ""),
-                    timeout=attempt.timeout,
+                    timeout=timeout,
                     wrapper=wrapper,
                     files=[directory / str(o.source) for o in attempt.outputs if o.type == "file"],
                 )
-            if len(warmups) == freeze.run.warmup or ended.has_failed:
+            if warmups == freeze.run.warmup or ended.has_failed:
                 break
-            warmups.append(times_of(watch, ended)["seconds"])
+            warmups += 1
+            before = time.monotonic() - began
+            timeout = None if attempt.timeout is None else max(0.0, attempt.timeout - before)
     usage = None if container and not container.is_parent else ended.usage
     own = None
     if usage is not None and started.counts_tasks:
         own = usage["user_seconds"] + usage["system_seconds"]
     return ended, {
         "outcome": "success",
-        **({"warmup_seconds": warmups} if warmups else {}),
+        **({"warmup_seconds": round(before, 6)} if warmups else {}),
         "environment": noted(recorded, seen, environment.of_process()),
         "usage": None if usage is None else dict(usage),
         "binding": allowed,

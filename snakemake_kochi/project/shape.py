@@ -126,7 +126,8 @@ def write_out(document: Document) -> None:
     if batches is not None and batches != {} and not is_null(batches):
         for key in given:
             del data[key]
-            said = f"write {ABOVE[key]}, or " * (key in ABOVE) + "write it into a batch"
+            said = f"write {ABOVE[key]}, or " if key in ABOVE else ""
+            said += "write it into a batch"
             document.problems.add((key,), f"unknown key beside 'batches'; {said}")
     elif given:
         data["batches"] = {DEFAULT_BATCH: {key: data.pop(key) for key in given}}

@@ -122,19 +122,20 @@ def compare(
     ]
 
 
-def unknown(report: Report, repeat: Repeat) -> dict[tuple[str, ...], float]:
-    """The points whose ratios to the first value of `repeat.by` need more runs, by the values of
-    the other columns that tell points apart, with half of the width of the widest.
+def unknown(report: Report, repeat: Repeat) -> dict[tuple[str, ...], tuple[float, str]]:
+    """The points whose ratios to the first value of `repeat.by` are not known, by the values of the
+    other columns that tell points apart: half of the width of the widest; and why there is none.
 
-    A ratio is known if its interval is narrow enough, or if it is decided at 1 % that it is not 1,
-    which stays true whenever one looks. Where facts differ there is none.
+    A ratio is known if its interval is narrow enough, or if it is decided that it is not 1, which
+    stays true whenever one looks.
     """
     first, *others = dict.fromkeys(report.runs[repeat.by].astype(str))
-    found: dict[tuple[str, ...], float] = {}
+    found: dict[tuple[str, ...], tuple[float, str]] = {}
     for other in others:
         sides = _Sides(report, repeat.by, repeat.metric, (first, other), ())
-        for point, width in sides.unknown(repeat.until).items():
-            found[point] = max(width, found.get(point, 0.0))
+        for point, (width, why) in sides.unknown(repeat).items():
+            before = found.get(point, (0.0, ""))
+            found[point] = (max(width, before[0]), why or before[1])
     return found
 
 
@@ -152,7 +153,8 @@ class _Sides:
         self._accepted |= _OF_MACHINE if by == MACHINE else set()
         repeat = report.repeat
         is_repeated = repeat is not None and repeat.by == by
-        self._confidence = stopping.ratio_confidence() if is_repeated else 0.95
+        level = repeat.confidence if repeat is not None else 0.95
+        self._confidence = stopping.ratio_confidence(level) if is_repeated else 0.95
         self._keys = [name for name in report.varying if name != by]
         runs = report.runs.sort_values("run_started", kind="stable")
         # Point -> side -> the rows, in the order in which they ran.
@@ -201,18 +203,20 @@ class _Sides:
             [*self._remarks(pairs, alike, pairs_alike)],
         )
 
-    def unknown(self, until: float) -> dict[tuple[str, ...], float]:
-        found = {}
-        pairs = {p: self._pairs(*s) for p, s in self._points.items() if not self._problem(*s)}
+    def unknown(self, repeat: Repeat) -> dict[tuple[str, ...], tuple[float, str]]:
+        problems = {point: self._problem(*sides) for point, sides in self._points.items()}
+        found = {p: (math.inf, f"{NOT_COMPARABLE}: {why}") for p, why in problems.items() if why}
+        pairs = {p: self._pairs(*s) for p, s in self._points.items() if p not in found}
+        alpha = 0.2 * (1 - repeat.confidence)
         series = [[*each.differences.values()] for each in pairs.values()]
         stretch = dependence.stretch(dependence.likeness(series))
         for (point, each), differences in zip(pairs.items(), series, strict=True):
             ratio = each.ratio(stretch, self._confidence)
-            is_narrow = ratio.half_width <= until
+            is_narrow = ratio.half_width <= repeat.until
             if not each.is_by_duplicate:
                 is_narrow &= ratio.n >= stopping.FEWEST_UNITS_TO_STOP
-            if not is_narrow and not stopping.decision(differences, 0.01):
-                found[point] = ratio.half_width
+            if not is_narrow and not stopping.decision(differences, alpha):
+                found[point] = (ratio.half_width, "")
         return found
 
     def _is_decided(self, pairs: _Pairs) -> bool:

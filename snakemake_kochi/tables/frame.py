@@ -13,6 +13,7 @@ import pandas
 
 from snakemake_kochi.artifacts.reading import published
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+from snakemake_kochi.project.grid import Repeat
 from snakemake_kochi.snapshot import toplevel
 from snakemake_kochi.tables.branch import experiment_here
 from snakemake_kochi.tables.intervals import Points
@@ -73,11 +74,12 @@ def results(
             f"commit '{at}' has no records of results",
             "A commit of an artifact branch was expected. To list them, type: kochi artifact log",
         )
-    chosen = _chosen(repository, runs, metrics, remarks)
+    repeats: dict[tuple[str, str], Repeat] = {}
+    chosen = _chosen(repository, runs, metrics, remarks, repeats)
     measured = measure(runs, chosen, in_branches(branches))
     for remark in (*remarks, *measured.remarks):
         warnings.warn(remark, stacklevel=2)
-    return _frame(runs, measured)
+    return _frame(runs, measured, repeats)
 
 
 def _chosen(
@@ -85,13 +87,14 @@ def _chosen(
     runs: Sequence[RecordedRun],
     metrics: bool | Collection[str] | Mapping[str, str],
     remarks: list[str],
+    repeats: dict[tuple[str, str], Repeat],
 ) -> list[Metrics]:
-    """The metrics of each run."""
+    """The metrics of each run; notes which batches have `repeat`."""
     if isinstance(metrics, Mapping):
         return [readers(metrics)] * len(runs)
     if metrics is False or not runs:
         return [{}] * len(runs)
-    defined = _defined(repository, runs, remarks)
+    defined = _defined(repository, runs, remarks, repeats)
     if metrics is not True:
         names = [metrics] if isinstance(metrics, str) else list(metrics)
         known = {name for each in defined.values() for name in each}
@@ -105,7 +108,10 @@ def _chosen(
 
 
 def _defined(
-    repository: Path, runs: Sequence[RecordedRun], remarks: list[str]
+    repository: Path,
+    runs: Sequence[RecordedRun],
+    remarks: list[str],
+    repeats: dict[tuple[str, str], Repeat],
 ) -> dict[tuple[str, str], Metrics]:
     """The metrics of each experiment's file and batch, as the working tree defines them now.
 
@@ -124,7 +130,10 @@ def _defined(
             remarks.append(f"the metrics of {file} were left out: {error.sentences}")
             continue
         for key in (each for each in batches if each[0] == file):
-            found[key] = readers(experiment.batches.get(key[1], experiment).metrics)
+            batch = experiment.batches.get(key[1])
+            found[key] = readers((batch or experiment).metrics)
+            if batch is not None and batch.repeat is not None:
+                repeats[key] = batch.repeat
     if missing:
         remarks.append(
             f"not in the working tree, so no metrics are known: {some(missing)}. To read some all "
@@ -133,7 +142,9 @@ def _defined(
     return found
 
 
-def _frame(runs: Sequence[RecordedRun], measured: Measured) -> pandas.DataFrame:
+def _frame(
+    runs: Sequence[RecordedRun], measured: Measured, repeats: Mapping[tuple[str, str], Repeat]
+) -> pandas.DataFrame:
     names = list(dict.fromkeys(name for run in runs for name in run.parameters))
     texts = {name: [run.parameters.get(name) for run in runs] for name in names}
     fixed: dict[str, Any] = {}
@@ -149,7 +160,6 @@ def _frame(runs: Sequence[RecordedRun], measured: Measured) -> pandas.DataFrame:
     columns = {name: fixed[name] for name in _BEFORE}
     taken = {*_FIXED, *(f"text.{name}" for name in names), *more}
     metrics = measured.columns
-    points = Points.of(map(_point, runs), runs)
     for name, column in texts.items():
         columns[_free("param", name, taken | metrics.keys(), columns)] = typed(column)
     for name, found in metrics.items():
@@ -159,19 +169,41 @@ def _frame(runs: Sequence[RecordedRun], measured: Measured) -> pandas.DataFrame:
         taken_now = taken | texts.keys() | metrics.keys()
         if name in measured.counts:
             columns[_free("metric", f"{name}_samples", taken_now, columns)] = measured.counts[name]
-        if is_number and points.are_repeated:
-            for kind, own in points.measured(columns[free]).columns().items():
-                columns[_free("metric", f"{name}_{kind}", taken_now, columns)] = own.to_numpy()
+        own = _intervals(runs, columns[free], repeats) if is_number else None
+        for kind, part in () if own is None else own.items():
+            columns[_free("metric", f"{name}_{kind}", taken_now, columns)] = part.array
     columns |= {name: fixed[name] for name in _AFTER}
     columns |= {name: _texts([run.more.get(name) for run in runs]) for name in more}
     columns |= {f"text.{name}": _texts(column) for name, column in texts.items()}
     return pandas.DataFrame(columns)
 
 
+def _intervals(
+    runs: Sequence[RecordedRun],
+    column: pandas.Series[float],
+    repeats: Mapping[tuple[str, str], Repeat],
+) -> pandas.DataFrame | None:
+    """The intervals of the runs' points, of each batch as its table has them; None if no point ran
+    several times."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for row, run in enumerate(runs):
+        key = (run.published_as, run.machine, run["outcome"] or "", run.file, run.batch)
+        groups.setdefault(key, []).append(row)
+    parts = []
+    for (*_, file, batch), rows in groups.items():
+        own = [runs[row] for row in rows]
+        points = Points.of(map(_point, own), own, repeats.get((file, batch)))
+        if points.are_repeated:
+            parts.append(points.measured(column.iloc[rows]).columns().set_axis(rows))
+    if not parts:
+        return None
+    whole = pandas.concat(parts).reindex(range(len(runs)))
+    return whole.astype({"n": "Int64", "units": "Int64"})
+
+
 def _point(run: RecordedRun) -> tuple[Hashable, ...]:
-    """What runs share that differ in their duplicate only: also the code."""
-    own = (run.published_as, run.machine, run.file, run.batch, run["outcome"])
-    return (*own, *sorted(run.code.items()), *sorted(run.parameters.items()))
+    """What runs of a batch share that differ in their duplicate only: also the code."""
+    return (*sorted(run.code.items()), *sorted(run.parameters.items()))
 
 
 def _texts(values: Sequence[str | None]) -> pandas.Series[Any]:

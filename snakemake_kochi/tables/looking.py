@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +33,10 @@ def look(grid: Grid, file: str, runs: Sequence[Run], output: Path) -> None:
     metric = grid.repeat.metric
     column = report.runs[metric]
     if not pandas.api.types.is_numeric_dtype(column) or column.isna().all():
+        count = int(pandas.to_numeric(column, errors="coerce").notna().sum())
         raise PhaseError(
-            f"{begin}metric '{metric}' has no number in any run, so none is repeated",
+            f"{begin}metric '{metric}' is a number in {count} of {len(column)} runs, so none is "
+            "repeated",
             f"Correct it in {file}, or name another one: repeat: {{of: METRIC}}",
         )
     found = look_at(report, grid, grid.repeat, runs)
@@ -44,54 +47,67 @@ def look(grid: Grid, file: str, runs: Sequence[Run], output: Path) -> None:
 def look_at(report: Report, grid: Grid, repeat: Repeat, runs: Sequence[Run]) -> Look:
     """What the results so far say; `runs` are the rows of the report."""
     rows_of = report.points.rows
-    enough, widths = (_medians if not repeat.by else _ratios)(report, repeat)
+    states = (_medians if not repeat.by else _ratios)(report, repeat)
     # Of each run, in seconds of a node.
-    took = [
-        (each["seconds"] or 0.0) + (each["environment_seconds"] or 0.0) for each in report.recorded
-    ]
+    times = ("seconds", "environment_seconds", "warmup_seconds")
+    took = [sum(each[name] or 0.0 for name in times) for each in report.recorded]
     nodes = [int(run.point.request.of_rule.get("nodes") or 1) for run in runs]
     cost = [a * b for a, b in zip(took, nodes, strict=True)]
     means = [sum(cost[row] for row in rows) / len(rows) for rows in rows_of]
-    left = [number for number, is_enough in enumerate(enough) if not is_enough]
+    left = [number for number, state in enumerate(states) if state.is_repeated]
+
+    def rest(count: int) -> float:
+        return sum(means[n] * max(0, count - len(rows_of[n])) for n in left)
+
     most = max((len(rows_of[number]) for number in left), default=0)
     following = next((n for n in stopping.looks(repeat.least, repeat.most) if n > most), most)
     why = MAXIMUM
-    if repeat.budget is not None and following > most:
-        rounds = int((repeat.budget - sum(cost)) / max(sum(means[n] for n in left), 1e-9))
-        if most + rounds < following:
-            following, why = max(most, most + rounds), BUDGET
+    if repeat.budget is not None and rest(following) > (budget := repeat.budget - sum(cost)):
+        following = max((n for n in range(following) if rest(n) <= budget), default=0)
+        why = BUDGET
     points = []
-    for number, rows in enumerate(rows_of):
-        wanted = len(rows) if enough[number] else following
-        reason = "" if enough[number] or wanted > len(rows) else why
-        known = widths[number] if math.isfinite(widths[number]) else None
+    for state, rows in zip(states, rows_of, strict=True):
+        wanted = max(len(rows), following) if state.is_repeated else len(rows)
+        reason = state.why
+        if state.is_repeated:
+            reason = "" if wanted > len(rows) else f"{why}{reason and f'; {reason}'}"
+        known = state.width if math.isfinite(state.width) else None
         parameters = dict(runs[rows[0]].point.parameters)
         points.append(LookedAt(parameters, len(rows), wanted, known, reason))
-    return Look(points, sum(means[n] * (following - len(rows_of[n])) for n in left))
+    return Look(points, rest(following))
 
 
-def _medians(report: Report, repeat: Repeat) -> tuple[list[bool], list[float]]:
-    """Whether each point is known well enough, and half of the width of its interval."""
+@dataclass(frozen=True)
+class _State:
+    """A point at a look: whether it needs more runs, half of the width of its interval, and `why`
+    it is not known, as far as more runs do not help."""
+
+    is_repeated: bool
+    width: float
+    why: str = ""
+
+
+def _medians(report: Report, repeat: Repeat) -> list[_State]:
     measured = report.points.measured(report.runs[repeat.metric])
     values = np.array(report.runs[repeat.metric], dtype=np.float64)
-    stretch = dependence.stretch(measured.alike)
-    enough = [
-        stopping.is_enough(
-            values[rows],
-            repeat.until,
-            repeat.confidence,
-            stretch,
-            [report.points.units[row] for row in rows],
-        )
-        for rows in report.points.rows
-    ]
-    return enough, [interval.half_width for interval in measured.intervals]
+    how = (repeat.until, repeat.confidence, dependence.stretch(measured.alike))
+    states = []
+    for rows, interval in zip(report.points.rows, measured.intervals, strict=True):
+        units = [report.points.units[row] for row in rows]
+        is_enough = stopping.is_enough(values[rows], *how, units)
+        few = 1 < len({*units}) < stopping.FEWEST_UNITS_TO_STOP
+        why = f"of {len({*units})} allocations or nodes, {stopping.FEWEST_UNITS_TO_STOP} are needed"
+        states.append(_State(not is_enough, interval.half_width, why if few else ""))
+    return states
 
 
-def _ratios(report: Report, repeat: Repeat) -> tuple[list[bool], list[float]]:
-    """The same of the ratios in which a point takes part."""
+def _ratios(report: Report, repeat: Repeat) -> list[_State]:
+    """Of each point the ratios in which it takes part."""
     others = [name for name in report.varying if name != repeat.by]
     keys = report.runs[others].astype(str).itertuples(index=False, name=None)
     of_row, missing = list(keys), unknown(report, repeat)
-    points = [of_row[rows[0]] for rows in report.points.rows]
-    return [p not in missing for p in points], [missing.get(p, 0.0) for p in points]
+    states = []
+    for rows in report.points.rows:
+        width, why = missing.get(point := of_row[rows[0]], (0.0, ""))
+        states.append(_State(point in missing and not why, width, why))
+    return states

@@ -44,6 +44,7 @@ VALUES: Mapping[str, tuple[type, tuple[str, ...]]] = {
 }
 # What remarks tell: of these there are no columns.
 _BESIDE: Mapping[str, tuple[type, tuple[str, ...]]] = {
+    "warmup_seconds": (float, ("warmup_seconds",)),
     "warnings": (list, ("noise", "warnings")),
     "other_cpus": (float, ("noise", "other_cpus")),
     "other_cpu_seconds": (float, ("noise", "other_cpu_seconds")),

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pandas
 import pytest
+from support import write
 
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Grid
+from snakemake_kochi.statistics.stopping import interval_so_far
 from snakemake_kochi.tables.collect import LeftOut, Run, collect
 
-from .conftest import Project
+from .conftest import FIB, Project
 from .test_collect import recorded
 
 REPEATED = """
@@ -102,3 +104,9 @@ def test_a_frame_of_all_runs_has_the_intervals_of_their_points(project: Project)
     assert frame[frame["n"] == 2][["time_lower", "time_n"]].isna().to_numpy().tolist() == [
         [True, False]
     ]
+    # Of a batch with `repeat`, intervals allow for looks, in the frame as in its table.
+    text = FIB.replace("first: {", "first: {repeat: {until: 2%, confidence: 90%}, ")
+    write(project.top / "fib.yaml", text)
+    looked = project.results()
+    wider = interval_so_far([7.0 * n % 10 for n in range(10)], 0.9)
+    assert looked[looked["n"] == 1]["time_lower"].unique().tolist() == [wider.lower]

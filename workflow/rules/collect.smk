@@ -38,6 +38,7 @@ for batch in kochi.batches:
             metrics=kochi.verbatim({k: str(v) for k, v in batch.grid.metrics.items()}),
             quantities=kochi.verbatim(repr(dict(batch.grid.quantities))),
             plots=kochi.verbatim(list(map(repr, batch.grid.plots))),
+            repeat=kochi.verbatim(repr(batch.grid.repeat)),
         shell:
             '"$KOCHI_PYTHON" -P -m snakemake_kochi.tables {params.experiment:q}'
             " {params.batch:q} {output.table:q}"
