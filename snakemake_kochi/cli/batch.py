@@ -272,16 +272,22 @@ def checked(location: Location, experiment: Experiment, name: str) -> list[Recip
     return recipes
 
 
-def _options(location: Location, config: Mapping[str, Any]) -> list[str]:
-    """The options of Snakemake; None in `config` stands for what is not given."""
+def run_options(location: Location) -> list[str]:
+    """The options of each Snakemake that runs points."""
     words = ["--executor", "kochi", "--jobs", "100"]
     # After an interrupt the run continues where it was; a failed run does not stop the others.
     words += ["--rerun-incomplete", "--keep-going"]
-    if not os.environ.get("SNAKEMAKE_PROFILE"):
-        # As in our profiles; a profile of the user may name another logger.
-        words += ["--logger", "kochi"]
     if location.machine.has_allocations:
         # As in the profile `cluster`: files that other nodes write may become visible later.
         words += ["--latency-wait", "60"]
+    return words
+
+
+def _options(location: Location, config: Mapping[str, Any]) -> list[str]:
+    """The options of Snakemake; None in `config` stands for what is not given."""
+    words = run_options(location)
+    if not os.environ.get("SNAKEMAKE_PROFILE"):
+        # As in our profiles; a profile of the user may name another logger.
+        words += ["--logger", "kochi"]
     given = [f"{key}={json.dumps(value)}" for key, value in config.items() if value is not None]
     return [*words, *(["--config", *given] if given else [])]

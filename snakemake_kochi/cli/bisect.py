@@ -232,6 +232,7 @@ class _Search:
 
     def _make(self, freeze: Freeze) -> None:
         """Run what is missing. Raises KochiError if Snakemake did not come to it."""
+        from snakemake_kochi.cli.batch import run_options
         from snakemake_kochi.cli.snakemake_calls import require_writable, run_snakemake
         from snakemake_kochi.cli.unlock import unlock_dead_run
         from snakemake_kochi.library.library import RERUN_VARIABLE
@@ -245,10 +246,7 @@ class _Search:
         first = str(missing[0].record)
         unlock_dead_run(location.machine_paths, freeze.directory, first, True, "kochi bisect")
         words = ["rerun", "--snakefile", str(workflow_directory() / "Snakefile")]
-        words += ["--executor", "kochi", "--jobs", "100", "--rerun-incomplete", "--keep-going"]
-        words += ["--logger", "kochi", "--quiet", "rules", "progress"]
-        if location.machine.has_allocations:
-            words += ["--latency-wait", "60"]
+        words += [*run_options(location), "--logger", "kochi", "--quiet", "rules", "progress"]
         status = run_snakemake(location, words, {RERUN_VARIABLE: str(freeze.file)})
         for place in self.runs.missing(freeze):
             if not (why := why_failed(freeze, place)):

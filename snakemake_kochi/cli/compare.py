@@ -14,7 +14,7 @@ import click
 
 from snakemake_kochi.cli.options import json_option
 from snakemake_kochi.cli.output import print_json, say
-from snakemake_kochi.cli.tables import at_option, machine_option, named_batch, whole_file
+from snakemake_kochi.cli.tables import FORMATS, at_option, machine_option, named_batch, whole_file
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest, printable
 from snakemake_kochi.project.values import DEFAULT_BATCH
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _CODE = "code"
 _RESULTS = "results"
 _SURE = 0.05
-FIGURES = (".png", ".svg", ".pdf")  # suffixes
 
 metric_option = click.option(
     "--metric", metavar="NAME", help="By default the first one, else run_seconds."
@@ -172,7 +171,7 @@ def write_page(text: bytes, output: Path | None, draw: Callable[[Path], None]) -
         click.echo(text, nl=False)
         return
     with whole_file(output) as beside:
-        if output.suffix in FIGURES:
+        if output.suffix in FORMATS:
             draw(beside)
         else:
             beside.write_bytes(text)

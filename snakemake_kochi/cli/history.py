@@ -67,7 +67,7 @@ def command(
             ratio = f"{levels[1] / levels[0]:.3f}" if levels[0] else ""
             ends = (change.after, change.begins)
             rows.append([*own, count, "change", *ends, *(f"{x:.4g}" for x in levels), ratio])
-    unit = report.quantities[name].unit if name in report.quantities else ""
+    unit = report.unit(name)
     keys = list(found[0].point) if found else []
     headers = [*keys, "versions", "", "after", "since", "before", "now", "ratio"]
     rows = [row + [""] * (len(headers) - len(row)) for row in rows]

@@ -66,9 +66,7 @@ class Batch:
     def points(self) -> int:
         """How many results there ought to be; with `repeat`, at least those of the first look."""
         grid = self.rules.grid
-        if grid.repeat is None:
-            return len(grid.points)
-        least = sum(point.duplicate < grid.repeat.least for point in grid.points)
+        least = sum(point.duplicate < grid.least for point in grid.points)
         return max(least, len(self.restorable.found))
 
     @property

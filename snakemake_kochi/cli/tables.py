@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from snakemake_kochi.project.plots import Plot
     from snakemake_kochi.tables.report import Report
 
-_FORMATS = (".png", ".svg", ".pdf")
+FORMATS = (".png", ".svg", ".pdf")  # of figures
 _SCALE = click.Choice(["log", "linear"])
 
 machine_option = click.option(
@@ -286,7 +286,7 @@ def _without(plot: Plot, used: Collection[str | None]) -> Plot:
 
 def _places(plots: Sequence[tuple[str, Plot]], output: Path) -> list[list[Path]]:
     """The files of each plot. Raises KochiError."""
-    if output.suffix in _FORMATS and not output.is_dir():
+    if output.suffix in FORMATS and not output.is_dir():
         if len(plots) > 1:
             names = ", ".join(dict.fromkeys(plot.metric for _, plot in plots))
             raise KochiError(
@@ -296,7 +296,7 @@ def _places(plots: Sequence[tuple[str, Plot]], output: Path) -> list[list[Path]]
         return [[output]]
     if output.suffix and not output.is_dir():
         raise KochiError(
-            f"{output}: a directory, or a file that ends in {', '.join(_FORMATS)}, was expected",
+            f"{output}: a directory, or a file that ends in {', '.join(FORMATS)}, was expected",
             f"For a new directory, type: mkdir {shlex.quote(str(output))}",
         )
     return [[output / f"{stem}{suffix}" for suffix in (".png", ".svg")] for stem, _ in plots]

@@ -63,7 +63,8 @@ class BatchRules:
         if grid.run.launcher:
             for point in grid.points:
                 rules.placement(point)
-        for name in (f"collect_{rules.name}", rules.look_name, *(run.name for run in rules.runs)):
+        looks = [rules.look_name] if grid.repeat is not None else []
+        for name in (f"collect_{rules.name}", *looks, *(run.name for run in rules.runs)):
             products.take(name, owner)
         return rules
 
@@ -118,8 +119,7 @@ class BatchRules:
     def describe(self, point: Point) -> str:
         """A point for people, without its duplicates, which are alike."""
         grid = self.grid
-        names = [name for name in grid.varying if name in point.parameters] or point.parameters
-        shown = ", ".join(f"{name}={point.parameters[name]}" for name in names)
+        shown = grid.named(point.parameters)
         return f"{self.experiment.file}: batch {grid.batch}{', ' if shown else ''}{shown}"
 
     def files_after(self, checkpoints: Any, number: int | None = None) -> BatchFiles:

@@ -32,8 +32,7 @@ class LookedAt:
     why: str = ""
 
     def named(self, grid: Grid) -> str:
-        names = [name for name in grid.varying if name in self.parameters] or [*self.parameters]
-        return ", ".join(f"{name}={self.parameters[name]}" for name in names) or "the point"
+        return grid.named(self.parameters) or "the point"
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,10 @@ def read_looks(pattern: str, directory: Path) -> list[Look]:
 
 def is_needed(grid: Grid, looks: Sequence[Look]) -> Mapping[int, bool]:
     """Whether each point of a batch with `repeat`, by id, is to run after these looks."""
-    assert grid.repeat is not None
-    least = grid.repeat.least
     wanted = {_key(each): each.wanted for each in looks[-1].points} if looks else {}
-    return {id(point): point.duplicate < wanted.get(_key(point), least) for point in grid.points}
+    return {
+        id(point): point.duplicate < wanted.get(_key(point), grid.least) for point in grid.points
+    }
 
 
 def _key(point: Point | LookedAt) -> tuple[tuple[str, str], ...]:

@@ -87,10 +87,8 @@ class BatchStates:
 
     @property
     def skipped(self) -> Iterator[PointState]:
-        repeat = self.batch.grid.repeat
-        duplicates = self.batch.grid.duplicates if repeat is None else repeat.least
         for each in self.batch.grid.skipped:
-            for duplicate in range(duplicates):
+            for duplicate in range(self.batch.grid.least):
                 yield PointState(each.parameters, duplicate, "skipped", each.reason)
 
     def _of(self, place: Place) -> PointState:

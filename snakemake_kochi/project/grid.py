@@ -452,6 +452,11 @@ class Batch(Settings):
     references: tuple[Reference, ...] = ()
 
     @property
+    def least(self) -> int:
+        """How often each point runs at least."""
+        return self.duplicates if self.repeat is None else self.repeat.least
+
+    @property
     def path(self) -> KeyPath:
         return ("batches", self.name)
 
@@ -472,6 +477,11 @@ class Grid(Batch):
     def batch(self) -> str:
         """The batch's name."""
         return self.name
+
+    def named(self, parameters: Mapping[str, str]) -> str:
+        """The values that tell a point from others, for people; all if none does."""
+        names = [name for name in self.varying if name in parameters] or parameters
+        return ", ".join(f"{name}={parameters[name]}" for name in names)
 
     @property
     def skipped_by_reason(self) -> Mapping[str, int]:

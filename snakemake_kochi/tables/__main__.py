@@ -24,7 +24,6 @@ def main(file: str, name: str, output: str, option: str = "", number: str = "") 
     from snakemake_kochi.library.looks import read_looks
     from snakemake_kochi.phases.freeze import load_freeze
     from snakemake_kochi.tables.collect import LeftOut, collect, runs_of
-    from snakemake_kochi.tables.looking import look
 
     try:
         freeze = load_freeze(Path(os.environ["KOCHI_FREEZE"]))
@@ -35,6 +34,8 @@ def main(file: str, name: str, output: str, option: str = "", number: str = "") 
         # In a module with a `prefix:` all files are below another directory.
         top = Path(output.removesuffix(own) if output.endswith(f"/{own}") else "")
         if number:
+            from snakemake_kochi.tables.looking import look
+
             files = files.after(read_looks(files.look, top)[: int(number)])
             look(grid, experiment.file, runs_of(files, top), Path(output))
             return 0

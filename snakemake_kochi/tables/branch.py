@@ -167,8 +167,7 @@ class _Reading:
             self.varying.update(grid.varying)
             self.remarks += _changed_scripts(found, self.file, grid)
             # How often more than `min` a point should have run, only its working directory knows.
-            least = grid.duplicates if grid.repeat is None else grid.repeat.least
-            wanted = {n for n, point in enumerate(grid.points) if point.duplicate < least}
+            wanted = {n for n, point in enumerate(grid.points) if point.duplicate < grid.least}
             if absent := len(wanted - {index for index, _ in found}):
                 of = f"{absent} of {len(wanted)} runs{of_it}"
                 self.lacking.append(f"{of} have no result here")

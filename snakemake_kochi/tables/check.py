@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-import pandas
-
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.project.references import Reference
 from snakemake_kochi.statistics.comparison import unpaired
@@ -90,9 +88,7 @@ _Point = tuple[dict[str, str], Interval, list[float]]
 
 def _points(report: Report, reference: Reference) -> Iterator[tuple[tuple[str, ...], _Point]]:
     """The points of a reference by the machine and the values of all parameters."""
-    column = report.runs[reference.metric]
-    if not pandas.api.types.is_numeric_dtype(column):
-        raise KochiError(f"metric '{reference.metric}' of {report.title} is a text, and no number")
+    column = report.numbers(reference.metric)
     measured = report.points.measured(column)
     for rows, interval in zip(report.points.rows, measured.intervals, strict=True):
         run = report.recorded[rows[0]]
@@ -120,8 +116,7 @@ def _scaled(now: Interval, value: float) -> Interval:
 
 def _verdict(report: Report, reference: Reference, change: Interval) -> str:
     """A smaller time is better, and a larger rate; of what is neither, any difference is worse."""
-    quantity = report.quantities.get(reference.metric)
-    smaller, larger = words_of(reference.metric, "" if quantity is None else quantity.unit)
+    smaller, larger = words_of(reference.metric, report.unit(reference.metric))
     most, least = 1 + reference.within, 1 / (1 + reference.within)
     is_above = larger != FASTER and change.estimate > most
     is_below = smaller != FASTER and change.estimate < least

@@ -8,10 +8,8 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas
 from numpy.typing import NDArray
 
-from snakemake_kochi.errors import KochiError
 from snakemake_kochi.project.grid import Repeat
 from snakemake_kochi.project.plots import DUPLICATE, MACHINE
 from snakemake_kochi.quantities import percent
@@ -114,8 +112,7 @@ def compare(
     `accepted`: facts that may differ. `within`: a difference that does not matter, as a fraction.
     Raises KochiError for a metric without numbers.
     """
-    if not pandas.api.types.is_numeric_dtype(report.runs[metric]):
-        raise KochiError(f"metric '{metric}' of {report.title} is a text, and no number")
+    report.numbers(metric)
     others = [each for each in dict.fromkeys(report.runs[by].astype(str)) if each != base]
     return [
         _Sides(report, by, metric, (base, other), accepted).compared(within) for other in others
@@ -173,8 +170,7 @@ class _Sides:
         return [point for point in dict.fromkeys(names) if point in self._points]
 
     def compared(self, within: float) -> Comparison:
-        quantity = self._report.quantities.get(self._metric)
-        unit = "" if quantity is None else quantity.unit
+        unit = self._report.unit(self._metric)
         problems = {point: self._problem(*sides) for point, sides in self._points.items()}
         pairs = {p: self._pairs(*sides) for p, sides in self._points.items() if not problems[p]}
         alike = dependence.likeness(self._series())

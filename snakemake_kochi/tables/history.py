@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import pandas
 
-from snakemake_kochi.errors import KochiError
 from snakemake_kochi.statistics.changes import changes
 from snakemake_kochi.tables.branch import CODE
 from snakemake_kochi.tables.report import Report
@@ -39,10 +37,9 @@ class History:
 
 def histories(report: Report, metric: str) -> list[History]:
     """Each point of a report of all code. Raises KochiError for a metric without numbers."""
-    if not pandas.api.types.is_numeric_dtype(report.runs[metric]):
-        raise KochiError(f"metric '{metric}' of {report.title} is a text, and no number")
+    column = report.numbers(metric)
     keys = [name for name in report.varying if name != CODE]
-    runs = report.runs[report.runs[metric].notna()].sort_values("run_started", kind="stable")
+    runs = report.runs[column.notna()].sort_values("run_started", kind="stable")
     groups = runs.groupby(keys, sort=False, dropna=False) if keys else [((), runs)]
     found = []
     for point, own in groups:

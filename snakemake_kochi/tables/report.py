@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas
 
+from snakemake_kochi.errors import KochiError
 from snakemake_kochi.project.grid import Batch, Grid, Repeat
 from snakemake_kochi.project.plots import (
     DUPLICATE,
@@ -96,6 +97,16 @@ class Report:
             if pandas.api.types.is_numeric_dtype(each) and not each.isna().all()
         }
 
+    def numbers(self, metric: str) -> pandas.Series[float]:
+        """The column of a metric. Raises KochiError if it has texts."""
+        column = self.runs[metric]
+        if not pandas.api.types.is_numeric_dtype(column):
+            raise KochiError(f"metric '{metric}' of {self.title} is a text, and no number")
+        return column
+
+    def unit(self, metric: str) -> str:
+        return self.quantities[metric].unit if metric in self.quantities else ""
+
     def csv(self) -> bytes:
         """The table, with the intervals of the points beside their runs."""
         table = self.runs.copy()
@@ -137,7 +148,7 @@ class Report:
                 columns[name] = grouped[name].sum()
                 continue
             # The name of SECONDS says its unit.
-            unit = self.quantities[name].unit if name in self.quantities and name != SECONDS else ""
+            unit = self.unit(name) if name != SECONDS else ""
             in_unit = f" ({unit})" if unit else ""
             columns[f"{name} median{in_unit}"] = grouped[name].median()
             if name in self.measured and self.measured[name].has_intervals:
