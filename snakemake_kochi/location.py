@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
-from snakemake_kochi.files import write_atomically
+from snakemake_kochi.files import random_word, safe_name, write_atomically
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
@@ -76,6 +76,11 @@ class Location:
         """What an allocation is for, in its scheduler's lists: "kochi:project=fib:doctor"."""
         project = "" if self.project is None else f":project={self.project.directory.name}"
         return f"kochi{project}:{what}"
+
+    def unique_name(self, what: str) -> str:
+        """A name that nothing else has, of the project and its purpose: "fib-shell-5f0a93c2"."""
+        project = [] if self.project is None else [self.project.directory.name]
+        return safe_name("-".join([*project, what])).lstrip(".-") + f"-{random_word()}"
 
     def typed(self, command: str, *words: str) -> str:
         """A command of kochi for this machine, for people to type."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from snakemake_kochi.allocation.request import WorkerCommand, wanted_by_hand
 from snakemake_kochi.allocation.workers import make_scheduler
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import make_directory, random_word, write_atomically
+from snakemake_kochi.files import make_directory, write_atomically
 from snakemake_kochi.location import Location, how_to_describe, with_file_to_edit
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import allocate_ids, assign_queues
@@ -56,7 +56,7 @@ def shell_in_allocation(
     KochiError.
     """
     machine = location.machine
-    name = f"kochi-shell-{random_word()}"
+    name = f"kochi-{location.unique_name('shell')}"
     if machine.alloc_interact_script:
         return _by_script(location, name, queue, limit)
     if machine.scheduler is not None:

@@ -179,7 +179,7 @@ def _request(
     from snakemake_kochi.allocation.request import WorkerCommand, unmet_cores, wanted_by_hand
     from snakemake_kochi.allocation.workers import make_scheduler
     from snakemake_kochi.cli.output import remark, say
-    from snakemake_kochi.files import make_directory, random_word
+    from snakemake_kochi.files import make_directory
     from snakemake_kochi.location import with_file_to_edit
     from snakemake_kochi.queue import RequestedWorker, allocate_ids, assign_queues, note_requested
     from snakemake_kochi.schedulers.script import AllocScript
@@ -201,7 +201,7 @@ def _request(
     if machine.scheduler is not None and limit is not None:
         settings = replace(settings, time=seconds_of_limit(limit))
     # A name of its own: it finds an allocation that was submitted although the answer was lost.
-    name = f"kochi-alloc-{random_word()}"
+    name = f"kochi-{location.unique_name('alloc')}"
     scheduler = make_scheduler(replace(machine, allocation=settings), name, limit)
     wanted = wanted_by_hand(scheduler, settings, count, location.purpose(f"queue={queue}"))
     if unmet := unmet_cores(machine, scheduler.limits()):

@@ -26,6 +26,7 @@ from snakemake_kochi.files import (
     make_directory,
     random_word,
     read_json,
+    safe_name,
     to_json,
     write_atomically,
     write_exclusively,
@@ -127,7 +128,7 @@ def make_launch(
         directory=str(Path.cwd()),
         command=tuple(command),
         time=_time(moment),
-        job_name=f"kochi-launch-{identity}" if is_job else None,
+        job_name=f"kochi-{safe_name(Path.cwd().name)}-launch-{identity}" if is_job else None,
     )
     paths = machine.launch(identity)
     make_directory(paths.directory)

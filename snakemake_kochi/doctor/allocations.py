@@ -20,7 +20,7 @@ from snakemake_kochi.allocation.workers import make_scheduler
 from snakemake_kochi.backoff import Backoff, wait_until
 from snakemake_kochi.doctor.report import Finding
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import last_lines, make_directory, random_word, write_atomically
+from snakemake_kochi.files import last_lines, make_directory, write_atomically
 from snakemake_kochi.location import Location
 from snakemake_kochi.processes import Node
 from snakemake_kochi.queue import Queue, WorkerState, cancel, shared_workers
@@ -78,7 +78,7 @@ class TrialAllocations:
         self._location, self._paths = location, location.machine_paths
         self._patience, self._tell = patience, tell
         self._log: Any = SimpleNamespace(info=tell, warning=tell, error=tell)
-        self._controller = f"doctor-{random_word()}"
+        self._controller = location.unique_name("doctor")
         machine = replace(machine, allocation=replace(machine.allocation, nodes=1))
         self._scheduler = make_scheduler(machine, f"kochi-{self._controller}")
         self._reasons = WaitReasons()

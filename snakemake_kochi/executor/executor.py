@@ -31,6 +31,7 @@ from snakemake_kochi.executor.submission import Submission
 from snakemake_kochi.executor.tickets import (
     RUNNERS,
     Tickets,
+    label_of_run,
     outputs_of_run,
     with_readable_targets,
 )
@@ -75,6 +76,7 @@ class KochiExecutor(Executor):
             outputs_of_run(self.workflow, directory),
             None if allocation is None else allocation.id,
             locks_of_run(self.workflow, directory),
+            label_of_run(self.workflow, directory),
         )
         try:
             inbox.give_signs_of_life()

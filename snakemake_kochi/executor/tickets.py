@@ -34,6 +34,8 @@ from snakemake_kochi.queue import Resources, ShellJob, Ticket
 from snakemake_kochi.queue.paused import BATCH, EXPERIMENT
 from snakemake_kochi.queue.spreading import SPREAD
 
+_LONGEST_PROJECT = 30  # characters of a run's name, so that its rules have room
+
 # The resource of a job with the label SPREAD of its ticket.
 SPREAD_RESOURCE = "kochi_spread"
 # The cheapest first.
@@ -290,6 +292,18 @@ def _project_of(directory: Path) -> Path:
     """The top of the repository that contains a working directory, else the directory itself."""
     candidates = (directory, *directory.parents)
     return next((path for path in candidates if (path / ".git").exists()), directory)
+
+
+def label_of_run(workflow: Any, directory: str) -> str:
+    """What a run is called: its project and the rules of its jobs, "fib-build+run".
+
+    The names of its allocations begin with it. Administrators and their accounting see those.
+    """
+    rules: Iterable[str] = ()
+    with suppress(Exception):  # a DAG that another version of Snakemake keeps elsewhere
+        rules = {job.name for job in workflow.dag.needrun_jobs() if not job.is_local}
+    project = _project_of(Path(directory)).name[:_LONGEST_PROJECT]
+    return "-".join([project, *filter(None, ["+".join(sorted(rules))])])
 
 
 # ---- the files that jobs write

@@ -19,6 +19,7 @@ from snakemake_kochi.files import (
     make_directory,
     move,
     random_word,
+    safe_name,
     to_json,
     write_new,
 )
@@ -75,17 +76,19 @@ class Inbox:
         outputs: Collection[str] | None = None,
         allocation: str | None = None,
         locks: Iterable[str] = (),
+        label: str = "",
     ) -> Inbox:
         """Make a new inbox for the calling process, which submits tickets of one directory.
 
         If this controller is killed, the next controller of that directory looks for its orphans.
         `outputs` are all files that its tickets may write, relative to the directory (None: any).
         `allocation` is the scheduler's name of the allocation in which the process runs. `locks`
-        are the files by which it keeps others out of the directory.
+        are the files by which it keeps others out of the directory. `label`: with what its
+        identity begins, and so the names of its queues and allocations; by default the host.
         """
         node = this_node()
-        host = "".join(c if c.isascii() and (c.isalnum() or c in "._") else "_" for c in node.host)
-        identity = f"{host.strip('.')[:64] or 'host'}-{os.getpid()}-{random_word()}"
+        readable = safe_name(label or node.host).lstrip(".-") or "run"
+        identity = f"{readable}-{os.getpid()}-{random_word()}"
         paths = machine.controller(identity)
         make_directory(paths.inbox)
         make_directory(paths.delivered)

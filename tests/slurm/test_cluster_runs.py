@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,7 +77,10 @@ def test_many_jobs_run_in_few_allocations_and_none_is_left(project: Project) -> 
     assert {node for _, node in outputs.values()} <= {"node1", "node2"}
     assert len({job for job, _ in outputs.values()}) <= 2
     assert project.cluster.jobs() == {}
-    assert set(project.shown("%T %k")) == {"COMPLETED kochi:project=project:rules=job"}
+    (shown,) = set(project.shown("%j %T %k"))
+    assert re.fullmatch(
+        r"kochi-project-job-\d+-[0-9a-f]{8} COMPLETED kochi:project=project:rules=job", shown
+    )
     # Without work nothing is submitted.
     for arguments in ((), ("-n", "--forceall")):
         assert project.run(*arguments).returncode == 0
