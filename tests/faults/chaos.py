@@ -252,6 +252,8 @@ def run_chaos(directory: Path, chaos: Chaos, patience: float = 240.0) -> Outcome
                 controller.kill()
                 controller.wait()
     seconds = time.monotonic() - began
+    # A worker that was killed after its last result leaves the claim to whoever comes next.
+    Queue(machine_of(directory), QUEUE).recover()
     accounts = Accounts(directory, chaos)
     # One that was only just started does not know signals yet, and has nothing to requeue.
     orderly = (0, -signal.SIGTERM)
