@@ -95,12 +95,12 @@ def run_task(attempt: Attempt) -> dict[str, Any]:
         if freeze.batch:
             begin(paths, record)
         parts = (attempt, environment, started, container)
-        ended, measured = _measured(*parts, record["system"], directory, captured)
+        ended, script, measured = _measured(*parts, record["system"], directory, captured)
         record |= measured
         try:
             if container:
                 container.finish(ended, captured)
-            _check(attempt, ended, captured)
+            _check(attempt, ended, captured, script)
             allowed = (directory, freeze.repository, Path(freeze.root))
             files = files_of(outputs, directory, allowed)
         except PhaseError as error:
@@ -159,9 +159,10 @@ def _measured(
     system: Mapping[str, Any],
     directory: Path,
     captured: Path,
-) -> tuple[Ended, dict[str, Any]]:
+) -> tuple[Ended, str, dict[str, Any]]:
     """Execute the run script in its workspace, with its parameters in the environment, after its
-    warm-ups; return what its record says of that, as of a success. `system`: see `node.system`."""
+    warm-ups; return how the last one of these ended, which one that is, and what the record says of
+    it, as of a success. `system`: see `node.system`."""
     freeze, point = attempt.freeze, attempt.point
     # A Snakemake in the script must not wait for the end of the script.
     holding = {HELD_VARIABLE: os.uname().nodename}
@@ -204,7 +205,8 @@ def _measured(
     own = None
     if usage is not None and started.counts_tasks:
         own = usage["user_seconds"] + usage["system_seconds"]
-    return ended, {
+    script = "the run script" if warmups == freeze.run.warmup else "a warm-up of the run script"
+    measured: dict[str, Any] = {
         "outcome": "success",
         **({"warmup_seconds": round(before, 6)} if warmups else {}),
         "environment": noted(recorded, seen, environment.of_process()),
@@ -215,9 +217,10 @@ def _measured(
         "system": {**system, "load": load},
         "exit_status": ended.status,
     }
+    return ended, script, measured
 
 
-def _check(attempt: Attempt, ended: Ended, captured: Path) -> None:
+def _check(attempt: Attempt, ended: Ended, captured: Path, script: str) -> None:
     """Raises ScriptError if the script failed."""
     if not ended.has_failed:
         return
@@ -228,9 +231,9 @@ def _check(attempt: Attempt, ended: Ended, captured: Path) -> None:
     if launcher is not None and status not in (*STOPPED, 127):
         hint = launcher[2](f"{freeze.load_environment}\n{freeze.run.script}")
     raise ScriptError(
-        f"{freeze.file}: the run script of {attempt.point.name} {ended.how}",
+        f"{freeze.file}: {script} of {attempt.point.name} {ended.how}",
         status,
         hint,
-        reason=ended.reason("the run script"),
+        reason=ended.reason(script),
         output=last_lines(captured, LAST_LINES),
     )

@@ -178,6 +178,20 @@ def test_a_number_is_that_of_the_duplicates(repeated: ExampleProject) -> None:
     assert counts(repeated) == (3, 3)
 
 
+def test_a_warm_up_that_fails_is_told_as_one(repeated: ExampleProject) -> None:
+    text = """
+        params: {kind: [quiet]}
+        run:
+          warmup: 1
+          script: echo >> cache; [ "$(wc -l < cache)" != FAILS ] || exit 3
+        """
+    for number, script in ((1, "a warm-up of the run script"), (2, "the run script")):
+        write(repeated.directory / "times.yaml", text.replace("FAILS", str(number)))
+        assert repeated.try_snakemake("times").returncode == 1
+        shown = kochi(repeated, "show", "batch", "times.yaml").stdout
+        assert f"failed  {script} ended with exit status 3" in shown
+
+
 @pytest.mark.phases
 def test_warm_ups_run_in_the_same_directory_and_only_the_last_run_counts(
     repeated: ExampleProject,
