@@ -40,7 +40,7 @@ class AskedPart:
         """Whether a run in a directory has anything to run: none may have failed."""
         if RETRY not in self.config:
             return True
-        files = BatchFiles.of(self.grid.experiment, self.grid)
+        files = BatchFiles.of(self.grid.experiment, self.grid).now(directory)
         return bool(Part(self.where, failed=True).places(files, directory))
 
     def run_rules(self, experiment: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 from snakemake_kochi.errors import ConfigError, for_snakemake
 from snakemake_kochi.library.files import BatchFiles, RunGroup, batch_rule, run_rule
-from snakemake_kochi.library.looks import Look
+from snakemake_kochi.library.looks import Look, key_of
 from snakemake_kochi.library.products import BuildRule, Products, Variants
 from snakemake_kochi.library.requested import (
     Value,
@@ -108,6 +108,25 @@ class BatchRules:
             *(self.grid.run, self.freeze.machine.load_env_on_machine, point),
             *(self.build_file(point), self.prepared_for(point), self.placement(point).determines),
         )
+
+    @cached_property
+    def identities(self) -> Mapping[object, str]:
+        """That of the first run of each point, by `key_of`."""
+        first = (point for point in self.grid.points if not point.duplicate)
+        return {key_of(point): self.identity(point) for point in first}
+
+    def files_now(self) -> BatchFiles:
+        """The files after the looks that the working directory has, as far as these are of what
+        would run now."""
+        files = self.files.now()
+        if not files.looks:
+            return files
+        known = self.identities
+        kept = (
+            replace(look, points=[p for p in look.points if known.get(key_of(p)) == p.identity])
+            for look in files.looks
+        )
+        return files.after(look for look in kept if look.points)
 
     @property
     def look_name(self) -> str:

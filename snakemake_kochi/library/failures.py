@@ -111,7 +111,7 @@ def _noted(rules: Mapping[Path, str], batches: Collection[BatchRules]) -> dict[P
         write_failure(file, replace(failure, told=True))
     waited: dict[Path, Failure] = {}
     for batch in batches if known else ():
-        for place in batch.files.now().places:
+        for place in batch.files_now().places:
             needed = [batch.build_file(place.point), batch.prepared_for(place.point)]
             needed += batch.variants.at(place.point).installs
             failed = next((Path(f) for f in needed if f is not None and Path(f) in known), None)

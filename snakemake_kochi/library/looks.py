@@ -21,11 +21,13 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class LookedAt:
-    """A point at a look: `runs` is how often it has run, `wanted` how often it is to have run at
-    the next look, `width` half of the width of its interval as a fraction of the median, None if
-    there is none. `why`: it gets no more runs, though this is too wide."""
+    """A point at a look: `identity` is that of its first run, `runs` how often it has run, `wanted`
+    how often it is to have run at the next look, `width` half of the width of its interval as a
+    fraction of the median, None if there is none. `why`: it gets no more runs, though this is too
+    wide."""
 
     parameters: Mapping[str, str]
+    identity: str
     runs: int
     wanted: int
     width: float | None
@@ -91,11 +93,12 @@ def read_looks(pattern: str, directory: Path) -> list[Look]:
 
 def is_needed(grid: Grid, looks: Sequence[Look]) -> Mapping[int, bool]:
     """Whether each point of a batch with `repeat`, by id, is to run after these looks."""
-    wanted = {_key(each): each.wanted for each in looks[-1].points} if looks else {}
+    wanted = {key_of(each): each.wanted for each in looks[-1].points} if looks else {}
     return {
-        id(point): point.duplicate < wanted.get(_key(point), grid.least) for point in grid.points
+        id(point): point.duplicate < wanted.get(key_of(point), grid.least) for point in grid.points
     }
 
 
-def _key(point: Point | LookedAt) -> tuple[tuple[str, str], ...]:
+def key_of(point: Point | LookedAt) -> tuple[tuple[str, str], ...]:
+    """What its runs share."""
     return tuple(sorted(point.parameters.items()))

@@ -48,7 +48,7 @@ class Part:
         grid = batch.grid
         if self.where is not None:
             check_part(self.where, grid)
-        selected = self.places(batch.files, Path())
+        selected = self.places(batch.files_now(), Path())
         if not selected:
             raise ConfigError(
                 f"no point of {name_of(grid)} has failed"
@@ -59,10 +59,10 @@ class Part:
         return [str(each) for place in selected for each in (place.record, *place.files)]
 
     def places(self, files: BatchFiles, directory: Path) -> list[Place]:
-        """The selected points in a working directory; none if none has failed."""
+        """The selected points of `files` in a working directory; none if none has failed."""
         return [
             place
-            for place in files.now(directory).places
+            for place in files.places
             if (self.where is None or self.where.has(place.point.parameters, place.point.duplicate))
             and (not self.failed or _has_failed(directory / place.record))
         ]

@@ -62,11 +62,12 @@ class PointState:
 class BatchStates:
     """Looks at the points of one batch, again and again; a record is read again if it changed.
 
-    The working directory is that of the batch's files.
+    `files`: those at the last look. The working directory is that of the batch's files.
     """
 
     def __init__(self, batch: BatchRules) -> None:
         self.batch = batch
+        self.files = batch.files
         self._changes = Changes(batch)
         self._known: dict[str, tuple[tuple[int, int, int], PointState]] = {}
 
@@ -81,8 +82,10 @@ class BatchStates:
 
     def look(self) -> list[PointState]:
         """The states now, in the order of the grid."""
-        places = self.batch.files.now().places
-        ordered = sorted(places, key=lambda place: self._order[id(place.point)])
+        files = self.batch.files_now()
+        if files.looks != self.files.looks:  # else it knows its places already
+            self.files = files
+        ordered = sorted(self.files.places, key=lambda place: self._order[id(place.point)])
         return [*map(self._of, ordered), *self.skipped]
 
     @property

@@ -21,7 +21,6 @@ def main(file: str, name: str, output: str, option: str = "", number: str = "") 
     # Here: an interrupt may come while they are loaded.
     from snakemake_kochi.errors import KochiError
     from snakemake_kochi.library.files import BatchFiles
-    from snakemake_kochi.library.looks import read_looks
     from snakemake_kochi.phases.freeze import load_freeze
     from snakemake_kochi.tables.collect import LeftOut, collect, runs_of
 
@@ -34,10 +33,12 @@ def main(file: str, name: str, output: str, option: str = "", number: str = "") 
         # In a module with a `prefix:` all files are below another directory.
         top = Path(output.removesuffix(own) if output.endswith(f"/{own}") else "")
         if number:
+            from snakemake_kochi.library.batch import BatchRules
+            from snakemake_kochi.library.products import Products
             from snakemake_kochi.tables.looking import look
 
-            files = files.after(read_looks(files.look, top)[: int(number)])
-            look(grid, experiment.file, runs_of(files, top), Path(output))
+            batch = BatchRules.of(Products(freeze), experiment, name)
+            look(batch, int(number), top, Path(output))
             return 0
         figures = [[top / each for each in of_plot] for of_plot in files.figures]
         left_out = None

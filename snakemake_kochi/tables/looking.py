@@ -11,24 +11,34 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from snakemake_kochi.errors import PhaseError
-from snakemake_kochi.library.looks import Look, LookedAt
-from snakemake_kochi.project.grid import Grid, Repeat
+from snakemake_kochi.artifacts.record import read_record
+from snakemake_kochi.errors import DamagedFileError, PhaseError
+from snakemake_kochi.files import is_there
+from snakemake_kochi.library.batch import BatchRules
+from snakemake_kochi.library.looks import Look, LookedAt, key_of, read_looks
+from snakemake_kochi.project.grid import Repeat
 from snakemake_kochi.statistics import dependence, stopping
-from snakemake_kochi.tables.collect import Run, read_report
+from snakemake_kochi.tables.collect import Run, read_report, runs_of
 from snakemake_kochi.tables.compare import unknown
 from snakemake_kochi.tables.report import Report
 
 MAXIMUM, BUDGET = "the maximum", "the budget is spent"
 
 
-def look(grid: Grid, file: str, runs: Sequence[Run], output: Path) -> None:
-    """Write what is found, and tell it. `file`: of the experiment.
+def look(batch: BatchRules, number: int, top: Path, output: Path) -> None:
+    """Write what look `number`, from 0, finds in a working directory, and tell it.
 
-    Raises PhaseError for a metric without numbers, and as `collect` does.
+    It reads the runs that the looks before it asked for, and all others that are there: less may be
+    asked for now than before. Raises PhaseError for a metric without numbers, and as `collect`
+    does.
     """
+    grid, file = batch.grid, batch.experiment.file
     begin = f"{file}: batch {grid.batch}: "
     assert grid.repeat is not None
+    looks = read_looks(batch.files.look, top)[:number]
+    wanted = {run.record for run in runs_of(batch.files.after(looks), top)}
+    every = runs_of(batch.files, top)
+    runs = [run for run in every if run.record in wanted or _is_there(batch, run)]
     report = read_report(begin, grid, runs, (), is_whole=True)
     metric = grid.repeat.metric
     column = report.runs[metric]
@@ -39,12 +49,21 @@ def look(grid: Grid, file: str, runs: Sequence[Run], output: Path) -> None:
             "repeated",
             f"Correct it in {file}, or name another one: repeat: {{of: METRIC}}",
         )
-    found = look_at(report, grid, grid.repeat, runs)
+    found = look_at(report, batch, grid.repeat, runs)
     found.write(output)
     print(f"kochi: {begin}" + "\n    ".join(found.told(grid)), file=sys.stderr)
 
 
-def look_at(report: Report, grid: Grid, repeat: Repeat, runs: Sequence[Run]) -> Look:
+def _is_there(batch: BatchRules, run: Run) -> bool:
+    """Whether there is a result of what would run now."""
+    try:
+        is_of_now = read_record(run.record).get("run") == batch.identity(run.point)
+    except (OSError, DamagedFileError):
+        return False
+    return is_of_now and all(map(is_there, run.files.values()))
+
+
+def look_at(report: Report, batch: BatchRules, repeat: Repeat, runs: Sequence[Run]) -> Look:
     """What the results so far say; `runs` are the rows of the report."""
     rows_of = report.points.rows
     states = (_medians if not repeat.by else _ratios)(report, repeat)
@@ -72,8 +91,9 @@ def look_at(report: Report, grid: Grid, repeat: Repeat, runs: Sequence[Run]) -> 
         if state.is_repeated:
             reason = "" if wanted > len(rows) else f"{why}{reason and f'; {reason}'}"
         known = state.width if math.isfinite(state.width) else None
-        parameters = dict(runs[rows[0]].point.parameters)
-        points.append(LookedAt(parameters, len(rows), wanted, known, reason))
+        point = runs[rows[0]].point
+        which = (dict(point.parameters), batch.identities[key_of(point)])
+        points.append(LookedAt(*which, len(rows), wanted, known, reason))
     return Look(points, rest(following))
 
 

@@ -74,13 +74,17 @@ def test_only_points_that_are_not_known_well_run_again_up_to_the_maximum(
     found = json.loads(kochi(repeated, "show", "batch", "times.yaml", "--json").stdout)
     assert [each["runs"] for each in found["repeat"]] == [10, 20]
 
-    # Less is asked for: nothing runs, and the table says so. Another script: everything again.
+    # Less is asked for: nothing runs, and the table has all runs. Another script: everything again.
     repeated.edit("times.yaml", "until: 2%", "until: 50%, confidence: 90%")
     repeated.snakemake("times")
     assert counts(repeated) == (0, 0)
     page = (results / "default.md").read_text()
     assert "Time: all 2 points are known within 50 %" in page and "time 90 % interval" in page
+    table = pandas.read_csv(results / "default.csv")
+    assert table.groupby("kind")["time_n"].first().to_dict() == {"noisy": 20, "quiet": 10}
     repeated.edit("times.yaml", "100 us", "101 us")
+    found = json.loads(kochi(repeated, "show", "batch", "times.yaml", "--json").stdout)
+    assert (found["counts"]["stale"], found["repeat"]) == (20, None), "the looks are stale, too"
     repeated.snakemake("times")
     assert counts(repeated) == (10, 10)
 

@@ -108,7 +108,7 @@ class Points:
         records = {state.record for state in states}
         runs = [r for r in making.runs if r.outputs is None or not records.isdisjoint(r.outputs)]
         is_locked = bool(locks) and not making.runs
-        looks = self._states.batch.files.now().looks or (None,)
+        looks = self._states.files.looks or (None,)
         since = _since(runs, locks)
         return Seen(states, runs, paused, is_locked, since, time.time(), looks[-1])
 
