@@ -300,6 +300,4 @@ class _Search:
 
 
 def _interval(ratio: Ratio) -> str:
-    if ratio.lower is None or ratio.upper is None:
-        return f"{ratio.estimate:.3f} ({ratio.note})"
-    return f"{ratio.estimate:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f})"
+    return f"{ratio.estimate:.3f} ({ratio.ends('.3f') or ratio.note})"

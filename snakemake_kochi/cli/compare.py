@@ -278,7 +278,7 @@ def _table(each: Comparison) -> str:
         ratio = point.ratio
         shown = ["", "", ""]
         if ratio is not None:
-            shown = [str(ratio.n), f"{ratio.estimate:.3f}", _ends(ratio.lower, ratio.upper, ".3f")]
+            shown = [str(ratio.n), f"{ratio.estimate:.3f}", ratio.ends(".3f")]
         verdict = f"{point.verdict} ({point.why})" if point.why else point.verdict
         rows.append([*point.point.values(), _side(point, 0), _side(point, 1), *shown, verdict])
     sides = (f"{each.by}={value}" for value in each.values)
@@ -298,12 +298,8 @@ def _side(point: Compared, side: int) -> str:
     interval = point.sides[side]
     if math.isnan(interval.estimate):
         return ""
-    ends = _ends(interval.lower, interval.upper, ".4g")
+    ends = interval.ends(".4g")
     return f"{interval.estimate:.4g}{f' ({ends})' if ends else ''}"
-
-
-def _ends(lower: float | None, upper: float | None, form: str) -> str:
-    return "" if lower is None or upper is None else f"{lower:{form}} to {upper:{form}}"
 
 
 def _overall(each: Comparison) -> Iterator[str]:
@@ -322,7 +318,7 @@ def _overall(each: Comparison) -> Iterator[str]:
     ratio = each.overall
     of_all = ""
     if not math.isnan(ratio.estimate):  # some round has all points
-        ends = _ends(ratio.lower, ratio.upper, ".3f")
+        ends = ratio.ends(".3f")
         of_all = f"the mean ratio is {ratio.estimate:.3f}{f' ({ends})' if ends else ''}, and "
     p = f"p = {max(each.chance, 0.0001):.2g}"
     there = "at least one point differs" if each.chance <= _SURE else "no point is shown to differ"

@@ -30,6 +30,12 @@ class Interval:
     n: int
     note: str = ""
 
+    def ends(self, form: str) -> str:
+        """Both ends in a format such as ".3f", for people; empty without an interval."""
+        if self.lower is None or self.upper is None:
+            return ""
+        return f"{self.lower:{form}} to {self.upper:{form}}"
+
     @property
     def half_width(self) -> float:
         """Half of the width as a fraction of the estimate; infinite without an interval."""

@@ -76,6 +76,11 @@ def ratio_confidence(confidence: float = 0.95) -> float:
     return 1 - 0.8 * (1 - confidence)
 
 
+def ratio_alpha(confidence: float = 0.95) -> float:
+    """That of a `decision` at looks at whose end a ratio has `ratio_confidence`."""
+    return 0.2 * (1 - confidence)
+
+
 def decision(differences: Sequence[float], alpha: float) -> int:
     """The first number of differences at which their sign is decided, 0 if it is not.
 

@@ -203,7 +203,7 @@ class _Sides:
         problems = {point: self._problem(*sides) for point, sides in self._points.items()}
         found = {p: (math.inf, f"{NOT_COMPARABLE}: {why}") for p, why in problems.items() if why}
         pairs = {p: self._pairs(*s) for p, s in self._points.items() if p not in found}
-        alpha = 0.2 * (1 - repeat.confidence)
+        alpha = stopping.ratio_alpha(repeat.confidence)
         series = [[*each.differences.values()] for each in pairs.values()]
         stretch = dependence.stretch(dependence.likeness(series))
         for (point, each), differences in zip(pairs.items(), series, strict=True):
