@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from snakemake_kochi.cli.compare import markdown_table, plain, run_first, run_option
+from snakemake_kochi.cli.compare import plain, run_first, run_option
 from snakemake_kochi.cli.options import json_option
 from snakemake_kochi.cli.output import print_json
 from snakemake_kochi.cli.tables import at_option, machine_option, named_batch, whole_file
@@ -51,7 +51,6 @@ def command(
     if is_run and (status := run_first(machine, file, batch)):
         return status
     from snakemake_kochi.tables import check as checks
-    from snakemake_kochi.tables.report import page, sentence
 
     report = named_batch(file, batch, commit, machine, all_code=False)
     if not report.references:
@@ -70,18 +69,5 @@ def command(
     if as_json:
         print_json([plain(dataclasses.asdict(each)) for each in found])
     else:
-        rows = [
-            [
-                each.name,
-                "" if each.verdict == checks.NO_RESULT else f"{each.now.estimate:.5g}",
-                each.reference,
-                checks.change(each.change),
-                f"{each.verdict}{f': {each.why}' if each.why else ''}",
-            ]
-            for each in found
-        ]
-        table = markdown_table(["metric", "now", "reference", "change", "verdict"], rows)
-        remarks = map(sentence, report.remarks)
-        click.echo(page(f"{report.title}: checked", [table, *remarks]), nl=False)
-    verdicts = {each.verdict for each in found}
-    return int(checks.WORSE in verdicts or verdicts == {checks.NO_RESULT})
+        click.echo(checks.as_page(found, report), nl=False)
+    return int(checks.is_worse(found))

@@ -15,7 +15,7 @@ import click
 from snakemake_kochi.cli.options import json_option
 from snakemake_kochi.cli.output import print_json, say
 from snakemake_kochi.cli.tables import FORMATS, at_option, machine_option, named_batch, whole_file
-from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest, printable
+from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 from snakemake_kochi.project.values import DEFAULT_BATCH
 
 if TYPE_CHECKING:
@@ -272,6 +272,8 @@ def _title(report: Report, found: Sequence[Comparison]) -> str:
 
 
 def _table(each: Comparison) -> str:
+    from snakemake_kochi.tables.report import markdown_table
+
     keys = list(each.points[0].point)
     rows = []
     for point in each.points:
@@ -284,14 +286,6 @@ def _table(each: Comparison) -> str:
     sides = (f"{each.by}={value}" for value in each.values)
     headers = [*keys, *sides, "pairs", "ratio", "95 % interval", "verdict"]
     return markdown_table(headers, rows)
-
-
-def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Texts as a Markdown table; a bar in one does not end its cell."""
-    from tabulate import tabulate
-
-    escaped = [[printable(cell).replace("|", "\\|") for cell in row] for row in [headers, *rows]]
-    return tabulate(escaped[1:], escaped[0], tablefmt="github", disable_numparse=True)
 
 
 def _side(point: Compared, side: int) -> str:

@@ -9,7 +9,6 @@ import click
 
 from snakemake_kochi.cli.compare import (
     chosen_metric,
-    markdown_table,
     metric_option,
     page_option,
     plain,
@@ -47,7 +46,7 @@ def command(
         raise click.UsageError("only one of --output and --json is possible")
     from snakemake_kochi.statistics.changes import NEEDED
     from snakemake_kochi.tables.history import histories
-    from snakemake_kochi.tables.report import page, sentence
+    from snakemake_kochi.tables.report import markdown_table, page, sentence
 
     report = named_batch(file, batch, commit, machine, all_code=True)
     name = chosen_metric(report, metric)

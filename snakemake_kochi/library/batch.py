@@ -63,8 +63,9 @@ class BatchRules:
         if grid.run.launcher:
             for point in grid.points:
                 rules.placement(point)
-        looks = [rules.look_name] if grid.repeat is not None else []
-        for name in (f"collect_{rules.name}", *looks, *(run.name for run in rules.runs)):
+        others = [rules.look_name] if grid.repeat is not None else []
+        others += [rules.check_name] if grid.references else []
+        for name in (f"collect_{rules.name}", *others, *(run.name for run in rules.runs)):
             products.take(name, owner)
         return rules
 
@@ -132,6 +133,11 @@ class BatchRules:
     def look_name(self) -> str:
         """The name of the checkpoint of a batch with `repeat`."""
         return f"look_{self.name}"
+
+    @property
+    def check_name(self) -> str:
+        """The name of the target that checks the results of a batch with `references`."""
+        return f"{self.name}_check"
 
     # ---- for people, and the rules of the table
 

@@ -109,14 +109,15 @@ class RunGroup:
 @dataclass(frozen=True)
 class BatchFiles:
     """The files of a batch, relative to the working directory. `figures`: of each plot, the PNG and
-    the SVG. `look`: the pattern of its looks, if it has `repeat`; `looks`: after which of them
-    `places` are those to run, None for all that are possible."""
+    the SVG. `checks`: JUnit XML, with `references`. `look`: the pattern of its looks, with
+    `repeat`; `looks`: after which of them `places` are those to run, None for all possible ones."""
 
     grid: Grid
     groups: tuple[RunGroup, ...]
     table: str
     markdown: str
     figures: tuple[tuple[str, str], ...]
+    checks: str
     look: str
     looks: tuple[Look, ...] | None = None
 
@@ -133,6 +134,7 @@ class BatchFiles:
             table=f"{stem}.csv",
             markdown=f"{stem}.md",
             figures=tuple((f"{each}.png", f"{each}.svg") for each in own),
+            checks=f"{stem}_check.xml",
             look=f"{working.state}/looks/{experiment}/{grid.batch}/{{look}}.json",
         )
 

@@ -3,7 +3,8 @@
 FILE is that of the experiment, OUTPUT the `.csv`. $KOCHI_FREEZE names the freeze of the run, which
 lists the runs of the batch: there may be too many for arguments. With `--left-out`, the table has
 only runs with a result; standard input has the reasons for the others, as JSON by record. With
-`--look N`, OUTPUT is the file of a look (`library/looks.py`), the N-th from 0.
+`--look N`, OUTPUT is the file of a look (`library/looks.py`), the N-th from 0. With `--check`, it
+is JUnit XML of the results checked against `references`; the exit status is 1 if one is worse.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 
 def main(file: str, name: str, output: str, option: str = "", number: str = "") -> int:
-    """Collect one batch, or look at it; exit status 1 and a message when that fails."""
+    """Collect one batch, look at it or check it; exit status 1 and a message when that fails."""
     # Here: an interrupt may come while they are loaded.
     from snakemake_kochi.errors import KochiError
     from snakemake_kochi.library.files import BatchFiles
@@ -29,10 +30,11 @@ def main(file: str, name: str, output: str, option: str = "", number: str = "") 
         experiment = freeze.experiment(file)
         grid = experiment.grid(name, freeze.machine_name)
         files = BatchFiles.of(experiment.name, grid)
-        own = files.look.format(look=number) if number else files.table
+        outputs = {"--look": files.look.format(look=number), "--check": files.checks}
+        ends = f"/{outputs.get(option, files.table)}"
         # In a module with a `prefix:` all files are below another directory.
-        top = Path(output.removesuffix(own) if output.endswith(f"/{own}") else "")
-        if number:
+        top = Path(output.removesuffix(ends[1:]) if output.endswith(ends) else "")
+        if option == "--look":
             from snakemake_kochi.library.batch import BatchRules
             from snakemake_kochi.library.products import Products
             from snakemake_kochi.tables.looking import look
@@ -40,12 +42,16 @@ def main(file: str, name: str, output: str, option: str = "", number: str = "") 
             batch = BatchRules.of(Products(freeze), experiment, name)
             look(batch, int(number), top, Path(output))
             return 0
+        if option == "--check":
+            from snakemake_kochi.tables.check import check_results
+
+            return int(check_results(grid, file, runs_of(files.now(top), top), Path(output)))
         figures = [[top / each for each in of_plot] for of_plot in files.figures]
         left_out = None
         if option == "--left-out":
             left_out = {record: LeftOut(**each) for record, each in json.load(sys.stdin).items()}
         runs = runs_of(files.now(top), top)
-        collect(grid, experiment.file, runs, Path(output), figures, left_out)
+        collect(grid, file, runs, Path(output), figures, left_out)
     except (KochiError, OSError) as error:
         print(f"kochi: {error}", file=sys.stderr)
         return 1

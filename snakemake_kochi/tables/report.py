@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas
+from tabulate import tabulate
 
-from snakemake_kochi.errors import KochiError
+from snakemake_kochi.errors import KochiError, printable
 from snakemake_kochi.project.grid import Batch, Grid, Repeat
 from snakemake_kochi.project.plots import (
     DUPLICATE,
@@ -295,6 +296,12 @@ def as_markdown(summary: pandas.DataFrame) -> str:
         index=False, disable_numparse=True, stralign="right"
     )
     return table
+
+
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Texts as a Markdown table; a bar in one does not end its cell."""
+    escaped = [[printable(cell).replace("|", "\\|") for cell in row] for row in [headers, *rows]]
+    return tabulate(escaped[1:], escaped[0], tablefmt="github", disable_numparse=True)
 
 
 def _readable(value: Any) -> str:

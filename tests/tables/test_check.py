@@ -120,6 +120,36 @@ def test_results_are_checked_against_those_of_a_commit_of_the_branch(check: Chec
     assert f"| {before[:12]} | +9.96 % (" in check.says(status=1)
 
 
+@pytest.mark.parametrize(
+    ("value", "count", "said", "status"),
+    [
+        ("nan", 10, "| time (n=1) | | 4 | | no result |", 1),
+        ("0", 10, "time (n=1): a ratio needs values above 0, and one is 0", 1),
+        ("-3", 10, "time (n=1): a ratio needs values above 0, and one is -3", 1),
+        ("inf", 10, "time (n=1): a ratio needs values above 0, and one is inf", 1),
+        ("5", 10, "+25 % (+25 to +25) | worse", 1),
+        ("5", 1, "+25 % | perhaps worse", 0),
+    ],
+)
+def test_impossible_missing_equal_and_single_values_have_one_answer_each(
+    check: Check, value: str, count: int, said: str, status: int
+) -> None:
+    check.write("[{value: 4, where: {n: 1}}]")
+    for duplicate in range(count):
+        for n in ("1", "2"):
+            check.project.run(
+                f"time {value if n == '1' else 7}\nrate 1\n",
+                "sort.yaml",
+                parameters={"n": n},
+                dest=f"sort/{n}_{duplicate}.log",
+                duplicate=duplicate,
+            )
+    check.project.commit()
+    text = " ".join(check.says(status=status).split())
+    assert " ".join(said.split()) in text
+    assert ("no result" in text) == (value == "nan")
+
+
 def test_without_references_it_says_what_to_write(check: Check) -> None:
     check.write("[{value: 1}]")
     check.ran(100, duplicates=1)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pandas
 import pytest
 import support
-from support import run, run_apart, write
+from support import git, run, run_apart, write
 
 from .conftest import ExampleProject, begin_project
 
@@ -180,6 +182,46 @@ def test_a_number_is_that_of_the_duplicates(repeated: ExampleProject) -> None:
     repeated.edit("times.yaml", "repeat: {until: 2%, max: 20}", "repeat: 3")
     repeated.snakemake("times")
     assert counts(repeated) == (3, 3)
+
+
+def test_a_target_checks_the_results_against_the_references(repeated: ExampleProject) -> None:
+    text = """
+        params: {kind: [quiet, noisy]}
+        run: echo "took 112 us"
+        metrics: {time: 'took ([0-9.]+) us'}
+        duplicates: 6
+        references: [{value: 112, where: {kind: quiet}}, {value: VALUE, where: {kind: noisy}}]
+        """
+    write(repeated.directory / "times.yaml", text.replace("VALUE", "100"))
+    done = repeated.try_snakemake("times_check")
+    assert done.returncode == 1
+    assert re.search(r"kind=noisy\) +\| 112 +\| 100 +\| \+12 % .* \| worse +\|", done.stdout)
+    checks = ElementTree.parse(repeated.directory / "results/local/times/default_check.xml")
+    assert checks.getroot().get("failures") == "1", "JUnit XML stays where the target failed"
+    write(repeated.directory / "times.yaml", text.replace("VALUE", "113"))
+    output = repeated.snakemake("times_check")
+    assert "worse" not in output
+    checks = ElementTree.parse(repeated.directory / "results/local/times/default_check.xml")
+    assert [case.tag for case in checks.getroot()] == ["testcase"] * 2
+    assert checks.getroot().get("failures") == "0"
+
+
+def test_a_target_checks_the_results_against_those_of_a_commit(repeated: ExampleProject) -> None:
+    repeated.commit()
+    kochi(repeated, "artifact", "init", "../branch")
+    text = """
+        run: echo "took 112 us"
+        metrics: {time: 'took ([0-9.]+) us'}
+        duplicates: 6
+        """
+    write(repeated.directory / "times.yaml", text)
+    repeated.snakemake("times")
+    commit = git(repeated.directory, "rev-parse", "kochi_artifacts_local").strip()
+    write(repeated.directory / "times.yaml", f"{text}references: [{{commit: {commit}}}]\n")
+    assert "as expected" in repeated.snakemake("times_check")
+    repeated.edit("times.yaml", "took 112", "took 122")
+    done = repeated.try_snakemake("times_check")
+    assert done.returncode == 1 and f"| {commit[:12]} | +8.93 %" in done.stdout
 
 
 def test_a_warm_up_that_fails_is_told_as_one(repeated: ExampleProject) -> None:
