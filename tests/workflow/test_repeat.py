@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -119,6 +120,36 @@ def test_restored_results_are_those_of_all_looks(repeated: ExampleProject) -> No
     assert "30 of 30" in kochi(repeated, "artifact", "restore", "times.yaml").stdout
     kochi(repeated, "batch", "times.yaml")
     assert counts(repeated) == (0, 0)
+
+
+def test_each_machine_looks_at_its_own_runs_and_all_of_them_are_told_exported_and_reproduced(
+    repeated: ExampleProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(repeated.directory / "kochi.yaml", "dependencies: {}\nmachines: {one: {}, two: {}}\n")
+    repeated.commit()
+    kochi(repeated, "artifact", "init", "../branch")
+    for machine in ("one", "two"):
+        monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", machine)
+        repeated.snakemake("times", executor="local")
+        assert counts(repeated) == (10, 20)
+    found = json.loads(kochi(repeated, "show", "batch", "times.yaml", "-m", "one", "--json").stdout)
+    assert [each["runs"] for each in found["repeat"]] == [10, 20]
+    monkeypatch.delenv("KOCHI_DEFAULT_MACHINE")
+    expected = {"noisy": 20, "quiet": 10}
+    table = run_apart(
+        sys.executable, *KOCHI, "table", "times.yaml", "--csv", cwd=repeated.directory
+    )
+    runs = pandas.read_csv(io.StringIO(table.stdout))
+    for _, of_machine in runs.groupby("machine"):
+        assert of_machine.groupby("kind")["time_n"].first().to_dict() == expected
+    assert kochi(repeated, "export", "--ro-crate", "../crate").returncode == 0
+    (file,) = (repeated.directory.parent / "crate/tables/two").rglob("default.csv")
+    exported = pandas.read_csv(file)
+    assert exported.groupby("kind")["time_n"].first().to_dict() == expected
+    (last,) = (repeated.directory / "results/two/times").rglob("kind=noisy_19.log")
+    repeated.take_ran()
+    assert kochi(repeated, "reproduce", str(last)).returncode == 0
+    assert counts(repeated) == (0, 1)
 
 
 def test_an_interrupted_comparison_waits_until_its_run_has_ended(repeated: ExampleProject) -> None:
