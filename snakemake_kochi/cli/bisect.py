@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,10 @@ from snakemake_kochi.errors import ConfigError, KochiError
 from snakemake_kochi.location import Location, find_location
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from snakemake_kochi.phases.freeze import Freeze
+    from snakemake_kochi.project.recipes import Project
     from snakemake_kochi.reproduction.commits import CommitRuns, Run
     from snakemake_kochi.statistics.bisection import Bisection
     from snakemake_kochi.statistics.comparison import Ratio
@@ -33,6 +37,13 @@ _SHORT = 12  # digits of a commit
 @click.command()
 @machine_option
 @where_option
+@click.option(
+    "--recipe",
+    "recipe",
+    metavar="DEPENDENCY:RECIPE",
+    help="Search among the commits of the git repository of this recipe, with the project as it is "
+    "here.",
+)
 @metric_option
 @json_option
 @click.argument("good", metavar="GOOD")
@@ -42,6 +53,7 @@ _SHORT = 12  # digits of a commit
 def command(
     machine: str | None,
     conditions: tuple[str, ...],
+    recipe: str | None,
     metric: str | None,
     as_json: bool,
     good: str,
@@ -52,10 +64,10 @@ def command(
     """Find the commit between GOOD and BAD that changed a metric, by runs of as few commits as are
     needed to be sure.
 
-    GOOD and BAD are branches, tags or commits of the project, with which a part of the batch is
-    run; the experiment and kochi.yaml are those of the working tree. Of several points that -w
-    leaves, the mean ratio counts. A commit that cannot be built is passed over. After Ctrl-C, the
-    same line goes on. The exit status is 1 if no commit can be named.
+    GOOD and BAD are branches, tags or commits of the project, or of the --recipe, with which a part
+    of the batch is run; the experiment and kochi.yaml are those of the working tree. Of several
+    points that -w leaves, the mean ratio counts. A commit that cannot be built is passed over.
+    After Ctrl-C, the same line goes on. The exit status is 1 if no commit can be named.
     """
     from snakemake_kochi.phases.keep import alive
     from snakemake_kochi.snapshot import commits_between
@@ -70,9 +82,11 @@ def command(
             "Log in there, and type the same line in a clone of the project.",
         )
     project = location.require_project()
-    commits = commits_between(project.directory, good, bad)
+    with _history(project, recipe) as repository:
+        commits = commits_between(repository, good, bad)
     location.prepare_machine()
-    runs = _chosen(location, file, batch, conditions, (commits[0][0], commits[-1][0]))
+    ends = (commits[0][0], commits[-1][0])
+    runs = _chosen(location, file, batch, conditions, ends, recipe or "")
     search = _Search(location, runs, commits, metric, Bisection(len(commits) - 1))
     with alive(project.directory, location.project_paths, location.machine.name):
         search.run()
@@ -84,12 +98,28 @@ def command(
     return int(search.bisection.verdict != COMMIT)
 
 
+def _history(project: Project, name: str | None) -> AbstractContextManager[Path]:
+    """The repository with the commits of a recipe, or of the project. Raises KochiError."""
+    from snakemake_kochi.snapshot import history
+
+    if name is None:
+        return nullcontext(project.directory)
+    recipe = project.recipe(project.requirement(name))
+    if recipe.mirror or (git := project.remote(recipe)) is None:
+        raise KochiError(
+            f"{name} has no git repository, so it has no commits to search",
+            "Name a recipe with 'git' in kochi.yaml.",
+        )
+    return history(git)
+
+
 def _chosen(
     location: Location,
     file: str,
     batch: str | None,
     conditions: Sequence[str],
     ends: tuple[str, str],
+    recipe: str,
 ) -> CommitRuns:
     """What is run. Raises KochiError for what is wrong in the experiment or selects no point."""
     from snakemake_kochi.cli.batch import checked
@@ -97,6 +127,7 @@ def _chosen(
     from snakemake_kochi.library.part import check_part
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
     from snakemake_kochi.project.conditions import Where
+    from snakemake_kochi.project.recipes import requirements_at
     from snakemake_kochi.project.values import CODE
     from snakemake_kochi.reproduction.commits import CommitRuns
 
@@ -112,6 +143,13 @@ def _chosen(
         if where.has(point.parameters, point.duplicate):
             own = {name: text for name, text in point.parameters.items() if name != CODE}
             points += [own] if own not in points else []
+            used = list(map(str, requirements_at(grid.requirements, point.parameters)))
+            if recipe and recipe not in used:
+                raise ConfigError(
+                    f"{path}: a point of batch {name} does not depend on {recipe}, but on "
+                    f"{', '.join(used) or 'no recipe'}",
+                    "Name another recipe, or choose points by -w.",
+                )
     if CODE in experiment.parameters_of(experiment.batch(name)) and not grid.has_code:
         raise ConfigError(
             f"{path}: batch {name} has a parameter named '{CODE}', which is the code of the runs "
@@ -120,7 +158,7 @@ def _chosen(
         )
     globs = globs_with(project, path) or EXPERIMENT_GLOBS
     frozen = take_freeze(project.directory, machine, globs, named=path)
-    return CommitRuns(frozen, path, name, points, ends)
+    return CommitRuns(frozen, path, name, points, ends, recipe)
 
 
 @dataclass

@@ -118,7 +118,8 @@ class Freeze:
     becomes the `.git` of copies of the snapshot, or is None. `source_trees`: for recipes of a
     rerun, the tree in the store with the files of a source that is not here itself. `codes`:
     the code of each value of `code:`; `without_code` says why that of an expected one is missing.
-    `facts`, `without_facts`, `tables`: see `given_in`.
+    `facts`, `without_facts`, `tables`: see `given_in`. `commits`: in a search among commits of a
+    recipe, by `dependency:recipe`, those that are recipes, too; a point has that of its `code`.
     """
 
     file: Path
@@ -141,6 +142,7 @@ class Freeze:
     tables: Mapping[str, str] = FrozenDict()
     codes: Mapping[str, Code] = FrozenDict()
     without_code: Mapping[str, str] = FrozenDict()
+    commits: Mapping[str, Sequence[str]] = FrozenDict()
 
     @cached_property
     def paths(self) -> ProjectPaths:
@@ -152,7 +154,8 @@ class Freeze:
 
     @cached_property
     def project(self) -> Project:
-        return load_project(self.directory, self.config, self.config_file, self.common)
+        project = load_project(self.directory, self.config, self.config_file, self.common)
+        return project.with_commits(self.commits) if self.commits else project
 
     @cached_property
     def machine(self) -> Machine:
@@ -202,7 +205,8 @@ class Freeze:
         experiment = load_experiment(file, self.experiments[file], self.project, self.given)
         if self.rerun is None:
             return experiment
-        return only_recorded(experiment, self.rerun.recorded[file], self.rerun.below)
+        chosen = [Requirement(name.partition(":")[0], "${code}") for name in self.commits]
+        return only_recorded(experiment, self.rerun.recorded[file], self.rerun.below, chosen)
 
     def recipes(self, requirements: Sequence[Requirement], origin: str) -> tuple[Recipe, ...]:
         return self.project.resolve(requirements, self.machine_name, origin)

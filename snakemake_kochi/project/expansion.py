@@ -60,6 +60,7 @@ from snakemake_kochi.project.values import BATCH_NAME, CODE, SUBSTITUTED, value_
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment, Use
+    from snakemake_kochi.project.recipes import Requirement
 
 _log = logging.getLogger(__name__)
 
@@ -555,10 +556,14 @@ def _combinations(
 
 
 def only_recorded(
-    experiment: Experiment, recorded: Mapping[str, Sequence[Recorded]], below: str
+    experiment: Experiment,
+    recorded: Mapping[str, Sequence[Recorded]],
+    below: str,
+    requirements: Sequence[Requirement] = (),
 ) -> Experiment:
     """The experiment with these batches and points only, with all artifacts in the directory
     `below`, a template. If `below` has the code, so has each point, also where the batch has none.
+    `requirements` replace recipes of the same dependency.
 
     Raises NameNotFoundError for a batch that the experiment does not have.
     """
@@ -570,7 +575,12 @@ def only_recorded(
             batch = replace(batch, has_code=True, parameters=parameters)
         artifacts = tuple(Artifact(a.type, f"{below}/{a.dest}", a.src) for a in batch.artifacts)
         batches[name] = replace(
-            batch, artifacts=artifacts, recorded=tuple(points), below=below, repeat=None
+            batch,
+            artifacts=artifacts,
+            recorded=tuple(points),
+            below=below,
+            repeat=None,
+            requirements=(*batch.requirements, *requirements),
         )
     return replace(experiment, batches=FrozenDict(batches), remarks=())
 

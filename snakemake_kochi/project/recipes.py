@@ -250,6 +250,18 @@ class Project:
             lengths[name] = 1 + max((lengths[other] for other in graph[name]), default=0)
         return circles, max(lengths.values(), default=0)
 
+    def with_commits(self, commits: Mapping[str, Iterable[str]]) -> Project:
+        """With a recipe for each of some commits of recipes, named by the commit. `commits`: by
+        `dependency:recipe`."""
+        dependencies = {name: dict(known) for name, known in self.dependencies.items()}
+        for name, ids in commits.items():
+            recipe = self.recipe(Requirement.parse(name))
+            dependencies[recipe.dependency] |= {
+                commit: replace(recipe, name=commit, branch=None, commit_hash=commit)
+                for commit in ids
+            }
+        return replace(self, dependencies=dependencies)
+
     def mirror_directory(self, recipe: Recipe) -> Path | None:
         """The directory that a recipe mirrors, absolute; None if it does not mirror."""
         if not recipe.mirror or not recipe.mirror_dir:

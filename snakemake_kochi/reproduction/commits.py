@@ -1,4 +1,5 @@
-"""Runs of a batch with the code of any commits, beside its results: for a search among commits.
+"""Runs of a batch with any commits of the project, or of the source of a recipe, beside its
+results: for a search among commits.
 
 They are in results/MACHINE/bisect/<digest>/<commit>/<number>/. The digest has what else determines
 them, so those that are there are those that are wanted.
@@ -13,7 +14,7 @@ from typing import Any
 
 from snakemake_kochi.files import is_there
 from snakemake_kochi.library.files import BatchFiles, Place
-from snakemake_kochi.phases.freeze import Freeze, changed, own_outputs
+from snakemake_kochi.phases.freeze import Code, Freeze, changed, own_outputs
 from snakemake_kochi.phases.products import digest_of, read_failure
 from snakemake_kochi.phases.variants import code_at
 from snakemake_kochi.project.grid import Grid, Recorded
@@ -26,19 +27,22 @@ Run = tuple[str, int]  # the id of a commit, and which one of its runs
 @dataclass(frozen=True)
 class CommitRuns:
     """The runs of some points, given by their parameters, of a batch. `ends`: of what search they
-    are, as runs of one session only can be compared."""
+    are, as runs of one session only can be compared. `recipe`: whose commits these are,
+    `dependency:recipe`; empty for the project's."""
 
     frozen: Freeze
     file: str
     batch: str
     points: Sequence[Mapping[str, str]]
     ends: tuple[str, str]
+    recipe: str = ""
     _codes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def below(self) -> str:
         frozen, points = self.frozen, [*map(dict, self.points)]
         own = [frozen.config, frozen.experiments[self.file], frozen.sources, frozen.tables]
+        own += [self.recipe, frozen.snapshot.tree] if self.recipe else []
         found = digest_of([*own, frozen.facts, self.file, self.batch, points, self.ends])
         return f"{DIRECTORY}/{found[:12]}"
 
@@ -48,7 +52,11 @@ class CommitRuns:
         runs = list(wanted)
         excluded = own_outputs(Path.cwd(), self.frozen.directory, self.frozen.root)
         for commit in {commit for commit, _ in runs} - self._codes.keys():
-            self._codes[commit] = asdict(code_at(self.frozen, commit, excluded))
+            self._codes[commit] = asdict(
+                Code(self.frozen.snapshot, self.frozen.git_directory)
+                if self.recipe
+                else code_at(self.frozen, commit, excluded)
+            )
         recorded = [
             asdict(Recorded({**point, CODE: commit}, number, self.below))
             for commit, number in runs
@@ -57,6 +65,7 @@ class CommitRuns:
         return changed(
             self.frozen,
             codes={commit: self._codes[commit] for commit, _ in runs},
+            commits={self.recipe: sorted({commit for commit, _ in runs})} if self.recipe else {},
             rerun={
                 "below": f"{self.below}/${{code}}/${{duplicate}}",
                 "recorded": {self.file: {self.batch: recorded}},

@@ -33,7 +33,13 @@ from snakemake_kochi.snapshot.snapshot import (
     select_sources,
     toplevel,
 )
-from snakemake_kochi.snapshot.source import fetch_source, has_commit, has_tree, resolve_source
+from snakemake_kochi.snapshot.source import (
+    fetch_source,
+    has_commit,
+    has_tree,
+    history,
+    resolve_source,
+)
 
 __all__ = [
     "Bare",
@@ -56,6 +62,7 @@ __all__ = [
     "ignored_files",
     "is_ignored",
     "keep_parcel",
+    "history",
     "keep_repository",
     "keep_repository_at",
     "keep_tree",

@@ -6,6 +6,8 @@ import errno
 import os
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from snakemake_kochi.errors import GitError, NoCommitError, nearest
@@ -44,12 +46,22 @@ def resolve_source(git: str, branch: str | None, commit: str | None) -> str:
             f"{commit!r} is not a commit id: 4 to 40 digits 0-9a-f were expected",
             "A branch or a tag goes under `branch:`.",
         )
+    with history(git) as repository:
+        return _find_commit(repository, git, wanted)
+
+
+@contextmanager
+def history(git: str) -> Iterator[Path]:
+    """A repository with the history of a source: a local one itself, of a remote a clone without
+    files. Raises GitError."""
+    _check_address(git)
     if _is_path(git):
-        return _find_commit(Path(git).expanduser(), git, wanted)
+        yield Path(git).expanduser()
+        return
     with tempfile.TemporaryDirectory(prefix="kochi-") as temporary:
         options = ("--bare", "--filter=tree:0", *_served(git))
         _run_on(git, Path(temporary), "clone", *options, "--", git, "history")
-        return _find_commit(Path(temporary) / "history", git, wanted)
+        yield Path(temporary) / "history"
 
 
 def has_commit(repository: Path, commit: str) -> bool:

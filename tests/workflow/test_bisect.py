@@ -69,6 +69,47 @@ def test_the_commit_that_made_a_batch_slower_is_named_and_nothing_runs_twice(pro
     assert len(list((project / "results/local/bisect").rglob("*.log"))) == len(outputs)
 
 
+def test_the_commit_of_a_dependency_that_made_a_batch_slower_is_named(
+    project: Path, tmp_path: Path
+) -> None:
+    library = tmp_path / "library"
+    git(tmp_path, "init", "-q", "-b", "main", "library")
+    for number, value in enumerate(("100", "100", "110", "110"), 1):
+        write(library / "value.txt", f"{value}\n")
+        git(library, "add", ".")
+        git(library, "commit", "--allow-empty", "-qm", f"release {number}")
+        git(library, "tag", f"v{number}")
+    kochi = """
+        dependencies:
+          library:
+            git: ../library
+            script: cp value.txt "$KOCHI_INSTALL_PREFIX"
+            recipes: [{name: main, branch: main}, {name: stable, branch: v1}]
+          other: {recipes: [{name: one, script: "true"}]}
+        """
+    write(project / "kochi.yaml", kochi)
+    text = EXPERIMENT.replace("}' built", "}' $KOCHI_INSTALL_PREFIX_LIBRARY/value")
+    text = text.replace("mode:", "lib: [main, stable], mode:")
+    write(project / "bench.yaml", f"\n    depends: [{{name: library, recipe: $lib}}]{text}")
+    one = ("-w", "n=1", "-w", "mode=a", "-w", "lib=main")
+    words = ("v1", "v4", "bench.yaml", *one, "--recipe", "library:main")
+    said = bisect(project, *words)
+    assert "release 3\nchanged time, with a probability of " in said
+    assert git(library, "rev-parse", "v3").strip() in said
+    outputs = list((project / "results/local/bisect").rglob("*.log"))
+    assert "release 3\nchanged time" in bisect(project, *words)
+    assert len(list((project / "results/local/bisect").rglob("*.log"))) == len(outputs)
+
+    said = bisect(project, *words[:-1], "library:man", fails=True)
+    assert "'library' has no recipe 'man', did you mean 'main'?" in said
+    said = bisect(project, *words[:-1], "other:one", fails=True)
+    assert "other:one has no git repository" in said
+    said = bisect(project, *words[:-4], "--recipe", "library:main", fails=True)
+    assert "a point of batch default does not depend on library:main, but on library:stable" in said
+    said = bisect(project, "c1", *words[1:], fails=True)
+    assert "'c1' is no branch" in said, "these are commits of the library"
+
+
 def test_what_cannot_be_compared_is_told(project: Path) -> None:
     assert "'nothing' is no branch" in bisect(project, "nothing", "c5", "bench.yaml", fails=True)
     said = bisect(project, "c5", "c1", "bench.yaml", fails=True)
