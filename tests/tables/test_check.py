@@ -147,7 +147,7 @@ def test_impossible_missing_equal_and_single_values_have_one_answer_each(
     check.project.commit()
     text = " ".join(check.says(status=status).split())
     assert " ".join(said.split()) in text
-    assert ("no result" in text) == (value == "nan")
+    assert ("no result |" in text) == (value == "nan")
 
 
 def test_without_references_it_says_what_to_write(check: Check) -> None:
