@@ -13,7 +13,9 @@ from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 
 _CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(==|!=|<=|>=|=|<|>)\s*(.*)", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,6})?", re.ASCII)
-_ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
+_RELATIONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -46,7 +48,7 @@ class Condition:
         if match is None:
             raise ConfigError(f"'{text}' is no condition: {_EXPECTED} was expected")
         name, relation, value = match.groups()
-        if relation in _ORDER and _number_of(value) is None:
+        if relation[0] in "<>" and _number_of(value) is None:
             raise ConfigError(f"'{text}': a number was expected after '{relation}'")
         return cls(name, "=" if relation == "==" else relation, value.strip())
 
@@ -55,13 +57,12 @@ class Condition:
 
     def holds(self, text: str | None) -> bool:
         """Whether it holds for a value; None: the point does not have the parameter."""
-        if text is None:
-            return self.relation == "!="
+        if text is None or text == self.value:
+            return self.relation in (("!=",) if text is None else ("=", "<=", ">="))
         value, wanted = _number_of(text), _number_of(self.value)
-        if self.relation in _ORDER:
-            return value is not None and _ORDER[self.relation](value, wanted)
-        is_same = text == self.value or (value is not None and value == wanted)
-        return is_same == (self.relation == "=")
+        if value is None or wanted is None:
+            return self.relation == "!="
+        return _RELATIONS[self.relation](value, wanted)
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,9 @@ class Where:
                 own = list(values[each.name])
                 if not any(map(each.holds, own)):
                     shown = ", ".join(own[:_MOST_VALUES])
-                    more = len(own) - _MOST_VALUES
-                    shown += f" and {more} more" if more > 0 else ""
-                    said = f"its values of {each.name} are {shown}"
+                    more = f" and {len(own) - _MOST_VALUES} more" if own[_MOST_VALUES:] else ""
+                    said = f"its values of {each.name} are {shown}{more}"
                     raise ConfigError(f"{batch} has no point with {each}: {said}")
             if not any(Where((conditions,)).has(*point) for point in known):
-                said = " and ".join(map(str, conditions))
-                only = "only points with some of them"
-                raise ConfigError(f"{batch} has no point with {said}, {only}")
+                said = f"{' and '.join(map(str, conditions))}, only points with some of them"
+                raise ConfigError(f"{batch} has no point with {said}")
