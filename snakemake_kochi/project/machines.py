@@ -34,6 +34,7 @@ SENT_VARIABLE = "KOCHI_SENT"
 NAMING = ("KOCHI_DEFAULT_MACHINE", "KOCHI_MACHINE")
 _NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
 _SETTINGS = ("node_spec", *_NUMBERS, "time", "idle_timeout")
+_AS_READ = ("hosts", "alloc_interact_script", "alloc_script")
 _TEXTS = ("login_host", "work_dir", "kochi_root", "lock_dir", "lock_kind", "scheduler")
 _HOST = "HOST or USER@HOST was expected, or a name from ~/.ssh/config"
 # The two ways to a compute node; each has other keys in `allocation`.
@@ -101,9 +102,9 @@ class Machine:
         keys = list(keys)
         return self._at(f"allocation: {', '.join(keys) or '...'}", keys, self.files[:1])
 
-    def _at(self, key: str, keys: Iterable[str], default: Sequence[str] = ()) -> str:
-        found = [self.origins[each] for each in keys if each in self.origins]
-        return f"machines: {self.name}: {key} in {[*found, *default, 'kochi.yaml'][0]}"
+    def _at(self, shown: str, keys: Iterable[str], default: Sequence[str] = ()) -> str:
+        files = [self.origins[key] for key in keys if key in self.origins]
+        return f"machines: {self.name}: {shown} in {[*files, *default, 'kochi.yaml'][0]}"
 
     @property
     def has_allocations(self) -> bool:
@@ -113,10 +114,8 @@ class Machine:
     def has_host(self, host: Callable[[], str] = socket.gethostname) -> bool:
         """Whether a host, by default this one, belongs to the machine: by the machine's name, its
         `login_host` or a pattern of its `hosts`, full or short, case-insensitive."""
-        wanted = [self.name, *self.hosts]
-        if self.login_host is not None:
-            wanted.append(self.login_host.rpartition("@")[2])
-        patterns = [pattern.lower() for pattern in wanted]
+        login_host = (self.login_host or self.name).rpartition("@")[2]
+        patterns = [pattern.lower() for pattern in (self.name, *self.hosts, login_host)]
         name = host().lower()
         if _matches({name, name.partition(".")[0]}, patterns):
             return True
@@ -216,37 +215,31 @@ def common_files(
         files += place.machines
     if root.has_configuration():
         files.append(root.configuration)
-    site = _site_file(environment)
-    of_site = [] if site is None else [_read_site(site)]
-    found = [CommonFile(str(file), read_text(file, str(file))) for file in files] + of_site
+    of_site = _of_site(environment)
+    last = []
     for name in dict.fromkeys([*machines, *map(environment.get, NAMING)]):
         if name and is_name(name) and (file := root.machine(name).found).is_file():
             root.secure(file.parent)
-            found.append(CommonFile(str(file), read_text(file, str(file))))
-    return tuple(found)
+            last.append(file)
+    read = [CommonFile(str(file), read_text(file, str(file))) for file in (*files, *last)]
+    return (*read[: len(files)], *of_site, *read[len(files) :])
 
 
-def _site_file(environment: Mapping[str, str]) -> Path | None:
+def _of_site(environment: Mapping[str, str]) -> list[CommonFile]:
     """The file of the site, if any; an empty $KOCHI_SITE_CONF means none. Raises ConfigError."""
-    named = environment.get(SITE_VARIABLE)
-    if named is None:
-        return SITE_FILE if SITE_FILE.exists() else None
+    named = environment.get(SITE_VARIABLE, str(SITE_FILE) if SITE_FILE.exists() else "")
     if not named:
-        return None
+        return []
     file = expand_user(named, SITE_VARIABLE).absolute()
     if not file.exists():
         raise ConfigError(
             f"{SITE_VARIABLE} names {file}, which does not exist",
             f"Correct the variable, or type: unset {SITE_VARIABLE}",
         )
-    return file
-
-
-def _read_site(file: Path) -> CommonFile:
     without = f"To go on without it, type: export {SITE_VARIABLE}="
     try:
         check_followed(file)
-        return CommonFile(str(file), read_text(file, str(file)), is_of_site=True)
+        return [CommonFile(str(file), read_text(file, str(file)), is_of_site=True)]
     except OthersError as error:
         message = f"the machines in {file} are for the whole site and run commands as you, but "
         raise ConfigError(f"{message}{error.message}", error.hint or without) from error
@@ -273,25 +266,22 @@ class _Reader:
 
     def __init__(self, name: str, documents: Sequence[Document]) -> None:
         self._name, self._documents = name, documents
-        self._levels = {
-            each.source_map.file: section(section(each.data, "machines"), name)
-            for each in documents
-            if name in section(each.data, "machines")
-        }
+        machines = {each.source_map.file: section(each.data, "machines") for each in documents}
+        self._levels = {file: section(own, name) for file, own in machines.items() if name in own}
         self._data = self._merged()
 
     def _merged(self) -> dict[str, Any]:
         """The merged description: the nearest file counts for each key. A nearer `scheduler` or
         `alloc_script` replaces the other one, with its keys of `allocation`, and `controller`."""
-        found: dict[str, Any] = {}
+        data: dict[str, Any] = {}
         for own in reversed(self._levels.values()):
             for way, other in _WAYS.items():
                 gone = way if not own.get(way) else other
-                if way in own and gone in found and (gone == way or other not in own):
+                if way in own and gone in data and (gone == way or other not in own):
                     for key in (gone, "allocation", "controller"):
-                        found.pop(key, None)
-            found = merged(found, own)
-        return found
+                        data.pop(key, None)
+            data = merged(data, own)
+        return data
 
     def _origin(self, *keys: str | int) -> Document:
         """The file that defines a key."""
@@ -302,7 +292,7 @@ class _Reader:
                     return document
         return self._documents[0]
 
-    def _add(self, *keys: str | int, said: str) -> None:
+    def _add(self, said: str, *keys: str | int) -> None:
         document = self._origin(*keys)
         path = document.source_map.nearest(("machines", self._name, *keys))
         document.problems.add(path, said)
@@ -312,15 +302,14 @@ class _Reader:
         environment = data.get("load_env_script", "")
         if not isinstance(environment, dict):
             environment = {"on_login_node": environment, "on_machine": environment}
-        texts: dict[str, Any] = {key: data.get(key) or None for key in _TEXTS}
         origins = {key: self._origin(key).source_map.file for key in data}
         origins |= {key: self._origin("allocation", key).source_map.file for key in allocation}
+        own: dict[str, Any] = {key: data.get(key) or None for key in _TEXTS}
+        own |= {key: data[key] for key in _AS_READ if key in data}
+        own |= {key: FrozenDict(section(data, key)) for key in ("facts", "quiet", "isolation")}
         machine = Machine(
             self._name,
-            **texts,
-            hosts=data.get("hosts", ()),
-            alloc_interact_script=data.get("alloc_interact_script", ""),
-            alloc_script=data.get("alloc_script", ""),
+            **own,
             allocation=self._allocation(allocation),
             controller=self._controller(section(data, "controller")),
             load_env_on_login_node=environment.get("on_login_node", ""),
@@ -329,40 +318,37 @@ class _Reader:
             clean=Rules().changed_by(section(data, "clean")) if "clean" in data else None,
             files=tuple(self._levels),
             origins=FrozenDict(origins),
-            facts=FrozenDict(section(data, "facts")),
-            quiet=FrozenDict(section(data, "quiet")),
-            isolation=FrozenDict(section(data, "isolation")),
         )
         self._check(machine, allocation)
         return machine
 
     def _allocation(self, data: Mapping[str, Any]) -> AllocationSettings:
-        found = {key: data[key] for key in _SETTINGS if data.get(key) not in (None, "")}
-        found |= {"memory_mb": data["memory"]} if data.get("memory") else {}
+        settings = {key: data[key] for key in _SETTINGS if data.get(key) not in (None, "")}
+        settings |= {"memory_mb": data["memory"]} if data.get("memory") else {}
         if (options := OPTIONS.get(self._data.get("scheduler", ""))) is not None:
             limits = ((key, data[key]) for key in options.CONSTRAINTS if data.get(key))
-            found["constraints"] = FrozenDict(limits)
+            settings["constraints"] = FrozenDict(limits)
             words = data.get("arguments", ())
             for index, word in enumerate(words):
                 if (wrong := options.argument_problem(word)) is not None:
-                    self._add("allocation", "arguments", index, said=wrong)
+                    self._add(wrong, "allocation", "arguments", index)
             try:
-                found["arguments"] = tuple(options.joined_options(words))
+                settings["arguments"] = tuple(options.joined_options(words))
             except ValueError as error:
-                self._add("allocation", "arguments", said=str(error))
+                self._add(str(error), "allocation", "arguments")
         if self._data.get("alloc_script"):
             # It may start all of them on one host, where they would wait for each other.
-            found.setdefault("max_workers", max(1, found.get("min_workers", 0)))
-        return AllocationSettings(**found)
+            settings.setdefault("max_workers", max(1, settings.get("min_workers", 0)))
+        return AllocationSettings(**settings)
 
     def _controller(self, data: Mapping[str, Any]) -> ControllerPlace:
         place = ControllerPlace(data.get("in_allocation", False), data.get("time") or None)
         if place.in_allocation and not self._data.get("scheduler"):
             said = "this is for machines with a scheduler, as 'scheduler: slurm'"
-            self._add("controller", "in_allocation", said=said)
+            self._add(said, "controller", "in_allocation")
         if place.time and not place.in_allocation:
             said = "this key is for controllers with 'in_allocation: true'"
-            self._add("controller", "time", said=said)
+            self._add(said, "controller", "time")
         return place
 
     def _launchers(self, own: Mapping[str, str]) -> Launchers:
@@ -370,7 +356,7 @@ class _Reader:
         written: dict[tuple[str, ...], str] = {("launchers", each): own[each] for each in own}
         for place, text in (written | ({("launcher",): default} if default else {})).items():
             if (wrong := template_problem(text, own)) is not None:
-                self._add(*place, said=f"{text!r}: {wrong}")
+                self._add(f"{text!r}: {wrong}", *place)
         preferred = preferred_launcher(self._data.get("scheduler") or None)
         return Launchers(default, FrozenDict(own), preferred)
 
@@ -378,27 +364,27 @@ class _Reader:
         settings, host = machine.allocation, machine.login_host or ""
         if host.startswith("-") or len(host.split()) > 1:
             # ssh would take it for options, or for a host and a command.
-            self._add("login_host", said=f"{host!r}: {_HOST}")
+            self._add(f"{host!r}: {_HOST}", "login_host")
         if self._data.get("login_host") == "":
             # What is meant for the machine would run on this computer.
             delete = "if this computer belongs to the machine, delete the line, or write null"
-            self._add("login_host", said=f"{_HOST}; {delete}")
+            self._add(f"{_HOST}; {delete}", "login_host")
         if machine.name == LOCAL and machine.hosts:
             said = "'local' stands for any computer; give these hosts to another machine"
-            self._add("hosts", said=said)
+            self._add(said, "hosts")
         if machine.scheduler is not None and machine.alloc_script:
             said = "'alloc_script' has no effect with 'scheduler'; remove one of them"
-            self._add("alloc_script", said=said)
+            self._add(said, "alloc_script")
         least, most = settings.min_workers, settings.max_workers
         if least > most:
             said = f"{least} is more than max_workers, which is {most}"
-            self._add("allocation", "min_workers", said=said)
+            self._add(said, "allocation", "min_workers")
         for key in written:
             users = [each for each in OPTIONS if key in (*OPTIONS[each].CONSTRAINTS, "arguments")]
             if users and machine.scheduler not in users:
                 schedulers = " or ".join(f"'scheduler: {each}'" for each in users)
-                self._add("allocation", key, said=f"this key is for machines with {schedulers}")
+                self._add(f"this key is for machines with {schedulers}", "allocation", key)
         own = OPTIONS.get(machine.scheduler or "")
         if own is not None and "node_spec" in written:
             said = f"this key is for machines with an 'alloc_script'; {own.INSTEAD_OF_NODE_SPEC}"
-            self._add("allocation", "node_spec", said=said)
+            self._add(said, "allocation", "node_spec")
