@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +48,10 @@ from snakemake_kochi.project.values import environment_name, path_problem
 
 FILE_NAME = "kochi.yaml"
 _OF_PROJECTS = ("dependencies", "large_files", "facts", "recorded_variables", "quiet")
-_SCRIPTS = ("before_script", "script", "after_script", "activate_script")
+_AS_READ = (
+    *("name", "mirror", "on_machine", "strict"),
+    *("before_script", "script", "after_script", "activate_script"),
+)
 _SOURCES = ("git", "branch", "commit_hash", "mirror_dir")
 # Snakemake goes from rule to rule by recursion, and gives up after some 500.
 _LONGEST_CHAIN = 300
@@ -270,17 +273,13 @@ def _recipe(
         problems.add(place(*key), said)
     recipe = Recipe(
         dependency=dependency,
-        name=own["name"],
+        **{key: data[key] for key in _AS_READ if key in data},
         git=data.get("git") or None,
         branch=branch,
         commit_hash=None if mirror or branch else data.get("commit_hash") or None,
-        mirror=mirror,
         mirror_dir=data.get("mirror_dir") or None,
         envs=FrozenDict(section(data, "envs")),
-        **{key: data.get(key, "") for key in _SCRIPTS},
         depends=requirements(data, path if "depends" in own else path[:2], problems),
-        on_machine=data.get("on_machine", False),
-        strict=data.get("strict", True),
         request=request,
         source_at=FrozenDict((key, problems.source_map.position(place(key))) for key in _SOURCES),
     )
@@ -309,14 +308,24 @@ def _check_requirements(project: Project, data: Mapping[str, Any], problems: Pro
             path = ("dependencies", name, *(("recipes", index) if "depends" in own else ()))
             required = project.dependencies[name][own["name"]].depends
             check_recipes(project, required, path, problems)
-    circles, length = project.circles()
-    if not circles and length > _LONGEST_CHAIN:
-        said = f"{length} recipes depend on each other in a row"
-        problems.add(("dependencies",), f"{said}; at most {_LONGEST_CHAIN} are possible")
-    for circle in circles:
-        first = circle[0]
-        index = list(project.dependencies[first.dependency]).index(first.name)
-        problems.add(
-            ("dependencies", first.dependency, "recipes", index),
-            f"recipes depend on each other in a circle: {chain((*circle, first))}",
-        )
+    ended = set[str]()  # recipes from which no way leads into a circle that was not noted
+
+    def follow(recipe: Recipe, way: Sequence[str]) -> None:
+        name = str(recipe)
+        if name in way:
+            index = list(project.dependencies[recipe.dependency]).index(recipe.name)
+            circle = chain((*way[way.index(name) :], name))
+            said = f"recipes depend on each other in a circle: {circle}"
+            problems.add(("dependencies", recipe.dependency, "recipes", index), said)
+        elif len(way) == _LONGEST_CHAIN:
+            said = f"more than {len(way)} recipes depend on each other in a row"
+            problems.add_first(("dependencies",), f"{said}: {chain(way)}")
+        elif name not in ended:
+            for each in recipe.depends:
+                if project.recipe_problem(each) is None:
+                    follow(project.recipe(each), (*way, name))
+            ended.add(name)
+
+    for recipes in project.dependencies.values():
+        for recipe in recipes.values():
+            follow(recipe, ())

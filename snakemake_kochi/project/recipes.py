@@ -101,18 +101,18 @@ class Recipe:
 
     dependency: str
     name: str
-    git: str | None
-    branch: str | None
-    commit_hash: str | None
-    mirror: bool
-    mirror_dir: str | None
-    envs: Mapping[str, str]
-    before_script: str
-    script: str
-    after_script: str
-    activate_script: str
-    depends: tuple[Requirement, ...]
-    on_machine: bool
+    git: str | None = None
+    branch: str | None = None
+    commit_hash: str | None = None
+    mirror: bool = False
+    mirror_dir: str | None = None
+    envs: Mapping[str, str] = FrozenDict()
+    before_script: str = ""
+    script: str = ""
+    after_script: str = ""
+    activate_script: str = ""
+    depends: tuple[Requirement, ...] = ()
+    on_machine: bool = False
     strict: bool = True
     request: Request = field(default=NO_REQUEST, compare=False)
     source_at: Mapping[str, str] = field(default=FrozenDict(), compare=False, repr=False)
@@ -223,33 +223,6 @@ class Project:
             add(requirement, [origin])
         return tuple(found)
 
-    def circles(self) -> tuple[list[tuple[Recipe, ...]], int]:
-        """Cycles of recipes, on whatever machines; and how many recipes depend on each other in a
-        row, without them."""
-        from graphlib import CycleError, TopologicalSorter
-
-        every = (each for known in self.dependencies.values() for each in known.values())
-        recipes = {str(recipe): recipe for recipe in every}
-        graph = {
-            name: [str(each) for each in recipe.depends if str(each) in recipes]
-            for name, recipe in recipes.items()
-        }
-        order, circles = list(recipes), list[tuple[Recipe, ...]]()
-        while True:
-            try:
-                in_order = list(TopologicalSorter(graph).static_order())
-                break
-            except CycleError as error:
-                circle = error.args[1][:0:-1]  # each needs the next one
-                start = min(range(len(circle)), key=lambda at: order.index(circle[at]))
-                circle = circle[start:] + circle[:start]
-                graph[circle[0]].remove(circle[1 % len(circle)])
-                circles.append(tuple(recipes[name] for name in circle))
-        lengths: dict[str, int] = {}
-        for name in in_order:
-            lengths[name] = 1 + max((lengths[other] for other in graph[name]), default=0)
-        return circles, max(lengths.values(), default=0)
-
     def with_commits(self, commits: Mapping[str, Iterable[str]]) -> Project:
         """With a recipe for each of some commits of recipes, named by the commit. `commits`: by
         `dependency:recipe`."""
@@ -353,15 +326,15 @@ def requirements_at(
 
     Raises ConfigError for a value that a checked experiment does not have.
     """
-    found = []
+    resolved = []
     for each in requirements:
         try:
-            found.append(replace(each, recipe=parse_value(each.recipe).render(parameters)))
+            resolved.append(replace(each, recipe=parse_value(each.recipe).render(parameters)))
         except KeyError as error:
             raise ConfigError(f"{each}: there is no parameter {error}") from error
         except TemplateError as error:
-            raise ConfigError(f"{each}: {error}") from error
-    return tuple(found)
+            raise ConfigError(f"{error}") from error
+    return tuple(resolved)
 
 
 def note_recipe_problems(
@@ -382,23 +355,21 @@ def note_recipe_problems(
             said = without_parameter(name, first, batch.parameters)
             problems.add(batch.path, f"{said} (in 'depends')")
     for point in distinct(points, used) if used else ():
-        values = {name: point.parameters[name] for name in used}
-        found, is_wrong = list[Requirement](), False
+        required, is_wrong = list[Requirement](), False
         for each in wanted:
-            own = {name: point.parameters[name] for name in names_in([each])}
             try:
-                found.append(replace(each, recipe=parse_value(each.recipe).render(own)))
-                wrong = project.recipe_problem(found[-1])
-            except TemplateError as error:
+                required += requirements_at([each], point.parameters)
+                wrong = project.recipe_problem(required[-1])
+            except ConfigError as error:
                 wrong = str(error)
             if wrong is not None:
-                path = _place_of(experiment, batch, each, own)
-                problems.add(path, f"{wrong} (in 'depends'{_with(own)})")
+                shown = _with(point, names_in([each]))
+                place = _place_of(experiment, batch, each, point)
+                problems.add(place, f"{wrong} (in 'depends'{shown})")
                 is_wrong = True
         try:
-            project.resolve(
-                () if is_wrong else found, machine, f"batch {batch.name}{_with(values)}"
-            )
+            origin = f"batch {batch.name}{_with(point, used)}"
+            project.resolve(() if is_wrong else required, machine, origin)
         except ConfigError as error:
             # Its lines are the ways to the two recipes.
             told, *ways = error.message.split("\n")
@@ -408,21 +379,21 @@ def note_recipe_problems(
 def distinct(points: Iterable[Point], parameters: Sequence[str]) -> list[Point]:
     """The first point of each combination of values of some parameters. Points without one of
     them, which was noted, are left out."""
-    found: dict[tuple[str, ...], Point] = {}
+    first: dict[tuple[str, ...], Point] = {}
     for point in points:
         if all(name in point.parameters for name in parameters):
-            found.setdefault(tuple(point.parameters[name] for name in parameters), point)
-    return list(found.values())
+            first.setdefault(tuple(point.parameters[name] for name in parameters), point)
+    return list(first.values())
 
 
 def _place_of(
-    experiment: Experiment, batch: Batch, requirement: Requirement, parameters: Mapping[str, str]
+    experiment: Experiment, batch: Batch, requirement: Requirement, point: Point
 ) -> KeyPath:
     """Where a person corrects an entry of a batch: the value in a list, if the entry depends on
     that alone, else the entry."""
     names = names_in([requirement])
     if len(names) == 1 and (
-        path := place_of_value(experiment, batch, *names, parameters[names[0]])
+        path := place_of_value(experiment, batch, *names, point.parameters[names[0]])
     ):
         return path
     if requirement in batch.requirements:
@@ -440,5 +411,6 @@ def place_of_value(experiment: Experiment, batch: Batch, name: str, text: str) -
     return None
 
 
-def _with(own: Mapping[str, str]) -> str:
-    return f" with {', '.join(f'{name}={value}' for name, value in own.items())}" if own else ""
+def _with(point: Point, names: Sequence[str]) -> str:
+    shown = ", ".join(f"{name}={point.parameters[name]}" for name in names)
+    return f" with {shown}" if shown else ""

@@ -209,17 +209,18 @@ def test_a_chain_of_recipes_is_resolved_from_its_end() -> None:
 def test_a_chain_of_three_thousand_recipes_is_refused_in_a_line() -> None:
     with pytest.raises(ConfigError) as caught:
         chain_of_recipes(3000)
-    assert str(caught.value) == (
-        "kochi.yaml:1: dependencies: 3001 recipes depend on each other in a row; at most 300 are "
-        "possible"
+    (line,) = str(caught.value).splitlines()
+    told = (
+        "kochi.yaml:1: dependencies: more than 300 recipes depend on each other in a row: d0:r -> "
     )
+    assert line.startswith(told)
 
 
-def test_a_circle_of_three_thousand_recipes_is_reported_in_a_line() -> None:
+def test_a_circle_of_two_hundred_recipes_is_reported_in_a_line() -> None:
     with pytest.raises(
         ConfigError, match=r"in a circle: d0:r -> .* more \.\.\. -> .*d0:r"
     ) as caught:
-        chain_of_recipes(3000, ", depends: [{name: d0, recipe: r}]")
+        chain_of_recipes(200, ", depends: [{name: d0, recipe: r}]")
     assert len(str(caught.value)) < 400
 
 
