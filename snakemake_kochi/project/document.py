@@ -370,16 +370,10 @@ class _Bounded:
         self._depth -= 1
 
 
-class _Loader(_Bounded, yaml.SafeLoader):
-    pass
-
-
 # Ten times faster, with less precise errors. PyYAML may have been built without it.
 FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _FastLoader(_Bounded, FASTEST):
-    pass
+_LOADER: Any = type("Loader", (_Bounded, yaml.SafeLoader), {})
+_FAST_LOADER: Any = type("FastLoader", (_Bounded, FASTEST), {})
 
 
 def compose(file: str, text: str) -> yaml.Node | None:
@@ -391,11 +385,11 @@ def compose(file: str, text: str) -> yaml.Node | None:
         raise ConfigError(f"{file}:{line}: not valid YAML: {said}")
     try:
         try:
-            return yaml.compose(text, Loader=_FastLoader)
+            return yaml.compose(text, Loader=_FAST_LOADER)
         except yaml.MarkedYAMLError:
             if len(text) > _MOST_READ_AGAIN:
                 raise
-            return yaml.compose(text, Loader=_Loader)
+            return yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         number, said = _mistake(error, text.splitlines())
         place = file if number is None else f"{file}:{number + 1}"
