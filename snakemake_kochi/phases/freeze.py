@@ -45,7 +45,6 @@ from snakemake_kochi.phases.sources import (
 )
 from snakemake_kochi.project.configuration import configuration_file, find_project, load_project
 from snakemake_kochi.project.document import read_text
-from snakemake_kochi.project.expansion import only_recorded
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import ROUNDS, Batch, Recorded
@@ -206,7 +205,7 @@ class Freeze:
         if self.rerun is None:
             return experiment
         chosen = [Requirement(name.partition(":")[0], "${code}") for name in self.commits]
-        return only_recorded(experiment, self.rerun.recorded[file], self.rerun.below, chosen)
+        return experiment.only_recorded(self.rerun.recorded[file], self.rerun.below, chosen)
 
     def recipes(self, requirements: Sequence[Requirement], origin: str) -> tuple[Recipe, ...]:
         return self.project.resolve(requirements, self.machine_name, origin)

@@ -6,9 +6,10 @@ values           names, values and paths: what they may be, and their form in fi
 expressions      `$x`, and expressions in backticks
 configuration    finds and reads kochi.yaml: machines, recipes (dependencies, projects); sent (of
                  another computer), launchers, clean_rules
-experiment_file  reads an experiment: experiment, grid (batches, points, requests), sweeps, plots
+experiment_file  reads an experiment: grid (batches, points, requests); plots, also metrics
+sweeps           parameters as they are written, series, combinations
+experiment       makes the points, no two of which write one file
 checks           names without a meaning, what scripts do not see, remarks
-expansion        series, combinations, points; destinations (that no two files are one)
 conditions       `-w n=100`
 
 Import from the modules, not from here: every run of a batch imports this package, thousands of

@@ -14,17 +14,20 @@ from typing import Any
 from humanfriendly.text import concatenate
 
 from snakemake_kochi.errors import ConfigError, nearest
-from snakemake_kochi.project.destinations import Destinations
 from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Problems
-from snakemake_kochi.project.expansion import dependency_order
-from snakemake_kochi.project.experiment import Experiment, Use, uses_of
+from snakemake_kochi.project.experiment import Destinations, Experiment, Use, uses_of
 from snakemake_kochi.project.expressions import FACT, TemplateError, is_fact, parse_value
 from snakemake_kochi.project.grid import Batch, Settings
 from snakemake_kochi.project.launchers import launcher_problem
-from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.project.plots import check_plots
 from snakemake_kochi.project.recipes import Project, check_recipes, note_recipe_problems
-from snakemake_kochi.project.sweeps import Parameters, Sweep, flattened, names_used
+from snakemake_kochi.project.sweeps import (
+    Parameters,
+    Sweep,
+    dependency_order,
+    flattened,
+    names_used,
+)
 from snakemake_kochi.project.values import (
     BATCH_NAME,
     CODE,
@@ -79,19 +82,19 @@ def check_own_outputs(outputs: Iterable[str], experiments: Iterable[Experiment])
     Raises one ConfigError for the impossible ones and for those where a batch has its table or,
     before the first parameter in their paths, its artifacts.
     """
-    paths, owners = sorted(set(outputs)), dict[str, str]()
+    owners: dict[str, str] = {}
     for experiment in experiments:
         for name, batch in experiment.batches.items():
             dests = [each.dest.replace("${batch_name}", name) for each in batch.artifacts]
             begins = [f"{experiment.name}/{name}.", *(dest.partition("$")[0] for dest in dests)]
-            owners |= dict.fromkeys(begins, f"batch '{name}' of {experiment.file}")
-    lines = [f'artifact("{path}"): {wrong}' for path in paths if (wrong := dest_problem(path))]
-    for path in paths:
+            owners |= dict.fromkeys(filter(None, begins), f"batch '{name}' of {experiment.file}")
+    lines = []
+    for path in sorted(set(outputs)):
+        wrong = dest_problem(path)
         for fixed, owner in owners.items():
-            if fixed and (path.startswith(fixed) or f"{fixed}/".startswith(f"{path}/")):
-                said = f"{owner} has this path in the artifact branch; rename one"
-                lines.append(f'artifact("{path}"): {said}')
-                break
+            if path.startswith(fixed) or f"{fixed}/".startswith(f"{path}/"):
+                wrong = wrong or f"{owner} has this path in the artifact branch; rename one"
+        lines += [f'artifact("{path}"): {wrong}'] if wrong else []
     if lines:
         raise ConfigError("\n".join(lines[:MAXIMUM_LINES]))
 
@@ -102,17 +105,15 @@ def check_own_outputs(outputs: Iterable[str], experiments: Iterable[Experiment])
 def check_references(experiment: Experiment, project: Project | None, problems: Problems) -> None:
     """Note every name of a recipe, machine, launcher or parameter that does not exist, or that a
     script does not see, and every cycle. Without a project, only parameters are looked for."""
-    machines, scripts = {LOCAL}, ""
+    scripts = ""
     if project is not None:
-        machines |= {*project.machines}
         before = [machine.load_env_on_machine for machine in project.machines.values()]
         for recipes in project.dependencies.values():
             before += [recipe.activate_script for recipe in recipes.values()]
         scripts = "\n".join(before)
         _check_names(experiment, project, problems)
-    references = _References(experiment, problems, machines, scripts)
-    references.check(None)
-    for batch in experiment.batches.values():
+    references = _References(experiment, problems, scripts)
+    for batch in (None, *experiment.batches.values()):
         references.check(batch)
     for (path, name), batches in references.without.items():
         listed = concatenate([f"'{batch}'" for batch in batches])
@@ -141,21 +142,19 @@ def _check_names(experiment: Experiment, project: Project, problems: Problems) -
 class _References:
     """The references of an experiment.
 
-    `machines`: all that are known. `scripts`: those of kochi.yaml that are executed before others,
-    in the same shell. `without`: where a parameter is used that some batches lack, and which ones.
+    `scripts`: those of kochi.yaml that are executed before others, in the same shell. `without`:
+    where a parameter is used that some batches lack, and which ones.
     """
 
-    def __init__(
-        self, experiment: Experiment, problems: Problems, machines: set[str], scripts: str
-    ) -> None:
-        self.experiment, self.problems, self.machines = experiment, problems, machines
+    def __init__(self, experiment: Experiment, problems: Problems, scripts: str) -> None:
+        self.experiment, self.problems = experiment, problems
         self.set_before = {*variables_mentioned(scripts)}
-        self.without: dict[tuple[KeyPath, str], list[str]] = {}
-        every = (
+        self.without: dict[tuple[KeyPath, str], dict[str, None]] = {}
+        # The parameters of any batch: a default may use one that only batches define.
+        every = [
             experiment.default_parameters,
             *(b.parameters for b in experiment.batches.values()),
-        )
-        # The parameters of any batch: a default may use one that only batches define.
+        ]
         self.anywhere = dict.fromkeys(name for each in every for name in each)
         self.told: set[str] = set()  # of all parameters, once
 
@@ -168,7 +167,7 @@ class _References:
         for name, used in names_used({**defaults, **own}).items():
             entries = own.get(name) or defaults.get(name) or ()
             place = entries[0].place if entries else ("default_params", name)
-            self._names(batch, Use(place, tuple(used), (BATCH_NAME,), has_facts=True), known)
+            self._names(batch, Use(place, used, (BATCH_NAME, FACT)), known)
         if batch is None:
             self._together(batch, defaults, ("default_params",))
         for sweep in owner.sweeps:
@@ -194,41 +193,40 @@ class _References:
                 self.problems.add((*owner.path, "metrics", clash), said)
 
     def _names(self, batch: Batch | None, use: Use, known: Collection[str]) -> None:
+        path = self.problems.source_map.at(use.path)
         for name in use.names:
-            if name in known or name in use.also or (use.has_facts and is_fact(name)):
+            fact = name if is_fact(name) else f"{FACT}name"
+            if name in known or name in use.also or (is_fact(name) and FACT in use.also):
                 continue
-            path = self.problems.source_map.at(use.path)
             if is_fact(name) or name == FACT.rstrip("."):
-                fact = name if is_fact(name) else f"{FACT}name"
                 said = "a fact of the machine is for values and conditions only; give it a name"
                 self.problems.add(path, f"{said} in default_params: NAME: ${fact}")
             elif batch is None or path[0] == "batches":
                 said = f"there is no parameter '{name}', {nearest(name, self.anywhere)}"
                 self.problems.add(path, said)
             elif name in self.anywhere:  # otherwise it was noted for the top level of the file
-                batches = self.without.setdefault((path, name), [])
-                batches += [batch.name] if batch.name not in batches else []
+                self.without.setdefault((path, name), {})[batch.name] = None
 
     def _together(self, batch: Batch | None, parameters: Parameters, path: KeyPath) -> None:
         """Note what is wrong with parameters together: cycles, which may exist on some machines
         only, and variables with one name."""
-        found, every = [], flattened(parameters)
+        wrong, every = list[str](), flattened(parameters)
         named = {m for each in every.values() for choice in each for m in choice.machines or ()}
-        for machine in sorted({*self.machines, *named}):
+        for machine in sorted({"", *named}):  # any other, and those that are named
             try:
                 dependency_order(names_used(flattened(parameters, machine)))
             except TemplateError as error:
-                found.append(str(error))
+                wrong.append(str(error))
         variables: dict[str, str] = {}
         for name in every:
-            other = variables.setdefault(environment_name(name), name)
-            if other != name:
+            variable = environment_name(name)
+            if (other := variables.setdefault(variable, name)) != name:
                 both = f"the parameters '{other}' and '{name}' would both be"
-                found.append(f"{both} {_PREFIX}{environment_name(name)}; rename one")
-        for said in found:
+                wrong.append(f"{both} {_PREFIX}{variable}; rename one")
+        for said in wrong:
             if batch is None or said not in self.told:
                 self.problems.add(path, said)
-        self.told |= {*found} if batch is None else set()
+        self.told |= {*wrong} if batch is None else set()
 
     def _script(self, owner: Settings, key: str, known: Iterable[str]) -> None:
         """Note variables of parameters that a script uses and does not see: bash would end it."""
@@ -236,18 +234,17 @@ class _References:
         if script is None or not script.strict:
             return
         variables = {environment_name(name): name for name in known}
-        visible = {f"{_PREFIX}{environment_name(name)}" for name in script.depend_params}
+        visible = {environment_name(name) for name in script.depend_params}
         for variable in variables_needed(script.script):
             short = variable.removeprefix(_PREFIX)
-            if variable in visible | self.set_before:
+            if short in visible or variable in self.set_before:
                 continue
-            if short not in variables:
-                said = f"${variable}: there is no such parameter, {nearest(short, variables)}"
-            else:
+            said = f"there is no such parameter, {nearest(short, variables)}"
+            if short in variables:
                 listed = ", ".join([*script.depend_params, variables[short]])
-                said = f"${variable}: the script does not see this parameter; write, in {key}: "
+                said = f"the script does not see this parameter; write, in {key}: "
                 said += f"depend_params: [{listed}]"
-            self.problems.add((*owner.path, key, "script"), said)
+            self.problems.add((*owner.path, key, "script"), f"${variable}: {said}")
 
 
 # ---- scripts
@@ -316,7 +313,7 @@ def note_remarks(experiment: Experiment, remarks: Problems) -> None:
             if name in used or name == CODE:
                 remarks.add(place, said)
         for sweep in batch.sweeps:
-            _note_impossible_values(experiment, sweep, remarks)
+            _note_impossible_values(experiment.default_parameters, sweep, remarks)
     runs = [experiment.run, *(batch.run for batch in batches)]
     if ("run",) in remarks.source_map.lines and not any(run.script.strip() for run in runs):
         remarks.add(("run",), "there is no script: nothing is run after the build")
@@ -328,14 +325,14 @@ def _unseen_parameters(experiment: Experiment, batch: Batch) -> Iterator[tuple[s
 
     Those in conditions are left out: with such a condition they may follow from others.
     """
-    telling, limiting = set[str](), set[str]()
-    for use in uses_of(experiment, batch):
-        is_limit = {"when", "skip_if", "exclude"} & {*use.path}
-        (telling if use.telling else limiting if is_limit else set[str]()).update(use.names)
+    telling = {n for use in uses_of(experiment, batch) if use.telling for n in use.names}
+    for sweep in batch.sweeps:
+        telling |= {name for _, entry in sweep.exclude for name in entry}
+        telling |= {name for each in sweep.conditions for name in each.expression.names}
     for sweep in batch.sweeps:
         every = flattened({**experiment.default_parameters, **sweep.parameters})
         used = names_used(every)
-        seen, left = set[str](), [*telling, *limiting]
+        seen, left = set[str](), [*telling]
         while left:  # with those that their values use, and the values of these
             name = left.pop()
             left += () if name in seen else used.get(name, ())
@@ -350,17 +347,17 @@ def _unseen_parameters(experiment: Experiment, batch: Batch) -> Iterator[tuple[s
                 yield from ((name, every[name][0].place) for name in names if name in every)
 
 
-def _note_impossible_values(experiment: Experiment, sweep: Sweep, remarks: Problems) -> None:
+def _note_impossible_values(defaults: Parameters, sweep: Sweep, remarks: Problems) -> None:
     """Note values in exclusions and conditions that a parameter never has, as far as the file says
     its values."""
-    entries = flattened({**experiment.default_parameters, **sweep.parameters})
-    wanted = [(c.place, *each) for c in sweep.conditions for each in c.expression.compared()]
+    every = flattened({**defaults, **sweep.parameters})
+    wanted = [
+        (each.place, *pair) for each in sweep.conditions for pair in each.expression.compared()
+    ]
     for place, entry in sweep.exclude:
-        for name, texts in entry.items():
-            fixed = [text for text in texts if not parse_value(text).names]
-            wanted += [((*place, name), name, text) for text in fixed]
+        wanted += [((*place, name), name, text) for name, texts in entry.items() for text in texts]
     for place, name, text in wanted:
-        choices = entries.get(name, ())
+        choices = every.get(name, ())
         values = [value for choice in choices for value in choice.parsed]
         if any(choice.series for choice in choices) or any(value.names for value in values):
             continue

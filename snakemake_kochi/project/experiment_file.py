@@ -39,9 +39,9 @@ from snakemake_kochi.project.plots import (
     batch_plots,
     read_metrics,
     read_plots,
+    read_references,
 )
 from snakemake_kochi.project.recipes import Project, Recording, check_time_limit, requirements
-from snakemake_kochi.project.references import read_references
 from snakemake_kochi.project.shape import EXPERIMENT, read_shape
 from snakemake_kochi.project.sweeps import Given, ParameterValues, Sweep, SweepReader, flattened
 from snakemake_kochi.project.values import CODE, dest_problem, normalise_dest, src_problem
@@ -129,89 +129,72 @@ class _Reader:
                 parameters[parameter] = known + tuple(c for c in choices if c not in known)
         data = merged(self.shared, written)
         settings = self._settings(data, path, {**self.defaults, **parameters})
-        if "artifacts" not in own and settings["run"].script.strip():
+        metrics: dict[str, Metric] = dict(settings["metrics"])
+        has_run = settings["run"].script.strip()
+        if "artifacts" not in own and has_run:
             dest = _default_dest(experiment, sweeps)
             settings["artifacts"] = (Artifact("stdout", dest, None),)
-        metrics: dict[str, Metric] = settings["metrics"]
         if not any(artifact.type == "stdout" for artifact in settings["artifacts"]):
             if any(isinstance(metrics[each], str) for each in section(own, "metrics")):
-                said = (
-                    "metrics are read from a run's standard output; add an artifact of type stdout"
-                )
-                self.problems.add((*path, "metrics"), said)
+                said = "metrics are read from a run's standard output; add an artifact of type "
+                self.problems.add((*path, "metrics"), f"{said}stdout")
             metrics = {key: each for key, each in metrics.items() if not isinstance(each, str)}
-            settings["metrics"] = FrozenDict(metrics)
-        if settings["run"].script.strip():
-            kept = {each.src for each in settings["artifacts"]}
-            for file in self._measured(metrics, (*path, "metrics")):
-                if file not in kept:
-                    dest = _default_dest(experiment, sweeps, file.replace("/", "_"))
-                    settings["artifacts"] += (Artifact("file", dest, file),)
+        kept = {each.src for each in settings["artifacts"]}
+        for file in self._measured(metrics, (*path, "metrics")) if has_run else ():
+            if file not in kept:
+                dest = _default_dest(experiment, sweeps, file.replace("/", "_"))
+                settings["artifacts"] += (Artifact("file", dest, file),)
         machines = data.get("machines", ())
-        for index, machine in enumerate(machines):
-            if machine in machines[:index]:
-                at = self.problems.source_map.nearest((*path, "machines", index))
-                self.problems.add(at, f"machine '{machine}' is there twice; remove one")
+        for machine in {each for each in machines if machines.count(each) > 1}:
+            said = f"machine '{machine}' is there twice; remove one"
+            self.problems.add((*path, "machines"), said)
         plots = read_plots(own.get("plots", ()), (*path, "plots"), self.problems)
-        wanted = data.get("repeat")
-        if (
-            wanted is not None
-            and "duplicates" in data
-            and ("duplicates" in own or "repeat" not in own)
-        ):
-            said = (
-                "'repeat' says how often a point runs; remove this key, or give the batch repeat: 3"
-            )
-            self.problems.add((*path, "duplicates"), said)
-        names = [*parameters, *([CODE] if any(sweep.has_code for sweep in sweeps) else [])]
-        repeat = self._repeat(wanted, settings["metrics"], names, (*path, "repeat"))
-        if wanted is not None:
-            settings["duplicates"] = wanted if repeat is None else repeat.most
+        has_code = any(sweep.has_code for sweep in sweeps)
+        names = [*parameters, *([CODE] if has_code else [])]
+        repeat = None
+        if (wanted := data.get("repeat")) is not None:
+            if "duplicates" in data and ("duplicates" in own or "repeat" not in own):
+                said = "'repeat' says how often a point runs; remove this key, or give the batch "
+                self.problems.add((*path, "duplicates"), f"{said}repeat: 3")
+            settings["duplicates"] = wanted
+            if isinstance(wanted, Mapping):
+                repeat = self._repeat(wanted, metrics, names, (*path, "repeat"))
+                settings["duplicates"] = repeat.most
+        known_here = {**self.defaults, **dict.fromkeys(names)}
+        references = data.get("references", ())
         return Batch(
-            **settings,
+            **settings | {"metrics": FrozenDict(metrics), "has_code": has_code, "sweeps": sweeps},
             name=name,
             parameters=FrozenDict(parameters),
-            plots=plots or batch_plots(self.plots, settings["metrics"]),
-            sweeps=sweeps,
+            plots=plots or batch_plots(self.plots, metrics),
             sometimes=self.sweeps.sometimes(sweeps),
-            has_code=any(sweep.has_code for sweep in sweeps),
             machines=tuple(dict.fromkeys(machines)),
             order=data.get("order", ROUNDS),
             seed=data.get("seed"),
             repeat=repeat,
             references=read_references(
-                data.get("references", ()),
-                settings["metrics"],
-                {**self.defaults, **dict.fromkeys(names)},
-                (*path, "references"),
-                self.problems,
+                references, metrics, known_here, (*path, "references"), self.problems
             ),
         )
 
     def _repeat(
         self,
-        data: Mapping[str, Any] | int | None,
+        data: Mapping[str, Any],
         metrics: Collection[str],
         parameters: Collection[str],
         path: KeyPath,
-    ) -> Repeat | None:
-        if not isinstance(data, Mapping):
-            return None
+    ) -> Repeat:
         known = [*metrics, SECONDS]
-        metric = data.get("of", known[0])
+        metric, by = data.get("of", known[0]), data.get("by", "")
         if metric not in known:
             said = f"there is no metric '{metric}', {nearest(metric, known)}"
             self.problems.add((*path, "of"), said)
-        if (by := data.get("by")) is not None and by not in parameters:
+        if by and by not in parameters:
             said = f"the batch gives no parameter '{by}' values, {nearest(by, parameters)}"
             self.problems.add((*path, "by"), said)
-        keys = {
-            "least": "min",
-            "most": "max",
-            **{key: key for key in ("confidence", "budget", "by")},
-        }
-        given = {field: data[key] for field, key in keys.items() if key in data}
-        repeat = Repeat(until=data["until"], metric=metric, **given)
+        keys = {"min": "least", "max": "most", "confidence": "confidence", "budget": "budget"}
+        given = {field: data[key] for key, field in keys.items() if key in data}
+        repeat = Repeat(until=data["until"], metric=metric, by=by, **given)
         if repeat.least > repeat.most:
             said = f"{repeat.least} or more was expected, as 'min' is"
             self.problems.add((*path, "max"), said)
@@ -237,13 +220,10 @@ class _Reader:
             self.problems.add((*path, "prepare"), "the key 'script' is missing")
         step = None
         if prepare.get("script", "").strip():
-            sources = prepare.get("sources")
-            step = Step(
-                depend_params(prepare, known),
-                prepare["script"],
-                prepare.get("strict", True),
-                None if sources is None else tuple(dict.fromkeys(sources)),
-            )
+            lists = {"depend_params": depend_params(prepare, known)}
+            if "sources" in prepare:
+                lists["sources"] = tuple(dict.fromkeys(prepare["sources"]))
+            step = Step(**(prepare | lists))
         name, queue = data.get("name"), data.get("queue")
         return {
             "job_name": self._checked(name, (*path, "name"), job_name_problem) or "ANON",
@@ -260,7 +240,7 @@ class _Reader:
 
     def _measured(self, metrics: Mapping[str, Metric], path: KeyPath) -> dict[str, None]:
         """The files that metrics read."""
-        found: dict[str, None] = {}
+        files: dict[str, None] = {}
         for name, metric in metrics.items():
             if not isinstance(metric, str):
                 at = (*path, name, metric.kind)
@@ -269,45 +249,31 @@ class _Reader:
                     said = "one name for all runs was expected: each has a workspace of its own"
                     self.problems.add(at, f"'{metric.file}': {said}")
                 else:
-                    found[metric.file] = None
-        return found
+                    files[metric.file] = None
+        return files
 
     def _phase(self, data: Mapping[str, Any], path: KeyPath, known: Iterable[str]) -> Phase:
         check_time_limit(data, path, self.problems)
-        resources = section(data, "resources")
-        texts: dict[KeyPath, str] = {("resources", name): text for name, text in resources.items()}
-        texts |= {(key,): data.get(key) or "" for key in ("cores", "timeout", "launcher")}
+        resources, container = section(data, "resources"), section(data, "container")
+        texts: dict[KeyPath, str] = {("resources", name): resources[name] for name in resources}
+        texts |= {(key,): data.get(key, "") for key in ("cores", "timeout", "launcher")}
         for key, text in texts.items():
             try:
-                parse_value(text or "")
+                parse_value(text)
             except TemplateError as error:
                 self.problems.add((*path, *key), str(error))
-                texts[key] = ""
-        container = section(data, "container")
-        isolation = Isolation(
-            words=tuple(sorted({*data.get("isolate", ())})),
-            visible=data.get("visible", ()),
-            image=container.get("image", ""),
-            volumes=container.get("volumes", ()),
-            modules=container.get("modules", ()),
-        )
-        if isolation.image and "files" in isolation.words:
+        words = tuple(sorted({*data.get("isolate", ())}))
+        isolation = Isolation(words, data.get("visible", ()), **container)
+        if isolation.image and "files" in words:
             said = "a container has files of its own; remove 'files', or the container"
             self.problems.add((*path, "isolate"), said)
-        if isolation.visible and "files" not in isolation.words:
+        if isolation.visible and "files" not in words:
             said = "'visible' has no effect without 'isolate: files'; a container has 'volumes'"
             self.remarks.add((*path, "visible"), said)
-        return Phase(
-            depend_params=depend_params(data, known),
-            script=data.get("script", ""),
-            strict=data.get("strict", True),
-            exclusive=data.get("exclusive", True),
-            warmup=data.get("warmup", 0),
-            resources=FrozenDict((name, texts["resources", name] or "") for name in resources),
-            isolation=isolation if isolation.words or isolation.image else None,
-            spread=data.get("spread", ""),
-            **{key: texts[key,] for key in ("cores", "timeout", "launcher")},
-        )
+        others = {key: data[key] for key in data if key not in ("isolate", "visible", "container")}
+        others["isolation"] = isolation if words or isolation.image else None
+        others["resources"] = FrozenDict(resources)
+        return Phase(**(others | {"depend_params": depend_params(data, known)}))
 
     def _artifact(self, entry: Mapping[str, Any], path: KeyPath) -> Artifact:
         dest, src = normalise_dest(entry["dest"]), entry.get("src") or None

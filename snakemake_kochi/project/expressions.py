@@ -2,8 +2,8 @@
 
 In values and conditions, `$machine.cores` is a fact of the machine. An expression has arithmetic,
 comparison, conditions, texts and a few functions. It has no names but parameters and these
-functions, and no attributes, subscripts or comprehensions. Numbers, texts and lists are bounded,
-which limits the time and memory of an expression.
+functions, and no attributes, subscripts or comprehensions. Numbers and texts are bounded, which
+limits the time and memory of an expression.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.project.values import MAXIMUM_LENGTH, typed
 
-# `$` before anything else is itself, so prices and regular expressions need no escaping.
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
-_REFERENCE, _REFERENCE_OR_FACT = (
-    re.compile(
-        rf"\$(?:(?P<dollar>\$)|(?P<plain>{plain})|(?P<open>\{{)(?:(?P<braced>[^{{}}]*)\}})?)"
-    )
-    for plain in (_NAME, rf"machine\.{_NAME}|{_NAME}")
-)
+# `$` before anything else is itself, so prices and regular expressions need no escaping.
+_REFERENCE = r"\$(?:(?P<dollar>\$)|(?P<plain>{})|(?P<open>\{{)(?:(?P<braced>[^{{}}]*)\}})?)"
+_IN_TEXT = re.compile(_REFERENCE.format(_NAME))
+_IN_EXPRESSION = re.compile(_REFERENCE.format(rf"machine\.{_NAME}|{_NAME}"))
+_IN_VALUE = re.compile(f"{_IN_EXPRESSION.pattern}|`(?P<code>[^`]+)`")
 # The beginning of the name of a fact; no parameter has a dot in its name.
 FACT = "machine."
-_BACKTICKS = re.compile("`([^`]+)`")
 _MAXIMUM_SOURCE = 2_000  # characters; also bounds the depth of the recursion
 _MAXIMUM_BITS = 10_000  # of a whole number; Python writes out no more than 4300 digits
-_MAXIMUM_ENTRIES = 10_000  # of a list
 _SINGLE_EQUALS = re.compile(r"[^=<>!]=[^=]")
 _OF_C = (("&&", "and"), ("||", "or"), ("!(", "not ("), ("!$", "not $"))
+# A letter around the number of a reference: a name that Python accepts, and nobody writes.
+_MARK = "\u0298"
+_MARKED = re.compile(rf"{_MARK}(\d+){_MARK}")
 
 
 class TemplateError(Exception):
@@ -48,169 +48,142 @@ def is_fact(name: str) -> bool:
     return name.startswith(FACT)
 
 
-# ---- values
+# ---- texts and values
 
 
 @dataclass(frozen=True)
 class Template:
-    """A text with references: literals[0], names[0], literals[1], ... literals[-1].
+    """A text with references and expressions: literals[0], inserted[0], literals[1], ...
+    literals[-1].
 
     `$x` and `${x}` refer to x, `$$` is a dollar, and so is `$` before anything else.
     """
 
     literals: tuple[str, ...]
-    names: tuple[str, ...]
+    inserted: tuple[str | Expression, ...] = ()
 
     @classmethod
-    def parse(cls, text: str, facts: bool = False) -> Template:
-        """With `facts`, `$machine.x` refers to `machine.x`. Raises TemplateError for `${` that is
-        not closed."""
-        literals, names, end = [""], [], 0
-        for found in (_REFERENCE_OR_FACT if facts else _REFERENCE).finditer(text):
+    def parse(cls, text: str, syntax: re.Pattern[str] = _IN_TEXT) -> Template:
+        """Raises TemplateError for `${` that is not closed, and for what is no expression."""
+        literals, inserted, end = [""], list[str | Expression](), 0
+        for found in syntax.finditer(text):
             literals[-1] += text[end : found.start()]
             end = found.end()
             if found["dollar"]:
                 literals[-1] += "$"
-            elif found["open"] and found["braced"] is None:
+                continue
+            if found["open"] and found["braced"] is None:
                 raise TemplateError("'${' without '}'; write $$ for a dollar")
+            if code := found.groupdict().get("code"):
+                inserted.append(Expression.parse(code))
             else:
-                names.append(found["plain"] or found["braced"] or "")
-                literals.append("")
+                inserted.append(found["plain"] or found["braced"] or "")
+            literals.append("")
         literals[-1] += text[end:]
-        return cls(tuple(literals), tuple(names))
+        return cls(tuple(literals), tuple(inserted))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        every = ((e,) if isinstance(e, str) else e.names for e in self.inserted)
+        return tuple(name for names in every for name in names)
 
     def render(self, values: Mapping[str, str]) -> str:
-        """The text. `values` must have all names."""
-        if not self.names:
-            return self.literals[0]
+        """The text. `values` must have all names. Raises TemplateError."""
         parts = [self.literals[0]]
-        for name, literal in zip(self.names, self.literals[1:], strict=True):
-            parts += (values[name], literal)
+        for each, literal in zip(self.inserted, self.literals[1:], strict=True):
+            parts += (values[each] if isinstance(each, str) else each.render(values), literal)
         return "".join(parts)
 
 
-@functools.lru_cache(10_000)
-def parse_text(text: str) -> Template:
-    """A text with references to parameters. Raises TemplateError."""
-    return Template.parse(text)
-
-
-def plain(text: str) -> Template:
-    """A text in which nothing is substituted."""
-    return Template((text,), ())
-
-
-@dataclass(frozen=True)
-class Joined:
-    """Values written one after the other, as in a_`$n + 1`."""
-
-    parts: tuple[Value, ...]
-    names: tuple[str, ...]
-
-    def render(self, values: Mapping[str, str]) -> str:
-        return "".join(part.render(values) for part in self.parts)
+parse_text = functools.lru_cache(10_000)(Template.parse)
 
 
 @functools.lru_cache(10_000)
-def parse_value(text: str) -> Value:
+def parse_value(text: str) -> Template:
     """A parameter's value: a text with references, in which text between backticks is an
     expression. Raises TemplateError."""
-    parts: list[Value] = []
-    for index, piece in enumerate(_BACKTICKS.split(text)):  # texts and expressions in turn
-        if index % 2:
-            parts.append(Expression.parse(piece))
-        elif piece or not text:
-            parts.append(Template.parse(piece, facts=True))
-    names = tuple(name for part in parts for name in part.names)
-    return parts[0] if len(parts) == 1 else Joined(tuple(parts), names)
+    return Template.parse(text, _IN_VALUE)
 
 
 @functools.lru_cache(10_000)
 def parse_expression(text: str) -> Expression:
     """A text that is an expression as a whole, with or without backticks around it: a condition,
     or a bound of a series. Raises TemplateError."""
-    inner = _BACKTICKS.fullmatch(text.strip())
+    inner = re.fullmatch("`([^`]+)`", text.strip())
     return Expression.parse(inner[1] if inner else text)
 
 
 @dataclass(frozen=True)
 class Expression:
-    """A parsed expression; `$x` in a text is x's text, elsewhere x as a number or boolean."""
+    """A parsed expression; `$x` in a text is x's text, elsewhere x as a number or boolean. The i-th
+    reference is the name _MARK i _MARK in the tree."""
 
     source: str
     names: tuple[str, ...]
     _tree: ast.expr
-    _prefix: str  # the i-th reference is the name PREFIXi_ in the tree
 
     @classmethod
     def parse(cls, text: str) -> Expression:
         """From the text between the backticks. Raises TemplateError."""
-        template = Template.parse(text, facts=True)
-        prefix = "parameter_"
-        while any(prefix in literal for literal in template.literals):
-            prefix += "_"
-        known = [f"{prefix}{index}_" for index in range(len(template.names))]
-        code = Template(template.literals, tuple(known)).render({name: name for name in known})
+        template = Template.parse(text, _IN_EXPRESSION)
+        marks = {str(number): f"{_MARK}{number}{_MARK}" for number in range(len(template.names))}
+        code = Template(template.literals, tuple(marks)).render(marks).strip()
         source = template.render({name: f"${{{name}}}" for name in template.names})
-        if len(code) > _MAXIMUM_SOURCE:
-            raise TemplateError(f"the expression has more than {_MAXIMUM_SOURCE} characters")
+        if len(code) > _MAXIMUM_SOURCE or _MARK in text:
+            said = f"is longer than {_MAXIMUM_SOURCE} characters, or has the character {_MARK}"
+            raise TemplateError(f"the expression {said}")
         try:
             with warnings.catch_warnings():
                 # In '\\d', for example: they are messages for programmers.
                 warnings.simplefilter("ignore")
-                tree = ast.parse(code.strip(), mode="eval").body
+                tree = ast.parse(code, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             hint = "; to compare, write ==" if _SINGLE_EQUALS.search(source) else ""
             hint += "".join(f"; for {word}, write {own}" for word, own in _OF_C if word in source)
             raise TemplateError(f"`{source}` is not an expression{hint}") from error
-        if wrong := _foreign_part(tree, known):
+        if wrong := _foreign_part(tree):
             raise TemplateError(f"`{source}`: {wrong}")
-        return cls(source, template.names, tree, prefix)
+        return cls(source, template.names, tree)
 
     def render(self, values: Mapping[str, str]) -> str:
         """The result as a text: true or false for booleans, the shortest exact form of a float.
 
         Raises TemplateError when there is none.
         """
-        result = self.result(values)
-        if isinstance(result, tuple):
-            said = "the result is a list, a single value was expected"
-            raise TemplateError(f"{self.with_values(values)}: {said}")
-        return _text_of(result)
+        return _text_of(self.result(values))
 
     def result(self, values: Mapping[str, str]) -> Any:
-        """The result: a number, a boolean, a text or a tuple. Raises TemplateError."""
-        texts = {f"{self._prefix}{i}_": values[name] for i, name in enumerate(self.names)}
+        """The result: a number, a boolean or a text. Raises TemplateError."""
+        texts = [values[name] for name in self.names]
         try:
-            return _plain(_Evaluation(self._prefix, texts).value(self._tree))
+            return _plain(_value(self._tree, texts))
         except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             raise TemplateError(f"{self.with_values(values)}: {error}") from error
 
     def compared(self) -> Iterator[tuple[str, str]]:
         """The names that are compared with texts by ==, !=, in or not in, and these texts."""
         for node in ast.walk(self._tree):
-            if not isinstance(node, ast.Compare) or len(node.ops) > 1:
-                continue
-            left, (op,), (right,) = node.left, node.ops, node.comparators
-            sides = []
-            if isinstance(op, ast.Eq | ast.NotEq):
-                sides = [(left, right), (right, left)]
-            elif isinstance(op, ast.In | ast.NotIn) and isinstance(right, ast.Tuple | ast.List):
-                sides = [(left, each) for each in right.elts]
+            match node:
+                case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
+                    sides = [(left, right), (right, left)]
+                case ast.Compare(
+                    left=left,
+                    ops=[ast.In() | ast.NotIn()],
+                    comparators=[ast.Tuple(elts=items) | ast.List(elts=items)],
+                ):
+                    sides = [(left, item) for item in items]
+                case _:
+                    continue
             for one, text in sides:
-                if isinstance(one, ast.Name) and isinstance(text, ast.Constant):
-                    is_fixed = isinstance(text.value, str) and self._prefix not in text.value
-                    if is_fixed and (number := re.search(r"(\d+)_$", one.id)):
-                        yield self.names[int(number[1])], str(text.value)
+                mark = _MARKED.fullmatch(one.id) if isinstance(one, ast.Name) else None
+                value = text.value if isinstance(text, ast.Constant) else None
+                if mark and isinstance(value, str) and _MARK not in value:
+                    yield self.names[int(mark[1])], value
 
     def with_values(self, values: Mapping[str, str]) -> str:
         """The expression and the values of its names, for people."""
         given = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(self.names))
         return f"`{self.source}` with {given}" if given else f"`{self.source}`"
-
-
-# What a text is before substitution, with the names to which it refers.
-Value = Template | Joined | Expression
 
 
 # ---- evaluation
@@ -289,6 +262,22 @@ def _contained(item: Any, container: Any) -> bool:
     return (str(item) if isinstance(item, _Parameter) else item) in _plain(container)
 
 
+def _log2(value: Any) -> Any:
+    if not isinstance(value, int | float):
+        raise TemplateError(f"log2 of a number was expected, not of {_text_of(value)!r}")
+    if value <= 0:
+        raise TemplateError(f"log2({_text_of(value)}) does not exist; the number must be above 0")
+    # Exact for powers of two, where it becomes a part of names.
+    is_power = isinstance(value, int) and value & (value - 1) == 0
+    return int(value).bit_length() - 1 if is_power else math.log2(value)
+
+
+def _round(value: Any, *digits: Any) -> Any:
+    if digits and isinstance(digits[0], int):
+        _bounded(abs(digits[0]))  # Python computes 10 ** digits
+    return round(value, *digits)
+
+
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -318,124 +307,79 @@ _COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
     ast.Gt: lambda left, right: _plain(left) > _plain(right),
     ast.GtE: lambda left, right: _plain(left) >= _plain(right),
 }
-
-
-def _range(*bounds: int) -> tuple[int, ...]:
-    found = range(*bounds)
-    # Not len(): it fails for objects that are larger than an index.
-    if found and abs(found[-1] - found[0]) // abs(found.step) >= _MAXIMUM_ENTRIES:
-        raise TemplateError(f"more than {_MAXIMUM_ENTRIES} numbers")
-    return tuple(found)
-
-
-def _log2(value: Any) -> Any:
-    if not isinstance(value, int | float):
-        raise TemplateError(f"log2 of a number was expected, not of {_text_of(value)!r}")
-    if value <= 0:
-        raise TemplateError(f"log2({_text_of(value)}) does not exist; the number must be above 0")
-    # Exact for powers of two, where it becomes a part of names.
-    is_power = isinstance(value, int) and value & (value - 1) == 0
-    return int(value).bit_length() - 1 if is_power else math.log2(value)
-
-
-def _round(value: Any, *digits: Any) -> Any:
-    if digits and isinstance(digits[0], int):
-        _bounded(abs(digits[0]))  # Python computes 10 ** digits
-    return round(value, *digits)
-
-
-def _sum(values: Any) -> Any:
-    if not isinstance(values, tuple) or any(isinstance(v, str | tuple) for v in values):
-        raise TemplateError("a list of numbers was expected")
-    return sum(values)
-
-
-def _str(value: Any) -> str:
-    if isinstance(value, tuple):  # its text may be as long as those of all of its entries
-        raise TemplateError("a single value was expected, not a list")
-    return _text_of(value)
-
-
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{each.__name__: each for each in (abs, all, any, float, int, len, max, min)},
+    **{each.__name__: each for each in (abs, float, int, len, max, min)},
     "log2": _log2,
     "pow": _power,
-    "range": _range,
     "round": _round,
-    "str": _str,
-    "sum": _sum,
-    "sorted": lambda values: tuple(sorted(values)),
+    "str": _text_of,
 }
-_LITERAL_NAMES = {"true": True, "false": False}
 _PARTS = (
     *(ast.Constant, ast.Name, ast.Load, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.And, ast.Or),
     *(ast.Compare, ast.IfExp, ast.Tuple, ast.List, ast.Call, *_OPERATORS, *_COMPARISONS),
 )
 
 
-class _Evaluation:
-    """One evaluation, with the texts of the parameters by their names in the tree."""
+def _value(node: ast.expr, texts: list[str]) -> Any:
+    """The value of a node, with the texts of the references; that of one is a _Parameter."""
 
-    def __init__(self, prefix: str, texts: Mapping[str, str]) -> None:
-        self._prefix, self._texts = prefix, texts
+    def plain(inner: ast.expr) -> Any:
+        return _plain(_value(inner, texts))
 
-    def value(self, node: ast.expr) -> Any:
-        """The value of a node; that of a parameter is a _Parameter."""
-        match node:
-            case ast.Constant(value=str() as text):
-                # Inserted after parsing, so that no value can end the literal around it.
-                names = re.compile(rf"{self._prefix}\d+_")
-                return _checked(names.sub(lambda m: self._texts.get(m[0], m[0]), text))
-            case ast.Constant(value=constant):
-                return constant
-            case ast.Name(id=name):
-                return _Parameter(self._texts[name]) if name in self._texts else name == "true"
-            case ast.UnaryOp(op=op, operand=operand):
-                return _checked(_OPERATORS[type(op)](self._plain(operand)))
-            case ast.BinOp(left=left, op=op, right=right):
-                return self._binary(op, self._plain(left), self._plain(right))
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                return self._plain(body if self._plain(test) else orelse)
-            case ast.Call(func=ast.Name(id=name), args=arguments):
-                return _checked(_FUNCTIONS[name](*map(self._plain, arguments)))
-            case ast.Tuple(elts=items) | ast.List(elts=items):
-                return tuple(map(self.value, items))
-            case ast.BoolOp(op=op, values=operands):
-                for operand in operands:
-                    result = self._plain(operand)
-                    if bool(result) is isinstance(op, ast.Or):
-                        break
-                return result
-            case ast.Compare(left=left, ops=ops, comparators=others):
-                value = self.value(left)
-                for comparison, other in zip(ops, map(self.value, others), strict=True):
-                    if not _COMPARISONS[type(comparison)](value, other):
-                        return False
-                    value = other
-                return True
-        raise AssertionError(node)  # refused by the parser
-
-    def _plain(self, node: ast.expr) -> Any:
-        return _plain(self.value(node))
-
-    def _binary(self, op: ast.operator, left: Any, right: Any) -> Any:
-        formatting = isinstance(op, ast.Mod) and isinstance(left, str)
-        if isinstance(left, tuple) or (isinstance(right, tuple) and not formatting):
-            raise TemplateError(
-                "a list is only allowed in a call, and after 'in', 'not in', or a text and %"
-            )
-        return _checked(_OPERATORS[type(op)](left, right))
+    match node:
+        case ast.Constant(value=str() as text):
+            # Inserted after parsing, so that no value can end the literal around it.
+            return _checked(_MARKED.sub(lambda found: texts[int(found[1])], text))
+        case ast.Constant(value=constant):
+            return constant
+        case ast.Name(id=name):
+            found = _MARKED.fullmatch(name)
+            return _Parameter(texts[int(found[1])]) if found else name == "true"
+        case ast.UnaryOp(op=op, operand=operand):
+            return _checked(_OPERATORS[type(op)](plain(operand)))
+        case ast.BinOp(left=left, op=op, right=right):
+            return _checked(_OPERATORS[type(op)](plain(left), plain(right)))
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return plain(body if plain(test) else orelse)
+        case ast.Call(func=ast.Name(id=name), args=arguments):
+            return _checked(_FUNCTIONS[name](*map(plain, arguments)))
+        case ast.Tuple(elts=items) | ast.List(elts=items):
+            return tuple(_value(item, texts) for item in items)
+        case ast.BoolOp(op=op, values=operands):
+            for operand in operands:
+                result = plain(operand)
+                if bool(result) is isinstance(op, ast.Or):
+                    break
+            return result
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            value = _value(left, texts)
+            for comparison, other in zip(ops, others, strict=True):
+                following = _value(other, texts)
+                if not _COMPARISONS[type(comparison)](value, following):
+                    return False
+                value = following
+            return True
+    raise AssertionError(node)  # refused by the parser
 
 
-def _foreign_part(tree: ast.expr, known: list[str]) -> str | None:
-    """What an expression has and cannot have, or None; `known`: the names of its parameters."""
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+def _foreign_part(tree: ast.expr) -> str | None:
+    """What an expression has and cannot have, or None."""
+    functions, lists = set[ast.expr](), set[ast.expr]()
     for node in ast.walk(tree):
-        if id(node) in called:
-            if not isinstance(node, ast.Name) or node.id in known:
+        if isinstance(node, ast.Call):
+            functions.add(node.func)
+        elif isinstance(node, ast.Compare):
+            pairs = zip(node.ops, node.comparators, strict=True)
+            lists |= {other for op, other in pairs if isinstance(op, ast.In | ast.NotIn)}
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            lists.add(node.right)
+    for node in ast.walk(tree):
+        if node in functions:
+            name = node.id if isinstance(node, ast.Name) else ""
+            if not name or _MARK in name:
                 return f"only a function can be called; {nearest('', _FUNCTIONS)}"
-            if node.id not in _FUNCTIONS:
-                return f"there is no function '{node.id}', {nearest(node.id, _FUNCTIONS)}"
+            if name not in _FUNCTIONS:
+                return f"there is no function '{name}', {nearest(name, _FUNCTIONS)}"
         elif not isinstance(node, _PARTS):
             return (
                 f"{type(node).__name__} is not allowed here; use only numbers, texts, $parameters, "
@@ -443,11 +387,12 @@ def _foreign_part(tree: ast.expr, known: list[str]) -> str | None:
             )
         elif isinstance(node, ast.Call) and node.keywords:
             return "a call cannot have named arguments"
-        elif isinstance(node, ast.Name) and node.id not in (*known, *_LITERAL_NAMES):
-            shown = re.sub(r"parameter_+\d+_", "${...}", node.id)
-            return f"'{shown}' has no meaning here; write a parameter as $name"
-        elif isinstance(node, ast.Constant) and not isinstance(
-            node.value, bool | int | float | str
-        ):
+        elif isinstance(node, ast.Tuple | ast.List) and node not in lists:
+            return "a list is only allowed after 'in', 'not in', or a text and %"
+        elif isinstance(node, ast.Name) and node.id not in ("true", "false"):
+            if not _MARKED.fullmatch(node.id):
+                shown = _MARKED.sub("${...}", node.id)
+                return f"'{shown}' has no meaning here; write a parameter as $name"
+        elif isinstance(node, ast.Constant) and not isinstance(node.value, int | float | str):
             return f"{node.value!r} is not possible here"
     return None

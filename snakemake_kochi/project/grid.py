@@ -7,6 +7,7 @@ recipes.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -14,13 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.files import is_name
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.expressions import (
-    TemplateError,
-    Value,
-    parse_text,
-    parse_value,
-    plain,
-)
+from snakemake_kochi.project.expressions import Template, TemplateError, parse_text, parse_value
 from snakemake_kochi.project.values import (
     ABSENT,
     encode_component,
@@ -30,9 +25,8 @@ from snakemake_kochi.project.values import (
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.document import KeyPath
-    from snakemake_kochi.project.plots import Metric, Plot, Quantity
+    from snakemake_kochi.project.plots import Metric, Plot, Quantity, Reference
     from snakemake_kochi.project.recipes import Requirement
-    from snakemake_kochi.project.references import Reference
     from snakemake_kochi.project.sweeps import ParameterValues, Sweep
 
 # No benchmark repeats a point so often; the limit finds an extra zero before any point is made.
@@ -62,16 +56,16 @@ class Request:
     @property
     def threads(self) -> int | None:
         """The cores of a run on its first node, if it says how many."""
-        cpus, tasks = self._number("cpus_per_task"), self._number("tasks_per_node")
-        if tasks is None and (in_all := self._number("tasks")) is not None:
-            tasks = -(-in_all // (self._number("nodes") or 1))
-        if self.cores is None and cpus is None and tasks is None:
+        tasks = self._number("tasks_per_node") or -(
+            -self._number("tasks") // (self._number("nodes") or 1)
+        )
+        if self.cores is None and not {*TASKS_AND_CORES} & {*self.resources}:
             return None
-        return max(self.cores or 1, cpus or 1) * (tasks or 1)
+        return max(self.cores or 1, self._number("cpus_per_task")) * (tasks or 1)
 
-    def _number(self, name: str) -> int | None:
+    def _number(self, name: str) -> int:
         value = self.resources.get(name)
-        return value if isinstance(value, int) else None
+        return value if isinstance(value, int) else 0
 
     @cached_property
     def of_rule(self) -> dict[str, int | str]:
@@ -80,7 +74,7 @@ class Request:
         found = dict(self.resources)
         if "tasks" in found or "tasks_per_node" in found:
             # Else the threads of the rule, which are those of all tasks, would be those of each.
-            found["cpus_per_task"] = max(self.cores or 1, self._number("cpus_per_task") or 1)
+            found["cpus_per_task"] = max(self.cores or 1, self._number("cpus_per_task"))
         if self.timeout is not None:
             found["runtime"] = -int(-(self.timeout + _SECONDS_AROUND) // 60)
         return found
@@ -107,7 +101,7 @@ NO_REQUEST = Request()
 
 
 def request_of(
-    texts: Mapping[KeyPath, Value], values: Mapping[str, str]
+    texts: Mapping[KeyPath, Template], values: Mapping[str, str]
 ) -> tuple[Request, dict[KeyPath, str]]:
     """What is requested by values at the keys of a section; and for each that is wrong, what is.
 
@@ -115,13 +109,12 @@ def request_of(
     """
     if not texts:
         return NO_REQUEST, {}
-    found: dict[str, Any] = {}
-    resources: dict[str, int | str] = {}
+    fields, resources = dict[str, Any](), dict[str, Any]()
     wrong: dict[KeyPath, str] = {}
     for key, value in texts.items():
         try:
             text = value.render(values)
-            (resources if len(key) > 1 else found)[str(key[-1])] = _read(str(key[-1]), text)
+            (resources if len(key) > 1 else fields)[str(key[-1])] = _read(str(key[-1]), text)
         except KeyError:
             continue
         except TemplateError as error:
@@ -129,13 +122,15 @@ def request_of(
         except ValueError as error:
             given = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(value.names))
             wrong[key] = f"{error}, not {text!r}{f' with {given}' if given else ''}"
-    return Request(resources=FrozenDict(resources), **found), wrong
+    return Request(resources=FrozenDict(resources), **fields), wrong
 
 
 def plain_request(resources: Mapping[str, str], timeout: str) -> tuple[Request, dict[KeyPath, str]]:
     """The request of texts in which nothing is substituted, as `request_of` has it."""
-    found: dict[KeyPath, Value] = {("resources", n): plain(t) for n, t in resources.items()}
-    return request_of(found | ({("timeout",): plain(timeout)} if timeout else {}), {})
+    found: dict[KeyPath, Template] = {
+        ("resources", n): Template((t,)) for n, t in resources.items()
+    }
+    return request_of(found | ({("timeout",): Template((timeout,))} if timeout else {}), {})
 
 
 def _read(name: str, text: str) -> Any:
@@ -227,11 +222,11 @@ class Phase(_Script):
         return {**isolation, **({"warmup": self.warmup} if self.warmup else {})}
 
     @cached_property
-    def requested(self) -> dict[KeyPath, Value]:
+    def requested(self) -> dict[KeyPath, Template]:
         """The values of its request, by their keys in `build` or `run`. Raises TemplateError."""
-        texts: dict[KeyPath, str] = {("cores",): self.cores, ("timeout",): self.timeout}
-        found = {key: parse_value(text) for key, text in texts.items() if text}
-        return found | {("resources", name): parse_value(t) for name, t in self.resources.items()}
+        texts: dict[KeyPath, str] = {("resources", name): t for name, t in self.resources.items()}
+        texts |= {(key,): t for key in ("cores", "timeout") if (t := getattr(self, key))}
+        return {key: parse_value(text) for key, text in texts.items()}
 
 
 @dataclass(frozen=True)
@@ -283,12 +278,9 @@ class Point:
     @property
     def problems(self) -> dict[str, str]:
         """What is wrong, by the key of the batch: "name" or "queue"."""
-        found = {}
-        if wrong := job_name_problem(self.name):
-            found["name"] = f"{self.name!r}: {wrong}"
-        if self.queue is not None and (wrong := queue_problem(self.queue)):
-            found["queue"] = f"{self.queue!r}: {wrong}"
-        return found
+        wrong = {"name": job_name_problem(self.name)}
+        wrong["queue"] = None if self.queue is None else queue_problem(self.queue)
+        return {key: f"{getattr(self, key)!r}: {said}" for key, said in wrong.items() if said}
 
 
 @dataclass(frozen=True)
@@ -353,13 +345,12 @@ def queue_problem(queue: str) -> str | None:
 
 def varying_parameters(points: Sequence[Point]) -> tuple[str, ...]:
     """The parameters that have more than one value over the points, or that some do not have."""
-    seen: dict[str, set[str]] = {}
-    count: dict[str, int] = {}
+    values: dict[str, dict[str, int]] = {}
     for point in points:
         for name, value in point.parameters.items():
-            seen.setdefault(name, set()).add(value)
-            count[name] = count.get(name, 0) + 1
-    return tuple(name for name in seen if len(seen[name]) > 1 or count[name] < len(points))
+            counts = values.setdefault(name, {})
+            counts[value] = counts.get(value, 0) + 1
+    return tuple(name for name, own in values.items() if {*own.values()} != {len(points)})
 
 
 # ---- batches
@@ -486,7 +477,4 @@ class Grid(Batch):
     @property
     def skipped_by_reason(self) -> Mapping[str, int]:
         """The number of skipped points for each reason; duplicates count once."""
-        found: dict[str, int] = {}
-        for each in self.skipped:
-            found[each.reason] = found.get(each.reason, 0) + 1
-        return found
+        return Counter(each.reason for each in self.skipped)

@@ -1,7 +1,8 @@
-"""The metrics and the figures of a batch as experiments choose them; `tables/` makes them."""
+"""Metrics, figures and references of a batch as experiments choose them; `tables/` makes them."""
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ MACHINE = "machine"  # the column of a table with the results of several machine
 # So many can be told apart by colour, marker and line style together.
 MOST_LINES = 12
 SECONDS = "run_seconds"
+_WITHIN = 0.05  # of references
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,30 @@ def stems(batch: str, plots: Sequence[Plot]) -> list[str]:
     return [first, *(f"{first},{encode_component(plot.name)}" for plot in plots[1:])]
 
 
+@dataclass(frozen=True)
+class Reference:
+    """What a metric was, or is to be: a `value`, or that of the results in a `commit` of an
+    artifact branch. `machine`: only there, empty for all. `where`: only points with one of these
+    values. `within`: the difference that does not matter, a fraction. `reason`: why a worse result
+    is accepted `until` a day."""
+
+    metric: str
+    value: float | None = None
+    commit: str = ""
+    machine: str = ""
+    where: Mapping[str, tuple[str, ...]] = FrozenDict()
+    within: float = _WITHIN
+    reason: str = ""
+    until: datetime.date | None = None
+
+    def has(self, parameters: Mapping[str, str]) -> bool:
+        return all(parameters.get(name, "") in values for name, values in self.where.items())
+
+    @property
+    def named(self) -> str:
+        return self.commit[:12] if self.value is None else f"{self.value:g}"
+
+
 # ---- reading and checks
 
 
@@ -155,12 +181,8 @@ def read_plots(
     plots: dict[str, Plot] = {}
     for index, entry in enumerate(data):
         given = {key: value for key, value in entry.items() if value is not None and value != ""}
-        where = {
-            name: tuple(text or "" for text in values)
-            for name, values in given.pop("where", {}).items()
-        }
-        named = {"name": entry["metric"], "where": FrozenDict(where), "path": (*path, index)}
-        plot = Plot(**(named | given))
+        own = {"where": _where(entry), "path": (*path, index)}
+        plot = Plot(**({"name": entry["metric"]} | given | own))
         if (other := plots.setdefault(plot.name, plot)) is not plot:
             said = f"plots[{other.path[-1]}] is called '{plot.name}', too; give one of them a name"
             problems.add(plot.path, f"{said}: ...")
@@ -172,6 +194,37 @@ def read_plots(
             said = f"'{name}' can be used once: for x, for lines, or for panels"
             problems.add(plot.path, said)
     return tuple(plots.values())
+
+
+def read_references(
+    data: Sequence[Mapping[str, Any]],
+    metrics: Collection[str],
+    parameters: Collection[str],
+    path: KeyPath,
+    problems: Problems,
+) -> tuple[Reference, ...]:
+    """Those below a key `references`, of a batch with these metrics and parameters."""
+    references, known = [], [*metrics, SECONDS]
+    for index, entry in enumerate(data):
+        given = {key: value for key, value in entry.items() if key != "accepted"}
+        given |= {"metric": entry.get("metric", known[0]), "where": _where(entry)}
+        references.append(reference := Reference(**given, **entry.get("accepted", {})))
+        if reference.metric not in known:
+            said = f"there is no metric '{reference.metric}', {nearest(reference.metric, known)}"
+            problems.add((*path, index, "metric"), said)
+        for name in reference.where:
+            if name not in parameters:
+                said = f"there is no parameter '{name}', {nearest(name, parameters)}"
+                problems.add((*path, index, "where", name), said)
+        if "value" in entry and "commit" in entry:
+            said = "a reference has a value or a commit; remove one"
+            problems.add((*path, index, "commit"), said)
+    return tuple(references)
+
+
+def _where(entry: Mapping[str, Any]) -> FrozenDict[str, tuple[str, ...]]:
+    texts = entry.get("where", {}).items()
+    return FrozenDict((name, tuple(text or "" for text in values)) for name, values in texts)
 
 
 def check_plots(experiment: Experiment, problems: Problems) -> None:

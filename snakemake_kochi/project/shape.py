@@ -7,7 +7,7 @@ x-read       `script`: one text, of one or several lines. `names`: a tuple of on
              as it is written, with its Scalars; else one of AMOUNTS
 x-check      what a text, or each of a list, must be: one of CHECKS
 x-keys       what the keys of a mapping must be: one of CHECKS
-x-expected   what matches a `pattern`, for people
+x-expected   what matches a `pattern`, for people; also one of `propertyNames`
 x-instead    other names for keys
 x-otherwise  what to do if none of the values of an `enum` fits
 
@@ -18,6 +18,7 @@ Some keys have a short form, which is read as the long one: `depends: [numbers:s
 
 from __future__ import annotations
 
+import datetime
 import functools
 import math
 import re
@@ -61,10 +62,12 @@ _UNCLEAR = re.compile(r"^[-+]?0[0-9_]|:")
 MAXIMUM_NUMBER = 2**31 - 1
 # Keys of a batch whose values no parameter has.
 _NO_PARAMETERS = frozenset({"artifacts", "build", "depends", "metrics", "plots", "run"})
+# What a list says about each of its entries.
+_OF_ENTRIES = ("x-check", "pattern", "x-expected")
 _MEANT = re.compile(r"did you mean '(.*)'\?")
 # Keys that have no meaning for a whole file: there they are those of its only batch.
 _OF_BATCH = (
-    *("params", "zip", "when", "skip_if", "include", "exclude", "grids", "code"),
+    *("params", "zip", "when", "skip_if", "exclude", "grids", "code"),
     *("artifacts", "duplicates", "machines"),
 )
 
@@ -77,7 +80,6 @@ def read_shape(document: Document, name: str) -> dict[str, Any]:
     """
     if name == EXPERIMENT:
         write_out(document)
-    _write_depends(document.data)
     schema = _schema(name)
     found = _Reader(schema["definitions"], document).read(document.data, schema, ())
     document.problems.raise_all()
@@ -143,22 +145,6 @@ def write_out(document: Document) -> None:
                 lines[(*path, key, "script")] = lines[(*path, key)]
 
 
-def _write_depends(data: Any) -> None:
-    if not isinstance(data, dict):
-        return
-    dependencies = list(section(data, "dependencies").values())
-    for each in [each for each in dependencies if isinstance(each, dict)]:
-        dependencies += each["recipes"] if isinstance(each.get("recipes"), list) else []
-    for own in (data, *section(data, "batches").values(), *dependencies):
-        value: Any = own.get("depends") if isinstance(own, dict) else None
-        if isinstance(value, Scalar) and ":" in value:
-            value = own["depends"] = [value]
-        for index, entry in enumerate(value if isinstance(value, list) else ()):
-            if isinstance(entry, Scalar) and ":" in entry:
-                name, _, recipe = entry.partition(":")
-                value[index] = {"name": Scalar(name), "recipe": Scalar(recipe)}
-
-
 # ---- amounts and checks
 
 
@@ -186,21 +172,38 @@ def _node_seconds(text: str) -> float:
     raise ValueError("a number of node-hours or node-minutes was expected, such as 5 node-hours")
 
 
+def _measure(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (number := float(text)) < math.inf:
+            return number
+    raise ValueError("a number above 0 was expected, without its unit")
+
+
+def _day(text: str) -> datetime.date:
+    with suppress(ValueError):
+        return datetime.date.fromisoformat(text)
+    raise ValueError("a day such as 2027-01-31 was expected")
+
+
+def _requirement(text: str) -> dict[str, str]:
+    return dict(zip(("name", "recipe"), text.split(":", 1), strict=False))
+
+
 # They raise a ValueError, which says what was expected.
 AMOUNTS: dict[str, Callable[[str], Any]] = {
     "age": functools.partial(read_rule, "after"),
+    "day": _day,
     "disk": functools.partial(read_rule, "builds_above"),
+    "measure": _measure,
     "memory": memory_of,
     "node_hours": _node_seconds,
     "percentage": _fraction,
+    "requirement": _requirement,
+    "requirements": lambda text: [_requirement(text)],
     "size_in_git": _size_in_git,
     "threshold": threshold_of,
     "walltime": walltime_of,
 }
-
-
-def _like(pattern: str, said: str) -> Callable[[str], str | None]:
-    return lambda text: None if re.fullmatch(pattern, text) else said.format(text)
 
 
 def _name_of(kind: str) -> Callable[[str], str | None]:
@@ -230,38 +233,16 @@ def _kept_problem(text: str) -> str | None:
     return None
 
 
-def _fact_problem(name: str) -> str | None:
-    if name == "name":
-        return "$machine.name is the machine's own name; give the fact another name"
-    only = "a fact's name has only letters, digits and _, and starts with a letter or _"
-    return None if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) else only
-
-
 # Why a text, or a key, cannot be one.
 CHECKS: dict[str, Callable[[str], str | None]] = {
     "glob": glob_problem,
     "kept": _kept_problem,
-    "host": _like(r".*[^*?].*", "'{}' matches every host name; write a narrower pattern"),
     "line": lambda text: "one line of text was expected" if has_control_character(text) else None,
     "path": path_problem,
     "pattern": _pattern_problem,
     "value": value_problem,
-    "variables": _like(
-        r"[A-Za-z_][A-Za-z0-9_]*\*?",
-        "'{}': the name of an environment variable was expected; a * may end it",
-    ),
-    "fact": _fact_problem,
-    "launcher": _like(
-        r"[A-Za-z][A-Za-z0-9_.-]{0,63}",
-        "the name of a launcher begins with a letter, and has letters, digits, _ . -",
-    ),
     "metric": metric_problem,
     "parameter": name_problem,
-    "recorded_fact": _like(
-        r"[A-Za-z_][A-Za-z0-9_.-]{0,63}",
-        "the name of a fact has letters, digits, _, . and -, at most 64",
-    ),
-    "variable": _like("[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable was expected"),
     **{kind: _name_of(kind) for kind in ("batch", "dependency", "machine", "recipe")},
 }
 
@@ -287,7 +268,7 @@ class _Reader:
         if not schema:
             return value
         if "$ref" in schema:
-            own = {key: word for key, word in schema.items() if key.startswith("x-")}
+            own = {key: schema[key] for key in schema if key == "pattern" or key[:2] == "x-"}
             parts = schema["$ref"].split("/")[2:]
             schema = functools.reduce(lambda at, part: at[part], parts, self._definitions) | own
         how, check = schema.get("x-read"), schema.get("x-check")
@@ -305,7 +286,7 @@ class _Reader:
         elif isinstance(value, list):
             if not value and "minItems" in schema:
                 self._add(path, "the list is empty; give it an entry or remove the key")
-            entry = schema["items"] | ({"x-check": check} if check else {})
+            entry = schema["items"] | {key: schema[key] for key in _OF_ENTRIES if key in schema}
             found = [self.read(each, entry, (*path, i)) for i, each in enumerate(value)]
         elif "then" in schema and value.kind != "null":  # as an entry of the list
             return (self.read(value, schema["then"], path),)
@@ -349,12 +330,14 @@ class _Reader:
     ) -> dict[str, Any]:
         known, others = schema.get("properties", {}), schema["additionalProperties"]
         ignored = "|".join(schema.get("patternProperties", ())) or "(?!)"
-        instead = schema.get("x-instead", {})
+        instead, names = schema.get("x-instead", {}), schema.get("propertyNames")
         found, there = {}, {*data}
         for key, value in data.items():
             place = (*path, key)
             if (keys := schema.get("x-keys")) and (wrong := CHECKS[keys](key)):
                 self._add(place, wrong)
+            if names and not re.search(names["pattern"], key):
+                self._add(place, f"{names['x-expected']} was expected, not '{_short(key)}'")
             if key in known or others is not False:
                 found[key] = self.read(value, known.get(key, others), place)
             elif not re.match(ignored, key):

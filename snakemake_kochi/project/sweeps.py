@@ -1,42 +1,53 @@
-"""What an experiment says about parameters: their values, and how these are combined.
+"""The parameters of a batch: how they are written, and their combinations on a machine.
 
-Everything is as written; `expansion` makes the combinations of it.
+The combinations are counted before any is made: a range may have a billion values. A run makes its
+own point only, and does not load this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import csv
+import io
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.document import KeyPath, Problems, Scalar, is_null, section
+from snakemake_kochi.project.document import KeyPath, Problems, Scalar, chain, is_null, section
 from snakemake_kochi.project.expressions import (
     FACT,
     Expression,
+    Template,
     TemplateError,
-    Value,
+    is_fact,
     parse_expression,
     parse_value,
-    plain,
 )
-from snakemake_kochi.project.values import CODE, looks_like_list, name_problem, value_problem
+from snakemake_kochi.project.values import (
+    BATCH_NAME,
+    CODE,
+    looks_like_list,
+    name_problem,
+    value_problem,
+)
 
+MAXIMUM_POINTS = 1_000_000
 CSV = "csv"
 # The arguments of the series, and their number at least and at most.
 SERIES = {
     "range": ("[END], [START, END] or [START, END, STEP]", 1, 3),
-    "linspace": ("[FIRST, LAST, NUMBER]", 3, 3),
-    "geom": ("[FIRST, LAST, NUMBER]", 3, 3),
-    "igeom": ("[FIRST, LAST, NUMBER]", 3, 3),
     "pow2": ("[LAST] or [FIRST, LAST]", 1, 2),
     CSV: ("FILE or [FILE, COLUMN]", 1, 2),
 }
 # The facts that every machine has, if its scheduler can be asked.
 STANDARD_FACTS = ("name", "cores", "sockets", "memory_mb", "gpus", "nodes")
+_LARGEST = 2**62  # of a range, whose length is an index
 
 
 # ---- data
@@ -65,12 +76,12 @@ class ParameterValues:
         return bool(self.series) or len(self.values) > 1
 
     @cached_property
-    def parsed(self) -> tuple[Value, ...]:
+    def parsed(self) -> tuple[Template | Expression, ...]:
         """The values, or the arguments of a series that may refer to something."""
-        if self.series == CSV:
-            return ()
-        parse = parse_expression if self.series else plain if self.literal else parse_value
-        return tuple(map(parse, self.values))
+        if self.literal:
+            return tuple(Template((text,)) for text in self.values)
+        parse = parse_expression if self.series else parse_value
+        return () if self.series == CSV else tuple(map(parse, self.values))
 
 
 Parameters = Mapping[str, tuple[ParameterValues, ...]]
@@ -87,16 +98,16 @@ def flattened(
 ) -> dict[str, tuple[ParameterValues, ...]]:
     """All entries of each parameter, and of each sub-parameter, in the order of the file; with a
     machine, those that count on it."""
-    found: dict[str, tuple[ParameterValues, ...]] = {}
+    every: dict[str, tuple[ParameterValues, ...]] = {}
     for name, choices in parameters.items():
         if machine is not None:
             chosen = select(choices, machine)
             choices = () if chosen is None else (chosen,)
-        found[name] = found.get(name, ()) + choices
+        every[name] = every.get(name, ()) + choices
         for below in (each for choice in choices for each in choice.below):
-            for inner, own in flattened(below, machine).items():
-                found[inner] = found.get(inner, ()) + own
-    return found
+            for inner, entries in flattened(below, machine).items():
+                every[inner] = every.get(inner, ()) + entries
+    return every
 
 
 def names_used(parameters: Parameters) -> dict[str, list[str]]:
@@ -105,6 +116,23 @@ def names_used(parameters: Parameters) -> dict[str, list[str]]:
         name: [used for choice in choices for value in choice.parsed for used in value.names]
         for name, choices in parameters.items()
     }
+
+
+def dependency_order(used: Mapping[str, Iterable[str]]) -> list[str]:
+    """The names in an order in which each comes after those that it uses.
+
+    Raises TemplateError for a cycle, naming it. Used names that have no entry are left out.
+    """
+    # Imported here: few processes of a run make a grid.
+    from graphlib import CycleError, TopologicalSorter
+
+    graph = {name: [other for other in names if other in used] for name, names in used.items()}
+    try:
+        return list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        names = chain(error.args[1][::-1])
+        said = f"parameters refer to each other in a circle: {names}; give one of them a value"
+        raise TemplateError(said) from None
 
 
 def without_parameter(missing: str, values: Mapping[str, str], own: Iterable[str]) -> str:
@@ -117,8 +145,7 @@ def without_parameter(missing: str, values: Mapping[str, str], own: Iterable[str
     )
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(NamedTuple):
     """A condition that decides whether a point is run: it is skipped `when_true`, or when it is
     false. `reason`: a value text for people, or empty. `place`: its key in the file."""
 
@@ -130,6 +157,14 @@ class Condition:
     @property
     def expression(self) -> Expression:
         return parse_expression(self.text)
+
+    def reason_for(self, values: Mapping[str, str]) -> str:
+        """Why a point is skipped. Raises KeyError for a name that it does not have."""
+        if self.reason:
+            return parse_value(self.reason).render(values).strip() or "no reason is given"
+        names = dict.fromkeys(self.expression.names)
+        given = f" with {', '.join(f'{n}={values[n]}' for n in names)}" if names else ""
+        return f"`{self.text.strip().strip('`')}` is {'true' if self.when_true else 'false'}{given}"
 
 
 @dataclass(frozen=True)
@@ -152,10 +187,8 @@ class Sweep:
     @property
     def called(self) -> str:
         """The sweep in messages about its batch."""
-        match self.place:
-            case (*_, str(key), int(index)):
-                return f"{key}[{index}]"
-        return "the batch's params"
+        is_grid = self.place[-2:-1] == ("grids",)
+        return f"grids[{self.place[-1]}]" if is_grid else "the batch's params"
 
 
 @dataclass(frozen=True)
@@ -204,7 +237,7 @@ class SweepReader:
 
     def defaults(self) -> FrozenDict[str, tuple[ParameterValues, ...]]:
         """The default parameters, with one value in each entry."""
-        found: dict[str, tuple[ParameterValues, ...]] = {}
+        read: dict[str, tuple[ParameterValues, ...]] = {}
         for name, value in self._defaults.items():
             place: KeyPath = ("default_params", name)
             entries = value if isinstance(value, list) else [{"value": value}]
@@ -212,78 +245,49 @@ class SweepReader:
             if any(isinstance(each, list | dict) for each in written):
                 said = "a single value was expected, not a list"
                 self._problems.add(place, f"{said}; lists go into the params of a batch")
-                found[name] = ()
+                read[name] = ()
             else:
-                found[name] = self._choices(value, place)
-        return FrozenDict(found)
+                read[name] = self._choices(value, place)
+        return FrozenDict(read)
 
     def sweeps(self, data: Mapping[str, Any], path: KeyPath) -> tuple[Sweep, ...]:
-        """What a batch at a key path combines: its grid or its grids, and what they include."""
+        """What a batch at a key path combines: its grid or its grids."""
         common = self._sweep(data, path, Sweep({}, path))
-        if "grids" not in data:
-            return (common, *self._included(common, data, path))
-        if "include" in data:
-            said = "with 'grids', write 'include' into one of them, or make it one of them"
-            self._problems.add((*path, "include"), said)
-        found = []
-        for index, each in enumerate(data["grids"]):
-            place = (*path, "grids", index)
-            grid = self._sweep(each, place, common)
-            found += [grid, *self._included(grid, each, place)]
-        return tuple(found)
+        return tuple(
+            self._sweep(each, (*path, "grids", index), common)
+            for index, each in enumerate(data.get("grids", ()))
+        ) or (common,)
 
     def sometimes(self, sweeps: tuple[Sweep, ...]) -> frozenset[str]:
         """The parameters that only some points of these sweeps have."""
         anywhere = {name for sweep in sweeps for name in flattened(sweep.parameters)}
-        always = set.intersection(*({*sweep.parameters} for sweep in sweeps)) if sweeps else set()
+        always = set.intersection(*({*sweep.parameters} for sweep in sweeps))
         return frozenset(anywhere - always - {*self._defaults})
 
-    def _sweep(
-        self, data: Mapping[str, Any], path: KeyPath, common: Sweep, at: KeyPath = ()
-    ) -> Sweep:
-        """A grid; `common`: what it has besides, `at`: where its parameters are, if not in its
-        `params`."""
+    def _sweep(self, data: Mapping[str, Any], path: KeyPath, common: Sweep) -> Sweep:
+        """A grid; `common`: what it has besides."""
         params, has_code = section(data, "params"), common.has_code
         zipped = (*common.zipped, *self._zipped(data.get("zip", []), (*path, "zip")))
         repeated = {name for group in zipped for name in group}
-        parameters = {}
+        parameters = dict(common.parameters)
         # Of grids, only the batch has this key.
         if CODE in data and not is_null(data[CODE]):
             has_code = True
             parameters[CODE] = self._choices(data[CODE], (*path, CODE), CODE in repeated)
-        if has_code and not at and CODE in {**params, **self._defaults}:
+        if has_code and CODE in {**params, **self._defaults}:
             said = "'code' is also a parameter of this batch; rename that"
             self._problems.add((*path, CODE), said)
         for name, value in params.items():
-            place = (*(at or (*path, "params")), name)
-            parameters[name] = self._choices(value, place, name in repeated)
-        when = self._conditions(data.get("when"), (*path, "when"), when_true=False)
-        skip_if = self._conditions(data.get("skip_if"), (*path, "skip_if"), when_true=True)
-        sweep = Sweep(
-            parameters={**common.parameters, **parameters},
+            parameters[name] = self._choices(value, (*path, "params", name), name in repeated)
+        exclude = data.get("exclude", [])
+        return Sweep(
+            parameters=parameters,
             place=path,
             zipped=zipped,
-            exclude=(*common.exclude, *self._exclude(data.get("exclude", []), (*path, "exclude"))),
-            conditions=(*common.conditions, *when, *skip_if),
+            exclude=(*common.exclude, *self._exclude(exclude, (*path, "exclude"))),
+            conditions=(*common.conditions, *self._conditions(data, path)),
             has_code=has_code,
         )
-        self._note_shadows(sweep.parameters)
-        return sweep
-
-    def _included(self, grid: Sweep, data: Mapping[str, Any], path: KeyPath) -> Iterator[Sweep]:
-        known = {**flattened(grid.parameters), **self._defaults}
-        for index, entry in enumerate(data.get("include", ())):
-            place = (*path, "include", index)
-            for name in entry:
-                if name not in known:
-                    said = f"there is no parameter '{name}' in this grid, {nearest(name, known)}"
-                    self._problems.add((*place, name), said)
-            for group in grid.zipped:
-                named = [name for name in group if name in entry]
-                if named and len(named) < len(group):
-                    rest = " and ".join(f"'{name}'" for name in group if name not in named)
-                    self._problems.add(place, f"'{named[0]}' is zipped with {rest}; name all here")
-            yield self._sweep({"params": entry}, place, replace(grid, exclude=()), at=place)
 
     def _zipped(self, groups: list[Any], path: KeyPath) -> Iterator[tuple[str, ...]]:
         is_one = not any(isinstance(each, list) for each in groups)
@@ -305,54 +309,34 @@ class SweepReader:
         self, entries: list[dict[str, Any]], path: KeyPath
     ) -> Iterator[tuple[KeyPath, Mapping[str, tuple[str, ...]]]]:
         for index, entry in enumerate(entries):
-            place = (*path, index)
+            place, texts = (*path, index), dict[str, tuple[str, ...]]()
             if not entry:
                 self._problems.add(place, "this leaves out all points; name values of parameters")
-            texts = {name: self._texts(own, (*place, name), True) for name, own in entry.items()}
+            for name, value in entry.items():
+                templates = list(map(parse_value, self._texts(value, (*place, name), True)))
+                if any(each.names for each in templates):
+                    said = "a value was expected; for one that depends on others, use 'when'"
+                    self._problems.add((*place, name), said)
+                else:
+                    texts[name] = tuple(each.render({}) for each in templates)
             yield place, FrozenDict(texts)
 
-    def _conditions(self, value: Any, path: KeyPath, when_true: bool) -> Iterator[Condition]:
-        is_list = isinstance(value, list)
-        for index, entry in enumerate(value if is_list else [] if value is None else [value]):
-            place, reason = (*path, index) if is_list else path, ""
-            try:
-                if isinstance(entry, dict):
-                    place, reason = (*place, "reason"), entry.get("reason", "")
-                    parse_value(reason)
-                    place, entry = (*place[:-1], "condition"), entry["condition"]
-                parse_expression(entry.value_text)
-            except TemplateError as error:
-                self._problems.add(place, str(error))
-                continue
-            yield Condition(entry.value_text, str(reason), when_true, place)
-
-    def _note_shadows(self, parameters: Parameters) -> None:
-        """Note a sub-parameter with the name of another parameter of the same points: of one above
-        it, or of one beside these or below one beside them."""
-        below = {
-            name: [inner for choice in choices for inner in choice.below]
-            for name, choices in parameters.items()
-            if any(choice.below for choice in choices)
-        }
-        inside = {
-            n: {k: v for each in own for k, v in flattened(each).items()}
-            for n, own in below.items()
-        }
-        owners: dict[str, list[str]] = {}
-        for name in parameters if below else ():
-            for each in (name, *inside.get(name, ())):
-                owners.setdefault(each, []).append(name)
-        for name, own in inside.items():
-            for each, entries in own.items():
-                others = [name] if each == name else owners[each][:2]
-                for other in [n for n in others if n != name or each == name][:1]:
-                    what = "a parameter" if other == each else f"a parameter below '{other}'"
-                    said = f"'{each}' is also {what} of the same points; rename one"
-                    self._problems.add(entries[0].place, said)
-            for inner in below[name]:
-                self._note_shadows(inner)
-
-    # ---- values
+    def _conditions(self, data: Mapping[str, Any], path: KeyPath) -> Iterator[Condition]:
+        for key in ("when", "skip_if"):
+            value, place = data.get(key, []), (*path, key)
+            entries = enumerate(value) if isinstance(value, list) else [(-1, value)]
+            for index, entry in entries:
+                at, reason = (*place, index) if index >= 0 else place, ""
+                try:
+                    if isinstance(entry, dict):
+                        at, reason = (*at, "reason"), entry.get("reason", "")
+                        parse_value(reason)
+                        at, entry = (*at[:-1], "condition"), entry["condition"]
+                    parse_expression(entry.value_text)
+                except TemplateError as error:
+                    self._problems.add(at, str(error))
+                else:
+                    yield Condition(entry.value_text, str(reason), key == "skip_if", at)
 
     def _value(self, scalar: Scalar, path: KeyPath) -> str | None:
         text = scalar.value_text
@@ -375,17 +359,15 @@ class SweepReader:
         """The texts of a value or a list. `repeated`: a value may occur several times."""
         if not isinstance(value, list):
             return (self._value(value, path) or "",)
-        texts: list[str] = []
-        seen = set()
-        for index, scalar in enumerate(value):
-            text = self._value(scalar, (*path, index))
-            if text in seen and not repeated:
+        texts: dict[str, None] = {}
+        every = [self._value(scalar, (*path, index)) for index, scalar in enumerate(value)]
+        for index, text in enumerate(every):
+            if text in texts and not repeated:
                 said = f"the value '{text}' is in the list twice; to repeat runs, use 'duplicates'"
                 self._problems.add((*path, index), said)
             elif text is not None:
-                seen.add(text)
-                texts.append(text)
-        return tuple(texts)
+                texts[text] = None
+        return tuple(text for text in every if text is not None) if repeated else tuple(texts)
 
     def _choices(
         self, value: Any, path: KeyPath, repeated: bool = False
@@ -421,8 +403,7 @@ class SweepReader:
             written = self._arguments(kind, arguments, str(place[-1]), path)
             return ParameterValues(written or ("",), machines, kind if written else "", place=place)
         if "value" in value and not value.keys() - {"value", "machines"}:
-            said = "write this in a list: [{value: ..., machines: [...]}]"
-            self._problems.add(path, said)
+            self._problems.add(path, "write this in a list: [{value: ..., machines: [...]}]")
             return ParameterValues(("",), machines, place=place)
         if not value:
             self._problems.add(path, f"the mapping is empty; {_BELOW}")
@@ -443,7 +424,7 @@ class SweepReader:
     def _arguments(self, kind: str, written: Any, name: str, path: KeyPath) -> tuple[str, ...]:
         """The arguments of a series for a parameter of that name; none if they are wrong."""
         texts = [word.value_text for word in (written if isinstance(written, list) else [written])]
-        wrong = None
+        wrong = ""
         if kind not in SERIES:
             wrong = (
                 f"there is no series '{kind}', {nearest(kind, SERIES)} (or, for a value with "
@@ -471,3 +452,292 @@ class SweepReader:
 def _is_below(value: Any) -> bool:
     """Whether this is written after a value with parameters of its own."""
     return isinstance(value, dict) or is_null(value)
+
+
+# ---- series
+
+
+def make_series(kind: str, arguments: Sequence[Any]) -> Sequence[int]:
+    """The numbers of a `range`, as Python's, or of `pow2`, with both ends. Raises TemplateError."""
+    numbers = []
+    for each in arguments:
+        if isinstance(each, bool | str) or each % 1 != 0:
+            raise TemplateError(f"{kind}: a whole number was expected, not {str(each)[:200]}")
+        numbers.append(int(each))
+    if kind == "range":
+        if numbers[2:] == [0] or max(map(abs, numbers)) > _LARGEST:
+            said = "a STEP other than 0" if numbers[2:] == [0] else f"at most {_LARGEST}"
+            raise TemplateError(f"range: {said} was expected")
+        made: Sequence[int] = range(*numbers)
+    else:
+        first, last = (1, *numbers)[-2:]
+        if first < 1:
+            raise TemplateError(f"pow2: a FIRST above 0 was expected, not {first}")
+        made = [2**n for n in range((first - 1).bit_length(), max(0, last).bit_length())]
+    if not made:
+        given = ", ".join(map(str, numbers))
+        raise TemplateError(f"{kind}: there is no value in [{given}], which is {SERIES[kind][0]}")
+    return made
+
+
+def column_of(file: str, text: str, column: str) -> list[str]:
+    """The texts in a column of a CSV file, whose first row has the names of its columns.
+
+    Empty lines are ignored. Raises TemplateError, with the line, for a file that is not CSV, has no
+    such column, or has rows of different lengths.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        rows = [(reader.line_num, [word.strip() for word in row]) for row in reader if row]
+    except csv.Error as error:
+        raise TemplateError(f"{file}:{reader.line_num}: not valid CSV: {error}") from error
+    if len(rows) < 2:
+        raise TemplateError(f"{file}: there is no row with values below the names of the columns")
+    names = rows[0][1]
+    if names.count(column) != 1:
+        what = "are several columns" if column in names else "is no column"
+        raise TemplateError(f"{file}:1: there {what} '{column}', {nearest(column, names)}")
+    texts = []
+    for line, row in rows[1:]:
+        wrong = f"{len(names)} fields were expected as in the first line, not {len(row)}"
+        if len(row) == len(names):
+            texts.append(row[names.index(column)])
+            wrong = value_problem(texts[-1]) or ""
+        if wrong:
+            raise TemplateError(f"{file}:{line}: {wrong}")
+    return texts
+
+
+# ---- combinations
+
+_Part = Mapping[str, Template | Expression]
+
+
+class _Axis(NamedTuple):
+    """One factor of a product: its number of alternatives, at most, and what makes them."""
+
+    size: int
+    parts: Callable[[], Iterable[_Part]]
+
+
+_WITHOUT_VALUE = _Axis(1, lambda: [{}])  # what is wrong with it was noted
+
+
+class Expansion:
+    """The combinations of one sweep on a machine. `count` is their number, at most.
+
+    Notes problems: of values that do not exist when it is made, and of values that cannot be
+    computed when it is iterated.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        defaults: Parameters,
+        facts: Given,
+        problems: Problems,
+        batch: str = "",
+        sometimes: Collection[str] = (),
+    ) -> None:
+        """`batch` is the value of `${batch_name}`, `sometimes` the parameters that only some of its
+        points have. There are no cycles: `check_references` has looked for them."""
+        self.sweep = sweep
+        self._facts, self._problems, self._sometimes = facts, problems, sometimes
+        own = {name: choices for name, choices in defaults.items() if name not in sweep.parameters}
+        parameters = {**own, **sweep.parameters}
+        self._replaceable = own
+        entries = flattened(parameters, facts.machine)
+        order = dependency_order(names_used(entries))
+        self._places = {name: each[0].place for name, each in flattened(parameters).items() if each}
+        self._chosen = self._chosen_of(parameters)
+        # What the numbers of series may use: the parameters with one value in all combinations.
+        self._known = {BATCH_NAME: batch, **facts.values}
+        for name in order:
+            choice = self._chosen.get(name)
+            if choice is None or choice.series or choice.below or len(entries[name]) > 1:
+                continue
+            if len(choice.values) == 1 and {*choice.parsed[0].names} <= {*self._known}:
+                with suppress(TemplateError):  # noted with the combinations
+                    text = choice.parsed[0].render(self._known)
+                    self._known |= {} if value_problem(text) else {name: text}
+        self._order = [name for name in order if name not in self._known]
+        self._axes = tuple(self._all_axes())
+        self.count = math.prod(axis.size for axis in self._axes)
+
+    def _chosen_of(self, parameters: Parameters) -> dict[str, ParameterValues]:
+        """The entry of each parameter that counts on the machine. One without any is noted."""
+        chosen = {}
+        for name, choices in parameters.items():
+            if (choice := select(choices, self._facts.machine)) is not None:
+                chosen[name] = choice
+                continue
+            others = ", ".join(sorted({m for each in choices for m in each.machines or ()}))
+            said = f"'{name}' has no value on machine '{self._facts.machine}', only on {others}"
+            self._problems.add(choices[0].place, f"{said}; add an entry without 'machines'")
+        return chosen
+
+    def _all_axes(self) -> Iterator[_Axis]:
+        """In the order of the file, zipped parameters where the first of them is."""
+        groups = {name: group for group in self.sweep.zipped for name in group}
+        for name, choice in self._chosen.items():
+            group = groups.get(name)
+            if group is None:
+                yield self._axis(name, choice)
+            elif name == next(each for each in self._chosen if each in group):
+                yield self._zipped(group)
+
+    def _axis(self, name: str, choice: ParameterValues) -> _Axis:
+        if choice.series:
+            made = self._series(choice, False)
+            if not made:
+                return _WITHOUT_VALUE
+            return _Axis(len(made), lambda: ({name: Template((str(each),))} for each in made))
+        heads = [{name: value} for value in choice.parsed]
+        if not choice.below:
+            return _Axis(len(heads), lambda: heads)
+        branches = [
+            [self._axis(*each) for each in self._chosen_of(below).items()] for below in choice.below
+        ]
+        return _Axis(
+            sum(math.prod(axis.size for axis in inner) for inner in branches),
+            lambda: (
+                self._union((head, *parts))
+                for head, inner in zip(heads, branches, strict=True)
+                for parts in itertools.product(*(axis.parts() for axis in inner))
+            ),
+        )
+
+    def _zipped(self, group: Sequence[str]) -> _Axis:
+        columns: dict[str, Sequence[Any]] = {}
+        wrong = ""
+        for name in group:
+            choice = self._chosen.get(name)
+            if choice is None:
+                wrong = f"there is no parameter '{name}' here, {nearest(name, self._chosen)}"
+            elif choice.below:
+                wrong = f"'{name}' has values with their own parameters, which cannot be zipped"
+            else:
+                columns[name] = self._series(choice, True) if choice.series else choice.values
+        sizes = {name: len(values) for name, values in columns.items()}
+        if not wrong and 0 in sizes.values():
+            return _WITHOUT_VALUE
+        if not wrong and len({*sizes.values()}) > 1:
+            told = ", ".join(f"'{name}' has {size}" for name, size in sizes.items())
+            wrong = f"zipped parameters must have equally many values, but {told}"
+            wrong += "; add the missing ones, or remove a name"
+        if wrong:
+            self._problems.add((*self.sweep.place, "zip"), wrong)
+            return _WITHOUT_VALUE
+        return _Axis(
+            sizes[group[0]],
+            lambda: (
+                {name: parse_value(str(each)) for name, each in zip(group, row, strict=True)}
+                for row in zip(*columns.values(), strict=True)
+            ),
+        )
+
+    def _series(self, choice: ParameterValues, repeated: bool) -> Sequence[Any]:
+        """A series, empty if it is wrong; `repeated`: with values that occur several times."""
+        try:
+            if choice.series != CSV:
+                return make_series(choice.series, [self._argument(text) for text in choice.values])
+            file, column = choice.values
+            if file not in self._facts.tables:
+                raise TemplateError(
+                    f"there is no file '{file}' in the project; give its path from the top of the "
+                    "project, and make sure that git does not ignore it"
+                )
+            texts = column_of(file, self._facts.tables[file], column)
+            return texts if repeated else list(dict.fromkeys(texts))
+        except TemplateError as error:
+            self._problems.add(choice.place, str(error))
+            return ()
+
+    def _argument(self, text: str) -> Any:
+        expression = parse_expression(text)
+        for name in expression.names:
+            if is_fact(name) and name not in self._known:
+                raise TemplateError(self._facts.problem(name))
+            if name not in self._known:
+                raise TemplateError(
+                    f"`{expression.source}`: '{name}' has several values here, and a series has "
+                    "one length; write the longest series, and leave points out by 'when'"
+                    if name in self._places
+                    else f"the value of '{name}' is not known"
+                )
+        return expression.result(self._known)
+
+    def __iter__(self) -> Iterator[tuple[FrozenDict[str, str], str]]:
+        """Each combination, resolved, and why it is skipped, or nothing. The last parameter varies
+        fastest.
+
+        A parameter whose value cannot be computed is noted and left out of its combination,
+        together with those that use it.
+        """
+        for parts in itertools.product(*(axis.parts() for axis in self._axes)):
+            templates = self._union(parts)
+            values = dict(self._known)
+            for name in self._order:
+                if name in templates:
+                    self._resolve(name, templates, values)
+            if not any(
+                all(values.get(name) in texts for name, texts in entry.items())
+                for _, entry in self.sweep.exclude
+            ):
+                named = ((name, values[name]) for name in self._places if name in values)
+                yield FrozenDict(named), self._skipped(values)
+
+    def _union(self, parts: Sequence[_Part]) -> _Part:
+        union = {name: value for part in parts for name, value in part.items()}
+        if len(union) < sum(map(len, parts)):
+            every = [name for part in parts for name in part if name not in self._replaceable]
+            for name in [name for name in union if every.count(name) > 1]:
+                said = f"'{name}' is twice among the parameters of a point; rename one"
+                self._problems.add_first(self._places[name], said)
+        return union
+
+    def _resolve(self, name: str, templates: _Part, values: dict[str, str]) -> None:
+        place = self._places[name]
+        try:
+            text = templates[name].render(values)
+            if wrong := value_problem(text):
+                raise TemplateError(wrong)
+            values[name] = text
+        except KeyError as error:
+            if error.args[0] not in templates:  # otherwise it has no value, which was noted
+                self._note_missing(place, error.args[0], values)
+        except TemplateError as error:
+            self._problems.add_example(place, str(error))
+
+    def _note_missing(self, place: KeyPath, name: str, values: Mapping[str, str]) -> None:
+        """Note a name without a value, unless it is a parameter that has none for a reason."""
+        if is_fact(name):
+            self._problems.add_example(place, self._facts.problem(name))
+        elif name in self._sometimes:
+            said = without_parameter(name, values, flattened(self.sweep.parameters))
+            self._problems.add_example(place, said)
+
+    def _skipped(self, values: Mapping[str, str]) -> str:
+        """Why a combination is skipped, or nothing."""
+        for condition in self.sweep.conditions:
+            expression = condition.expression
+            # A condition is not about points without a sub-parameter that it uses.
+            if unknown := [name for name in expression.names if name not in values]:
+                for name in filter(is_fact, unknown):
+                    self._note_missing(condition.place, name, values)
+                continue
+            try:
+                result = expression.result(values)
+                if not isinstance(result, bool):
+                    raise TemplateError(
+                        f"{expression.with_values(values)}: true or false was expected, not "
+                        f"{result!r}; compare it with something"
+                    )
+                if result is condition.when_true:
+                    return condition.reason_for(values)
+            except KeyError as error:
+                self._note_missing(condition.place, error.args[0], values)
+                return condition.reason
+            except TemplateError as error:
+                self._problems.add_example(condition.place, str(error))
+        return ""

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 from snakemake_kochi.artifacts.published import published_name
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.project.grid import Grid
-from snakemake_kochi.project.references import Reference
+from snakemake_kochi.project.plots import Reference
 from snakemake_kochi.snapshot import toplevel
 from snakemake_kochi.statistics.comparison import unpaired
 from snakemake_kochi.statistics.intervals import Interval, medians_of

@@ -25,9 +25,9 @@ from snakemake_kochi.project.plots import (
     SECONDS,
     Plot,
     Quantity,
+    Reference,
     default_plots,
 )
-from snakemake_kochi.project.references import Reference
 from snakemake_kochi.quantities import percent
 from snakemake_kochi.tables.intervals import CONFIDENCE, Measured, Points
 from snakemake_kochi.tables.metrics import Outputs, measure, readers

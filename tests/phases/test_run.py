@@ -16,7 +16,7 @@ from snakemake_kochi.phases.outputs import MOST_OF_BUILD, write_printed
 NOT_FOR_RUNS = {
     *("difflib", "git", "logging", "random", "secrets", "shutil", "tempfile", "yaml"),
     "snakemake_kochi.phases.isolation",
-    "snakemake_kochi.project.expansion",
+    "snakemake_kochi.project.sweeps",
     "snakemake_kochi.queue",
 }
 

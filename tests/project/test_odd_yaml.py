@@ -16,10 +16,10 @@ from support import calls_of
 from snakemake_kochi.errors import ConfigError, KochiError
 from snakemake_kochi.project.checks import check_experiments
 from snakemake_kochi.project.configuration import load_project
-from snakemake_kochi.project.expansion import MAXIMUM_POINTS
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.recipes import Project, Requirement
 from snakemake_kochi.project.shape import is_experiment
+from snakemake_kochi.project.sweeps import MAXIMUM_POINTS
 
 HERE = Path("/project")
 

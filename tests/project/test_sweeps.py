@@ -95,8 +95,8 @@ def test_the_parameters_that_only_some_points_have_vary() -> None:
     "batch",
     [
         "grids: [{params: {n: [1, {n: 2}]}}]",
-        "grids: [{include: [{n: [{}]}], params: {n: 1}}, 5]",
-        "params: {n: [{machines: local}]}\ninclude: [{n: [{x: 1}]}, 3]",
+        "grids: [{exclude: [{n: [{}]}], params: {n: 1}}, 5]",
+        "params: {n: [{machines: local}]}\nexclude: [{n: [{x: 1}]}, 3]",
         "params: {n: {a: {x: {range: {}}}}}\nexclude: [{n: {}}, x]\nzip: {n: x}\nwhen: {n: 1}",
         "params: {n: {a: {x: [[1]]}}}\nskip_if: [[1], {condition: {}}]\nzip: [[[n]]]",
         "grids: [{grids: []}]",
@@ -164,7 +164,7 @@ def test_the_parameters_of_execos_practical_session(tmp_path: Path) -> None:
     assert len(skipped) == 6
 
 
-# ---- zip, exclude, include
+# ---- zip and exclude
 
 
 def test_an_excluded_value_that_no_point_has_is_a_remark() -> None:
