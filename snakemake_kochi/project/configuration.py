@@ -44,7 +44,7 @@ from snakemake_kochi.project.recipes import (
     requirements,
 )
 from snakemake_kochi.project.shape import PROJECT, read_shape
-from snakemake_kochi.project.values import environment_name, path_problem
+from snakemake_kochi.project.values import environment_name
 
 FILE_NAME = "kochi.yaml"
 _OF_PROJECTS = ("dependencies", "large_files", "facts", "recorded_variables", "quiet")
@@ -285,15 +285,7 @@ def _recipe(
     )
     if not recipe.install_script.strip():
         problems.add(path, f"{recipe} has nothing to run: a key 'script' was expected")
-    if recipe.git is not None:
-        is_path = ":" not in recipe.git.partition("/")[0]
-        if wrong_git := path_problem(recipe.git, is_path):
-            problems.add(place("git"), wrong_git)
-    if recipe.mirror_dir is not None:
-        if os.path.normpath(recipe.mirror_dir) in ("/", "//"):
-            whole = "this is the whole filesystem; the directory of the sources was expected"
-            problems.add(place("mirror_dir"), whole)
-    elif recipe.mirror:
+    if recipe.mirror and recipe.mirror_dir is None:
         problems.add(path, f"{recipe} mirrors nothing: a key 'mirror_dir' was expected")
     for lost in ("branch", "commit_hash"):
         if recipe.git is None and getattr(recipe, lost):

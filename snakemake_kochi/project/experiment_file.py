@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -21,7 +21,6 @@ from snakemake_kochi.project.document import (
     section,
 )
 from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.expressions import TemplateError, parse_text, parse_value
 from snakemake_kochi.project.grid import (
     ROUNDS,
     Artifact,
@@ -30,8 +29,6 @@ from snakemake_kochi.project.grid import (
     Phase,
     Repeat,
     Step,
-    job_name_problem,
-    queue_problem,
 )
 from snakemake_kochi.project.plots import (
     SECONDS,
@@ -44,7 +41,7 @@ from snakemake_kochi.project.plots import (
 from snakemake_kochi.project.recipes import Project, Recording, check_time_limit, requirements
 from snakemake_kochi.project.shape import EXPERIMENT, read_shape
 from snakemake_kochi.project.sweeps import Given, ParameterValues, Sweep, SweepReader, flattened
-from snakemake_kochi.project.values import CODE, dest_problem, normalise_dest, src_problem
+from snakemake_kochi.project.values import CODE, dest_problem, normalise_dest
 
 # What batches take from the file, by the keys that they have for it.
 _SHARED = {key: above for key, above in ABOVE.items() if key != "params"} | {
@@ -140,7 +137,8 @@ class _Reader:
                 self.problems.add((*path, "metrics"), f"{said}stdout")
             metrics = {key: each for key, each in metrics.items() if not isinstance(each, str)}
         kept = {each.src for each in settings["artifacts"]}
-        for file in self._measured(metrics, (*path, "metrics")) if has_run else ():
+        files = dict.fromkeys(m.file for m in metrics.values() if not isinstance(m, str))
+        for file in files if has_run else ():
             if file not in kept:
                 dest = _default_dest(experiment, sweeps, file.replace("/", "_"))
                 settings["artifacts"] += (Artifact("file", dest, file),)
@@ -224,10 +222,9 @@ class _Reader:
             if "sources" in prepare:
                 lists["sources"] = tuple(dict.fromkeys(prepare["sources"]))
             step = Step(**(prepare | lists))
-        name, queue = data.get("name"), data.get("queue")
         return {
-            "job_name": self._checked(name, (*path, "name"), job_name_problem) or "ANON",
-            "queue": self._checked(queue, (*path, "queue"), queue_problem) or None,
+            "job_name": data.get("name") or "ANON",
+            "queue": data.get("queue") or None,
             "duplicates": data.get("duplicates", 1),
             "artifacts": tuple(self._artifact(e, (*path, "artifacts", i)) for i, e in artifacts),
             "requirements": requirements(data, path, self.problems),
@@ -238,30 +235,9 @@ class _Reader:
             "prepare": step,
         }
 
-    def _measured(self, metrics: Mapping[str, Metric], path: KeyPath) -> dict[str, None]:
-        """The files that metrics read."""
-        files: dict[str, None] = {}
-        for name, metric in metrics.items():
-            if not isinstance(metric, str):
-                at = (*path, name, metric.kind)
-                self._checked(metric.file, at, src_problem)
-                if "$" in metric.file:
-                    said = "one name for all runs was expected: each has a workspace of its own"
-                    self.problems.add(at, f"'{metric.file}': {said}")
-                else:
-                    files[metric.file] = None
-        return files
-
     def _phase(self, data: Mapping[str, Any], path: KeyPath, known: Iterable[str]) -> Phase:
         check_time_limit(data, path, self.problems)
         resources, container = section(data, "resources"), section(data, "container")
-        texts: dict[KeyPath, str] = {("resources", name): resources[name] for name in resources}
-        texts |= {(key,): data.get(key, "") for key in ("cores", "timeout", "launcher")}
-        for key, text in texts.items():
-            try:
-                parse_value(text)
-            except TemplateError as error:
-                self.problems.add((*path, *key), str(error))
         words = tuple(sorted({*data.get("isolate", ())}))
         isolation = Isolation(words, data.get("visible", ()), **container)
         if isolation.image and "files" in words:
@@ -282,22 +258,7 @@ class _Reader:
             self.problems.add(path, said)
         if not dest:
             self.problems.add((*path, "dest"), f"'': {dest_problem('')}")
-        self._checked(dest, (*path, "dest"), dest_problem)
-        self._checked(src, (*path, "src"), src_problem)
         return Artifact(entry["type"], dest, src)
-
-    def _checked(
-        self, text: str | None, path: KeyPath, problem: Callable[[str], str | None]
-    ) -> str:
-        """A template; a problem is noted if it is wrong whatever is substituted in it."""
-        try:
-            template = parse_text(text or "")
-            wrong = problem(template.render(dict.fromkeys(template.names, "x"))) if text else None
-        except TemplateError as error:
-            wrong = str(error)
-        if wrong:
-            self.problems.add(path, f"{text!r}: {wrong}")
-        return text or ""
 
 
 def _default_dest(experiment: str, sweeps: Iterable[Sweep], ending: str = "log") -> str:

@@ -36,7 +36,6 @@ _NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
 _SETTINGS = ("node_spec", *_NUMBERS, "time", "idle_timeout")
 _AS_READ = ("hosts", "alloc_interact_script", "alloc_script")
 _TEXTS = ("login_host", "work_dir", "kochi_root", "lock_dir", "lock_kind", "scheduler")
-_HOST = "HOST or USER@HOST was expected, or a name from ~/.ssh/config"
 # The two ways to a compute node; each has other keys in `allocation`.
 _WAYS = {"scheduler": "alloc_script", "alloc_script": "scheduler"}
 
@@ -361,14 +360,13 @@ class _Reader:
         return Launchers(default, FrozenDict(own), preferred)
 
     def _check(self, machine: Machine, written: Mapping[str, Any]) -> None:
-        settings, host = machine.allocation, machine.login_host or ""
-        if host.startswith("-") or len(host.split()) > 1:
-            # ssh would take it for options, or for a host and a command.
-            self._add(f"{host!r}: {_HOST}", "login_host")
+        settings = machine.allocation
         if self._data.get("login_host") == "":
             # What is meant for the machine would run on this computer.
-            delete = "if this computer belongs to the machine, delete the line, or write null"
-            self._add(f"{_HOST}; {delete}", "login_host")
+            said = (
+                "HOST or USER@HOST was expected; if this computer belongs to the machine, delete "
+            )
+            self._add(f"{said}the line, or write null", "login_host")
         if machine.name == LOCAL and machine.hosts:
             said = "'local' stands for any computer; give these hosts to another machine"
             self._add(said, "hosts")

@@ -58,7 +58,6 @@ class FileMetric:
 # A regular expression with one group, for the output of the run; or a place in a file.
 Metric = str | FileMetric
 _PLACES = {"pattern": "", "json": "path", "csv": "column"}
-_PATH = re.compile(r"([^.\[\]]+|\[\d{1,9}\])(\.[^.\[\]]+|\[\d{1,9}\])*")
 
 
 @dataclass(frozen=True)
@@ -165,9 +164,6 @@ def read_metrics(
             elif key and key not in keys and kind == owner:
                 problems.add(at, f"the key '{key}' is missing")
         place = keys.get(_PLACES[kind], "")
-        if kind == "json" and place and not _PATH.fullmatch(place):
-            said = f"{place!r}: keys and indices such as a.b[0] were expected"
-            problems.add((*at, "path"), said)
         is_file = kind != "pattern"
         metrics[name] = FileMetric(kind, keys[kind], place) if is_file else keys.get(kind, "")
         shown[name] = Quantity(keys.get("unit", ""), keys.get("label", ""))

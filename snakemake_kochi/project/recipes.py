@@ -264,22 +264,16 @@ def requirements(
     Two recipes of one dependency for the same machines are a problem; a later entry for other
     machines replaces an earlier one there.
     """
-    found: list[Requirement] = []
+    required: list[Requirement] = []
     for index, entry in enumerate(data.get("depends") or ()):
-        place, recipe = (*path, "depends", index), entry["recipe"]
-        try:
-            parse_value(recipe)
-        except TemplateError as error:
-            problems.add((*place, "recipe"), str(error))
-            recipe = ""
-        own = Requirement(entry["name"], recipe, entry.get("machines"))
-        for other in found:
+        own = Requirement(entry["name"], entry["recipe"], entry.get("machines"))
+        for other in required:
             alike = (other.dependency, other.machines) == (own.dependency, own.machines)
             if alike and other != own:
                 said = f"two recipes of one dependency: {other} and {own}; remove one"
-                problems.add(place, said)
-        found.append(own)
-    return tuple(found)
+                problems.add((*path, "depends", index), said)
+        required.append(own)
+    return tuple(required)
 
 
 def check_time_limit(data: Mapping[str, Any], path: KeyPath, problems: Problems) -> None:

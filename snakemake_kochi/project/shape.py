@@ -21,6 +21,7 @@ from __future__ import annotations
 import datetime
 import functools
 import math
+import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -42,13 +43,18 @@ from snakemake_kochi.project.document import (
     is_null,
     section,
 )
+from snakemake_kochi.project.expressions import TemplateError, parse_text, parse_value
+from snakemake_kochi.project.grid import job_name_problem, queue_problem
 from snakemake_kochi.project.values import (
     DEFAULT_BATCH,
+    dest_problem,
     glob_problem,
     has_control_character,
     metric_problem,
     name_problem,
+    normalise_dest,
     path_problem,
+    src_problem,
     threshold_of,
     value_problem,
 )
@@ -233,13 +239,48 @@ def _kept_problem(text: str) -> str | None:
     return None
 
 
+def _directory_problem(text: str) -> str | None:
+    if os.path.normpath(text) in ("/", "//"):
+        return "this is the whole filesystem; the directory of the sources was expected"
+    return path_problem(text)
+
+
+def _expression_problem(text: str) -> str | None:
+    try:
+        parse_value(text)
+    except TemplateError as error:
+        return str(error)
+    return None
+
+
+def _template(problem: Callable[[str], str | None]) -> Callable[[str], str | None]:
+    """Whether a text with references is wrong whatever is substituted in it."""
+
+    def check(text: str) -> str | None:
+        try:
+            template = parse_text(text)
+            wrong = problem(template.render(dict.fromkeys(template.names, "x")))
+        except TemplateError as error:
+            wrong = str(error)
+        return f"{text!r}: {wrong}" if wrong else None
+
+    return check
+
+
 # Why a text, or a key, cannot be one.
 CHECKS: dict[str, Callable[[str], str | None]] = {
+    "directory": _directory_problem,
+    "dest": _template(lambda text: dest_problem(normalise_dest(text))),
+    "expression": _expression_problem,
+    "git": lambda text: path_problem(text, ":" not in text.partition("/")[0]),
     "glob": glob_problem,
+    "job_name": _template(job_name_problem),
     "kept": _kept_problem,
     "line": lambda text: "one line of text was expected" if has_control_character(text) else None,
     "path": path_problem,
     "pattern": _pattern_problem,
+    "queue": _template(queue_problem),
+    "src": _template(src_problem),
     "value": value_problem,
     "metric": metric_problem,
     "parameter": name_problem,

@@ -141,8 +141,7 @@ run: {script: x}
 batches:
   a:
     duplicates: two
-    queue: ../x
-    params: {n: [1, 2], k: '`1 / $n - 1 / ($n - 1)`', other: '$none'}
+    params: {n: [1, 2, 1], k: '`1 / $n - 1 / ($n - 1)`', other: '$none'}
 """
 
 
@@ -152,8 +151,8 @@ def test_shape_is_checked_first_then_values_then_references_then_grids() -> None
     for wrong, right, expected in (
         ("defalt_name", "default_name", ["1: defalt_name", "5: batches.a.duplicates"]),
         ("two", "2", ["5: batches.a.duplicates"]),
-        ("../x", "x", ["6: batches.a.queue"]),
-        ("$none", "1", ["7: batches.a.params.other"]),
+        ("[1, 2, 1]", "[1, 2]", ["6: batches.a.params.n[2]"]),
+        ("$none", "1", ["6: batches.a.params.other"]),
     ):
         lines = load_said(text)
         assert [": ".join(line.split(": ")[:2]) for line in lines] == [
@@ -161,5 +160,5 @@ def test_shape_is_checked_first_then_values_then_references_then_grids() -> None
         ]
         text = text.replace(wrong, right)
     sound = load_experiment("e.yaml", text, None)
-    with pytest.raises(ConfigError, match=r"e\.yaml:7: batches\.a\.params\.k: .*with n='1'"):
+    with pytest.raises(ConfigError, match=r"e\.yaml:6: batches\.a\.params\.k: .*with n='1'"):
         check_experiments([sound], "local")
