@@ -89,6 +89,8 @@ class Template:
 
     def render(self, values: Mapping[str, str]) -> str:
         """The text. `values` must have all names. Raises TemplateError."""
+        if not self.inserted:
+            return self.literals[0]
         parts = [self.literals[0]]
         for each, literal in zip(self.inserted, self.literals[1:], strict=True):
             parts += (values[each] if isinstance(each, str) else each.render(values), literal)
