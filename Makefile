@@ -2,6 +2,7 @@
 # make test     all tests, some again with the executor kochi or with the oldest supported Snakemake
 # make demo     run the example, from nothing to a plot
 # make docs     build the documentation in build/docs
+# make nightly    the simulator with all that `make test` leaves out, for hours
 # make bench    all benchmarks; BENCH="local --cores 4" selects one, with options
 # make constraints    the newest versions for the environments of all of these
 # make clean    delete everything that these commands made
@@ -11,7 +12,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help check lint test test-copies test-oldest demo docs bench clean
+.PHONY: help check lint test test-copies test-oldest nightly demo docs bench clean
 .PHONY: environment environment-oldest environment-slurm constraints
 
 # All paths are relative, because make cannot handle spaces in the path of the checkout.
@@ -96,6 +97,10 @@ test-copies: environment
 test-oldest: environment-oldest
 	$(APART) $(VENV_OLDEST)/bin/python -m pytest -n 3 $(SPREAD) -m compatibility $(PYTEST_OPTIONS) \
 		$$(grep -rl --include='test_*.py' mark.compatibility tests | sort)
+
+nightly: environment
+	$(APART) KOCHI_SHARE=1 KOCHI_HISTORIES=1000000 $(VENV)/bin/python -m pytest -n 2 tests/simulator \
+		-o timeout=0 $(PYTEST_OPTIONS)
 
 demo: environment
 	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" examples/demo.sh build/demo

@@ -57,6 +57,8 @@ RUNS_ON = [
 ]
 TESTS = [
     "hypothesis",
+    # Simulated processes (tests/simulator): a switch takes a microsecond, one of threads twenty.
+    "greenlet>=3.0",
     # A filesystem that refuses calls, delays them or loses answers (tests/faulty_filesystem.py).
     "mfusepy>=3.0",
     "pytest>=8.0",

@@ -1,0 +1,176 @@
+"""What a worker does with tickets: claim, finish, put back."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from snakemake_kochi.base import clock, files
+from snakemake_kochi.tickets.moving import is_listed, listing, moved, removed, repeated
+from snakemake_kochi.tickets.names import Layout, Name, Shard, make_queue
+from snakemake_kochi.tickets.watching import FIRST, Beat, FencedError, requeue
+
+_CANCEL = "cancel."
+_OLD = 60.0  # seconds: no directory cache is older
+
+
+class WorkerLife:
+    """The directory of a worker: its signs of life, and what others write for it."""
+
+    def __init__(self, layout: Layout, name: str, facts: Any = None) -> None:
+        """Make the directory. Raises OSError: begin again with a new name."""
+        self.name = Name(1, 1, worker=name).checked().worker
+        self.paths = layout.worker(name)
+        files.make_below(layout.directory, "workers")
+        files.make(self.paths.directory)
+        files.write_new(self.paths.facts, json.dumps(facts).encode())
+        # Before the first claim: a worker without this file is never found dead.
+        files.write_new(self.paths.alive, FIRST)
+        self.cancelled: set[Name] = set()  # by others, as of the last beat
+        self._beat = Beat(self.paths.alive, self._check)
+        self.beat = self._beat.beat
+        self.require_fresh = self._beat.require_fresh
+
+    def _check(self) -> None:
+        texts = files.names(self.paths.directory)
+        if "dead" in texts:
+            raise FencedError(self.name)
+        orders = [text.removeprefix(_CANCEL) for text in texts if text.startswith(_CANCEL)]
+        self.cancelled = {name for text in orders if (name := Name.parse(text)) is not None}
+
+
+class Claims:
+    """The tickets of one queue that a worker holds."""
+
+    def __init__(self, layout: Layout, queue: str, life: WorkerLife) -> None:
+        """Make the queue if there is none. Raises OSError."""
+        make_queue(layout, queue)
+        self._layout = layout
+        self._queue = queue
+        self._paths = layout.queue(queue)
+        self._life = life
+        self._held: set[Name] = set()
+        self._let_go: dict[Name, float] = {}  # when: a listing may be old
+        self._is_unsure = False
+
+    def claim(self, count: int) -> list[Name]:
+        """Tickets from the head of the queue; more than `count` only after lost answers.
+
+        What is too much, is to be put back. Raises FencedError, or OSError.
+        """
+        self._life.require_fresh()
+        if self._is_unsure and (missed := self.reconcile()):
+            return missed
+        # Who gets the lock goes by the order, others by their stripe: they lose fewer races.
+        # Where it excludes nobody, only this is lost.
+        with files.tried_lock(f"{self._paths.directory}/lock") as has_lock:
+            return self._claim(count, has_lock)
+
+    def _claim(self, count: int, in_order: bool) -> list[Name]:
+        claimed: list[Name] = []
+        try:
+            for path, name in self._waiting(in_order):
+                mine = name.held_by(self._life.name)
+                try:
+                    files.move(path, f"{self._paths.running}/{mine}")
+                except FileNotFoundError:  # mostly another worker's
+                    self._is_unsure = True
+                    continue
+                except OSError:
+                    self._is_unsure = True
+                    break
+                self._held.add(mine)
+                claimed.append(mine)
+                if len(claimed) == count:
+                    break
+        except OSError:
+            if not claimed:
+                raise
+        return claimed
+
+    def _waiting(self, in_order: bool) -> Iterator[tuple[str, Name]]:
+        texts = listing(self._paths.waiting)
+        single = [name for text in texts if (name := Name.parse(text)) is not None]
+        shards = [shard for text in texts if (shard := Shard.parse(text)) is not None]
+        entries: list[Name | Shard] = [*single, *shards]
+        # By time of submission; what comes back had its turn before.
+        entries.sort(key=lambda e: (e.run, e.job if isinstance(e, Name) else e.first))
+        for entry in entries:
+            if isinstance(entry, Name):
+                yield f"{self._paths.waiting}/{entry}", entry
+            else:
+                yield from self._in_shard(entry, in_order)
+
+    def _in_shard(self, shard: Shard, in_order: bool) -> Iterator[tuple[str, Name]]:
+        directory = f"{self._paths.waiting}/{shard}"
+        texts = [f"{shard.run}.{text}" for text in listing(directory)]
+        names = [name for text in texts if (name := Name.parse(text)) is not None]
+        if not names:
+            with suppress(OSError):  # whoever claims next
+                files.rmdir(directory)
+        names.sort(key=lambda name: name.job)
+        stripe = 0 if in_order or not names else zlib.crc32(self._life.name.encode()) % len(names)
+        for name in (*names[stripe:], *names[:stripe]):
+            yield f"{directory}/{name.in_shard}", name
+
+    def reconcile(self) -> list[Name]:
+        """Tickets that are this worker's although the answer to its claim was lost.
+
+        Raises OSError. To be called now and then, too: a server may act on a request late. What was
+        let go a minute ago and is still listed was not, whatever was answered: it is put back.
+        """
+        names = [Name.parse(text) for text in listing(self._paths.running)]
+        mine = {name for name in names if name is not None and name.worker == self._life.name}
+        now = clock.now()
+        old = {name for name, when in self._let_go.items() if now - when > _OLD}
+        missed = sorted(mine - self._held - self._let_go.keys())
+        self._held.update(missed)
+        self._is_unsure = False
+        for name in old & mine:
+            self.put_back(name)
+        for name in old - mine:
+            del self._let_go[name]
+        return missed
+
+    def read(self, name: Name) -> bytes:
+        """What was submitted. Raises OSError; FileNotFoundError if others took the ticket."""
+        path = f"{self._paths.running}/{name}"
+        try:
+            return files.read(path)
+        except FileNotFoundError as error:
+            if is_listed(path):
+                raise OSError(errno.ESTALE, "listed, and not found", path) from error
+            self._drop(name)
+            raise
+
+    def finish(self, name: Name, state: str, details: Any = None) -> bool:
+        """End a ticket; False if others took it from this worker before, or its end already.
+
+        Repeats until the server answers. `details`: JSON.
+        """
+        path = f"{self._paths.running}/{name}"
+        line = {"attempt": name.attempt, "worker": name.worker, "state": state, "details": details}
+        text = f"\n{json.dumps(line)}\n".encode()
+        with suppress(FileNotFoundError):  # the rename decides
+            repeated(lambda: files.append(path, text), math.inf)
+        target = f"{self._layout.run(name.run).inbox}/{name.ended(state)}"
+        done = moved(path, target, math.inf)
+        self._drop(name)
+        if name in self._life.cancelled:
+            removed(self._life.paths.cancel(name))
+        return done
+
+    def put_back(self, name: Name) -> bool:
+        """Give a ticket to other workers. Raises OSError: not known now."""
+        done = requeue(self._layout, self._queue, name, name.losses)
+        self._drop(name)
+        return done
+
+    def _drop(self, name: Name) -> None:
+        self._held.discard(name)
+        self._let_go[name] = clock.now()

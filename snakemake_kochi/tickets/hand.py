@@ -1,0 +1,126 @@
+"""Jobs that a person submits, without a run that waits for them; and cancelling."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from snakemake_kochi.base import files
+from snakemake_kochi.tickets.moving import is_listed, listing, moved
+from snakemake_kochi.tickets.names import Layout, Name, Shard, make_queue, nonce
+from snakemake_kochi.tickets.run import ENDED, OWN, journal, last_line, make_run, written_aside
+
+HAND = "hand"
+BY_HAND = 1  # the number of the only job of such a run
+_PATIENCE = 30.0
+
+
+class NotSubmittedError(Exception):
+    """The ticket was not submitted, and will not be."""
+
+
+class UnknownError(Exception):
+    """Whether the ticket was submitted is not known: `kochi show job` tells later."""
+
+
+def submit_by_hand(
+    layout: Layout, queue: str, content: bytes, tell: Callable[[int], None], facts: Any = None
+) -> int:
+    """Submit one ticket and return its number, which `tell` gets before it is decided.
+
+    Raises OSError before that; then NotSubmittedError, or UnknownError.
+    """
+    paths = layout.queue(queue)
+    make_queue(layout, queue)
+    number = make_run(layout, "", HAND, {"queue": queue, "facts": facts})
+    token = f"{layout.run(number).directory}/{HAND}"
+    aside = written_aside(token, BY_HAND, [content])
+    tell(number)
+    try:
+        # Whoever is not at the source any more has been submitted: nobody else moves it.
+        moved(aside, f"{paths.waiting}/{number}.{BY_HAND}-{BY_HAND}", _PATIENCE)
+    except OSError as error:
+        try:
+            if not moved(aside, f"{token}/withdrawn.{nonce()}", _PATIENCE):
+                return number
+        except OSError:
+            raise UnknownError(number) from error
+        raise NotSubmittedError(number) from error
+    files.sync(paths.waiting)
+    return number
+
+
+def is_by_hand(layout: Layout, number: int) -> bool:
+    """Whether no run waits for this job: any worker watches the one that holds it."""
+    return HAND in listing(layout.run(number).directory)
+
+
+def fold(layout: Layout, number: int, history: str) -> Name | None:
+    """Write the end of a job by hand into a new file of `history`, which is there, and free its
+    inbox.
+
+    None: it has not ended, or that was done before: `is_over` tells. Several may do this at a time.
+    Raises OSError: do it again.
+    """
+    inbox = layout.run(number).inbox
+    names = [name for text in files.names(inbox) if (name := Name.parse(text)) is not None]
+    for name in names:
+        line = {"ended": str(name), **last_line(files.read(f"{inbox}/{name}"), name)}
+        text = f"{json.dumps(line)}\n"
+        files.write_new(f"{history}/{nonce()}.jsonl", text.encode(), sync=True)
+        directory = layout.run(number).directory
+        moved(f"{directory}/{HAND}", f"{directory}/{ENDED}", _PATIENCE)
+        files.unlink(f"{inbox}/{name}")
+        return name
+    return None
+
+
+def is_over(layout: Layout, run: int, job: int) -> bool:
+    """Whether a job has ended, and whoever waits for it can learn it. Raises OSError."""
+    paths = layout.run(run)
+    texts = files.names(paths.directory)
+    if ENDED in texts:
+        return True
+    ended = map(Name.parse, files.names(paths.inbox))
+    if any(name is not None and name.job == job for name in ended):
+        return True
+    # An end is in the journal of whoever collected it: the run, or one that took over from it.
+    owners = [int(text.partition(".")[2]) for text in texts if text.startswith(f"{OWN}.")]
+    numbers = {int(text) for text in files.names(layout.runs) if text.isdecimal()}
+    for number in sorted(numbers & {*range(run, max([run, *owners]) + 1)}):
+        for line in journal(files.read(layout.run(number).journal)):
+            name = Name.parse(line.get("ended", ""))
+            if name is not None and name.key == (run, job):
+                return True
+    return False
+
+
+def cancel(layout: Layout, queue: str, run: int, job: int) -> bool:
+    """Cancel a job, or have its worker do so; True when it has ended, however.
+
+    To be repeated until then: its ticket may move meanwhile. Raises OSError.
+    """
+    paths, inbox = layout.queue(queue), layout.run(run).inbox
+    for path, name in _waiting(paths.waiting, run, job):
+        if moved(path, f"{inbox}/{name.ended('cancelled', 'c')}", _PATIENCE):
+            return True
+    for text in listing(paths.running):
+        ticket = Name.parse(text)
+        if ticket is not None and ticket.key == (run, job):
+            files.overwrite(layout.worker(ticket.worker).cancel(ticket), b"cancel\n")
+    return is_over(layout, run, job)
+
+
+def _waiting(directory: str, run: int, job: int) -> list[tuple[str, Name]]:
+    found = []
+    for text in listing(directory):
+        name, shard = Name.parse(text), Shard.parse(text)
+        if name is not None and name.key == (run, job):
+            found.append((f"{directory}/{text}", name))
+        if shard is not None and shard.run == run and shard.first <= job <= shard.last:
+            name = Name(run, job)
+            path = f"{directory}/{text}/{name.in_shard}"
+            if is_listed(path):
+                found.append((path, name))
+    return found

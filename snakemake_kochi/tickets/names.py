@@ -1,0 +1,181 @@
+"""What the name of a ticket says, and where everything is below a machine's directory.
+
+<run>.<job>.a<attempt>.l<losses>                     it waits
+<run>.<job>.a<attempt>.l<losses>@<worker>            it is held
+<run>.<job>.a<attempt>.l<losses>@<worker>=<state>    it has ended
+<job>.a<attempt>.l<losses>                           it waits in the directory of its submission
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from snakemake_kochi.base import files
+from snakemake_kochi.files import random_word
+
+_NAME = re.compile(r"(\d+)\.(\d+)\.a(\d+)\.l(\d+)(?:@([\w-]+)(?:=(\w+))?)?")
+_SHARD = re.compile(r"(\d+)\.(\d+)-(\d+)")
+
+
+@dataclass(frozen=True, order=True)
+class Name:
+    """A ticket: `worker` holds it, and it has ended with `state`, or "" for either."""
+
+    run: int
+    job: int
+    attempt: int = 1
+    losses: int = 0
+    worker: str = ""
+    state: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Name | None:
+        """None for another file."""
+        if (match := _NAME.fullmatch(text)) is None:
+            return None
+        return cls(*map(int, match.group(1, 2, 3, 4)), match[5] or "", match[6] or "")
+
+    def __str__(self) -> str:
+        text = f"{self.run}.{self.in_shard}"
+        return (
+            text
+            + (f"@{self.worker}" if self.worker else "")
+            + (f"={self.state}" if self.state else "")
+        )
+
+    @property
+    def in_shard(self) -> str:
+        return f"{self.job}.a{self.attempt}.l{self.losses}"
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The job: it has one end."""
+        return self.run, self.job
+
+    def held_by(self, worker: str) -> Name:
+        return replace(self, worker=worker).checked()
+
+    def checked(self) -> Name:
+        """Raises ValueError for a worker or a state that no name can have."""
+        if Name.parse(str(self)) != self:
+            raise ValueError(f"{self}: a worker is letters, digits, _ and -, a state without -")
+        return self
+
+    def ended(self, state: str, by: str = "") -> Name:
+        return replace(self, worker=by or self.worker, state=state).checked()
+
+    def waiting(self, losses: int) -> Name:
+        """The next attempt: a name is used once."""
+        return replace(self, attempt=self.attempt + 1, losses=losses, worker="", state="")
+
+
+@dataclass(frozen=True, order=True)
+class Shard:
+    """The directory of the tickets `first` to `last` of one submission."""
+
+    run: int
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard | None:
+        match = _SHARD.fullmatch(text)
+        return None if match is None else cls(*map(int, match.groups()))
+
+    def __str__(self) -> str:
+        return f"{self.run}.{self.first}-{self.last}"
+
+
+@dataclass(frozen=True)
+class QueuePaths:
+    directory: str
+
+    @property
+    def waiting(self) -> str:
+        return f"{self.directory}/waiting"
+
+    @property
+    def running(self) -> str:
+        return f"{self.directory}/running"
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """`own`, `own.<adopter>`, `hand` or `ended` is the token: its name says who owns the run."""
+
+    directory: str
+
+    @property
+    def facts(self) -> str:
+        return f"{self.directory}/run.json"
+
+    @property
+    def alive(self) -> str:
+        return f"{self.directory}/alive"
+
+    @property
+    def journal(self) -> str:
+        return f"{self.directory}/jobs.jsonl"
+
+    @property
+    def inbox(self) -> str:
+        return f"{self.directory}/inbox"
+
+
+@dataclass(frozen=True)
+class WorkerPaths:
+    directory: str
+
+    @property
+    def facts(self) -> str:
+        return f"{self.directory}/worker.json"
+
+    @property
+    def alive(self) -> str:
+        return f"{self.directory}/alive"
+
+    @property
+    def dead(self) -> str:
+        return f"{self.directory}/dead"
+
+    def cancel(self, name: Name) -> str:
+        return f"{self.directory}/cancel.{name}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything below one machine's directory of KOCHI_ROOT."""
+
+    directory: str
+
+    @property
+    def runs(self) -> str:
+        return f"{self.directory}/runs"
+
+    @property
+    def queues(self) -> str:
+        return f"{self.directory}/queues"
+
+    @property
+    def workers(self) -> str:
+        return f"{self.directory}/workers"
+
+    def run(self, number: int) -> RunPaths:
+        return RunPaths(f"{self.runs}/{number}")
+
+    def queue(self, name: str) -> QueuePaths:
+        return QueuePaths(f"{self.queues}/{name}")
+
+    def worker(self, name: str) -> WorkerPaths:
+        return WorkerPaths(f"{self.workers}/{name}")
+
+
+def nonce() -> str:
+    return random_word(6)
+
+
+def make_queue(layout: Layout, queue: str) -> None:
+    """Make its directories, if they are not there. Raises OSError."""
+    for name in ("waiting", "running"):
+        files.make_below(layout.directory, "queues", queue, name)

@@ -1,0 +1,395 @@
+"""What a run does: it takes a number, submits, collects ends, and takes over from dead runs."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from snakemake_kochi.base import files
+from snakemake_kochi.tickets.moving import Pause, is_listed, listing, moved, removed, repeated
+from snakemake_kochi.tickets.names import Layout, Name, RunPaths, make_queue, nonce
+from snakemake_kochi.tickets.watching import (
+    FIRST,
+    INTERVAL,
+    REQUEUED,
+    Beat,
+    FencedError,
+    Pulse,
+    Watch,
+)
+
+SHARD = 256  # tickets in a directory
+_PATIENCE = 30.0  # seconds in which a server is to answer a run that begins or submits
+_TRIES = 20  # to read a ticket that is listed
+OWN, ENDED = "own", "ended"
+
+
+@dataclass(frozen=True)
+class End:
+    """How a job ended, by its last ticket. `line`: what its worker wrote last, if anything."""
+
+    name: Name
+    key: str
+    line: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A submitted job; `key` is what its submitter calls it, in every run of a directory."""
+
+    run: int
+    number: int
+    queue: str
+    key: str
+
+
+@dataclass
+class Part:
+    """A run that this one owns: itself, or a dead one. `open`: its jobs that have not ended."""
+
+    number: int
+    token: str
+    open: dict[int, Job] = field(default_factory=dict)
+
+    def note(self, note: Mapping[str, Any]) -> None:
+        for job, key in enumerate(note["keys"], note["submitted"]):
+            self.open[job] = Job(self.number, job, note["queue"], key)
+
+
+class Run:
+    """One run, by one thread; `beat`, every INTERVAL seconds, may come from another."""
+
+    def __init__(self, layout: Layout, number: int, directory: str) -> None:
+        """Use `begin`."""
+        self.layout = layout
+        self.number = number
+        self._directory = directory
+        self.paths = layout.run(number)
+        self._next = 1
+        self._parts = {number: Part(number, OWN)}
+        self._ends: dict[tuple[int, int], Name] = {}  # by run and job
+        self._beat = Beat(self.paths.alive, self._check)
+        self.beat = self._beat.beat
+        self._pulses: dict[int, Pulse] = {}
+        self._watch = Watch(layout, self._concerns)
+        self._closing: set[int] = set()
+        self._journals: set[int] = set()  # of former owners: they may have ends of our parts
+        self._taken_over: list[End] = []  # ends that former owners wrote, to be returned
+        self._unread: Counter[Name] = Counter()  # tickets in an inbox that are there, by tries
+        self._not_ours: set[int] = set()  # runs that have ended, or are of other directories
+
+    @classmethod
+    def begin(cls, layout: Layout, directory: str, facts: Any = None) -> Run:
+        """Take the next number. Raises OSError."""
+        number = make_run(layout, directory, OWN, facts)
+        return cls(layout, number, directory)
+
+    # ---- submission
+
+    def submit(self, queue: str, tickets: Mapping[str, bytes]) -> None:
+        """Hand over tickets: content by key.
+
+        Raises FencedError; OSError: jobs that are not in `open` then were not submitted.
+        """
+        make_queue(self.layout, queue)
+        for start in range(0, len(tickets), SHARD):
+            keys = list(tickets)[start : start + SHARD]
+            self._submit(queue, keys, [tickets[key] for key in keys])
+
+    def _submit(self, queue: str, keys: Sequence[str], contents: Sequence[bytes]) -> None:
+        first, last = self._next, self._next + len(contents) - 1
+        self._next = last + 1  # numbers are used once, whatever happens now
+        aside = written_aside(f"{self.paths.directory}/{OWN}", first, contents)
+        note = {"submitted": first, "keys": keys, "queue": queue, "aside": aside.rpartition("/")[2]}
+        self._note([note])
+        self._beat.require_fresh()
+        target = f"{self.layout.queue(queue).waiting}/{self.number}.{first}-{last}"
+        # For as long as it takes: a server may act on a request after it was given up.
+        while True:
+            self._beat.feed()
+            with suppress(OSError):
+                is_done = moved(aside, target, INTERVAL)
+                break
+        self._parts[self.number].note(note)
+        if not is_done:
+            # Workers may have taken all of it, unless the token has gone with it.
+            self._check()
+
+    def _note(self, lines: Iterable[dict[str, Any]]) -> None:
+        text = "".join(f"\n{json.dumps(line)}\n" for line in lines)  # after a torn line, too
+        repeated(lambda: files.append(self.paths.journal, text.encode(), sync=True), _PATIENCE)
+
+    # ---- life
+
+    def _check(self) -> None:
+        for part in list(self._parts.values()):
+            tokens = files.names(self.layout.run(part.number).directory)
+            is_ending = part.number in self._closing and ENDED in tokens
+            if part.token not in tokens and not is_ending:
+                raise FencedError(f"run {self.number}")
+
+    def _concerns(self, name: Name) -> bool:
+        return name.run in self._parts and name.key not in self._ends
+
+    @property
+    def open(self) -> list[Job]:
+        """The jobs that have not ended."""
+        return [job for part in self._parts.values() for job in part.open.values()]
+
+    # ---- ends
+
+    def collect(self) -> list[End]:
+        """The jobs that have ended since the last call. Raises FencedError, or OSError.
+
+        The next run gets them, too, until a call of `look_after` or `end` after this one. To be
+        called again when there is time: it feeds the heartbeat.
+        """
+        self._beat.require_fresh()
+        ends: list[End] = []
+        known: list[str] = []  # written into the journal, then
+        for part in self._parts.values():
+            inbox = self.layout.run(part.number).inbox
+            for text in files.names(inbox):
+                if (name := Name.parse(text)) is None:
+                    continue
+                if name.key not in self._ends:
+                    if (end := self._read_end(inbox, name)) is None:
+                        continue
+                    ends.append(end)
+                known.append(f"{inbox}/{text}")
+        if ends:
+            self._note([{**e.line, "ended": str(e.name), "key": e.key} for e in ends])
+        for end in ends:
+            self._end(end.name)
+        ends, self._taken_over = [*self._taken_over, *ends], []
+        for path in known:
+            with suppress(OSError):  # listed again, and known
+                files.unlink(path)
+        return ends
+
+    def _read_end(self, inbox: str, name: Name) -> End | None:
+        """None while it may become readable: the name has the state already."""
+        try:
+            line = last_line(files.read(f"{inbox}/{name}"), name)
+        except OSError:
+            self._unread[name] += 1
+            if self._unread[name] < _TRIES:
+                return None
+            line = {}
+        self._unread.pop(name, None)
+        job = self._parts[name.run].open.get(name.job)
+        return End(name, "" if job is None else job.key, line)
+
+    def _end(self, name: Name) -> None:
+        self._ends[name.key] = name
+        self._parts[name.run].open.pop(name.job, None)
+
+    def look_after(self) -> None:
+        """Requeue what dead workers hold, and read what former owners still wrote.
+
+        Raises FencedError, or OSError. Every INTERVAL seconds.
+        """
+        self._watch.look(sorted({job.queue for job in self.open}))
+        if len(self._parts) > 1:
+            self._read_ends()
+            self._close_ended_parts()
+
+    # ---- adoption
+
+    def adopt(self) -> bool:
+        """Take over from the dead runs of this directory; False while one may be alive.
+
+        Then their jobs are in `open`, or come from `collect`.
+        Raises FencedError, or OSError: call it again.
+        """
+        owners = self._owners()
+        if not all(owner == self.number or self._is_dead(owner) for owner in owners.values()):
+            return False
+        for number in owners:
+            self._take_token(number)
+        self._journals |= set(owners)
+        for number in sorted(owners.keys() - self._parts.keys()):
+            self._parts[number] = self._read_part(number)
+        self._read_ends()
+        return True
+
+    def _owners(self) -> dict[int, int]:
+        """The owner of each earlier run of this directory that has not ended."""
+        owners = {}
+        numbers = {int(text) for text in files.names(self.layout.runs) if text.isdecimal()}
+        for number in sorted(numbers - self._not_ours):
+            if number >= self.number:
+                continue
+            token = self._token(number)
+            if token in (None, ENDED) or not self._is_of_directory(number):
+                self._not_ours.add(number)
+                continue
+            owners[number] = number if token == OWN else int(token.partition(".")[2])
+            if owners[number] > self.number:
+                raise FencedError(f"run {self.number}")
+        return owners
+
+    def _token(self, number: int) -> str | None:
+        """None for a job by hand, and for a run that was deleted."""
+        texts = listing(self.layout.run(number).directory)
+        return next((t for t in texts if t == ENDED or t.partition(".")[0] == OWN), None)
+
+    def _is_of_directory(self, number: int) -> bool:
+        data = files.read(self.layout.run(number).facts)
+        try:
+            return bool(json.loads(data)["directory"] == self._directory)
+        except ValueError:
+            return False  # damaged, although it was synced: nobody knows whose it was
+
+    def _is_dead(self, number: int) -> bool:
+        if number not in self._pulses:
+            self._pulses[number] = Pulse(self.layout.run(number).alive)
+        return self._pulses[number].look() >= REQUEUED
+
+    def _take_token(self, number: int) -> None:
+        directory = self.layout.run(number).directory
+        mine = f"{OWN}.{self.number}"
+        while (token := self._token(number)) != mine:
+            if token in (None, ENDED):
+                return
+            if token != OWN and int(token.partition(".")[2]) > self.number:
+                raise FencedError(f"run {self.number}")
+            moved(f"{directory}/{token}", f"{directory}/{mine}", _PATIENCE)
+
+    def _read_part(self, number: int) -> Part:
+        part = Part(number, f"{OWN}.{self.number}")
+        paths = self.layout.run(number)
+        for line in journal(files.read(paths.journal)):
+            if "submitted" in line and not self._withdraw(paths, part.token, line["aside"]):
+                part.note(line)
+        return part
+
+    def _withdraw(self, paths: RunPaths, token: str, aside: str) -> bool:
+        """Whether a noted submission was never made, and cannot be any more.
+
+        A rename that is under way may know the directory, whatever its name is now: only the rename
+        of the same directory decides against it. Its new name tells later runs.
+        """
+        own = f"{paths.directory}/{token}"
+        withdrawn = f"withdrawn.{aside}"
+        texts = files.names(own)
+        if withdrawn in texts:
+            return True
+        return aside in texts and moved(f"{own}/{aside}", f"{own}/{withdrawn}", _PATIENCE)
+
+    def _read_ends(self) -> None:
+        for number in sorted(self._journals):
+            for line in journal(files.read(self.layout.run(number).journal)):
+                name = Name.parse(line.get("ended", ""))
+                if name is not None and name.run in self._parts and name.key not in self._ends:
+                    self._taken_over.append(End(name, line["key"], line))
+                    self._end(name)
+
+    def _close_ended_parts(self) -> None:
+        """Nobody needs to adopt a run whose jobs have ended.
+
+        The oldest first: the journal of a later one may have ends of an earlier one.
+        """
+        for part in sorted(self._parts.values(), key=lambda part: part.number):
+            if part.open or part.number == self.number:
+                return
+            self._close(part)
+
+    def _close(self, part: Part) -> None:
+        directory = self.layout.run(part.number).directory
+        self._closing.add(part.number)  # the heartbeat is another thread
+        moved(f"{directory}/{part.token}", f"{directory}/{ENDED}", _PATIENCE)
+        del self._parts[part.number]
+
+    def end(self) -> None:
+        """Leave; jobs that have not ended wait for the next run. Raises OSError: call it again."""
+        if not self.open and self._parts:
+            self._close_ended_parts()
+            self._close(self._parts[self.number])
+
+
+def make_run(layout: Layout, directory: str, token: str, facts: Any = None) -> int:
+    """Make the directory of a new run under the next number, which it returns. Raises OSError."""
+    files.make_below(layout.directory, "runs")
+    pause = Pause(_PATIENCE)
+    while True:
+        draft = RunPaths(f"{layout.runs}/new.{nonce()}")
+        try:
+            for directory_of_run in (draft.directory, draft.inbox, f"{draft.directory}/{token}"):
+                files.make(directory_of_run)
+            text = json.dumps({"directory": directory, "facts": facts})
+            files.write_new(draft.facts, text.encode(), sync=True)
+            files.write_new(draft.journal, b"")
+            files.write_new(draft.alive, FIRST)
+            break
+        except OSError as error:
+            removed(draft.directory)
+            pause(error)
+    number = 0
+    while True:
+        try:
+            if not number:
+                texts = files.names(layout.runs)
+                number = 1 + max((int(text) for text in texts if text.isdecimal()), default=0)
+            files.move(draft.directory, layout.run(number).directory)
+            return number
+        except OSError as error:
+            reason = error
+        if reason.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            number += 1
+            continue
+        # The number stays the same after any other error: it may be ours by now, or in a moment.
+        try:
+            if number and not is_listed(draft.directory):
+                return number
+        except OSError as error:
+            reason = error
+        pause(reason)
+
+
+def written_aside(token: str, first: int, contents: Sequence[bytes]) -> str:
+    """A directory with tickets, where no worker looks. Raises OSError, or FileNotFoundError."""
+    pause = Pause(_PATIENCE)
+    while True:
+        aside = f"{token}/{first}-{first + len(contents) - 1}.{nonce()}"
+        try:
+            files.make(aside)
+            for job, content in enumerate(contents, first):
+                files.write_new(f"{aside}/{Name(0, job).in_shard}", content)
+            return aside
+        except OSError as error:
+            reason = error
+        # Whether a file was written is not known: this directory is not used any more.
+        removed(aside)
+        with suppress(OSError):
+            if not is_listed(token):
+                raise FencedError(token)
+        pause(reason)
+
+
+def journal(data: bytes) -> list[dict[str, Any]]:
+    """The whole lines of a file to which one process appends, and may have been killed."""
+    lines = []
+    for text in data.splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict):
+            lines.append(line)
+    return lines
+
+
+def last_line(data: bytes, name: Name) -> dict[str, Any]:
+    """What the worker that ended this ticket wrote at its end; others may have written, too."""
+    lines = [
+        line
+        for line in journal(data)
+        if line.get("attempt") == name.attempt and line.get("worker") == name.worker
+    ]
+    return lines[-1] if lines else {}

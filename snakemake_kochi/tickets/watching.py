@@ -1,0 +1,149 @@
+"""Signs of life, and what happens when they end: tickets go back to their queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from snakemake_kochi.base import clock, files
+from snakemake_kochi.tickets.moving import is_listed, listing, moved
+from snakemake_kochi.tickets.names import Layout, Name
+
+INTERVAL = 5.0  # seconds between two signs of life
+SILENT = 12  # intervals without one: dead
+REQUEUED = 14  # intervals until others take what the dead one held
+_HUNG = 6  # intervals without food: the loop hangs
+_AT_MOST = 3  # intervals that one look counts: the observer may have slept itself
+LOST = 3  # losses after which a ticket ends
+FIRST = b"%012d" % 0  # the content of `alive` before the first beat
+_PATIENCE = 10.0  # seconds; whoever looks comes again
+
+
+class FencedError(Exception):
+    """Others took this process for dead: it ends, and reports nothing more."""
+
+
+class Beat:
+    """The signs of life of this process, and what it finds in its directory in return."""
+
+    def __init__(self, alive: str, check: Callable[[], None]) -> None:
+        """`check` looks at the own directory. It raises FencedError, or OSError."""
+        self._alive = alive
+        self._check = check
+        self._count = 0
+        self._checked = self._fed = clock.now()
+
+    def beat(self) -> None:
+        """Raises FencedError, or OSError. Gives no sign if the loop has not fed it for long."""
+        try:
+            if clock.now() - self._fed <= _HUNG * INTERVAL:
+                self._count += 1
+                files.overwrite(self._alive, b"%012d" % self._count)
+        finally:
+            self._look()
+
+    def feed(self) -> None:
+        """To be called by the loop: a process whose loop hangs is dead."""
+        self._fed = clock.now()
+
+    def require_fresh(self) -> None:
+        """To be called before a step that nobody else may take. Raises FencedError, or OSError."""
+        self.feed()
+        if clock.now() - self._checked > _AT_MOST * INTERVAL:
+            self._look()
+
+    def _look(self) -> None:
+        began = clock.now()
+        self._check()
+        self._checked = began
+
+
+class Pulse:
+    """The life of another process, on the observer's clock."""
+
+    def __init__(self, alive: str) -> None:
+        self._alive = alive
+        self._last: bytes | None = None
+        self._looked = clock.now()
+        self.still = 0.0  # seconds
+
+    def look(self) -> float:
+        """The intervals without a sign of life. What cannot be read says nothing."""
+        now = clock.now()
+        passed, self._looked = now - self._looked, now
+        try:
+            seen = self._read()
+        except OSError:
+            return self.still / INTERVAL
+        if seen != self._last:
+            self._last, self.still = seen, 0.0
+        else:
+            self.still += min(passed, _AT_MOST * INTERVAL)
+        return self.still / INTERVAL
+
+    def _read(self) -> bytes | None:
+        """None if its directory was removed: it lives no more."""
+        try:
+            return files.read(self._alive)
+        except FileNotFoundError:
+            if is_listed(self._alive.rpartition("/")[0]):
+                raise
+            return None
+
+
+class Watch:
+    """Looks after tickets that workers hold."""
+
+    def __init__(self, layout: Layout, concerns: Callable[[Name], bool]) -> None:
+        """`concerns`: whether a ticket's worker is to be watched."""
+        self._layout = layout
+        self._concerns = concerns
+        self._pulses: dict[str, Pulse] = {}
+        self._dead: dict[str, float] = {}  # at how many intervals it was written to them
+
+    def look(self, queues: Iterable[str]) -> None:
+        """Requeue the tickets of dead workers. Raises OSError: look again."""
+        held: dict[str, list[tuple[str, Name]]] = {}
+        for queue in queues:
+            for text in listing(self._layout.queue(queue).running):
+                name = Name.parse(text)
+                if name is not None and self._concerns(name):
+                    held.setdefault(name.worker, []).append((queue, name))
+        self._pulses = {each: pulse for each, pulse in self._pulses.items() if each in held}
+        errors = []
+        for worker, tickets in held.items():
+            try:
+                self._look_at(worker, tickets)
+            except OSError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _look_at(self, worker: str, tickets: Iterable[tuple[str, Name]]) -> None:
+        paths = self._layout.worker(worker)
+        if worker not in self._pulses:
+            self._pulses[worker] = Pulse(paths.alive)
+        still = self._pulses[worker].look()
+        if still < SILENT:
+            self._dead.pop(worker, None)
+        elif worker not in self._dead:
+            with suppress(FileNotFoundError):  # its directory was removed
+                files.overwrite(paths.dead, b"dead\n")
+            self._dead[worker] = still
+        # Once it could have read that.
+        if worker in self._dead and still >= self._dead[worker] + REQUEUED - SILENT:
+            for queue, name in tickets:
+                requeue(self._layout, queue, name, name.losses + 1)
+
+
+def requeue(layout: Layout, queue: str, name: Name, losses: int) -> bool:
+    """Give a held ticket back; after too many losses it ends. False: others had decided.
+
+    Raises OSError: not known now.
+    """
+    paths = layout.queue(queue)
+    if losses >= LOST:
+        target = f"{layout.run(name.run).inbox}/{name.ended('lost')}"
+    else:
+        target = f"{paths.waiting}/{name.waiting(losses)}"
+    return moved(f"{paths.running}/{name}", target, _PATIENCE)

@@ -1,0 +1,194 @@
+"""The protocol with one rule taken out: a copy of its modules, with one text replaced."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import snakemake_kochi
+
+_PACKAGES = ("snakemake_kochi.tickets", "simulator.actors", "simulator.oracle", "simulator.scenes")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`instead` of `text` in a module breaks the rule. `where`: what finds it, in which
+    scene, and of whose calls."""
+
+    name: str
+    module: str
+    text: str
+    instead: str
+    where: str
+    scene: str
+    of: str = ""
+
+
+RULES = [
+    Rule(
+        "after an error, the directories tell whether a rename was done",
+        "moving",
+        "            if not is_listed(source):\n                return is_listed(target)\n",
+        "            pass\n",
+        "faults",
+        "submit, run, finish",
+        "run",
+    ),
+    Rule(
+        "a number that is taken is not mine",
+        "run",
+        "        if reason.errno in (errno.EEXIST, errno.ENOTEMPTY):\n            number += 1\n",
+        "        if reason.errno in (errno.EEXIST, errno.ENOTEMPTY):\n            return number\n",
+        "kills",
+        "two runs at once",
+    ),
+    Rule(
+        "the journal has a submission before it is made",
+        "run",
+        "        self._note([note])\n        self._beat.require_fresh()\n",
+        "        self._beat.require_fresh()\n",
+        "kills",
+        "submit, run, finish",
+        "run",
+    ),
+    Rule(
+        "who dies before a submission is made has not submitted",
+        "run",
+        'if "submitted" in line and not self._withdraw(paths, part.token, line["aside"]):',
+        'if "submitted" in line:',
+        "kills",
+        "submit, run, finish",
+        "run",
+    ),
+    Rule(
+        "a worker looks for claims whose answer was lost",
+        "claims",
+        "            del self._let_go[name]\n        return missed",
+        "            del self._let_go[name]\n        return []",
+        "faults",
+        "submit, run, finish",
+        "worker",
+    ),
+    Rule(
+        "a ticket that a worker has held is not begun again",
+        "claims",
+        "mine - self._held - self._let_go.keys()",
+        "mine - self._let_go.keys()",
+        "kills",
+        "a run dies and is adopted",
+        "run",
+    ),
+    Rule(
+        "an error after a claim leaves the claim",
+        "claims",
+        "            if not claimed:\n                raise\n",
+        "            raise\n",
+        "faults",
+        "a late worker",
+        "worker",
+    ),
+    Rule(
+        "the tickets of a dead worker go back",
+        "watching",
+        "        if worker in self._dead and still >= self._dead[worker] + REQUEUED - SILENT:",
+        "        if False:",
+        "kills",
+        "submit, run, finish",
+        "worker",
+    ),
+    Rule(
+        "a job that loses three workers has ended",
+        "watching",
+        "    if losses >= LOST:",
+        "    if losses > 1000:",
+        "kills",
+        "requeued three times",
+    ),
+    Rule(
+        "one end a job, although a listing shows a name twice",
+        "run",
+        "                if name.key not in self._ends:\n                    if (end",
+        "                if True:\n                    if (end",
+        "faults",
+        "cancel against finish",
+        "run",
+    ),
+    Rule(
+        "an end is in the journal before its file goes",
+        "run",
+        "            self._note([{**e.line",
+        "            (lambda lines: None)([{**e.line",
+        "kills",
+        "submit, run, finish",
+        "run",
+    ),
+    Rule(
+        "a run whose token is gone stops",
+        "run",
+        "            if part.token not in tokens and not is_ending:",
+        "            if False:",
+        "kills",
+        "run asleep",
+    ),
+    Rule(
+        "nobody takes over from a run that lives",
+        "run",
+        "self._pulses[number].look() >= REQUEUED",
+        "self._pulses[number].look() >= 0",
+        "kills",
+        "two runs at once",
+    ),
+    Rule(
+        "a cancelled ticket ends by one rename",
+        "hand",
+        "if moved(path, f\"{inbox}/{name.ended('cancelled', 'c')}\", _PATIENCE):",
+        "if files.unlink(path) is None:",
+        "kills",
+        "cancel against finish",
+    ),
+    Rule(
+        "a number stays the same while nobody knows whose it is",
+        "run",
+        "            if not number:\n",
+        "            if True:\n",
+        "faults",
+        "submit, run, finish",
+        "run",
+    ),
+    Rule(
+        "a rename that is under way may know the directory by another name",
+        "run",
+        'moved(f"{own}/{aside}", f"{own}/{withdrawn}", _PATIENCE)',
+        "True",
+        "sleeps",
+        "submit, run, finish",
+        "run",
+    ),
+]
+
+
+@contextmanager
+def without(rule: Rule, directory: Path) -> Iterator[Any]:
+    """The scenes, played with the protocol that lacks a rule."""
+    package = Path(snakemake_kochi.__file__).parent / "tickets"
+    copy = shutil.copytree(package, directory / "tickets")
+    file = copy / f"{rule.module}.py"
+    before = file.read_text()
+    assert before.count(rule.text) == 1, f"{rule.name}: the text has changed"
+    file.write_text(before.replace(rule.text, rule.instead))
+    hidden = {n: sys.modules.pop(n) for n in list(sys.modules) if n.startswith(_PACKAGES)}
+    snakemake_kochi.__path__.insert(0, str(directory))
+    try:
+        yield importlib.import_module("simulator.scenes")
+    finally:
+        snakemake_kochi.__path__.remove(str(directory))
+        for name in [n for n in sys.modules if n.startswith(_PACKAGES)]:
+            del sys.modules[name]
+        sys.modules.update(hidden)
+        snakemake_kochi.tickets = hidden["snakemake_kochi.tickets"]

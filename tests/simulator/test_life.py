@@ -1,0 +1,78 @@
+"""Signs of life; and that the protocol asks only `base` for time and files."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from simulator.world import World
+from snakemake_kochi import tickets
+from snakemake_kochi.base import files
+from snakemake_kochi.tickets.watching import INTERVAL, SILENT, Pulse
+
+ALIVE = "/k/alive"
+
+
+@pytest.fixture
+def world():
+    world = World()
+    world.tree.make("/k")
+    with world.in_place():
+        files.overwrite(ALIVE, b"1")
+        yield world
+
+
+def looks(world: World, *seconds: float) -> list[float]:
+    """The intervals of silence that an observer has counted when it looks after these pauses."""
+    pulse = Pulse(ALIVE)
+    counted = [pulse.look()]
+    for pause in seconds:
+        world.run(pause)
+        counted.append(pulse.look())
+    return counted
+
+
+def test_silence_is_counted_on_the_observers_clock(world: World) -> None:
+    assert looks(world, *[INTERVAL] * SILENT)[-1] == SILENT
+
+
+def test_an_observer_that_slept_finds_nobody_dead(world: World) -> None:
+    assert looks(world, 10_000.0)[-1] < SILENT
+
+
+def test_a_file_that_cannot_be_read_is_no_silence(world: World) -> None:
+    pulse = Pulse(ALIVE)
+    pulse.look()
+    world.tree.unlink(ALIVE)
+    for _ in range(100):
+        world.run(INTERVAL)
+        pulse.look()
+    files.overwrite(ALIVE, b"1")
+    assert pulse.look() < SILENT
+
+
+def test_a_sign_of_life_ends_the_silence(world: World) -> None:
+    pulse = Pulse(ALIVE)
+    for _ in range(SILENT - 1):
+        world.run(INTERVAL)
+        pulse.look()
+    files.overwrite(ALIVE, b"2")
+    assert pulse.look() == 0.0
+
+
+@pytest.mark.parametrize("module", sorted(Path(tickets.__file__).parent.glob("*.py")), ids=str)
+def test_the_protocol_asks_only_base_for_time_and_files(module: Path) -> None:
+    tree = ast.parse(module.read_text())
+    imported = {
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module]
+        )
+    }
+    assert not imported & {"os", "time", "shutil", "io", "tempfile", "threading", "subprocess"}
+    touching = {"read_text", "read_bytes", "write_text", "exists", "iterdir", "stat", "glob"}
+    assert not touching & {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
