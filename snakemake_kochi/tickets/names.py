@@ -34,7 +34,8 @@ class Name:
         """None for another file."""
         if (match := _NAME.fullmatch(text)) is None:
             return None
-        return cls(*map(int, match.group(1, 2, 3, 4)), match[5] or "", match[6] or "")
+        run, job, attempt, losses = map(int, match.group(1, 2, 3, 4))
+        return cls(run, job, attempt, losses, match[5] or "", match[6] or "")
 
     def __str__(self) -> str:
         text = f"{self.run}.{self.in_shard}"
