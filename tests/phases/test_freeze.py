@@ -128,7 +128,7 @@ def test_without_an_answer_only_the_use_of_a_fact_is_an_error(
     [
         ("script", "{a: $machine.cores}", "alloc_script says nothing about nodes; write into"),
         ("local", "{a: $machine.corse}", "has no fact 'corse', did you mean 'cores'? Or write"),
-        ("local", "{a: {pow2: $machine.network}}", "pow2: a number was expected, not 'none'"),
+        ("local", "{a: {pow2: $machine.network}}", "pow2: a whole number was expected, not none"),
         ("local", "{a: {range: $machine.net}}", "machine 'local' has no fact 'net'"),
     ],
 )
