@@ -64,10 +64,10 @@ class RecordedRun:
     """What a record says of its run; `run[NAME]` is a value of VALUES, None if the record lacks it.
 
     `published_as` is the name under which the result is published, `file` that of the experiment.
-    `more` are the outputs of the commands for facts and the variables of the environment, by the
-    names of their columns. `artifacts`: destination and SHA-256 ("" if unknown) of each, by its
-    path in the workspace, STDOUT for the output; `own`: the range of the run's own output in it, as
-    the record has it. `edited`: a later commit changed the record.
+    `more` are the commits of dependencies, the outputs of the commands for facts and the variables
+    of the environment, by the names of their columns. `artifacts`: destination and SHA-256 ("" if
+    unknown) of each, by its path in the workspace, STDOUT for the output; `own`: the range of the
+    run's own output in it, as the record has it. `edited`: a later commit changed the record.
     """
 
     published_as: str
@@ -138,7 +138,7 @@ class RecordedRun:
                 duplicate,
                 record["parameters"],
                 tuple([_value(whole, kind, path) for kind, path in _ALL.values()]),
-                _more(record.get("facts") or {}, record.get("environment") or {}),
+                _more(record),
                 {
                     sys.intern(str(each.get("src") or STDOUT)): (
                         str(each["dest"]),
@@ -174,8 +174,14 @@ def _value(record: Mapping[str, Any], kind: type, path: Sequence[str]) -> object
     return value if type(value) is kind else None
 
 
-def _more(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, str]:
-    found = {f"fact.{name}": str(fact["output"]).strip() for name, fact in facts.items()}
+def _more(record: Mapping[str, Any]) -> dict[str, str]:
+    found = {
+        f"commit.{each['dependency']}": sys.intern(str(source["commit"]))
+        for each in record.get("recipes") or ()
+        if "commit" in (source := each.get("source") or {})
+    }
+    facts, environment = record.get("facts") or {}, record.get("environment") or {}
+    found |= {f"fact.{name}": str(fact["output"]).strip() for name, fact in facts.items()}
     return found | {f"environment.{name}": str(text) for name, text in environment.items()}
 
 

@@ -123,6 +123,22 @@ def test_what_a_record_says_of_the_node_and_the_usage_is_typed(project: Project)
     assert frame["outcome"].iloc[1] == "success"
 
 
+def test_the_commit_of_each_dependency_is_a_column(project: Project) -> None:
+    def recipe(name: str, source: dict[str, str]) -> dict[str, object]:
+        return {"dependency": name, "recipe": "main", "digest": "d" * 32, "source": source}
+
+    mirror = {"mirror": "/lib", "tree": "e" * 40, "base": ""}
+    for commit in ("1" * 40, "2" * 40):
+        source = {"git": "../library", "commit": commit}
+        project.run(recipes=[recipe("library", source), recipe("mirrored", mirror)])
+    project.run(recipes=[recipe("none", {})])
+    project.run()
+    project.commit()
+    frame = project.results(metrics=False)
+    assert frame["commit.library"].fillna("").tolist() == ["1" * 40, "2" * 40, "", ""]
+    assert {"commit.mirrored", "commit.none"}.isdisjoint(frame.columns)
+
+
 def test_outputs_of_own_rules_are_rows_with_their_rule(project: Project) -> None:
     project.run()
     project.run(experiment="", batch="", rule={"name": "count"}, parameters={"sample": "a"})
