@@ -12,10 +12,9 @@ from typing import Any
 
 from snakemake_kochi.base import clock, files
 from snakemake_kochi.tickets.moving import is_listed, listing, moved, removed, repeated
-from snakemake_kochi.tickets.names import Layout, Name, Shard, make_queue
+from snakemake_kochi.tickets.names import CANCEL, Layout, Name, Shard, make_queue
 from snakemake_kochi.tickets.watching import FIRST, Beat, FencedError, requeue
 
-_CANCEL = "cancel."
 _OLD = 60.0  # seconds: no directory cache is older
 
 
@@ -40,8 +39,8 @@ class WorkerLife:
         texts = files.names(self.paths.directory)
         if "dead" in texts:
             raise FencedError(self.name)
-        orders = [text.removeprefix(_CANCEL) for text in texts if text.startswith(_CANCEL)]
-        self.cancelled = {name for text in orders if (name := Name.parse(text)) is not None}
+        orders = (text.removeprefix(CANCEL) for text in texts if text.startswith(CANCEL))
+        self.cancelled = {*Name.parse_all(orders)}
 
 
 class Claims:
@@ -68,7 +67,7 @@ class Claims:
             return missed
         # Who gets the lock goes by the order, others by their stripe: they lose fewer races.
         # Where it excludes nobody, only this is lost.
-        with files.tried_lock(f"{self._paths.directory}/lock") as has_lock:
+        with files.tried_lock(self._paths.lock) as has_lock:
             return self._claim(count, has_lock)
 
     def _claim(self, count: int, in_order: bool) -> list[Name]:
@@ -95,9 +94,8 @@ class Claims:
 
     def _waiting(self, in_order: bool) -> Iterator[tuple[str, Name]]:
         texts = listing(self._paths.waiting)
-        single = [name for text in texts if (name := Name.parse(text)) is not None]
         shards = [shard for text in texts if (shard := Shard.parse(text)) is not None]
-        entries: list[Name | Shard] = [*single, *shards]
+        entries: list[Name | Shard] = [*Name.parse_all(texts), *shards]
         # By time of submission; what comes back had its turn before.
         entries.sort(key=lambda e: (e.run, e.job if isinstance(e, Name) else e.first))
         for entry in entries:
@@ -108,8 +106,7 @@ class Claims:
 
     def _in_shard(self, shard: Shard, in_order: bool) -> Iterator[tuple[str, Name]]:
         directory = f"{self._paths.waiting}/{shard}"
-        texts = [f"{shard.run}.{text}" for text in listing(directory)]
-        names = [name for text in texts if (name := Name.parse(text)) is not None]
+        names = Name.parse_all(f"{shard.run}.{text}" for text in listing(directory))
         if not names:
             with suppress(OSError):  # whoever claims next
                 files.rmdir(directory)
@@ -124,8 +121,8 @@ class Claims:
         Raises OSError. To be called now and then, too: a server may act on a request late. What was
         let go a minute ago and is still listed was not, whatever was answered: it is put back.
         """
-        names = [Name.parse(text) for text in listing(self._paths.running)]
-        mine = {name for name in names if name is not None and name.worker == self._life.name}
+        names = Name.parse_all(listing(self._paths.running))
+        mine = {name for name in names if name.worker == self._life.name}
         now = clock.now()
         old = {name for name, when in self._let_go.items() if now - when > _OLD}
         missed = sorted(mine - self._held - self._let_go.keys())

@@ -34,7 +34,7 @@ def submit_by_hand(
     paths = layout.queue(queue)
     make_queue(layout, queue)
     number = make_run(layout, "", HAND, {"queue": queue, "facts": facts})
-    token = f"{layout.run(number).directory}/{HAND}"
+    token = layout.run(number).token(HAND)
     aside = written_aside(token, BY_HAND, [content])
     tell(number)
     try:
@@ -63,17 +63,15 @@ def fold(layout: Layout, number: int, history: str) -> Name | None:
     None: it has not ended, or that was done before: `is_over` tells. Several may do this at a time.
     Raises OSError: do it again.
     """
-    inbox = layout.run(number).inbox
-    names = [name for text in files.names(inbox) if (name := Name.parse(text)) is not None]
-    for name in names:
-        line = {"ended": str(name), **last_line(files.read(f"{inbox}/{name}"), name)}
+    paths = layout.run(number)
+    name = next(iter(Name.parse_all(files.names(paths.inbox))), None)
+    if name is not None:
+        line = {"ended": str(name), **last_line(files.read(f"{paths.inbox}/{name}"), name)}
         text = f"{json.dumps(line)}\n"
         files.write_new(f"{history}/{nonce()}.jsonl", text.encode(), sync=True)
-        directory = layout.run(number).directory
-        moved(f"{directory}/{HAND}", f"{directory}/{ENDED}", _PATIENCE)
-        files.unlink(f"{inbox}/{name}")
-        return name
-    return None
+        moved(paths.token(HAND), paths.token(ENDED), _PATIENCE)
+        files.unlink(f"{paths.inbox}/{name}")
+    return name
 
 
 def is_over(layout: Layout, run: int, job: int) -> bool:
@@ -82,17 +80,16 @@ def is_over(layout: Layout, run: int, job: int) -> bool:
     texts = files.names(paths.directory)
     if ENDED in texts:
         return True
-    ended = map(Name.parse, files.names(paths.inbox))
-    if any(name is not None and name.job == job for name in ended):
+    if any(name.job == job for name in Name.parse_all(files.names(paths.inbox))):
         return True
     # An end is in the journal of whoever collected it: the run, or one that took over from it.
     owners = [int(text.partition(".")[2]) for text in texts if text.startswith(f"{OWN}.")]
     numbers = {int(text) for text in files.names(layout.runs) if text.isdecimal()}
     for number in sorted(numbers & {*range(run, max([run, *owners]) + 1)}):
-        for line in journal(files.read(layout.run(number).journal)):
-            name = Name.parse(line.get("ended", ""))
-            if name is not None and name.key == (run, job):
-                return True
+        lines = journal(files.read(layout.run(number).journal))
+        ended = Name.parse_all(line.get("ended", "") for line in lines)
+        if any(name.key == (run, job) for name in ended):
+            return True
     return False
 
 
@@ -105,9 +102,8 @@ def cancel(layout: Layout, queue: str, run: int, job: int) -> bool:
     for path, name in _waiting(paths.waiting, run, job):
         if moved(path, f"{inbox}/{name.ended('cancelled', 'c')}", _PATIENCE):
             return True
-    for text in listing(paths.running):
-        ticket = Name.parse(text)
-        if ticket is not None and ticket.key == (run, job):
+    for ticket in Name.parse_all(listing(paths.running)):
+        if ticket.key == (run, job):
             files.overwrite(layout.worker(ticket.worker).cancel(ticket), b"cancel\n")
     return is_over(layout, run, job)
 

@@ -9,11 +9,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from snakemake_kochi.base import files
 from snakemake_kochi.files import random_word
 
+CANCEL = "cancel."  # what the name of an order to a worker begins with
 _NAME = re.compile(r"(\d+)\.(\d+)\.a(\d+)\.l(\d+)(?:@([\w-]+)(?:=(\w+))?)?")
 _SHARD = re.compile(r"(\d+)\.(\d+)-(\d+)")
 
@@ -36,6 +38,11 @@ class Name:
             return None
         run, job, attempt, losses = map(int, match.group(1, 2, 3, 4))
         return cls(run, job, attempt, losses, match[5] or "", match[6] or "")
+
+    @classmethod
+    def parse_all(cls, texts: Iterable[str]) -> list[Name]:
+        """Without other files."""
+        return [name for text in texts if (name := cls.parse(text)) is not None]
 
     def __str__(self) -> str:
         text = f"{self.run}.{self.in_shard}"
@@ -100,6 +107,10 @@ class QueuePaths:
     def running(self) -> str:
         return f"{self.directory}/running"
 
+    @property
+    def lock(self) -> str:
+        return f"{self.directory}/lock"
+
 
 @dataclass(frozen=True)
 class RunPaths:
@@ -123,6 +134,9 @@ class RunPaths:
     def inbox(self) -> str:
         return f"{self.directory}/inbox"
 
+    def token(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
 
 @dataclass(frozen=True)
 class WorkerPaths:
@@ -141,7 +155,7 @@ class WorkerPaths:
         return f"{self.directory}/dead"
 
     def cancel(self, name: Name) -> str:
-        return f"{self.directory}/cancel.{name}"
+        return f"{self.directory}/{CANCEL}{name}"
 
 
 @dataclass(frozen=True)

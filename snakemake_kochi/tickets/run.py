@@ -72,7 +72,7 @@ class Run:
         self.paths = layout.run(number)
         self._next = 1
         self._parts = {number: Part(number, OWN)}
-        self._ends: dict[tuple[int, int], Name] = {}  # by run and job
+        self._ended: set[tuple[int, int]] = set()  # by run and job
         self._beat = Beat(self.paths.alive, self._check)
         self.beat = self._beat.beat
         self._pulses: dict[int, Pulse] = {}
@@ -104,7 +104,7 @@ class Run:
     def _submit(self, queue: str, keys: Sequence[str], contents: Sequence[bytes]) -> None:
         first, last = self._next, self._next + len(contents) - 1
         self._next = last + 1  # numbers are used once, whatever happens now
-        aside = written_aside(f"{self.paths.directory}/{OWN}", first, contents)
+        aside = written_aside(self.paths.token(OWN), first, contents)
         note = {"submitted": first, "keys": keys, "queue": queue, "aside": aside.rpartition("/")[2]}
         self._note([note])
         self._beat.require_fresh()
@@ -134,7 +134,7 @@ class Run:
                 raise FencedError(f"run {self.number}")
 
     def _concerns(self, name: Name) -> bool:
-        return name.run in self._parts and name.key not in self._ends
+        return name.run in self._parts and name.key not in self._ended
 
     @property
     def open(self) -> list[Job]:
@@ -154,14 +154,12 @@ class Run:
         known: list[str] = []  # written into the journal, then
         for part in self._parts.values():
             inbox = self.layout.run(part.number).inbox
-            for text in files.names(inbox):
-                if (name := Name.parse(text)) is None:
-                    continue
-                if name.key not in self._ends:
+            for name in Name.parse_all(files.names(inbox)):
+                if name.key not in self._ended:
                     if (end := self._read_end(inbox, name)) is None:
                         continue
                     ends.append(end)
-                known.append(f"{inbox}/{text}")
+                known.append(f"{inbox}/{name}")
         if ends:
             self._note([{**e.line, "ended": str(e.name), "key": e.key} for e in ends])
         for end in ends:
@@ -186,7 +184,7 @@ class Run:
         return End(name, "" if job is None else job.key, line)
 
     def _end(self, name: Name) -> None:
-        self._ends[name.key] = name
+        self._ended.add(name.key)
         self._parts[name.run].open.pop(name.job, None)
 
     def look_after(self) -> None:
@@ -252,14 +250,14 @@ class Run:
         return self._pulses[number].look() >= REQUEUED
 
     def _take_token(self, number: int) -> None:
-        directory = self.layout.run(number).directory
+        paths = self.layout.run(number)
         mine = f"{OWN}.{self.number}"
         while (token := self._token(number)) != mine:
             if token in (None, ENDED):
                 return
             if token != OWN and int(token.partition(".")[2]) > self.number:
                 raise FencedError(f"run {self.number}")
-            moved(f"{directory}/{token}", f"{directory}/{mine}", _PATIENCE)
+            moved(paths.token(token), paths.token(mine), _PATIENCE)
 
     def _read_part(self, number: int) -> Part:
         part = Part(number, f"{OWN}.{self.number}")
@@ -275,7 +273,7 @@ class Run:
         A rename that is under way may know the directory, whatever its name is now: only the rename
         of the same directory decides against it. Its new name tells later runs.
         """
-        own = f"{paths.directory}/{token}"
+        own = paths.token(token)
         withdrawn = f"withdrawn.{aside}"
         texts = files.names(own)
         if withdrawn in texts:
@@ -286,7 +284,7 @@ class Run:
         for number in sorted(self._journals):
             for line in journal(files.read(self.layout.run(number).journal)):
                 name = Name.parse(line.get("ended", ""))
-                if name is not None and name.run in self._parts and name.key not in self._ends:
+                if name is not None and name.run in self._parts and name.key not in self._ended:
                     self._taken_over.append(End(name, line["key"], line))
                     self._end(name)
 
@@ -301,9 +299,9 @@ class Run:
             self._close(part)
 
     def _close(self, part: Part) -> None:
-        directory = self.layout.run(part.number).directory
+        paths = self.layout.run(part.number)
         self._closing.add(part.number)  # the heartbeat is another thread
-        moved(f"{directory}/{part.token}", f"{directory}/{ENDED}", _PATIENCE)
+        moved(paths.token(part.token), paths.token(ENDED), _PATIENCE)
         del self._parts[part.number]
 
     def end(self) -> None:
@@ -320,7 +318,7 @@ def make_run(layout: Layout, directory: str, token: str, facts: Any = None) -> i
     while True:
         draft = RunPaths(f"{layout.runs}/new.{nonce()}")
         try:
-            for directory_of_run in (draft.directory, draft.inbox, f"{draft.directory}/{token}"):
+            for directory_of_run in (draft.directory, draft.inbox, draft.token(token)):
                 files.make(directory_of_run)
             text = json.dumps({"directory": directory, "facts": facts})
             files.write_new(draft.facts, text.encode(), sync=True)
@@ -353,7 +351,7 @@ def make_run(layout: Layout, directory: str, token: str, facts: Any = None) -> i
 
 
 def written_aside(token: str, first: int, contents: Sequence[bytes]) -> str:
-    """A directory with tickets, where no worker looks. Raises OSError, or FileNotFoundError."""
+    """A directory with tickets, where no worker looks. Raises OSError, or FencedError."""
     pause = Pause(_PATIENCE)
     while True:
         aside = f"{token}/{first}-{first + len(contents) - 1}.{nonce()}"

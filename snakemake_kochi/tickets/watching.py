@@ -105,11 +105,10 @@ class Watch:
         """Requeue the tickets of dead workers. Raises OSError: look again."""
         held: dict[str, list[tuple[str, Name]]] = {}
         for queue in queues:
-            for text in listing(self._layout.queue(queue).running):
-                name = Name.parse(text)
-                if name is not None and self._concerns(name):
-                    held.setdefault(name.worker, []).append((queue, name))
-        self._pulses = {each: pulse for each, pulse in self._pulses.items() if each in held}
+            running = Name.parse_all(listing(self._layout.queue(queue).running))
+            for name in filter(self._concerns, running):
+                held.setdefault(name.worker, []).append((queue, name))
+        self._pulses = {worker: pulse for worker, pulse in self._pulses.items() if worker in held}
         errors = []
         for worker, tickets in held.items():
             try:

@@ -113,7 +113,7 @@ RULES = [
     Rule(
         "one end a job, although a listing shows a name twice",
         "run",
-        "                if name.key not in self._ends:\n                    if (end",
+        "                if name.key not in self._ended:\n                    if (end",
         "                if True:\n                    if (end",
         "faults",
         "cancel against finish",
