@@ -1,8 +1,8 @@
 # make check    formatter, linters, types
 # make test     all tests, some again with the executor kochi or with the oldest supported Snakemake
 # make demo     run the example, from nothing to a plot
+# make nightly  the simulator, with all that `make test` leaves out, for hours
 # make docs     build the documentation in build/docs
-# make nightly    the simulator with all that `make test` leaves out, for hours
 # make bench    all benchmarks; BENCH="local --cores 4" selects one, with options
 # make constraints    the newest versions for the environments of all of these
 # make clean    delete everything that these commands made
@@ -99,8 +99,7 @@ test-oldest: environment-oldest
 		$$(grep -rl --include='test_*.py' mark.compatibility tests | sort)
 
 nightly: environment
-	$(APART) KOCHI_SHARE=1 KOCHI_HISTORIES=1000000 $(VENV)/bin/python -m pytest -n 2 tests/simulator \
-		-o timeout=0 $(PYTEST_OPTIONS)
+	$(APART) KOCHI_NIGHTLY=1 $(VENV)/bin/python -m pytest -n 2 tests/simulator $(PYTEST_OPTIONS)
 
 demo: environment
 	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" examples/demo.sh build/demo

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from simulator.actors import (
     DEADLY,
@@ -18,7 +19,7 @@ from simulator.actors import (
     fold_all,
 )
 from simulator.oracle import names, problems
-from simulator.world import Fault, World
+from simulator.world import Fault, Process, World
 from snakemake_kochi.tickets.watching import LOST
 
 
@@ -40,14 +41,9 @@ _QUEUE = LAYOUT.queue(QUEUE)
 _PATIENCE = 600.0  # virtual seconds until all must be well
 
 
-@dataclass
-class Telling:
-    world: World
-    story: Story
+class Telling(NamedTuple):
     problems: list[str]
-    calls: dict[str, int]  # how many, by process
-    effects: dict[str, list[int]]  # by process, the calls that do more than look
-    changes: dict[str, list[int]]  # by process, the calls that changed something
+    processes: list[Process]
 
 
 def tell(scene: Scene, world: World, faults: Mapping[tuple[str, int], Fault] = {}) -> Telling:
@@ -75,11 +71,8 @@ def tell(scene: Scene, world: World, faults: Mapping[tuple[str, int], Fault] = {
             if not worker.is_alive:
                 worker = world.start("helper", "n9", Worker(world, story, "h", cores=2))
     found = [] if last.is_over else [f"the last run did not end: {world.trace[-5:]}"]
-    calls = {process.name: process.calls for process in world.processes}
-    effects = {process.name: process.effects for process in world.processes}
-    changes = {process.name: process.changes for process in world.processes}
     found += problems(world, story, keys_of(scene))
-    return Telling(world, story, found, calls, effects, changes)
+    return Telling(found, world.processes)
 
 
 def _is_settled(world: World) -> bool:
@@ -97,21 +90,24 @@ def _is_settled(world: World) -> bool:
     return not is_left and all(are_over)
 
 
+def _begin(
+    world: World, story: Story, jobs: int = 1, seconds: float = 2.0, puts_back: bool = False
+) -> tuple[Controller, Process]:
+    """A run and a worker for so many jobs, and the run's process. The rest is as of `Worker`."""
+    controller = Controller(world, story, [f"j{number}" for number in range(jobs)])
+    run = world.start("run", "login", controller)
+    worker = Worker(world, story, "w", seconds=seconds, puts_back=puts_back)
+    world.start("worker", "n1", worker)
+    return controller, run
+
+
 def _one_worker(world: World, story: Story) -> None:
-    world.start("run", "login", Controller(world, story, ["j0"]))
-    world.start("worker", "n1", Worker(world, story, "w"))
-
-
-def _two_workers(world: World, story: Story) -> None:
-    world.start("run", "login", Controller(world, story, ["j0", "j1"]))
-    for number in (1, 2):
-        world.start(f"worker{number}", f"n{number}", Worker(world, story, f"w{number}"))
+    _begin(world, story)
 
 
 def _two_runs(world: World, story: Story) -> None:
     """The run is killed early, and the next one begins at once."""
-    first = world.start("run", "login", Controller(world, story, ["j0", "j1"]))
-    world.start("worker", "n1", Worker(world, story, "w", seconds=30.0))
+    _, first = _begin(world, story, jobs=2, seconds=30.0)
 
     def next_run() -> None:
         world.wait(8.0)
@@ -123,9 +119,7 @@ def _two_runs(world: World, story: Story) -> None:
 
 def _cancel(world: World, story: Story) -> None:
     """One that waits, and one that is executed."""
-    controller = Controller(world, story, ["j0", "j1"])
-    world.start("run", "login", controller)
-    world.start("worker", "n1", Worker(world, story, "w", seconds=12.0))
+    controller, _ = _begin(world, story, jobs=2, seconds=12.0)
 
     def person() -> None:
         world.wait(3.0)
@@ -166,8 +160,7 @@ def _one_worker_dies(world: World, story: Story) -> None:
 
 
 def _put_back(world: World, story: Story) -> None:
-    world.start("run", "login", Controller(world, story, ["j0"]))
-    world.start("worker", "n1", Worker(world, story, "w", puts_back=True))
+    _begin(world, story, puts_back=True)
 
 
 def _late_worker(world: World, story: Story) -> None:
@@ -201,8 +194,7 @@ def _run_sleeps(world: World, story: Story) -> None:
 
 
 def _all_sleep(world: World, story: Story) -> None:
-    world.start("run", "login", Controller(world, story, ["j0"]))
-    world.start("worker", "n1", Worker(world, story, "w", seconds=30.0))
+    _begin(world, story, seconds=30.0)
 
     def person() -> None:
         world.wait(8.0)
@@ -225,8 +217,7 @@ def _node_sleeps(world: World, story: Story) -> None:
 
 
 def _server_away(world: World, story: Story) -> None:
-    world.start("run", "login", Controller(world, story, ["j0", "j1"]))
-    world.start("worker", "n1", Worker(world, story, "w", seconds=5.0))
+    _begin(world, story, jobs=2, seconds=5.0)
 
     def person() -> None:
         world.wait(4.0)
@@ -250,9 +241,8 @@ def _full_disk(world: World, story: Story) -> None:
 
 
 def _two_runs_at_once(world: World, story: Story) -> None:
-    world.start("run", "login", Controller(world, story, ["j0"]))
+    _begin(world, story, seconds=10.0)
     world.start("run2", "login2", Controller(world, story, ["j0"]))
-    world.start("worker", "n1", Worker(world, story, "w", seconds=10.0))
 
 
 SCENES = {

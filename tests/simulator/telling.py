@@ -1,6 +1,6 @@
 """All variants of a scene: with every kill, every pair of kills, every fault, sleep and outage.
 
-`of`: only those that befall processes with such a name. `share`: one in so many.
+`of`: only those that befall processes with such a name. `share`: which places of a scene.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from simulator.world import (
     World,
 )
 
+ALL = slice(None)
+
 
 def kills(told: Any, of: str = "") -> list[tuple[str, int]]:
     """Where to kill: at each process's first call, and after each call that changed something.
@@ -29,10 +31,10 @@ def kills(told: Any, of: str = "") -> list[tuple[str, int]]:
     Between two changes of its process, a kill has the same effect wherever it comes.
     """
     return [
-        (process, call + 1)
-        for process, changes in told.changes.items()
-        if process != "person" and process.startswith(of)
-        for call in (0, *changes)
+        (process.name, call + 1)
+        for process in told.processes
+        if process.name != "person" and process.name.startswith(of)
+        for call in (0, *process.changes)
     ]
 
 
@@ -50,9 +52,9 @@ def other_orders(scenes: Any, scene: Any, of: str = "") -> Iterator[tuple[str, l
             yield f"seed {seed}, killed: {place}", told.problems
 
 
-def pairs_of_kills(scenes: Any, scene: Any, share: int = 1) -> Iterator[tuple[str, list[str]]]:
+def pairs_of_kills(scenes: Any, scene: Any, share: slice = ALL) -> Iterator[tuple[str, list[str]]]:
     """Each second kill in what happens after the first one."""
-    for first in kills(scenes.tell(scene, World()))[::share]:
+    for first in kills(scenes.tell(scene, World()))[share]:
         told = scenes.tell(scene, World(), {first: KILL})
         for second in kills(told):
             if second[0] != first[0]:
@@ -60,20 +62,20 @@ def pairs_of_kills(scenes: Any, scene: Any, share: int = 1) -> Iterator[tuple[st
                 yield f"killed: {first}, {second}", both.problems
 
 
-def _calls(told: Any, of: str, share: int) -> Iterator[tuple[tuple[str, int], bool]]:
+def _calls(told: Any, of: str, share: slice) -> Iterator[tuple[tuple[str, int], bool]]:
     """The calls of the scene's own processes, and whether each does more than look."""
-    effects = {(process, call) for process, calls in told.effects.items() for call in calls}
     places = [
-        (process, call)
-        for process, count in told.calls.items()
-        if process.startswith(of) and not process.startswith(("after", "helper"))
-        for call in range(1, count + 1)
+        ((process.name, call), call in effects)
+        for process in told.processes
+        if process.name.startswith(of) and not process.name.startswith(("after", "helper"))
+        for effects in [set(process.effects)]
+        for call in range(1, process.calls + 1)
     ]
-    yield from ((place, place in effects) for place in places[::share])
+    yield from places[share]
 
 
 def single_faults(
-    scenes: Any, scene: Any, of: str = "", share: int = 1
+    scenes: Any, scene: Any, of: str = "", share: slice = ALL
 ) -> Iterator[tuple[str, list[str]]]:
     """An error at each call: before it is done, after it, or long before it."""
     for place, is_effect in _calls(scenes.tell(scene, World()), of, share):
@@ -82,7 +84,7 @@ def single_faults(
 
 
 def sleeps(
-    scenes: Any, scene: Any, of: str = "", share: int = 1
+    scenes: Any, scene: Any, of: str = "", share: slice = ALL
 ) -> Iterator[tuple[str, list[str]]]:
     """Each node falls asleep at each call, until others have given it up."""
     for place, _ in _calls(scenes.tell(scene, World()), of, share):
@@ -91,7 +93,7 @@ def sleeps(
 
 
 def outages(
-    scenes: Any, scene: Any, of: str = "", share: int = 1
+    scenes: Any, scene: Any, of: str = "", share: slice = ALL
 ) -> Iterator[tuple[str, list[str]]]:
     """From each call on, the server does not answer a node for 40 s or for minutes, or its mount is
     missing."""
