@@ -299,11 +299,11 @@ def label_of_run(workflow: Any, directory: str) -> str:
 
     The names of its allocations begin with it. Administrators and their accounting see those.
     """
-    rules: Iterable[str] = ()
+    project = _project_of(Path(directory)).name[:_LONGEST_PROJECT]
     with suppress(Exception):  # a DAG that another version of Snakemake keeps elsewhere
         rules = {job.name for job in workflow.dag.needrun_jobs() if not job.is_local}
-    project = _project_of(Path(directory)).name[:_LONGEST_PROJECT]
-    return "-".join([project, *filter(None, ["+".join(sorted(rules))])])
+        return f"{project}-{'+'.join(sorted(rules))}" if rules else project
+    return project
 
 
 # ---- the files that jobs write

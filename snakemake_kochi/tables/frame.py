@@ -55,9 +55,9 @@ def results(
     The columns, see docs/python.md: what the run is of, its `outcome`, the parameters, typed, the
     metrics, floats if at least half are numbers, with the interval of the run's point if it was
     repeated (`NAME_lower`, `NAME_upper`, `NAME_n`, `NAME_units`), and what the record says of the
-    run (VALUES); `commit.DEPENDENCY`,
-    `fact.NAME`, `environment.NAME`, and `text.NAME`, the exact text of parameter NAME. A parameter
-    or metric whose name another column has is `param.NAME` or `metric.NAME`.
+    run (VALUES); `commit.DEPENDENCY`, `fact.NAME`, `environment.NAME`, and `text.NAME`, the exact
+    text of parameter NAME. A parameter or metric whose name another column has is `param.NAME` or
+    `metric.NAME`.
 
     Records that cannot be read are named in a warning. Raises KochiError: GitError without a
     repository, without an artifact branch and for an unknown commit; NameNotFoundError for an

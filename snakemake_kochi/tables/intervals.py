@@ -119,9 +119,9 @@ class Measured:
     def told(self) -> list[str]:
         """The interval of each point for people."""
         return [
-            interval.note
-            if interval.note or interval.lower is None or interval.upper is None
-            else f"{interval.lower:.5g} to {interval.upper:.5g} (± {percent(interval.half_width)})"
+            f"{ends} (± {percent(interval.half_width)})"
+            if not interval.note and (ends := interval.ends(".5g"))
+            else interval.note
             for interval in self.intervals
         ]
 
