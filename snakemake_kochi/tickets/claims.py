@@ -6,7 +6,7 @@ import errno
 import json
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +16,9 @@ from snakemake_kochi.tickets.names import CANCEL, Layout, Name, Shard, make_queu
 from snakemake_kochi.tickets.watching import FIRST, Beat, FencedError, requeue
 
 _OLD = 60.0  # seconds: no directory cache is older
+
+# Whether to claim a ticket, by its name and what was submitted; see `Claims.claim`.
+Accept = Callable[[Name, bytes], bool | None]
 
 
 class WorkerLife:
@@ -57,10 +60,12 @@ class Claims:
         self._let_go: dict[Name, float] = {}  # when: a listing may be old
         self._is_unsure = False
 
-    def claim(self, count: int) -> list[Name]:
-        """Tickets from the head of the queue; more than `count` only after lost answers.
+    def claim(self, accept: Accept) -> list[Name]:
+        """Tickets from the head of the queue that `accept` wants.
 
-        What is too much, is to be put back. Raises FencedError, or OSError.
+        It is asked in order: True takes the ticket, False leaves it to others, None ends the
+        search. After lost answers there may be tickets for which it was not asked: what is too much, is to
+        be put back. Raises FencedError, or OSError.
         """
         self._life.require_fresh()
         if self._is_unsure and (missed := self.reconcile()):
@@ -68,16 +73,24 @@ class Claims:
         # Who gets the lock goes by the order, others by their stripe: they lose fewer races.
         # Where it excludes nobody, only this is lost.
         with files.tried_lock(self._paths.lock) as has_lock:
-            return self._claim(count, has_lock)
+            return self._claim(accept, has_lock)
 
-    def _claim(self, count: int, in_order: bool) -> list[Name]:
+    def _claim(self, accept: Accept, in_order: bool) -> list[Name]:
         claimed: list[Name] = []
         try:
             for path, name in self._waiting(in_order):
+                try:
+                    data = files.read(path)
+                except FileNotFoundError:
+                    continue  # mostly another worker's
+                if not (answer := accept(name, data)):
+                    if answer is None:
+                        break
+                    continue
                 mine = name.held_by(self._life.name)
                 try:
                     files.move(path, f"{self._paths.running}/{mine}")
-                except FileNotFoundError:  # mostly another worker's
+                except FileNotFoundError:
                     self._is_unsure = True
                     continue
                 except OSError:
@@ -85,8 +98,6 @@ class Claims:
                     break
                 self._held.add(mine)
                 claimed.append(mine)
-                if len(claimed) == count:
-                    break
         except OSError:
             if not claimed:
                 raise
@@ -151,10 +162,7 @@ class Claims:
         Repeats until the server answers. `details`: JSON.
         """
         path = f"{self._paths.running}/{name}"
-        line = {"attempt": name.attempt, "worker": name.worker, "state": state, "details": details}
-        text = f"\n{json.dumps(line)}\n".encode()
-        with suppress(FileNotFoundError):  # the rename decides
-            repeated(lambda: files.append(path, text), math.inf)
+        self._append(name, state, details, math.inf)
         target = f"{self._layout.run(name.run).inbox}/{name.ended(state)}"
         done = moved(path, target, math.inf)
         self._drop(name)
@@ -162,12 +170,23 @@ class Claims:
             removed(self._life.paths.cancel(name))
         return done
 
-    def put_back(self, name: Name) -> bool:
-        """Give a ticket to other workers. Raises OSError: not known now."""
+    def put_back(self, name: Name, why: Any = None) -> bool:
+        """Give a ticket to other workers; `why` (JSON) goes into its file, if it was begun.
+
+        Raises OSError: not known now.
+        """
+        if why is not None:
+            self._append(name, "waiting", why, 0.0)
         done = requeue(self._layout, self._queue, name, name.losses)
         self._drop(name)
         return done
 
+    def _append(self, name: Name, state: str, details: Any, patience: float) -> None:
+        line = {"attempt": name.attempt, "worker": name.worker, "state": state, "details": details}
+        text = f"\n{json.dumps(line)}\n".encode()
+        with suppress(FileNotFoundError):  # the rename decides
+            repeated(lambda: files.append(f"{self._paths.running}/{name}", text), patience)
+
     def _drop(self, name: Name) -> None:
+        self._let_go[name] = clock.now()  # first: another thread may reconcile
         self._held.discard(name)
-        self._let_go[name] = clock.now()

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from snakemake_kochi.base import files
+from snakemake_kochi.base.wake import wake
 from snakemake_kochi.files import random_word
 
+WAKE = "wake"  # a FIFO: who listens on it looks at once; see base.wake
 CANCEL = "cancel."  # what the name of an order to a worker begins with
 _NAME = re.compile(r"(\d+)\.(\d+)\.a(\d+)\.l(\d+)(?:@([\w-]+)(?:=(\w+))?)?")
 _SHARD = re.compile(r"(\d+)\.(\d+)-(\d+)")
@@ -111,6 +114,9 @@ class QueuePaths:
     def lock(self) -> str:
         return f"{self.directory}/lock"
 
+    def wake(self, worker: str) -> str:
+        return f"{self.directory}/{WAKE}.{worker}"
+
 
 @dataclass(frozen=True)
 class RunPaths:
@@ -134,6 +140,18 @@ class RunPaths:
     def inbox(self) -> str:
         return f"{self.directory}/inbox"
 
+    @property
+    def logs(self) -> str:
+        return f"{self.directory}/logs"
+
+    @property
+    def wake(self) -> str:
+        return f"{self.directory}/{WAKE}"
+
+    def log(self, name: Name) -> str:
+        """The output of one attempt."""
+        return f"{self.logs}/{name.job}.a{name.attempt}"
+
     def token(self, name: str) -> str:
         return f"{self.directory}/{name}"
 
@@ -153,6 +171,18 @@ class WorkerPaths:
     @property
     def dead(self) -> str:
         return f"{self.directory}/dead"
+
+    @property
+    def left(self) -> str:
+        return f"{self.directory}/left"
+
+    @property
+    def release(self) -> str:
+        return f"{self.directory}/release"
+
+    @property
+    def log(self) -> str:
+        return f"{self.directory}/log"
 
     def cancel(self, name: Name) -> str:
         return f"{self.directory}/{CANCEL}{name}"
@@ -194,3 +224,12 @@ def make_queue(layout: Layout, queue: str) -> None:
     """Make its directories, if they are not there. Raises OSError."""
     for name in ("waiting", "running"):
         files.make_below(layout.directory, "queues", queue, name)
+
+
+def wake_workers(layout: Layout, queue: str) -> None:
+    """Wake the workers of a queue that are on this computer."""
+    directory = layout.queue(queue).directory
+    with suppress(OSError):
+        for text in files.names(directory):
+            if text.startswith(f"{WAKE}."):
+                wake(f"{directory}/{text}")

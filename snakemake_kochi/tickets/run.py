@@ -318,7 +318,7 @@ def make_run(layout: Layout, directory: str, token: str, facts: Any = None) -> i
     while True:
         draft = RunPaths(f"{layout.runs}/new.{nonce()}")
         try:
-            for directory_of_run in (draft.directory, draft.inbox, draft.token(token)):
+            for directory_of_run in (draft.directory, draft.inbox, draft.logs, draft.token(token)):
                 files.make(directory_of_run)
             text = json.dumps({"directory": directory, "facts": facts})
             files.write_new(draft.facts, text.encode(), sync=True)

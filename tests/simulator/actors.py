@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import TypeVar
 
 from simulator.world import Node, Process, World
@@ -121,7 +122,7 @@ class Worker:
                         if not names:
                             watch.look([QUEUE])
                     if self._free > len(names) and not self.must_leave:
-                        names += self._claims.claim(self._free - len(names))
+                        names += self._claims.claim(self._accepts(self._free - len(names)))
                 except FencedError:
                     self._fence()
                     return
@@ -133,6 +134,10 @@ class Worker:
             idle = min(2 * idle, INTERVAL) if not names else 0.5
             clock.sleep(idle)
         self._is_fenced = True
+
+    def _accepts(self, room: int) -> Callable[[Name, bytes], bool | None]:
+        asked = count()
+        return lambda name, data: True if next(asked) < room else None
 
     def _beat(self) -> None:
         while not self._is_fenced:
