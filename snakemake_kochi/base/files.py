@@ -34,6 +34,9 @@ class Disk:
         finally:
             os.close(number)
 
+    def open_end(self, path: str) -> int:
+        return os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+
     def read(self, path: str) -> bytes:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         with open(number, "rb") as file:
@@ -96,6 +99,11 @@ def overwrite(path: str, data: bytes) -> None:
 def append(path: str, data: bytes, sync: bool = False) -> None:
     """Write at the end of a file that exists. `sync`: wait until the disk has it."""
     disk.write(path, data, os.O_APPEND, sync)
+
+
+def open_end(path: str) -> int:
+    """The descriptor of a file, made if it is not there, that processes write to at its end."""
+    return disk.open_end(path)
 
 
 def read(path: str) -> bytes:

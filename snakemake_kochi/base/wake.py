@@ -28,15 +28,20 @@ class Wake:
     def is_silent(self) -> bool:
         return self._number is None
 
-    def wait(self, seconds: float, *others: int) -> None:
-        """Sleep until somebody writes, or one of these other descriptors is readable."""
+    def wait(self, seconds: float, *others: int) -> bool:
+        """Sleep until somebody writes, or one of these other descriptors is readable.
+
+        Returns whether somebody wrote.
+        """
         poll = select.poll()
         for number in (*others, *([] if self._number is None else [self._number])):
             poll.register(number, select.POLLIN)
         poll.poll(1000.0 * seconds)
+        is_woken = False
         with suppress(BlockingIOError):
             while self._number is not None and os.read(self._number, 4096):
-                pass
+                is_woken = True
+        return is_woken
 
     def close(self) -> None:
         if self._number is not None:

@@ -8,6 +8,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from snakemake_kochi.base import clock, files
@@ -17,8 +18,9 @@ from snakemake_kochi.tickets.watching import FIRST, Beat, FencedError, requeue
 
 _OLD = 60.0  # seconds: no directory cache is older
 
-# Whether to claim a ticket, by its name and what was submitted; see `Claims.claim`.
-Accept = Callable[[Name, bytes], bool | None]
+# Whether to claim a ticket, by its name, and by what was submitted, which can be read; see
+# `Claims.claim`.
+Accept = Callable[[Name, Callable[[], bytes]], bool | None]
 
 
 class WorkerLife:
@@ -34,16 +36,20 @@ class WorkerLife:
         # Before the first claim: a worker without this file is never found dead.
         files.write_new(self.paths.alive, FIRST)
         self.cancelled: set[Name] = set()  # by others, as of the last beat
-        self._beat = Beat(self.paths.alive, self._check)
+        self._beat = Beat(self.paths.alive, self.look)
         self.beat = self._beat.beat
+        self.release: str | None = None  # how it is to leave, as of the last look
         self.require_fresh = self._beat.require_fresh
 
-    def _check(self) -> None:
+    def look(self) -> None:
+        """See what others wrote. Raises FencedError, or OSError."""
         texts = files.names(self.paths.directory)
         if "dead" in texts:
             raise FencedError(self.name)
         orders = (text.removeprefix(CANCEL) for text in texts if text.startswith(CANCEL))
         self.cancelled = {*Name.parse_all(orders)}
+        if "release" in texts:
+            self.release = files.read(self.paths.release).decode().strip()
 
 
 class Claims:
@@ -64,8 +70,8 @@ class Claims:
         """Tickets from the head of the queue that `accept` wants.
 
         It is asked in order: True takes the ticket, False leaves it to others, None ends the
-        search. After lost answers there may be tickets for which it was not asked: what is too much, is to
-        be put back. Raises FencedError, or OSError.
+        search. After lost answers there may be tickets for which it was not asked: what is too
+        much, is to be put back. Raises FencedError, or OSError.
         """
         self._life.require_fresh()
         if self._is_unsure and (missed := self.reconcile()):
@@ -80,12 +86,12 @@ class Claims:
         try:
             for path, name in self._waiting(in_order):
                 try:
-                    data = files.read(path)
+                    answer = accept(name, partial(files.read, path))
                 except FileNotFoundError:
                     continue  # mostly another worker's
-                if not (answer := accept(name, data)):
-                    if answer is None:
-                        break
+                if answer is None:
+                    break
+                if not answer:
                     continue
                 mine = name.held_by(self._life.name)
                 try:

@@ -18,6 +18,7 @@ from snakemake_kochi.base.wake import wake
 from snakemake_kochi.files import random_word
 
 WAKE = "wake"  # a FIFO: who listens on it looks at once; see base.wake
+SERVING = "serving."
 CANCEL = "cancel."  # what the name of an order to a worker begins with
 _NAME = re.compile(r"(\d+)\.(\d+)\.a(\d+)\.l(\d+)(?:@([\w-]+)(?:=(\w+))?)?")
 _SHARD = re.compile(r"(\d+)\.(\d+)-(\d+)")
@@ -114,8 +115,9 @@ class QueuePaths:
     def lock(self) -> str:
         return f"{self.directory}/lock"
 
-    def wake(self, worker: str) -> str:
-        return f"{self.directory}/{WAKE}.{worker}"
+    def serving(self, worker: str) -> str:
+        """A mark: this worker is to be woken for tickets of this queue."""
+        return f"{self.directory}/{SERVING}{worker}"
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,10 @@ class WorkerPaths:
     @property
     def dead(self) -> str:
         return f"{self.directory}/dead"
+
+    @property
+    def wake(self) -> str:
+        return f"{self.directory}/{WAKE}"
 
     @property
     def left(self) -> str:
@@ -231,5 +237,5 @@ def wake_workers(layout: Layout, queue: str) -> None:
     directory = layout.queue(queue).directory
     with suppress(OSError):
         for text in files.names(directory):
-            if text.startswith(f"{WAKE}."):
-                wake(f"{directory}/{text}")
+            if text.startswith(SERVING):
+                wake(layout.worker(text.removeprefix(SERVING)).wake)

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from simulator.world import Node, Process, World
 from snakemake_kochi.base import clock
-from snakemake_kochi.tickets.claims import Claims, WorkerLife
+from snakemake_kochi.tickets.claims import Accept, Claims, WorkerLife
 from snakemake_kochi.tickets.hand import (
     NotSubmittedError,
     UnknownError,
@@ -135,9 +135,9 @@ class Worker:
             clock.sleep(idle)
         self._is_fenced = True
 
-    def _accepts(self, room: int) -> Callable[[Name, bytes], bool | None]:
+    def _accepts(self, room: int) -> Accept:
         asked = count()
-        return lambda name, data: True if next(asked) < room else None
+        return lambda name, read: True if next(asked) < room else None
 
     def _beat(self) -> None:
         while not self._is_fenced:

@@ -6,12 +6,11 @@ import itertools
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
-from snakemake_kochi.tickets.claims import Claims, WorkerLife
+from snakemake_kochi.tickets.claims import Accept, Claims, WorkerLife
 from snakemake_kochi.tickets.hand import cancel, fold, submit_by_hand
-from snakemake_kochi.tickets.names import Layout, Name
+from snakemake_kochi.tickets.names import Layout
 from snakemake_kochi.tickets.run import End, Run
 
 QUEUE = "q"
@@ -22,9 +21,9 @@ def work(directory: str, name: str) -> None:
     layout = Layout(directory)
     claims = Claims(layout, QUEUE, WorkerLife(layout, name))
 
-    def at_most(count: int) -> Callable[[Name, bytes], bool | None]:
+    def at_most(count: int) -> Accept:
         asked = itertools.count()
-        return lambda name, data: True if next(asked) < count else None
+        return lambda name, read: True if next(asked) < count else None
 
     while names := claims.claim(at_most(7)):
         for ticket in names:

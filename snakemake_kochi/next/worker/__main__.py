@@ -1,0 +1,73 @@
+"""The worker's own process: `python -P -m snakemake_kochi.next.worker SETTINGS SOCKET`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+
+from snakemake_kochi.base import files
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.next.worker.loop import Worker, facts_of_worker
+from snakemake_kochi.processes import this_node
+from snakemake_kochi.tickets.claims import WorkerLife
+from snakemake_kochi.tickets.names import Layout
+from snakemake_kochi.worker.node.capacity import capacity_of_this_node, find_gpus
+from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
+from snakemake_kochi.worker.orders import find_beginning, find_walltime
+from snakemake_kochi.worker.settings import WorkerSettings, read_settings
+from snakemake_kochi.worker.start import _environment_for_jobs
+
+_TRIES = 20
+
+
+def main(arguments: list[str]) -> int:
+    settings = read_settings(Path(arguments[0]))
+    link = socket.socket(fileno=int(arguments[-1]))
+    environment = dict(os.environ)
+    began = None if settings.allocation is None else find_beginning(environment)
+    limits = settings.walltime, environment, settings.grace, began, settings.allocation_seconds
+    walltime = find_walltime(*limits)
+    gpus = find_gpus(settings.gpus, environment)
+    capacity = capacity_of_this_node(
+        *(settings.cores, settings.memory_mb, len(gpus.names), environment),
+        *(settings.most_memory_mb, settings.allocation_nodes),
+    )
+    machine = settings.paths
+    layout = Layout(str(machine.directory))
+    life = _register(layout, settings, facts_of_worker(settings, capacity, walltime))
+    logging.raiseExceptions = False  # a full disk ends no job
+    form = "%(asctime)s %(levelname)s: %(message)s"
+    logging.basicConfig(filename=life.paths.log, level=logging.INFO, format=form)
+    try:
+        leases = CpuLeases(machine.cpu_leases(this_node().host))
+    except OSError as error:
+        logging.warning("jobs are not pinned to CPUs: %s", error)
+        leases = None
+    devices = Devices(capacity.cores, layout_of(os.sched_getaffinity(0)), gpus, leases)
+    hosts = Path(life.paths.directory, "hosts")
+    common = _environment_for_jobs(environment, hosts) | {"KOCHI_MACHINE": machine.name}
+    worker = Worker(layout, life, settings, capacity, devices, walltime, common, link)
+    return worker.run()
+
+
+def _register(layout: Layout, settings: WorkerSettings, facts: object) -> WorkerLife:
+    """Take the next number. Raises OSError."""
+    files.make_below(layout.directory, "workers")
+    numbers = [int(text) for text in files.names(layout.workers) if text.isdecimal()]
+    number = settings.worker or max(numbers, default=0) + 1
+    for _ in range(_TRIES):
+        try:
+            return WorkerLife(layout, str(number), facts)
+        except OSError as error:
+            reason, number = error, number + 1
+    raise reason
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (KochiError, OSError) as error:
+        sys.exit(f"kochi: the worker cannot go on: {error}")

@@ -1,0 +1,156 @@
+"""What a worker asks of its supervisor: processes of jobs, and servers that fork some of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from signal import Signals
+from typing import Any
+
+from snakemake_kochi.next.worker.supervisor import receive, send
+from snakemake_kochi.processes import PROC, ProcessIdentity
+from snakemake_kochi.worker.runners.interface import Exit as OldExit
+
+
+@dataclass(frozen=True)
+class Exit(OldExit):
+    """How a process ended: by a status or by a signal. `cpu_seconds` and `peak_memory_mb` (MiB, of
+    the largest single process) also count the processes that it waited for."""
+
+    cpu_seconds: float = 0.0
+    peak_memory_mb: int = 0
+
+    @property
+    def is_success(self) -> bool:
+        return self.status == 0
+
+    def is_by(self, signals: Collection[Signals]) -> bool:
+        """Whether one of these signals ended it, or what it waited for."""
+        return self.signal in signals or (self.status or 0) - 128 in signals
+
+
+@dataclass
+class Start:
+    """A process that was asked for; `ended` is called by another thread."""
+
+    ended: Callable[[Exit], None]
+    process: ProcessIdentity | None = None
+    error: int = 0
+    is_known: threading.Event = field(default_factory=threading.Event)
+
+
+class Forks:
+    """The socket of the supervisor. Any thread may call."""
+
+    def __init__(
+        self,
+        link: socket.socket,
+        stop: Callable[[Signals], None],
+        hear: Callable[[str, Mapping[str, Any]], None],
+    ) -> None:
+        """`stop` gets each request to stop; `hear`: what happened to a server, by its name."""
+        self._link = link
+        self._stop = stop
+        self._hear = hear
+        self._supervisor = os.getppid()
+        self._numbers = count(1)
+        self._lock = threading.Lock()
+        self._starts: dict[int, Start] = {}
+        self._servers: dict[str, int] = {}
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def beat(self) -> None:
+        """Tell the supervisor that the loop lives."""
+        self._send({"beat": 1})
+
+    def start(
+        self, request: Mapping[str, Any], log: int, ended: Callable[[Exit], None], server: str = ""
+    ) -> ProcessIdentity:
+        """Fork the main process of a job. Raises OSError; ESRCH: the server is gone."""
+        number = next(self._numbers)
+        start = self._starts[number] = Start(ended)
+        try:
+            self._send({"fork": number, "server": server, **request}, log)
+        except OSError:
+            del self._starts[number]
+            raise
+        start.is_known.wait()
+        if start.process is None:
+            raise OSError(start.error, os.strerror(start.error))
+        return start.process
+
+    def serve(
+        self,
+        name: str,
+        command: list[str],
+        environment: Mapping[str, str],
+        directory: str,
+        log: int,
+    ) -> None:
+        """Start a server; `hear` gets what becomes of it. Raises OSError."""
+        request = {"command": command, "environment": dict(environment), "directory": directory}
+        self._send({"serve": name, **request}, log)
+
+    def end(self, server: str) -> None:
+        self._send({"end": server})
+
+    def orphans(self) -> list[ProcessIdentity]:
+        """The living processes that ended ones left behind, of whichever job."""
+        with self._lock:
+            known = {s.process.pid for s in self._starts.values() if s.process is not None}
+            helpers = {os.getpid(), *self._servers.values()}
+        path = PROC / f"{self._supervisor}/task/{self._supervisor}/children"
+        pids = {int(word) for word in path.read_text().split()} - known - helpers
+        found = [ProcessIdentity.of(pid) for pid in pids if _session(pid) not in helpers]
+        return [process for process in found if process is not None and process.is_alive()]
+
+    def _send(self, message: dict[str, Any], *descriptors: int) -> None:
+        with self._lock:
+            send(self._link, message, *descriptors)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message, _ = receive(self._link)
+            except OSError:
+                message = None
+            if message is None:  # the supervisor is gone, and its death ends this process
+                os._exit(1)
+            self._take(message)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "forked" in message:
+            start = self._starts[message["forked"]]
+            if "pid" in message:
+                start.process = ProcessIdentity(message["pid"], message["start"])
+            else:
+                start.error = message["error"]
+                del self._starts[message["forked"]]
+            start.is_known.set()
+        elif "ended" in message:
+            with self._lock:
+                start = self._starts.pop(message["ended"])
+            start.ended(
+                Exit(message["status"], message["signal"], message["cpu"], message["memory"])
+            )
+        elif "signal" in message:
+            self._stop(Signals(message["signal"]))
+        else:
+            name = next(message[key] for key in ("served", "said", "gone") if key in message)
+            with self._lock:
+                if "served" in message:
+                    self._servers[name] = message["pid"]
+                elif "gone" in message:
+                    self._servers.pop(name, None)
+            self._hear(name, message)
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0

@@ -1,0 +1,459 @@
+"""A worker: it claims tickets that fit on its node, and gives each to the thread of a job."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from humanfriendly.text import pluralize
+
+from snakemake_kochi.base import clock, files
+from snakemake_kochi.base.wake import Wake, wake
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.next.worker.forks import Forks
+from snakemake_kochi.next.worker.health import Health
+from snakemake_kochi.next.worker.job import Job
+from snakemake_kochi.next.worker.runners import Runners
+from snakemake_kochi.node_lock import has_lock, lock_directory
+from snakemake_kochi.processes import ProcessIdentity, this_node
+from snakemake_kochi.quantities import format_duration
+from snakemake_kochi.queue.ticket import Resources, Ticket
+from snakemake_kochi.queue.workers import Capacity
+from snakemake_kochi.tickets.claims import Claims, WorkerLife
+from snakemake_kochi.tickets.hand import is_by_hand
+from snakemake_kochi.tickets.moving import listing
+from snakemake_kochi.tickets.names import Layout, Name, RunPaths
+from snakemake_kochi.tickets.run import ENDED
+from snakemake_kochi.tickets.watching import INTERVAL, FencedError, Watch
+from snakemake_kochi.worker.node.capacity import OomWatch
+from snakemake_kochi.worker.node.devices import Allotment, Devices
+from snakemake_kochi.worker.orders import END_SIGNAL, TIME_IS_OVER, Walltime
+from snakemake_kochi.worker.settings import WorkerSettings
+
+_log = logging.getLogger(__name__)
+
+_RETRY = 1.0  # seconds until a claim is tried again that failed
+# Between two looks for tickets of which nobody woke this worker, in times of the first interval.
+_LONGEST, _GROWTH = 5.0, 1.5
+
+
+class Worker:
+    """One worker. Jobs call it from their threads; all else is done by the thread of `run`."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        life: WorkerLife,
+        settings: WorkerSettings,
+        capacity: Capacity,
+        devices: Devices,
+        walltime: Walltime,
+        environment: Mapping[str, str],
+        link: socket.socket,
+    ) -> None:
+        """`environment`: the common one of all jobs; `link`: the socket of the supervisor."""
+        self.grace = settings.grace
+        self.lock = None if has_lock() else lock_directory()
+        self.oom = OomWatch()
+        self._layout = layout
+        self._life = life
+        self._settings = settings
+        self._capacity = capacity
+        self._devices = devices
+        self._walltime = walltime
+        self._environment = dict(environment)
+        self._began = clock.now()
+        self._mutex = threading.Lock()  # of devices, and of what jobs change here
+        self._jobs: dict[Name, Job] = {}  # those that take room
+        self._threads: set[Name] = set()
+        self._queue_of: dict[Name, str] = {}
+        self._tickets: dict[Name, Ticket | DamagedFileError] = {}  # claimed a moment ago
+        self._unread: list[tuple[str, Name]] = []  # held, and not readable yet
+        self._skipped: dict[Name, str] = {}  # why this worker cannot execute them
+        self._must_wait = False  # the next ticket has no room
+        self._stops = 0
+        self._stop_reason = ""
+        self._is_at_time_limit = False
+        self._is_woken = False
+        self._why = ""  # why it leaves
+        self._is_draining = False
+        self._parent = settings.parent and ProcessIdentity.of(settings.parent)
+        self._idle_since = clock.now()
+        self._pause = settings.idle_wait
+        self._look_due = self._reconcile_due = self._beat_due = 0.0
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._claims = {queue: Claims(layout, queue, life) for queue in settings.queues}
+        self._watch = Watch(layout, lambda name: is_by_hand(layout, name.run))
+        self.forks = Forks(link, self._note_stop, lambda name, message: None)
+        self.runners = Runners(self.forks)
+        self._health = Health(self._environment)
+
+    # ---- the loop
+
+    def run(self) -> int:
+        """Work until told to leave, or until nothing is left; the exit status."""
+        threading.excepthook = _crash
+        self._wake = Wake(self._life.paths.wake)
+        for queue in self._claims:
+            with suppress(OSError):
+                files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
+        threading.Thread(target=self._beat, daemon=True).start()
+        while not self._is_over():
+            self._obey()
+            self._look()
+            self._is_woken = self._wake.wait(self._seconds_to_wait(), self._event)
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._event)
+        return self._leave()
+
+    def _beat(self) -> None:
+        while True:
+            try:
+                self._life.beat()
+            except FencedError:
+                self._fence()
+            except OSError as error:
+                _log.warning("no sign of life can be given now: %s", error)
+            if self._life.cancelled or self._life.release:
+                self._notify()
+            clock.sleep(INTERVAL)
+
+    def _fence(self) -> NoReturn:
+        """Others have this worker's tickets: the supervisor ends all that is left of it."""
+        _log.error("others took this worker for dead: it ends now")
+        os._exit(1)
+
+    def _notify(self) -> None:
+        os.eventfd_write(self._event, 1)
+
+    def _seconds_to_wait(self) -> float:
+        now = clock.now()
+        moments = [self._beat_due]
+        if not self._why:
+            moments += [self._look_due, self._reconcile_due]
+            if (left := self._walltime.seconds_left()) is not None:
+                moments.append(now + left)
+            if self._settings.idle_timeout is not None and not self._jobs:
+                moments.append(self._idle_since + self._settings.idle_timeout)
+        return max(0.0, min(moments) - now)
+
+    def _is_over(self) -> bool:
+        if self._threads or self._unread:
+            return False
+        if self._why:
+            return True
+        idle = clock.now() - self._idle_since
+        if self._settings.stay:
+            limit = self._settings.idle_timeout
+            if limit is not None and idle >= limit:
+                self._why = f"it had no job for {format_duration(limit)}"
+        elif self._look_due > clock.now() and not self._must_wait:
+            self._why = self._last_look()
+        return bool(self._why)
+
+    def _last_look(self) -> str:
+        """Why it may leave; "" if it found a job, after others could see that it leaves.
+
+        Who submits a job and finds this worker relies on this look; who finds that it has left
+        starts another one.
+        """
+        try:
+            files.overwrite(self._life.paths.left, b'{"reason": "nothing to do"}\n')
+            self._claim()
+            if not self._threads:
+                return "nothing is left that it can run" if self._skipped else "nothing to do"
+            files.unlink(self._life.paths.left)
+        except OSError as error:
+            _log.warning("it cannot leave now: %s", error)
+        return ""
+
+    # ---- orders
+
+    def _note_stop(self, number: signal.Signals) -> None:
+        # Schedulers may send it much too early: this clock is better.
+        left = self._walltime.seconds_left()
+        if number == END_SIGNAL and left is not None and left <= 60.0:
+            return
+        self._stops += 1
+        self._is_at_time_limit = number == END_SIGNAL
+        self._stop_reason = f"told by {number.name}"
+        self._notify()
+
+    def _obey(self) -> None:
+        now = clock.now()
+        if now >= self._beat_due:
+            self.forks.beat()
+            self._beat_due = now + INTERVAL
+        with suppress(OSError):
+            try:
+                self._life.require_fresh()
+                if self._is_woken:
+                    self._look_due = 0.0
+                    self._life.look()
+            except FencedError:
+                self._fence()
+        for name in self._life.cancelled & self._jobs.keys():
+            self._jobs[name].end("cancel", self.grace)
+        if self._life.release and not self._why:
+            self._drain("released by kochi release", at_once=self._life.release == "now")
+        if self._parent and not self._parent.is_alive():
+            self._drain(f"process {self._parent.pid}, which started this worker, is gone")
+        if self._walltime.is_over:
+            self._is_at_time_limit = True
+            self._drain(TIME_IS_OVER)
+        if self._stops:
+            self._drain(self._stop_reason)
+        if self._stops > 1:
+            for job in list(self._jobs.values()):
+                job.end("requeue", 0.0)
+
+    def _drain(self, why: str, at_once: bool = True) -> None:
+        """Leave when all jobs have ended; `at_once`: they go back to their queue."""
+        if at_once and not self._is_draining:
+            self._is_draining = True
+            _log.info("stopping: %s; jobs: %s", why, ", ".join(map(str, self._jobs)) or "none")
+            for job in list(self._jobs.values()):
+                job.end("requeue", self.grace)
+        self._why = self._why or why
+
+    # ---- claims
+
+    def _look(self) -> None:
+        if self._why:
+            return
+        now = clock.now()
+        try:
+            if now >= self._reconcile_due:
+                self._reconcile_due = now + INTERVAL
+                self._reconcile()
+            unread, self._unread = self._unread, []
+            for queue, name in unread:
+                self._begin(queue, name)
+            if now >= self._look_due:
+                self._look_due = now + self._pause * random.uniform(0.75, 1.0)
+                self._pause = min(self._pause * _GROWTH, self._settings.idle_wait * _LONGEST)
+                self._claim()
+        except FencedError:
+            self._fence()
+
+    def _reconcile(self) -> None:
+        for queue, claims in self._claims.items():
+            try:
+                for name in claims.reconcile():
+                    _log.warning("ticket %s was claimed without this worker's knowledge", name)
+                    self._begin(queue, name)
+            except OSError as error:
+                _log.warning("queue %s cannot be read now: %s", queue, error)
+        with suppress(OSError):
+            self._watch.look(self._claims)
+        if self._settings.controller is not None:
+            with suppress(OSError):
+                if ENDED in listing(self._layout.run(int(self._settings.controller)).directory):
+                    self._drain("the run that started it is over")
+
+    def _claim(self) -> None:
+        for queue, claims in self._claims.items():
+            taken = [job.ticket.resources for job in list(self._jobs.values())]
+            if self._capacity.is_full(taken):
+                return
+            self._must_wait = False
+            try:
+                names = claims.claim(partial(self._accept, taken))
+            except OSError as error:
+                _log.warning("no ticket of queue %s can be claimed now: %s", queue, error)
+                self._look_due = min(self._look_due, clock.now() + _RETRY)
+                continue
+            for name in names:
+                self._begin(queue, name)
+            if self._must_wait:  # or smaller tickets would take the room before it is enough
+                return
+
+    def _accept(self, taken: list[Resources], name: Name, read: Callable[[], bytes]) -> bool | None:
+        if name in self._skipped:
+            return False
+        try:
+            ticket = _ticket(name, read())
+        except DamagedFileError as error:
+            self._tickets[name.held_by(self._life.name)] = error
+            return True
+        wanted = ticket.resources
+        if obstacle := self._capacity.obstacle(wanted, self._walltime.seconds_for_jobs()):
+            self._skipped[name] = obstacle
+            _log.info("%s is left to others: %s", name, obstacle)
+            return False
+        if not self._capacity.fits(wanted, taken):
+            self._must_wait = True
+            return None
+        taken.append(wanted)
+        self._tickets[name.held_by(self._life.name)] = ticket
+        return True
+
+    def _begin(self, queue: str, name: Name) -> None:
+        """Start the thread of a claimed ticket, or let it go."""
+        self._queue_of[name] = queue
+        ticket = self._tickets.pop(name, None)
+        if ticket is None:
+            try:
+                ticket = _ticket(name, self._claims[queue].read(name))
+            except FileNotFoundError:
+                return
+            except DamagedFileError as error:
+                ticket = error
+            except OSError as error:
+                _log.warning("ticket %s cannot be read yet: %s", name, error)
+                self._unread.append((queue, name))
+                return
+        self._pause = self._settings.idle_wait
+        self._idle_since = clock.now()
+        if isinstance(ticket, DamagedFileError):
+            details = {"node": this_node().host, "detail": f"damaged ticket: {ticket}"}
+            target: Callable[[], Any] = partial(self.finish, name, "failed", details)
+        elif not self._fits(ticket) or self._is_draining:
+            target = partial(self._claims[queue].put_back, name)
+        else:
+            self._jobs[name] = target = Job(self, name, ticket)
+        self._threads.add(name)
+        threading.Thread(target=self._live, args=(name, target), daemon=True).start()
+
+    def _live(self, name: Name, job: Callable[[], Any]) -> None:
+        job()
+        self._threads.discard(name)
+        del self._queue_of[name]
+        self._notify()
+
+    def _fits(self, ticket: Ticket) -> bool:
+        return self._capacity.fits(
+            ticket.resources, [job.ticket.resources for job in list(self._jobs.values())]
+        )
+
+    # ---- what jobs call, from their threads
+
+    def environment_of(self, name: Name, ticket: Ticket) -> dict[str, str]:
+        return {
+            **self._environment,
+            "PWD": ticket.directory,
+            **ticket.environment,
+            "KOCHI_WORKER_ID": self._life.name,
+            "KOCHI_QUEUE": self._queue_of[name],
+            "KOCHI_JOB_ID": f"{name.run}.{name.job}",
+            "KOCHI_JOB_NAME": ticket.name,
+            "KOCHI_ATTEMPT": str(name.attempt),
+        }
+
+    def paths_of(self, name: Name) -> RunPaths:
+        return self._layout.run(name.run)
+
+    def require_life(self) -> None:
+        try:
+            self._life.require_fresh()
+        except FencedError:
+            self._fence()
+
+    def allot(self, ticket: Ticket) -> Allotment:
+        with self._mutex:
+            return self._devices.allot(ticket.resources)
+
+    def give_back(self, allotment: Allotment) -> None:
+        with self._mutex:
+            self._devices.release(allotment)
+
+    def is_alone(self, job: Job) -> bool:
+        return len(self._jobs) == 1
+
+    def why_requeued(self, job: Job) -> tuple[str, str]:
+        """The reason, and a detail; no reason: the job took too long, as the detail says."""
+        worked = clock.now() - self._began
+        if not self._walltime.was_used_by(job.seconds, worked):
+            return "drained", self._why
+        limit = job.limit
+        # A longer allocation would have been longer than its limit: no attempt gets further.
+        is_short = limit and self._walltime.is_shorter_than_allocation_for(limit)
+        if self._is_at_time_limit and is_short:
+            named = pluralize(limit, "second")
+            return "", f"its worker had less time than the job's limit of {named}"
+        return "out of time", self._why
+
+    def fault_behind(self, ticket: Ticket) -> str:
+        """What this node cannot do, for people, if the job may have failed for that."""
+        if fault := self._health.fault(ticket.directory):
+            self._set_aside(fault)
+        return fault
+
+    def _set_aside(self, fault: str) -> None:
+        self._why = self._why or f"set aside: this node {fault}"
+        _log.error("%s", self._why)
+
+    def over(self, job: Job) -> None:
+        self._jobs.pop(job.name, None)
+        self._walltime.job_ended()
+        self._idle_since = clock.now()
+        self._pause = self._settings.idle_wait
+        self._look_due = 0.0
+        self._notify()
+
+    def finish(self, name: Name, state: str, details: Any) -> bool:
+        done = self._claims[self._queue_of[name]].finish(name, state, details)
+        wake(self._layout.run(name.run).wake)
+        return done
+
+    def put_back(self, name: Name, why: Any) -> None:
+        self._claims[self._queue_of[name]].put_back(name, why)
+
+    # ---- the end
+
+    def _leave(self) -> int:
+        _log.info("leaving: %s", self._why)
+        for queue in self._claims:
+            with suppress(OSError):
+                files.unlink(self._layout.queue(queue).serving(self._life.name))
+        self._wake.close()
+        with suppress(OSError):
+            text = json.dumps({"reason": self._why, "ended": datetime.now(UTC).isoformat()})
+            files.overwrite(self._life.paths.left, f"{text}\n".encode())
+        return 1 if self._why.startswith("set aside") else 0
+
+
+def _ticket(name: Name, data: bytes) -> Ticket:
+    """Raises DamagedFileError."""
+    line = data.partition(b"\n")[0]
+    try:
+        found = json.loads(line)
+        if not isinstance(found, dict):
+            raise ValueError("not an object")
+    except ValueError as error:
+        raise DamagedFileError(f"{name}: {error}") from error
+    return Ticket.from_dict(found, Path(str(name)))
+
+
+def facts_of_worker(settings: WorkerSettings, capacity: Capacity, walltime: Walltime) -> Any:
+    """What `worker.json` says, for people and for runs."""
+    own = ProcessIdentity.of(os.getpid())
+    assert own is not None
+    return {
+        "process": asdict(own),
+        "node": asdict(this_node()),
+        "queues": settings.queues,
+        "capacity": asdict(capacity),
+        "started": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "until": walltime.until,
+        "controller": settings.controller,
+        "allocation": settings.allocation,
+    }
+
+
+def _crash(arguments: Any) -> None:
+    """A thread failed: the crash path puts everything right."""
+    _log.critical("thread %s failed", arguments.thread, exc_info=arguments[:3])
+    os._exit(70)
