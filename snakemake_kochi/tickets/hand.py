@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from snakemake_kochi.base import files
+from snakemake_kochi.base.wake import wake
 from snakemake_kochi.tickets.moving import is_listed, listing, moved
 from snakemake_kochi.tickets.names import Layout, Name, Shard, make_queue, nonce
 from snakemake_kochi.tickets.run import ENDED, OWN, journal, last_line, make_run, written_aside
@@ -104,7 +105,9 @@ def cancel(layout: Layout, queue: str, run: int, job: int) -> bool:
             return True
     for ticket in Name.parse_all(listing(paths.running)):
         if ticket.key == (run, job):
-            files.overwrite(layout.worker(ticket.worker).cancel(ticket), b"cancel\n")
+            worker = layout.worker(ticket.worker)
+            files.overwrite(worker.cancel(ticket), b"cancel\n")
+            wake(worker.wake)
     return is_over(layout, run, job)
 
 

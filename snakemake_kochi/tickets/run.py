@@ -384,10 +384,15 @@ def journal(data: bytes) -> list[dict[str, Any]]:
 
 
 def last_line(data: bytes, name: Name) -> dict[str, Any]:
-    """What the worker that ended this ticket wrote at its end; others may have written, too."""
-    lines = [
+    """What the worker that ended this ticket wrote at its end; others may have written, too.
+
+    `earlier`: what others wrote when they put it back, if anything.
+    """
+    lines = journal(data)
+    earlier = [line for line in lines if line.get("state") == "waiting"]
+    own = [
         line
-        for line in journal(data)
+        for line in lines
         if line.get("attempt") == name.attempt and line.get("worker") == name.worker
     ]
-    return lines[-1] if lines else {}
+    return (own[-1] if own else {}) | ({"earlier": earlier} if earlier else {})

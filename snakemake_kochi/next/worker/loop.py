@@ -89,7 +89,9 @@ class Worker:
         self._is_woken = False
         self._why = ""  # why it leaves
         self._is_draining = False
-        self._parent = settings.parent and ProcessIdentity.of(settings.parent)
+        parent = settings.parent
+        # One that is gone already has no start: nobody lives who began at -1.
+        self._parent = parent and (ProcessIdentity.of(parent) or ProcessIdentity(parent, -1))
         self._idle_since = clock.now()
         self._pause = settings.idle_wait
         self._look_due = self._reconcile_due = self._beat_due = 0.0
@@ -110,13 +112,14 @@ class Worker:
             with suppress(OSError):
                 files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
         threading.Thread(target=self._beat, daemon=True).start()
-        while not self._is_over():
+        while True:
             self._obey()
             self._look()
+            if self._is_over():
+                return self._leave()
             self._is_woken = self._wake.wait(self._seconds_to_wait(), self._event)
             with suppress(BlockingIOError):
                 os.eventfd_read(self._event)
-        return self._leave()
 
     def _beat(self) -> None:
         while True:
@@ -221,9 +224,10 @@ class Worker:
 
     def _drain(self, why: str, at_once: bool = True) -> None:
         """Leave when all jobs have ended; `at_once`: they go back to their queue."""
+        if not self._why:
+            _log.info("stopping: %s; jobs: %s", why, ", ".join(map(str, self._jobs)) or "none")
         if at_once and not self._is_draining:
             self._is_draining = True
-            _log.info("stopping: %s; jobs: %s", why, ", ".join(map(str, self._jobs)) or "none")
             for job in list(self._jobs.values()):
                 job.end("requeue", self.grace)
         self._why = self._why or why

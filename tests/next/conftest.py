@@ -1,0 +1,116 @@
+"""A machine with a run and workers on tickets, and jobs for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snakemake_kochi.base.wake import Wake, wake
+from snakemake_kochi.next.worker import start_command
+from snakemake_kochi.queue.ticket import Resources, ShellJob, Ticket
+from snakemake_kochi.tickets.names import Layout, Name, wake_workers
+from snakemake_kochi.tickets.run import End, Run
+from snakemake_kochi.worker.settings import WorkerSettings, save_settings
+
+QUEUE = "q"
+PATIENCE = 60.0  # seconds, for what must happen
+
+
+class Site:
+    """A run in `work` that submits shell jobs, and workers of this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.work = root / "work"
+        self.work.mkdir()
+        self._root = root
+        machine = self.settings().paths
+        machine.directory.mkdir(parents=True)
+        self.layout = Layout(str(machine.directory))
+        self.run = Run.begin(self.layout, str(self.work))
+        assert self.run.adopt()
+        self._wake = Wake(self.run.paths.wake)
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def settings(self, **options: Any) -> WorkerSettings:
+        given = {"queues": (QUEUE,), "cores": 2, "stay": True, "parent": os.getpid(), **options}
+        return WorkerSettings(root=str(self._root), machine="local", **given)
+
+    def worker(self, **options: Any) -> subprocess.Popen[bytes]:
+        """Start a worker; the first one has the number 1."""
+        path = save_settings(self.settings(**options))
+        process = subprocess.Popen(start_command(path), stdin=subprocess.DEVNULL)
+        self.workers.append(process)
+        alive = Path(self.layout.worker(str(len(self.workers))).log)
+        until(alive.exists)
+        return process
+
+    def submit(self, *scripts: str, **options: Any) -> None:
+        """Submit a job for each script, whose key it is. `options`: of the ticket."""
+        self.run.submit(QUEUE, {script: self.ticket(script, **options) for script in scripts})
+        wake_workers(self.layout, QUEUE)
+
+    def ticket(self, script: str, **options: Any) -> bytes:
+        resources = Resources(**options.pop("resources", {}))
+        shell = ShellJob(script=script, executable="/bin/bash")
+        ticket = Ticket(
+            **{"name": "job", "directory": str(self.work), "shell": shell, **options},
+            command=("/bin/sh", "-c", script),
+            resources=resources,
+        )
+        return json.dumps(ticket.to_dict()).encode()
+
+    def collect(self, count: int = 1) -> list[End]:
+        """The next ends, so many at least."""
+        ends: list[End] = []
+        deadline = time.monotonic() + PATIENCE
+        while len(ends) < count and time.monotonic() < deadline:
+            self._wake.wait(0.2)
+            ends += self.run.collect()
+            self.run.look_after()
+        assert len(ends) >= count, self.logs()
+        return ends
+
+    def end_of(self, script: str, **options: Any) -> End:
+        self.submit(script, **options)
+        (end,) = self.collect()
+        return end
+
+    def wake_worker(self, worker: str) -> None:
+        wake(self.layout.worker(worker).wake)
+
+    def running(self) -> list[Name]:
+        return Name.parse_all(os.listdir(self.layout.queue(QUEUE).running))
+
+    def log_of(self, end: End) -> str:
+        return Path(self.layout.run(end.name.run).log(end.name)).read_text()
+
+    def logs(self) -> str:
+        return "\n".join(path.read_text() for path in Path(self.layout.workers).glob("*/log"))
+
+    def close(self) -> None:
+        for process in self.workers:
+            process.kill()
+            process.wait()
+        self._wake.close()
+
+
+def until(condition: Any) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    tmp_path.chmod(0o700)
+    made = Site(tmp_path)
+    yield made
+    made.close()
