@@ -199,6 +199,7 @@ def all_entries() -> list[ProcessEntry]:
 
 # Every process of a job inherits this variable, also those that leave its session.
 NONCE_VARIABLE = "KOCHI_ATTEMPT_NONCE"
+ALL_VARIABLE = "KOCHI_WORKER_NONCE"  # the same for all jobs of a worker
 _EXEC_PATIENCE = 2.0  # seconds
 
 
@@ -277,6 +278,27 @@ def find_by_environment(variables: Mapping[str, str], since: int) -> list[int]:
         and entry.start >= since
         and wanted.issubset(environment_of(entry.pid).split(b"\0"))
     ]
+
+
+def is_gone(facts: Any) -> bool:
+    """Whether a process of this node is gone, and nothing of it is left, which is ended here.
+
+    `facts`: its "process" and "node", and the "nonce" that the environments of its jobs have in
+    ALL_VARIABLE. False also where that cannot be known here.
+    """
+    try:
+        process, node = ProcessIdentity.from_dict(facts["process"]), Node.from_dict(facts["node"])
+    except (KeyError, TypeError, ValueError):
+        return False
+    if this_node().has_rebooted_since(node):
+        return True
+    if not this_node().can_see(node) or process.is_alive():
+        return False
+    left = find_by_environment({ALL_VARIABLE: str(facts.get("nonce", "-"))}, process.start)
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return not left
 
 
 def send_signal(processes: Iterable[ProcessIdentity], number: signal.Signals) -> None:

@@ -19,8 +19,11 @@ from snakemake_kochi.tickets.watching import (
     REQUEUED,
     Beat,
     FencedError,
+    IsGone,
     Pulse,
     Watch,
+    facts_in,
+    never,
 )
 
 SHARD = 256  # tickets in a directory
@@ -64,9 +67,10 @@ class Part:
 class Run:
     """One run, by one thread; `beat`, every INTERVAL seconds, may come from another."""
 
-    def __init__(self, layout: Layout, number: int, directory: str) -> None:
+    def __init__(self, layout: Layout, number: int, directory: str, is_gone: IsGone) -> None:
         """Use `begin`."""
         self.layout = layout
+        self._is_gone = is_gone
         self.number = number
         self._directory = directory
         self.paths = layout.run(number)
@@ -76,7 +80,7 @@ class Run:
         self._beat = Beat(self.paths.alive, self._check)
         self.beat = self._beat.beat
         self._pulses: dict[int, Pulse] = {}
-        self._watch = Watch(layout, self._concerns)
+        self._watch = Watch(layout, self._concerns, is_gone)
         self._closing: set[int] = set()
         self._journals: set[int] = set()  # of former owners: they may have ends of our parts
         self._taken_over: list[End] = []  # ends that former owners wrote, to be returned
@@ -84,10 +88,12 @@ class Run:
         self._not_ours: set[int] = set()  # runs that have ended, or are of other directories
 
     @classmethod
-    def begin(cls, layout: Layout, directory: str, facts: Any = None) -> Run:
+    def begin(
+        cls, layout: Layout, directory: str, facts: Any = None, is_gone: IsGone = never
+    ) -> Run:
         """Take the next number. Raises OSError."""
         number = make_run(layout, directory, OWN, facts)
-        return cls(layout, number, directory)
+        return cls(layout, number, directory, is_gone)
 
     # ---- submission
 
@@ -238,16 +244,16 @@ class Run:
         return next((t for t in texts if t == ENDED or t.partition(".")[0] == OWN), None)
 
     def _is_of_directory(self, number: int) -> bool:
-        data = files.read(self.layout.run(number).facts)
-        try:
-            return bool(json.loads(data)["directory"] == self._directory)
-        except ValueError:
-            return False  # damaged, although it was synced: nobody knows whose it was
+        facts = facts_in(self.layout.run(number).facts)
+        # One that is damaged, although it was synced: nobody knows whose it was.
+        return facts is not None and bool(facts["directory"] == self._directory)
 
     def _is_dead(self, number: int) -> bool:
         if number not in self._pulses:
             self._pulses[number] = Pulse(self.layout.run(number).alive)
-        return self._pulses[number].look() >= REQUEUED
+        still = self._pulses[number].look()
+        facts = facts_in(self.layout.run(number).facts)
+        return still >= REQUEUED or self._is_gone(facts and facts["facts"])
 
     def _take_token(self, number: int) -> None:
         paths = self.layout.run(number)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Any
 
 from snakemake_kochi.base import clock, files
 from snakemake_kochi.tickets.moving import is_listed, listing, moved
@@ -17,6 +19,15 @@ _AT_MOST = 3  # intervals that one look counts: the observer may have slept itse
 LOST = 3  # losses after which a ticket ends
 FIRST = b"%012d" % 0  # the content of `alive` before the first beat
 _PATIENCE = 10.0  # seconds; whoever looks comes again
+
+
+# Whether a process of this node, which left these facts, is gone, and nothing of it is left: the
+# kernel says so. False for one of another node.
+IsGone = Callable[[Any], bool]
+
+
+def never(facts: Any) -> bool:
+    return False
 
 
 class FencedError(Exception):
@@ -94,9 +105,13 @@ class Pulse:
 class Watch:
     """Looks after tickets that workers hold."""
 
-    def __init__(self, layout: Layout, concerns: Callable[[Name], bool]) -> None:
+    def __init__(
+        self, layout: Layout, concerns: Callable[[Name], bool], is_gone: IsGone = never
+    ) -> None:
         """`concerns`: whether a ticket's worker is to be watched."""
         self._layout = layout
+        self._is_gone = is_gone
+        self._facts: dict[str, Any] = {}
         self._concerns = concerns
         self._pulses: dict[str, Pulse] = {}
         self._dead: dict[str, float] = {}  # at how many intervals it was written to them
@@ -123,7 +138,13 @@ class Watch:
         if worker not in self._pulses:
             self._pulses[worker] = Pulse(paths.alive)
         still = self._pulses[worker].look()
-        if still < SILENT:
+        if worker not in self._facts:
+            with suppress(FileNotFoundError):  # its directory was removed
+                self._facts[worker] = facts_in(paths.facts)
+        if self._is_gone(self._facts.get(worker)):
+            for queue, name in tickets:
+                requeue(self._layout, queue, name, name.losses + 1)
+        elif still < SILENT:
             self._dead.pop(worker, None)
         elif worker not in self._dead:
             with suppress(FileNotFoundError):  # its directory was removed
@@ -133,6 +154,14 @@ class Watch:
         if worker in self._dead and still >= self._dead[worker] + REQUEUED - SILENT:
             for queue, name in tickets:
                 requeue(self._layout, queue, name, name.losses + 1)
+
+
+def facts_in(path: str) -> Any:
+    """What a process wrote about itself; None if it is damaged. Raises OSError."""
+    try:
+        return json.loads(files.read(path))
+    except ValueError:
+        return None
 
 
 def requeue(layout: Layout, queue: str, name: Name, losses: int) -> bool:

@@ -14,6 +14,7 @@ import pytest
 
 from snakemake_kochi.base.wake import Wake, wake
 from snakemake_kochi.next.worker import start_command
+from snakemake_kochi.processes import is_gone
 from snakemake_kochi.queue.ticket import Resources, ShellJob, Ticket
 from snakemake_kochi.tickets.names import Layout, Name, wake_workers
 from snakemake_kochi.tickets.run import End, Run
@@ -33,7 +34,7 @@ class Site:
         machine = self.settings().paths
         machine.directory.mkdir(parents=True)
         self.layout = Layout(str(machine.directory))
-        self.run = Run.begin(self.layout, str(self.work))
+        self.run = Run.begin(self.layout, str(self.work), is_gone=is_gone)
         assert self.run.adopt()
         self._wake = Wake(self.run.paths.wake)
         self.workers: list[subprocess.Popen[bytes]] = []

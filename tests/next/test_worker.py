@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -19,6 +18,10 @@ def pid_in(path: Path) -> ProcessIdentity:
     process = ProcessIdentity.of(int(path.read_text()))
     assert process is not None
     return process
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_ends_of_jobs(site: Site) -> None:
@@ -140,12 +143,26 @@ def test_release(site: Site) -> None:
 
 def test_nothing_outlives_a_killed_worker(site: Site) -> None:
     supervisor = site.worker()
-    site.submit("setsid sleep 60 & echo $! > left; echo $$ > pid; echo $PPID > ppid; sleep 60")
+    site.submit("setsid sleep 60 & echo $! > left; echo $$ > pid; sleep 60")
     main, left = pid_in(site.work / "pid"), pid_in(site.work / "left")
-    facts = json.loads(Path(site.layout.worker("1").facts).read_text())
-    os.kill(facts["process"]["pid"], signal.SIGKILL)
+    (worker,) = [pid for pid in children(supervisor.pid) if pid != main.pid]
+    os.kill(worker, signal.SIGKILL)
     assert supervisor.wait(30) == -signal.SIGKILL
     assert not main.is_alive()
+    assert not left.is_alive()
+
+
+def test_jobs_of_a_killed_supervisor_go_to_another_worker_at_once(site: Site) -> None:
+    supervisor = site.worker()
+    site.submit(
+        "setsid sleep 60 & echo $! > left; echo $$ > pid; test $KOCHI_ATTEMPT = 2 || sleep 60"
+    )
+    left = pid_in(site.work / "left")
+    pid_in(site.work / "pid")
+    supervisor.kill()
+    site.worker()
+    (end,) = site.collect()
+    assert (end.name.attempt, end.name.losses, end.name.state) == (2, 1, "success")
     assert not left.is_alive()
 
 

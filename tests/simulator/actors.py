@@ -104,12 +104,13 @@ class Worker:
         self._story.cores[self._process] = self._cores
         while True:
             try:
-                self._life = WorkerLife(LAYOUT, f"{self._name}{next(self._world.numbers)}")
+                name = f"{self._name}{next(self._world.numbers)}"
+                self._life = WorkerLife(LAYOUT, name, self._process.name)
                 break
             except OSError:
                 clock.sleep(1.0)
         self._claims = _again(lambda: Claims(LAYOUT, QUEUE, self._life))
-        watch = Watch(LAYOUT, lambda name: is_by_hand(LAYOUT, name.run))
+        watch = Watch(LAYOUT, lambda name: is_by_hand(LAYOUT, name.run), self._world.is_gone)
         self._world.fork(self._beat)
         reconciled, idle = clock.now(), 0.5
         while not self._is_fenced and not (self.must_leave and self._free == self._cores):
@@ -222,7 +223,9 @@ class Controller:
 
     def __call__(self) -> None:
         self._process = self._world.current
-        run = self._run = _again(lambda: Run.begin(LAYOUT, "/work"))
+        run = self._run = _again(
+            lambda: Run.begin(LAYOUT, "/work", self._process.name, self._world.is_gone)
+        )
         self.number = run.number
         self._story.numbers[run.number] += 1
         self._world.fork(self._beat)

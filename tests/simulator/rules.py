@@ -139,8 +139,8 @@ RULES = [
     Rule(
         "nobody takes over from a run that lives",
         "run",
-        "self._pulses[number].look() >= REQUEUED",
-        "self._pulses[number].look() >= 0",
+        "return still >= REQUEUED",
+        "return still >= 0",
         "kills",
         "two runs at once",
     ),

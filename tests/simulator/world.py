@@ -136,6 +136,11 @@ class World:
             raise Killed  # a thread of a process that was killed before
         return process
 
+    def is_gone(self, name: str) -> bool:
+        """What the kernel says of a process of the node that asks."""
+        here = self.current.node
+        return any(p.name == name and p.node is here and not p.is_alive for p in self.processes)
+
     def kill(self, process: Process) -> None:
         process.is_alive = False
         process.killed = min(process.killed, self.time)

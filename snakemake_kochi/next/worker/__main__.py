@@ -11,7 +11,7 @@ from pathlib import Path
 from snakemake_kochi.base import files
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.next.worker.loop import Worker, facts_of_worker
-from snakemake_kochi.processes import this_node
+from snakemake_kochi.processes import ALL_VARIABLE, this_node
 from snakemake_kochi.tickets.claims import WorkerLife
 from snakemake_kochi.tickets.names import Layout
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, find_gpus
@@ -37,7 +37,8 @@ def main(arguments: list[str]) -> int:
     )
     machine = settings.paths
     layout = Layout(str(machine.directory))
-    life = _register(layout, settings, facts_of_worker(settings, capacity, walltime))
+    facts = facts_of_worker(settings, capacity, walltime)
+    life = _register(layout, settings, facts)
     logging.raiseExceptions = False  # a full disk ends no job
     form = "%(asctime)s %(levelname)s: %(message)s"
     logging.basicConfig(filename=life.paths.log, level=logging.INFO, format=form)
@@ -48,7 +49,8 @@ def main(arguments: list[str]) -> int:
         leases = None
     devices = Devices(capacity.cores, layout_of(os.sched_getaffinity(0)), gpus, leases)
     hosts = Path(life.paths.directory, "hosts")
-    common = _environment_for_jobs(environment, hosts) | {"KOCHI_MACHINE": machine.name}
+    common = _environment_for_jobs(environment, hosts)
+    common |= {"KOCHI_MACHINE": machine.name, ALL_VARIABLE: facts["nonce"]}
     worker = Worker(layout, life, settings, capacity, devices, walltime, common, link)
     return worker.run()
 

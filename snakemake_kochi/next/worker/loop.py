@@ -22,12 +22,13 @@ from humanfriendly.text import pluralize
 from snakemake_kochi.base import clock, files
 from snakemake_kochi.base.wake import Wake, wake
 from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import random_word
 from snakemake_kochi.next.worker.forks import Forks
 from snakemake_kochi.next.worker.health import Health
 from snakemake_kochi.next.worker.job import Job
 from snakemake_kochi.next.worker.runners import Runners
 from snakemake_kochi.node_lock import has_lock, lock_directory
-from snakemake_kochi.processes import ProcessIdentity, this_node
+from snakemake_kochi.processes import ProcessIdentity, is_gone, this_node
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.ticket import Resources, Ticket
 from snakemake_kochi.queue.workers import Capacity
@@ -97,7 +98,7 @@ class Worker:
         self._look_due = self._reconcile_due = self._beat_due = 0.0
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._claims = {queue: Claims(layout, queue, life) for queue in settings.queues}
-        self._watch = Watch(layout, lambda name: is_by_hand(layout, name.run))
+        self._watch = Watch(layout, lambda name: is_by_hand(layout, name.run), is_gone)
         self.forks = Forks(link, self._note_stop, lambda name, message: None)
         self.runners = Runners(self.forks)
         self._health = Health(self._environment)
@@ -442,11 +443,12 @@ def _ticket(name: Name, data: bytes) -> Ticket:
 
 
 def facts_of_worker(settings: WorkerSettings, capacity: Capacity, walltime: Walltime) -> Any:
-    """What `worker.json` says, for people and for runs."""
-    own = ProcessIdentity.of(os.getpid())
-    assert own is not None
+    """What `worker.json` says. `process`: the supervisor, which ends last."""
+    supervisor = ProcessIdentity.of(os.getppid())
+    assert supervisor is not None
     return {
-        "process": asdict(own),
+        "process": asdict(supervisor),
+        "nonce": random_word(8),
         "node": asdict(this_node()),
         "queues": settings.queues,
         "capacity": asdict(capacity),
