@@ -6,21 +6,22 @@ import errno
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from snakemake_kochi.base import clock, files
 from snakemake_kochi.tickets.moving import is_listed, listing, moved, removed, repeated
 from snakemake_kochi.tickets.names import CANCEL, Layout, Name, Shard, make_queue
-from snakemake_kochi.tickets.watching import FIRST, Beat, FencedError, requeue
+from snakemake_kochi.tickets.watching import FIRST, INTERVAL, Beat, FencedError, requeue
 
 _OLD = 60.0  # seconds: no directory cache is older
 
-# Whether to claim a ticket, by its name, and by what was submitted, which can be read; see
-# `Claims.claim`.
-Accept = Callable[[Name, Callable[[], bytes]], bool | None]
+# Whether to claim a ticket, by its name, by what was submitted, which can be read, and by what was
+# claimed just before; see `Claims.claim`.
+Accept = Callable[[Name, Callable[[], bytes], Sequence[Name]], bool | None]
 
 
 class WorkerLife:
@@ -65,6 +66,8 @@ class Claims:
         self._held: set[Name] = set()
         self._let_go: dict[Name, float] = {}  # when: a listing may be old
         self._is_unsure = False
+        self._known: Iterator[tuple[str, Name]] = iter(())  # what waited when it was listed
+        self._listed = -math.inf
 
     def claim(self, accept: Accept) -> list[Name]:
         """Tickets from the head of the queue that `accept` wants.
@@ -76,21 +79,28 @@ class Claims:
         self._life.require_fresh()
         if self._is_unsure and (missed := self.reconcile()):
             return missed
+        claimed: list[Name] = []
+        if clock.now() - self._listed < INTERVAL and self._take(accept, claimed):
+            return claimed
         # Who gets the lock goes by the order, others by their stripe: they lose fewer races.
         # Where it excludes nobody, only this is lost.
         with files.tried_lock(self._paths.lock) as has_lock:
-            return self._claim(accept, has_lock)
+            self._listed, self._known = clock.now(), self._waiting(has_lock)
+            self._take(accept, claimed)
+        return claimed
 
-    def _claim(self, accept: Accept, in_order: bool) -> list[Name]:
-        claimed: list[Name] = []
+    def _take(self, accept: Accept, claimed: list[Name]) -> bool:
+        """Claim from what was listed; False if more may be listed now, and nothing is claimed."""
         try:
-            for path, name in self._waiting(in_order):
+            for path, name in self._known:
                 try:
-                    answer = accept(name, partial(files.read, path))
+                    answer = accept(name, partial(files.read, path), claimed)
                 except FileNotFoundError:
-                    continue  # mostly another worker's
+                    self._listed = -math.inf  # mostly another worker's: others are at work
+                    continue
                 if answer is None:
-                    break
+                    self._known = chain([(path, name)], self._known)
+                    return True
                 if not answer:
                     continue
                 mine = name.held_by(self._life.name)
@@ -105,9 +115,10 @@ class Claims:
                 self._held.add(mine)
                 claimed.append(mine)
         except OSError:
+            self._listed = -math.inf
             if not claimed:
                 raise
-        return claimed
+        return bool(claimed)
 
     def _waiting(self, in_order: bool) -> Iterator[tuple[str, Name]]:
         texts = listing(self._paths.waiting)

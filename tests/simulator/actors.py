@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from typing import TypeVar
 
 from simulator.world import Node, Process, World
@@ -137,8 +136,7 @@ class Worker:
         self._is_fenced = True
 
     def _accepts(self, room: int) -> Accept:
-        asked = count()
-        return lambda name, read: True if next(asked) < room else None
+        return lambda name, read, claimed: True if len(claimed) < room else None
 
     def _beat(self) -> None:
         while not self._is_fenced:

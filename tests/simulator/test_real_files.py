@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from snakemake_kochi.tickets.claims import Accept, Claims, WorkerLife
+from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.hand import cancel, fold, submit_by_hand
-from snakemake_kochi.tickets.names import Layout
+from snakemake_kochi.tickets.names import Layout, Name
 from snakemake_kochi.tickets.run import End, Run
 
 QUEUE = "q"
@@ -21,11 +22,10 @@ def work(directory: str, name: str) -> None:
     layout = Layout(directory)
     claims = Claims(layout, QUEUE, WorkerLife(layout, name))
 
-    def at_most(count: int) -> Accept:
-        asked = itertools.count()
-        return lambda name, read: True if next(asked) < count else None
+    def at_most_seven(name: Name, read: Any, claimed: Sequence[Name]) -> bool | None:
+        return True if len(claimed) < 7 else None
 
-    while names := claims.claim(at_most(7)):
+    while names := claims.claim(at_most_seven):
         for ticket in names:
             claims.finish(ticket, "ok", {"content": claims.read(ticket).decode()})
 

@@ -9,7 +9,7 @@ import random
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -285,7 +285,17 @@ class Worker:
             if self._must_wait:  # or smaller tickets would take the room before it is enough
                 return
 
-    def _accept(self, taken: list[Resources], name: Name, read: Callable[[], bytes]) -> bool | None:
+    def _accept(
+        self,
+        running: Sequence[Resources],
+        name: Name,
+        read: Callable[[], bytes],
+        claimed: Sequence[Name],
+    ) -> bool | None:
+        tickets = [self._tickets[each] for each in claimed]
+        taken = [*running, *(each.resources for each in tickets if isinstance(each, Ticket))]
+        if self._capacity.is_full(taken):
+            return None
         if name in self._skipped:
             return False
         try:
@@ -301,7 +311,6 @@ class Worker:
         if not self._capacity.fits(wanted, taken):
             self._must_wait = True
             return None
-        taken.append(wanted)
         self._tickets[name.held_by(self._life.name)] = ticket
         return True
 
