@@ -7,6 +7,7 @@ Every call raises OSError. After an error nobody knows whether the call was done
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -41,6 +42,15 @@ class Disk:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         with open(number, "rb") as file:
             return file.read()
+
+    @contextmanager
+    def mapped(self, path: str) -> Iterator[bytes | mmap.mmap]:
+        with open(path, "rb") as file:
+            if not file.seek(0, os.SEEK_END):
+                yield b""
+                return
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                yield data
 
     def try_lock(self, path: str) -> int | None:
         number = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -104,6 +114,13 @@ def append(path: str, data: bytes, sync: bool = False) -> None:
 def open_end(path: str) -> int:
     """The descriptor of a file, made if it is not there, that processes write to at its end."""
     return disk.open_end(path)
+
+
+@contextmanager
+def mapped(path: str) -> Iterator[bytes | mmap.mmap]:
+    """The content of a file of which a part is read, perhaps the last one."""
+    with disk.mapped(path) as data:
+        yield data
 
 
 def read(path: str) -> bytes:

@@ -143,6 +143,11 @@ class RunPaths:
         return f"{self.directory}/inbox"
 
     @property
+    def folded(self) -> str:
+        """Logs of ended jobs, up to 256 in a file."""
+        return f"{self.directory}/folded"
+
+    @property
     def logs(self) -> str:
         return f"{self.directory}/logs"
 

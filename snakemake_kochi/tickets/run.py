@@ -7,10 +7,11 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from snakemake_kochi.base import files
+from snakemake_kochi.tickets.history import fold, kept
 from snakemake_kochi.tickets.moving import Pause, is_listed, listing, moved, removed, repeated
 from snakemake_kochi.tickets.names import Layout, Name, RunPaths, make_queue, nonce
 from snakemake_kochi.tickets.watching import (
@@ -82,6 +83,7 @@ class Run:
         self._pulses: dict[int, Pulse] = {}
         self._watch = Watch(layout, self._concerns, is_gone)
         self._closing: set[int] = set()
+        self._logs: list[Name] = []  # of ended attempts, not folded yet
         self._journals: set[int] = set()  # of former owners: they may have ends of our parts
         self._taken_over: list[End] = []  # ends that former owners wrote, to be returned
         self._unread: Counter[Name] = Counter()  # tickets in an inbox that are there, by tries
@@ -179,7 +181,8 @@ class Run:
     def _read_end(self, inbox: str, name: Name) -> End | None:
         """None while it may become readable: the name has the state already."""
         try:
-            line = last_line(files.read(f"{inbox}/{name}"), name)
+            data = files.read(f"{inbox}/{name}")
+            line = {**last_line(data, name), "ticket": kept(data)}
         except OSError:
             self._unread[name] += 1
             if self._unread[name] < _TRIES:
@@ -187,10 +190,24 @@ class Run:
             line = {}
         self._unread.pop(name, None)
         job = self._parts[name.run].open.get(name.job)
-        return End(name, "" if job is None else job.key, line)
+        if job is None:
+            return End(name, "", line)
+        return End(name, job.key, {**line, "queue": job.queue})
+
+    def fold(self) -> None:
+        """Fold the logs of ended jobs, if there are many, or if the run has none open.
+
+        Raises OSError: call it again. Any thread may call it, one at a time.
+        """
+        while len(self._logs) >= SHARD or (self._logs and not self.open):
+            names = self._logs[:SHARD]
+            for number in sorted({name.run for name in names}):
+                fold(self.layout.run(number), [name for name in names if name.run == number])
+            del self._logs[: len(names)]
 
     def _end(self, name: Name) -> None:
         self._ended.add(name.key)
+        self._logs += [replace(name, attempt=n) for n in range(1, name.attempt + 1)]
         self._parts[name.run].open.pop(name.job, None)
 
     def look_after(self) -> None:

@@ -200,6 +200,8 @@ class Worker:
         if now >= self._beat_due:
             self.forks.beat()
             self._beat_due = now + INTERVAL
+            if self._parent and not self._parent.is_alive():
+                self._drain(f"process {self._parent.pid}, which started this worker, is gone")
         with suppress(OSError):
             try:
                 self._life.require_fresh()
@@ -212,8 +214,6 @@ class Worker:
             self._jobs[name].end("cancel", self.grace)
         if self._life.release and not self._why:
             self._drain("released by kochi release", at_once=self._life.release == "now")
-        if self._parent and not self._parent.is_alive():
-            self._drain(f"process {self._parent.pid}, which started this worker, is gone")
         if self._walltime.is_over:
             self._is_at_time_limit = True
             self._drain(TIME_IS_OVER)
