@@ -1,8 +1,36 @@
-"""Time: the only module that asks the system for it, or waits."""
+"""Time, and threads that wait: the only module that asks the system for either."""
 
 from __future__ import annotations
 
+import math
+import threading
 import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+
+class Mailbox(Protocol):
+    """What one thread waits for, and others put there."""
+
+    def put(self, item: Any) -> None: ...
+
+    def get(self, seconds: float) -> Any:
+        """The next item; None if there is none in so many seconds."""
+
+
+class _Queue:
+    def __init__(self) -> None:
+        self._items: SimpleQueue[Any] = SimpleQueue()
+        self.put = self._items.put
+
+    def get(self, seconds: float) -> Any:
+        try:
+            if seconds <= 0:
+                return self._items.get(False)
+            return self._items.get(True, None if seconds == math.inf else seconds)
+        except Empty:
+            return None
 
 
 class Clock:
@@ -15,6 +43,12 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
+    def mailbox(self) -> Mailbox:
+        return _Queue()
+
+    def spawn(self, function: Callable[[], Any]) -> None:
+        threading.Thread(target=function, daemon=True).start()
+
 
 clock = Clock()  # the simulator's, in tests
 
@@ -26,3 +60,12 @@ def now() -> float:
 
 def sleep(seconds: float) -> None:
     clock.sleep(seconds)
+
+
+def mailbox() -> Mailbox:
+    return clock.mailbox()
+
+
+def spawn(function: Callable[[], Any]) -> None:
+    """Call it in a thread that does not keep the process alive."""
+    clock.spawn(function)

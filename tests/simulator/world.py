@@ -12,7 +12,7 @@ import itertools
 import math
 import os
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -98,6 +98,7 @@ class World:
         self.was_full = False
         self._queue: list[tuple[float, int, greenlet]] = []
         self._count = itertools.count()
+        self._due: dict[greenlet, int] = {}  # the number of a thread's turn
         self.numbers = itertools.count(1)  # for names that are used once
         self._nodes: dict[str, Node] = {}
         self._names: Counter[str] = Counter()
@@ -146,30 +147,35 @@ class World:
         process.killed = min(process.killed, self.time)
 
     def _later(self, seconds: float, thread: greenlet) -> None:
-        heapq.heappush(self._queue, (self.time + seconds, next(self._count), thread))
+        """Its turn comes then, and no sooner."""
+        self._due[thread] = number = next(self._count)
+        heapq.heappush(self._queue, (self.time + seconds, number, thread))
 
     def run(self, seconds: float) -> None:
         """Let so much time pass, or less if nothing is left to happen."""
         end = self.time + seconds
         while self._queue and self._queue[0][0] <= end:
-            when, _, thread = heapq.heappop(self._queue)
+            when, number, thread = heapq.heappop(self._queue)
             self.time = max(self.time, when)
+            if self._due.get(thread) != number:
+                continue  # it was woken before
             process = self._processes[thread]
             if not process.is_alive:
-                del self._processes[thread]  # never goes on
+                del self._processes[thread], self._due[thread]  # never goes on
             elif process.node.asleep > self.time:
                 self._later(process.node.asleep - self.time, thread)
             else:
                 thread.switch()
                 if thread.dead:
-                    del self._processes[thread]
+                    del self._processes[thread], self._due[thread]
                     process.threads -= 1
                     process.is_alive &= process.threads > 0
         self.time = max(self.time, end)
 
     def wait(self, seconds: float) -> None:
         """Of a process: let others go on."""
-        self._later(seconds, getcurrent())
+        if seconds < math.inf:
+            self._later(seconds, getcurrent())
         self._hub.switch()
 
     # ---- calls
@@ -267,6 +273,28 @@ def twice(names: list[str]) -> list[str]:
     return [*names, *names[:1]]
 
 
+class WorldMailbox:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._items: deque[Any] = deque()
+        self._waiting: greenlet | None = None
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        if self._waiting is not None:
+            self._world._later(0.0, self._waiting)
+            self._waiting = None
+
+    def get(self, seconds: float) -> Any:
+        if not self._items and seconds > 0:
+            self._waiting = getcurrent()
+            self._world.wait(seconds)
+            self._waiting = None
+            if not self._world.current.is_alive:
+                raise Killed
+        return self._items.popleft() if self._items else None
+
+
 class WorldClock:
     def __init__(self, world: World) -> None:
         self._world = world
@@ -281,6 +309,12 @@ class WorldClock:
         self._world.wait(seconds)
         if not process.is_alive:
             raise Killed
+
+    def mailbox(self) -> WorldMailbox:
+        return WorldMailbox(self._world)
+
+    def spawn(self, function: Callable[[], Any]) -> None:
+        self._world.fork(function)
 
 
 class WorldDisk:
