@@ -38,6 +38,9 @@ class Disk:
     def open_end(self, path: str) -> int:
         return os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
 
+    def close(self, number: int) -> None:
+        os.close(number)
+
     def read(self, path: str) -> bytes:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         with open(number, "rb") as file:
@@ -114,6 +117,10 @@ def append(path: str, data: bytes, sync: bool = False) -> None:
 def open_end(path: str) -> int:
     """The descriptor of a file, made if it is not there, that processes write to at its end."""
     return disk.open_end(path)
+
+
+def close(number: int) -> None:
+    disk.close(number)
 
 
 @contextmanager

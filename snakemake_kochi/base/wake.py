@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable
 from contextlib import suppress
+
+from snakemake_kochi.base import clock
+
+_LONG = 3600.0  # seconds
 
 
 class Wake:
@@ -51,11 +56,36 @@ class Wake:
             self._number = None
 
 
+class Fifos:
+    """The operating system's."""
+
+    def listen(self, path: str, woken: Callable[[], None]) -> None:
+        fifo = Wake(path)
+
+        def wait() -> None:
+            while not fifo.is_silent:
+                if fifo.wait(_LONG):
+                    woken()
+
+        clock.spawn(wait)
+
+    def wake(self, path: str) -> None:
+        with suppress(OSError):
+            number = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.write(number, b"!")  # a full one wakes, too
+            finally:
+                os.close(number)
+
+
+fifos = Fifos()  # the simulator's, in tests
+
+
+def listen(path: str, woken: Callable[[], None]) -> None:
+    """Have a thread call `woken` whenever somebody wakes this FIFO, until the process ends."""
+    fifos.listen(path, woken)
+
+
 def wake(path: str) -> None:
     """Wake who listens on this FIFO, if it is on this computer."""
-    with suppress(OSError):
-        number = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            os.write(number, b"!")  # a full one wakes, too
-        finally:
-            os.close(number)
+    fifos.wake(path)

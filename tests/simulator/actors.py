@@ -5,16 +5,25 @@
 
 from __future__ import annotations
 
+import errno
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from signal import Signals
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
-from simulator.world import Node, Process, World
+from simulator.world import Killed, Node, Process, World
 from snakemake_kochi.base import clock
-from snakemake_kochi.tickets.claims import Accept, Claims, WorkerLife
+from snakemake_kochi.next.worker.forks import Exit
+from snakemake_kochi.next.worker.loop import Worker as RealWorker
+from snakemake_kochi.processes import ProcessIdentity
+from snakemake_kochi.queue.ticket import Ticket
+from snakemake_kochi.queue.workers import Capacity
+from snakemake_kochi.tickets.claims import WorkerLife
 from snakemake_kochi.tickets.hand import (
     NotSubmittedError,
     UnknownError,
@@ -25,7 +34,10 @@ from snakemake_kochi.tickets.hand import (
 )
 from snakemake_kochi.tickets.names import Layout, Name
 from snakemake_kochi.tickets.run import Job, Run
-from snakemake_kochi.tickets.watching import INTERVAL, LOST, FencedError, Watch
+from snakemake_kochi.tickets.watching import INTERVAL, LOST, FencedError
+from snakemake_kochi.worker.node.devices import Allotment
+from snakemake_kochi.worker.orders import Walltime
+from snakemake_kochi.worker.settings import WorkerSettings
 
 QUEUE = "q"
 DEADLY = "deadly"  # a job that kills its worker
@@ -72,13 +84,14 @@ class Story:
     def is_done(self, key: str) -> bool:
         """Whether a user would not have it made again."""
         return any(
-            name.state in ("ok", "cancelled") or (name.state, name.losses) == ("lost", LOST - 1)
+            name.state in ("success", "cancelled")
+            or (name.state, name.losses) == ("lost", LOST - 1)
             for _, name in self.reports.get(key, ())
         )
 
 
 class Worker:
-    """Takes tickets until it is told to leave."""
+    """The real worker, whose jobs are nothing but time; it stays until it is told to leave."""
 
     def __init__(
         self,
@@ -89,113 +102,115 @@ class Worker:
         seconds: float = 2.0,
         puts_back: bool = False,
     ) -> None:
-        """`seconds`: of a job. `puts_back`: what it takes first, as if it had no time for it."""
-        self._puts_back = puts_back
-        self._world, self._story = world, story
-        self._name, self._cores, self._seconds = name, cores, seconds
-        self._free = cores
-        self._running: dict[Name, Execution] = {}
+        """`seconds`: of a job. `puts_back`: no process can be made for the first one."""
+        self.puts_back = puts_back
+        self.world, self.story = world, story
+        self._name, self._cores, self.seconds = name, cores, seconds
+        self._real: RealWorker | None = None
         self.must_leave = False
-        self._is_fenced = False
+
+    def leave(self) -> None:
+        """Tell it to give its jobs back."""
+        self.must_leave = True
+        if self._real is not None:
+            self._real.note_stop(Signals.SIGTERM)
 
     def __call__(self) -> None:
-        self._process = self._world.current
-        self._story.cores[self._process] = self._cores
+        process = self.world.current
+        self.story.cores[process] = self._cores
         while True:
             try:
-                name = f"{self._name}{next(self._world.numbers)}"
-                self._life = WorkerLife(LAYOUT, name, self._process.name)
+                name = f"{self._name}{next(self.world.numbers)}"
+                life = WorkerLife(LAYOUT, name, process.name)
                 break
             except OSError:
                 clock.sleep(1.0)
-        self._claims = _again(lambda: Claims(LAYOUT, QUEUE, self._life))
-        watch = Watch(LAYOUT, lambda name: is_by_hand(LAYOUT, name.run), self._world.is_gone)
-        self._world.fork(self._beat)
-        reconciled, idle = clock.now(), 0.5
-        while not self._is_fenced and not (self.must_leave and self._free == self._cores):
-            names: list[Name] = []
-            with suppress(OSError):
-                try:
-                    if clock.now() - reconciled > INTERVAL:
-                        reconciled = clock.now()
-                        names += self._claims.reconcile()
-                        if not names:
-                            watch.look([QUEUE])
-                    if self._free > len(names) and not self.must_leave:
-                        names += self._claims.claim(self._accepts(self._free - len(names)))
-                except FencedError:
-                    self._fence()
-                    return
-                finally:
-                    for name in names:
-                        self._free -= 1
-                        is_too_much = self._free < 0
-                        self._world.fork(partial(self._job, name, is_too_much))
-            idle = min(2 * idle, INTERVAL) if not names else 0.5
-            clock.sleep(idle)
-        self._is_fenced = True
+        settings = WorkerSettings("/k", "m", queues=(QUEUE,), stay=True, grace=2.0, idle_wait=1.0)
+        means: Any = SimpleNamespace(
+            capacity=Capacity(self._cores, 0),
+            devices=NoDevices(),
+            walltime=Walltime(None, 2.0),
+            environment={},
+            lock=None,
+            oom=SimpleNamespace(counts=lambda: None, explain=lambda before, end: None),
+            health=SimpleNamespace(fault=lambda directory: ""),
+            is_gone=self.world.is_gone,
+        )
+        forks: Any = Processes(self, life)
+        make = lambda stop: (forks, forks)  # noqa: E731
+        self._real = _again(lambda: RealWorker(LAYOUT, life, settings, means, make))
+        if self.must_leave:
+            self._real.note_stop(Signals.SIGTERM)
+        self._real.run()
 
-    def _accepts(self, room: int) -> Accept:
-        return lambda name, read, claimed: True if len(claimed) < room else None
 
-    def _beat(self) -> None:
-        while not self._is_fenced:
-            try:
-                self._life.beat()
-            except FencedError:
-                self._fence()
-            except OSError:
-                pass
-            clock.sleep(INTERVAL)
+class NoDevices:
+    def allot(self, wanted: Any) -> Allotment:
+        return Allotment()
 
-    def _fence(self) -> None:
-        self._is_fenced = True
-        for execution in self._running.values():
+    def release(self, allotment: Allotment) -> None:
+        return
+
+
+class Processes:
+    """Those that a worker's supervisor would make."""
+
+    def __init__(self, worker: Worker, life: WorkerLife) -> None:
+        self._worker, self._life = worker, life
+        self._process = worker.world.current
+        self._living: dict[int, Execution] = {}
+        self._mail: dict[int, Callable[[Exit], None]] = {}
+
+    def beat(self) -> None:
+        return
+
+    def abandon(self) -> None:
+        for execution in self._living.values():
             execution.end = clock.now()
-        self._world.kill(self._process)
+        self._worker.world.kill(self._process)
+        raise Killed
 
-    def _job(self, name: Name, is_too_much: bool) -> None:
-        while True:
-            try:
-                key = self._claims.read(name).split(b"\n")[0].decode()
-                self._life.require_fresh()
-                break
-            except FileNotFoundError:
-                self._free += 1
-                return
-            except FencedError:
-                return self._fence()
-            except OSError:
-                clock.sleep(1.0)
-        if is_too_much or self.must_leave or self._puts_back:
-            self._puts_back = False
-            return self._put_back(name)
-        execution = Execution(key, name, self._process, clock.now())
-        if "dead" in self._world.tree.names(self._life.paths.directory):
-            self._story.faults.append(f"{name} began although others think its worker dead")
-        self._running[name] = execution
-        self._story.executions.append(execution)
-        until = clock.now() + self._seconds
-        state = "ok"
-        while clock.now() < until:
-            clock.sleep(min(1.0, self._seconds))
-            if key == DEADLY:
-                self._fence()
-            if name in self._life.cancelled:
-                state = "cancelled"
-                break
-            if self.must_leave:
-                execution.end = clock.now()
-                self._running.pop(name, None)
-                return self._put_back(name)
-        execution.end = clock.now()
-        self._running.pop(name, None)
-        self._claims.finish(name, state)
-        self._free += 1
+    def start(
+        self, name: Name, ticket: Ticket, log: int, environment: Any, pinned: Any, ended: Any
+    ) -> tuple[ProcessIdentity, str, str]:
+        worker, story = self._worker, self._worker.story
+        if worker.puts_back:
+            worker.puts_back = False
+            raise OSError(errno.EAGAIN, "no process can be made")
+        if "dead" in worker.world.tree.names(self._life.paths.directory):
+            story.faults.append(f"{name} began although others think its worker dead")
+        pid = next(worker.world.numbers)
+        execution = Execution(ticket.name, name, self._process, clock.now())
+        self._living[pid], self._mail[pid] = execution, ended
+        story.executions.append(execution)
+        clock.spawn(partial(self._execute, pid))
+        return ProcessIdentity(pid, 0), "command", ""
 
-    def _put_back(self, name: Name) -> None:
-        _again(lambda: self._claims.put_back(name))
-        self._free += 1
+    def _execute(self, pid: int) -> None:
+        execution = self._living[pid]
+        until = clock.now() + self._worker.seconds
+        while execution.end is None and clock.now() < until:
+            clock.sleep(min(1.0, self._worker.seconds))
+            if execution.key == DEADLY:
+                self.abandon()
+        self._end(pid, Exit(0, None))
+
+    def _end(self, pid: int, end: Exit) -> None:
+        execution = self._living.pop(pid, None)
+        if execution is not None:
+            execution.end = clock.now()
+            self._mail[pid](end)
+
+    def signal(self, process: ProcessIdentity, nonce: str, number: Signals) -> None:
+        self._end(process.pid, Exit(None, number))
+
+    def left(self, process: ProcessIdentity, nonce: str, is_alone: bool) -> list[Any]:
+        return []
+
+
+def content(key: str) -> bytes:
+    """The ticket of a job."""
+    return json.dumps(Ticket(key, ("true",), "/work").to_dict()).encode()
 
 
 def _again(action: Callable[[], T]) -> T:
@@ -268,7 +283,7 @@ class Controller:
             missing = [k for k in self._keys if not self._story.is_done(k) and k not in there]
             if missing:
                 with suppress(OSError):
-                    run.submit(QUEUE, {key: key.encode() for key in missing[: self._portion]})
+                    run.submit(QUEUE, {key: content(key) for key in missing[: self._portion]})
             elif not there:
                 break
             if clock.now() - looked > INTERVAL:
@@ -290,7 +305,7 @@ class Hand:
     def __call__(self) -> None:
         told: list[int] = []
         try:
-            number = submit_by_hand(LAYOUT, QUEUE, self._key.encode(), told.append)
+            number = submit_by_hand(LAYOUT, QUEUE, content(self._key), told.append)
             self._story.by_hand[self._key] = number
         except UnknownError:
             pass

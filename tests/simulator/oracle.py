@@ -16,6 +16,7 @@ from snakemake_kochi.tickets.watching import INTERVAL
 def problems(world: World, story: Story, keys: Sequence[str]) -> list[str]:
     """Sentences, none if the guarantees held."""
     return [
+        *world.crashes,
         *story.faults,
         *_of_ends(story, keys),
         *_of_executions(world, story),
@@ -34,7 +35,7 @@ def _of_ends(story: Story, keys: Sequence[str]) -> Iterator[str]:
             yield f"{key} was lost: {reports}"
         if len({name.key for name in tickets}) != len(tickets):
             yield f"{key}: a job has several ends: {sorted(tickets)}"
-        if len([name for name in tickets if name.state == "ok"]) > 1:
+        if len([name for name in tickets if name.state == "success"]) > 1:
             yield f"{key} succeeded twice, one success was lost: {sorted(tickets)}"
         cancelled = [name for name in tickets if name.state == "cancelled"]
         if cancelled and key not in story.cancelled:
@@ -80,7 +81,7 @@ def _of_hand(world: World, story: Story) -> Iterator[str]:
     ends = {name for line in lines if (name := Name.parse(line["ended"])) is not None}
     for key, number in story.by_hand.items():
         own = [name.state for name in ends if name.run == number]
-        if own != ["ok"]:
+        if own != ["success"]:
             yield f"{key}, job {number} by hand, ended as {own}"
     for key in story.refused:
         if any(execution.key == key for execution in story.executions):

@@ -13,7 +13,10 @@ from typing import Any
 
 import snakemake_kochi
 
-_PACKAGES = ("snakemake_kochi.tickets", "simulator.actors", "simulator.oracle", "simulator.scenes")
+_PACKAGES = (
+    *("snakemake_kochi.tickets", "snakemake_kochi.next.worker"),
+    *("simulator.actors", "simulator.oracle", "simulator.scenes"),
+)
 
 
 @dataclass(frozen=True)
@@ -192,3 +195,4 @@ def without(rule: Rule, directory: Path) -> Iterator[Any]:
             del sys.modules[name]
         sys.modules.update(hidden)
         snakemake_kochi.tickets = hidden["snakemake_kochi.tickets"]
+        snakemake_kochi.next.worker = hidden["snakemake_kochi.next.worker"]

@@ -141,7 +141,7 @@ def _drain(world: World, story: Story) -> None:
 
     def person() -> None:
         world.wait(5.0)
-        leaving.must_leave = True
+        leaving.leave()
         world.start("worker2", "n2", Worker(world, story, "w2"))
 
     world.start("person", "login", person)

@@ -14,7 +14,7 @@ from simulator.scenes import SCENES
 
 # `make test` plays the first part of each, `make nightly` all: an item has a limit of time.
 NIGHTLY = "KOCHI_NIGHTLY" in os.environ
-PARTS = 24  # of the places in a scene
+PARTS = 48  # of the places in a scene
 PART = pytest.mark.parametrize("part", range(PARTS if NIGHTLY else 1))
 HISTORIES = 300
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno
 import heapq
 import itertools
+import logging
 import math
 import os
 import random
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,7 +24,7 @@ from typing import Any
 from greenlet import getcurrent, greenlet
 
 from simulator.tree import Tree
-from snakemake_kochi.base import clock, files
+from snakemake_kochi.base import clock, files, wake
 
 
 class Killed(BaseException):
@@ -93,6 +95,7 @@ class World:
         self.calls = 0
         self.trace: list[str] = []
         self.processes: list[Process] = []
+        self.crashes: list[str] = []
         self.is_traced = False
         self.is_full = False
         self.was_full = False
@@ -128,8 +131,14 @@ class World:
         self._later(0.0, thread)
 
     def _main(self, function: Callable[[], Any], process: Process) -> None:
-        with suppress(Killed):
+        try:
             function()
+        except Killed:
+            return
+        except Exception:
+            # As of a real process: a thread that fails ends it.
+            self.crashes.append(f"{process.name} failed: {traceback.format_exc(limit=-3)}")
+            self.kill(process)
 
     @property
     def current(self) -> Process:
@@ -147,7 +156,9 @@ class World:
         process.killed = min(process.killed, self.time)
 
     def _later(self, seconds: float, thread: greenlet) -> None:
-        """Its turn comes then, and no sooner."""
+        """Its turn comes then, and no sooner; never, if its process is dead."""
+        if thread not in self._processes:
+            return
         self._due[thread] = number = next(self._count)
         heapq.heappush(self._queue, (self.time + seconds, number, thread))
 
@@ -249,12 +260,15 @@ class World:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """The real code lives in this world."""
-        before = clock.clock, files.disk
+        before = clock.clock, files.disk, wake.fifos
         clock.clock, files.disk = WorldClock(self), WorldDisk(self)  # type: ignore[assignment]
+        wake.fifos = WorldFifos(self)  # type: ignore[assignment]
+        logging.disable()
         try:
             yield
         finally:
-            clock.clock, files.disk = before
+            logging.disable(logging.NOTSET)
+            clock.clock, files.disk, wake.fifos = before
 
 
 GONE = Fault(gone=20.0)
@@ -317,6 +331,21 @@ class WorldClock:
         self._world.fork(function)
 
 
+class WorldFifos:
+    """Who listens on a node is woken by those of the same node."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._woken: dict[tuple[str, str], Callable[[], None]] = {}
+
+    def listen(self, path: str, woken: Callable[[], None]) -> None:
+        self._woken[self._world.current.node.name, path] = woken
+
+    def wake(self, path: str) -> None:
+        if woken := self._woken.get((self._world.current.node.name, path)):
+            woken()
+
+
 class WorldDisk:
     """The calls of `files.Disk`, on the world's tree."""
 
@@ -371,6 +400,13 @@ class WorldDisk:
         for part in (data[: len(data) // 2], data[len(data) // 2 :]) if at_end else (data,):
             write = partial(tree.write, opened[0], part, bool(at_end))
             self._world.call("write", name, write)
+
+    def open_end(self, path: str) -> int:
+        self._changes("create", lambda: self._tree.create(path, False), path)
+        return 0
+
+    def close(self, number: int) -> None:
+        return
 
     def read(self, path: str) -> bytes:
         return self._world.call("read", path, lambda: self._tree.read(path))

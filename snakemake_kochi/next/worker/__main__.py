@@ -6,15 +6,23 @@ import logging
 import os
 import socket
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from signal import Signals
+from typing import Any
 
 from snakemake_kochi.base import files
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.next.worker.loop import Worker, facts_of_worker
-from snakemake_kochi.processes import ALL_VARIABLE, this_node
+from snakemake_kochi.next.worker.forks import Forks
+from snakemake_kochi.next.worker.health import Health
+from snakemake_kochi.next.worker.loop import Means, Worker, facts_of_worker
+from snakemake_kochi.next.worker.runners import Runners
+from snakemake_kochi.node_lock import has_lock, lock_directory
+from snakemake_kochi.processes import ALL_VARIABLE, is_gone, this_node
 from snakemake_kochi.tickets.claims import WorkerLife
 from snakemake_kochi.tickets.names import Layout
-from snakemake_kochi.worker.node.capacity import capacity_of_this_node, find_gpus
+from snakemake_kochi.worker.node.capacity import OomWatch, capacity_of_this_node, find_gpus
 from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
 from snakemake_kochi.worker.orders import find_beginning, find_walltime
 from snakemake_kochi.worker.settings import WorkerSettings, read_settings
@@ -51,8 +59,23 @@ def main(arguments: list[str]) -> int:
     hosts = Path(life.paths.directory, "hosts")
     common = _environment_for_jobs(environment, hosts)
     common |= {"KOCHI_MACHINE": machine.name, ALL_VARIABLE: facts["nonce"]}
-    worker = Worker(layout, life, settings, capacity, devices, walltime, common, link)
-    return worker.run()
+    lock = None if has_lock() else lock_directory()
+    means = Means(
+        *(capacity, devices, walltime, common, lock, OomWatch(), Health(common), is_gone),
+    )
+
+    def make_forks(stop: Callable[[Signals], None]) -> tuple[Forks, Runners]:
+        forks = Forks(link, stop, lambda name, message: None)
+        return forks, Runners(forks)
+
+    threading.excepthook = _crash
+    return Worker(layout, life, settings, means, make_forks).run()
+
+
+def _crash(arguments: Any) -> None:
+    """A thread failed: the crash path puts everything right."""
+    logging.critical("thread %s failed", arguments.thread, exc_info=arguments[:3])
+    os._exit(70)
 
 
 def _register(layout: Layout, settings: WorkerSettings, facts: object) -> WorkerLife:

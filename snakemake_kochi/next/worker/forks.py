@@ -9,10 +9,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from signal import Signals
-from typing import Any
+from typing import Any, NoReturn
 
 from snakemake_kochi.next.worker.supervisor import receive, send
-from snakemake_kochi.processes import PROC, ProcessIdentity
+from snakemake_kochi.processes import (
+    PROC,
+    ProcessIdentity,
+    find_job_processes,
+    send_signal,
+)
 from snakemake_kochi.worker.runners.interface import Exit as OldExit
 
 
@@ -98,7 +103,22 @@ class Forks:
     def end(self, server: str) -> None:
         self._send({"end": server})
 
-    def orphans(self) -> list[ProcessIdentity]:
+    def abandon(self) -> NoReturn:
+        """End this process, by which the supervisor ends all others."""
+        os._exit(1)
+
+    def signal(self, process: ProcessIdentity, nonce: str, number: Signals) -> None:
+        """Signal all processes of a job."""
+        send_signal(find_job_processes(process, nonce), number)
+
+    def left(self, process: ProcessIdentity, nonce: str, is_alone: bool) -> list[ProcessIdentity]:
+        """What a job has left whose main process has ended; `is_alone`: no other job runs."""
+        if not (orphans := self._orphans()):
+            return []
+        found = {*find_job_processes(process, nonce), *(orphans if is_alone else ())}
+        return sorted(found, key=lambda each: each.pid)
+
+    def _orphans(self) -> list[ProcessIdentity]:
         """The living processes that ended ones left behind, of whichever job."""
         with self._lock:
             known = {s.process.pid for s in self._starts.values() if s.process is not None}

@@ -6,14 +6,11 @@ import logging
 import math
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from humanfriendly.text import pluralize
@@ -27,7 +24,6 @@ from snakemake_kochi.own_pipeline import OwnPipeline
 from snakemake_kochi.processes import (
     NONCE_VARIABLE,
     ProcessIdentity,
-    find_job_processes,
     send_signal,
     this_node,
 )
@@ -69,7 +65,7 @@ class Job:
         self.seconds = 0.0
         self.stop: Stop | None = None
         self._worker = worker
-        self._mail: SimpleQueue[Any] = SimpleQueue()  # an Exit, a lock, or (stop, grace)
+        self._mail = clock.mailbox()  # an Exit, a lock, or (stop, grace)
         self._process: ProcessIdentity | None = None
         self._exit: Exit | None = None
         self._expires: float | None = None
@@ -89,13 +85,14 @@ class Job:
         allotment: Allotment | None = None
         try:
             self._take_turn()
-            self._repeated(self._worker.require_life)
             log = self._repeated(self._open_log)
-            allotment = self._worker.allot(self.ticket)
             try:
+                # After the log, which a full disk may delay for long.
+                self._repeated(self._worker.require_life)
+                allotment = self._worker.allot(self.ticket)
                 self._execute(log, allotment)
             finally:
-                os.close(log)
+                files.close(log)
             state, why = self._judge()
         except StoppedError:
             state, why = ("cancelled" if self.stop == "cancel" else ""), None
@@ -105,7 +102,7 @@ class Job:
             self._worker.give_back(allotment)
         if self._lock is not None:
             release(self._lock)
-        self._worker.over(self)  # there is room for another one
+        self._worker.over(self, self._process is not None or bool(self.stop))
         self._tell(state, why)
 
     # ---- before
@@ -122,7 +119,7 @@ class Job:
         self._lock = acquire(*wanted, wait=False)
         if self._lock is None:
             place = Place()
-            threading.Thread(target=lambda: self._bring(wanted, place), daemon=True).start()
+            clock.spawn(partial(self._bring, wanted, place))
             try:
                 while self._lock is None:
                     self._hear(math.inf)
@@ -156,9 +153,8 @@ class Job:
 
     def _hear(self, seconds: float) -> None:
         """Take what others tell this job; wait for it so long."""
-        try:
-            mail = self._mail.get(seconds > 0, None if seconds == math.inf else max(0.0, seconds))
-        except Empty:
+        mail = self._mail.get(seconds)
+        if mail is None:
             return
         if isinstance(mail, Exit):
             self._exit = mail
@@ -168,7 +164,7 @@ class Job:
             self._lock = mail
         else:
             stop, grace = mail
-            self._kill_at = min(self._kill_at, time.monotonic() + grace)
+            self._kill_at = min(self._kill_at, clock.now() + grace)
             if self.stop is not None:
                 return
             if self._exit is None or self._has_pipeline:
@@ -203,9 +199,9 @@ class Job:
         self._settle()
 
     def _wait(self) -> None:
-        expires = math.inf if self.limit is None else time.monotonic() + self.limit
+        expires = math.inf if self.limit is None else clock.now() + self.limit
         while self._exit is None:
-            moment = time.monotonic()
+            moment = clock.now()
             if moment >= expires and not self.stop and not self._timeout:
                 self._time_out(f"ran for longer than its {pluralize(self.limit or 0, 'second')}")
                 self._signal(signal.SIGTERM)
@@ -223,7 +219,7 @@ class Job:
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
-            send_signal(find_job_processes(self._process, self._nonce), number)
+            self._worker.forks.signal(self._process, self._nonce, number)
 
     def _explain_kill(self, before: OomCounts) -> None:
         assert self._exit is not None
@@ -239,7 +235,7 @@ class Job:
         give_up, kill_at, pause = math.inf, math.inf, _FIRST_LOOK
         pipeline: OwnPipeline | None = None
         while left := self._left():
-            moment = time.monotonic()
+            moment = clock.now()
             if self._is_success():
                 if pipeline is None:
                     pipeline = self._pipeline()
@@ -271,12 +267,9 @@ class Job:
             kill_at = min(kill_at, self._kill_at)
 
     def _left(self) -> list[ProcessIdentity]:
-        if not (orphans := self._worker.forks.orphans()):
-            return []
-        certain = orphans if self._worker.is_alone(self) else []
         assert self._process is not None
-        found = {*find_job_processes(self._process, self._nonce), *certain}
-        return sorted(found, key=lambda process: process.pid)
+        is_alone = self._worker.is_alone(self)
+        return self._worker.forks.left(self._process, self._nonce, is_alone)
 
     def _is_success(self) -> bool:
         return bool(self._exit and self._exit.is_success and not (self.stop or self._timeout))
@@ -300,9 +293,9 @@ class Job:
     def _settle(self) -> None:
         """Wait whether the signal that ended the job was for its worker."""
         assert self._exit is not None
-        until = time.monotonic() + _STOP_WINDOW
+        until = clock.now() + _STOP_WINDOW
         while self._exit.is_by(STOP_SIGNALS) and not (self.stop or self._timeout):
-            if (left := until - time.monotonic()) <= 0:
+            if (left := until - clock.now()) <= 0:
                 return
             self._hear(left)
 

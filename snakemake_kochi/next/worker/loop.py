@@ -7,11 +7,10 @@ import logging
 import os
 import random
 import signal
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,15 +19,14 @@ from typing import Any, NoReturn
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.base import clock, files
-from snakemake_kochi.base.wake import Wake, wake
+from snakemake_kochi.base.wake import listen, wake
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import random_word
 from snakemake_kochi.next.worker.forks import Forks
 from snakemake_kochi.next.worker.health import Health
 from snakemake_kochi.next.worker.job import Job
 from snakemake_kochi.next.worker.runners import Runners
-from snakemake_kochi.node_lock import has_lock, lock_directory
-from snakemake_kochi.processes import ProcessIdentity, is_gone, this_node
+from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.ticket import Resources, Ticket
 from snakemake_kochi.queue.workers import Capacity
@@ -37,7 +35,7 @@ from snakemake_kochi.tickets.hand import is_by_hand
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import Layout, Name, RunPaths
 from snakemake_kochi.tickets.run import ENDED
-from snakemake_kochi.tickets.watching import INTERVAL, FencedError, Watch
+from snakemake_kochi.tickets.watching import INTERVAL, FencedError, IsGone, Watch
 from snakemake_kochi.worker.node.capacity import OomWatch
 from snakemake_kochi.worker.node.devices import Allotment, Devices
 from snakemake_kochi.worker.orders import END_SIGNAL, TIME_IS_OVER, Walltime
@@ -45,9 +43,26 @@ from snakemake_kochi.worker.settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 
+_WOKEN, _NEWS = "woken", "news"  # by others; by a thread of this process
 _RETRY = 1.0  # seconds until a claim is tried again that failed
+_MOST_FAILED_STARTS = 3
 # Between two looks for tickets of which nobody woke this worker, in times of the first interval.
 _LONGEST, _GROWTH = 5.0, 1.5
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a node gives a worker. `environment`: the common one of all jobs; `lock`: the directory
+    of the computer's lock, if its jobs are to take it."""
+
+    capacity: Capacity
+    devices: Devices
+    walltime: Walltime
+    environment: Mapping[str, str]
+    lock: Path | None
+    oom: OomWatch
+    health: Health
+    is_gone: IsGone
 
 
 class Worker:
@@ -58,23 +73,19 @@ class Worker:
         layout: Layout,
         life: WorkerLife,
         settings: WorkerSettings,
-        capacity: Capacity,
-        devices: Devices,
-        walltime: Walltime,
-        environment: Mapping[str, str],
-        link: socket.socket,
+        means: Means,
+        make_forks: Callable[[Callable[[signal.Signals], None]], tuple[Forks, Runners]],
     ) -> None:
-        """`environment`: the common one of all jobs; `link`: the socket of the supervisor."""
+        """`make_forks` gets what is to be called for each request to stop."""
         self.grace = settings.grace
-        self.lock = None if has_lock() else lock_directory()
-        self.oom = OomWatch()
+        self.lock = means.lock
+        self.oom = means.oom
         self._layout = layout
         self._life = life
         self._settings = settings
-        self._capacity = capacity
-        self._devices = devices
-        self._walltime = walltime
-        self._environment = dict(environment)
+        self._means = means
+        self._capacity = means.capacity
+        self._walltime = means.walltime
         self._began = clock.now()
         self._mutex = threading.Lock()  # of devices, and of what jobs change here
         self._jobs: dict[Name, Job] = {}  # those that take room
@@ -90,40 +101,40 @@ class Worker:
         self._is_woken = False
         self._why = ""  # why it leaves
         self._is_draining = False
+        self._failed_starts = 0  # in a row
         parent = settings.parent
         # One that is gone already has no start: nobody lives who began at -1.
         self._parent = parent and (ProcessIdentity.of(parent) or ProcessIdentity(parent, -1))
         self._idle_since = clock.now()
         self._pause = settings.idle_wait
         self._look_due = self._reconcile_due = self._beat_due = 0.0
-        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._mail = clock.mailbox()
+        self._has_left = False
         self._claims = {queue: Claims(layout, queue, life) for queue in settings.queues}
-        self._watch = Watch(layout, lambda name: is_by_hand(layout, name.run), is_gone)
-        self.forks = Forks(link, self._note_stop, lambda name, message: None)
-        self.runners = Runners(self.forks)
-        self._health = Health(self._environment)
+        self._watch = Watch(layout, lambda name: is_by_hand(layout, name.run), means.is_gone)
+        self.forks, self.runners = make_forks(self.note_stop)
 
     # ---- the loop
 
     def run(self) -> int:
         """Work until told to leave, or until nothing is left; the exit status."""
-        threading.excepthook = _crash
-        self._wake = Wake(self._life.paths.wake)
+        listen(self._life.paths.wake, lambda: self._mail.put(_WOKEN))
         for queue in self._claims:
             with suppress(OSError):
                 files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
-        threading.Thread(target=self._beat, daemon=True).start()
+        clock.spawn(self._beat)
         while True:
             self._obey()
             self._look()
             if self._is_over():
                 return self._leave()
-            self._is_woken = self._wake.wait(self._seconds_to_wait(), self._event)
-            with suppress(BlockingIOError):
-                os.eventfd_read(self._event)
+            mail, self._is_woken = self._mail.get(self._seconds_to_wait()), False
+            while mail is not None:
+                self._is_woken |= mail is _WOKEN
+                mail = self._mail.get(0.0)
 
     def _beat(self) -> None:
-        while True:
+        while not self._has_left:
             try:
                 self._life.beat()
             except FencedError:
@@ -137,10 +148,10 @@ class Worker:
     def _fence(self) -> NoReturn:
         """Others have this worker's tickets: the supervisor ends all that is left of it."""
         _log.error("others took this worker for dead: it ends now")
-        os._exit(1)
+        self.forks.abandon()
 
     def _notify(self) -> None:
-        os.eventfd_write(self._event, 1)
+        self._mail.put(_NEWS)
 
     def _seconds_to_wait(self) -> float:
         now = clock.now()
@@ -185,7 +196,7 @@ class Worker:
 
     # ---- orders
 
-    def _note_stop(self, number: signal.Signals) -> None:
+    def note_stop(self, number: signal.Signals) -> None:
         # Schedulers may send it much too early: this clock is better.
         left = self._walltime.seconds_left()
         if number == END_SIGNAL and left is not None and left <= 60.0:
@@ -339,7 +350,7 @@ class Worker:
         else:
             self._jobs[name] = target = Job(self, name, ticket)
         self._threads.add(name)
-        threading.Thread(target=self._live, args=(name, target), daemon=True).start()
+        clock.spawn(partial(self._live, name, target))
 
     def _live(self, name: Name, job: Callable[[], Any]) -> None:
         job()
@@ -356,7 +367,7 @@ class Worker:
 
     def environment_of(self, name: Name, ticket: Ticket) -> dict[str, str]:
         return {
-            **self._environment,
+            **self._means.environment,
             "PWD": ticket.directory,
             **ticket.environment,
             "KOCHI_WORKER_ID": self._life.name,
@@ -377,11 +388,11 @@ class Worker:
 
     def allot(self, ticket: Ticket) -> Allotment:
         with self._mutex:
-            return self._devices.allot(ticket.resources)
+            return self._means.devices.allot(ticket.resources)
 
     def give_back(self, allotment: Allotment) -> None:
         with self._mutex:
-            self._devices.release(allotment)
+            self._means.devices.release(allotment)
 
     def is_alone(self, job: Job) -> bool:
         return len(self._jobs) == 1
@@ -401,7 +412,7 @@ class Worker:
 
     def fault_behind(self, ticket: Ticket) -> str:
         """What this node cannot do, for people, if the job may have failed for that."""
-        if fault := self._health.fault(ticket.directory):
+        if fault := self._means.health.fault(ticket.directory):
             self._set_aside(fault)
         return fault
 
@@ -409,12 +420,16 @@ class Worker:
         self._why = self._why or f"set aside: this node {fault}"
         _log.error("%s", self._why)
 
-    def over(self, job: Job) -> None:
+    def over(self, job: Job, has_begun: bool) -> None:
+        """There is room for another one; not at once, if no process could be made."""
         self._jobs.pop(job.name, None)
         self._walltime.job_ended()
         self._idle_since = clock.now()
         self._pause = self._settings.idle_wait
-        self._look_due = 0.0
+        self._failed_starts = 0 if has_begun else self._failed_starts + 1
+        if self._failed_starts == _MOST_FAILED_STARTS:
+            self._set_aside("cannot start jobs")
+        self._look_due = 0.0 if has_begun else clock.now() + _RETRY
         self._notify()
 
     def finish(self, name: Name, state: str, details: Any) -> bool:
@@ -432,7 +447,7 @@ class Worker:
         for queue in self._claims:
             with suppress(OSError):
                 files.unlink(self._layout.queue(queue).serving(self._life.name))
-        self._wake.close()
+        self._has_left = True
         with suppress(OSError):
             text = json.dumps({"reason": self._why, "ended": datetime.now(UTC).isoformat()})
             files.overwrite(self._life.paths.left, f"{text}\n".encode())
@@ -466,9 +481,3 @@ def facts_of_worker(settings: WorkerSettings, capacity: Capacity, walltime: Wall
         "controller": settings.controller,
         "allocation": settings.allocation,
     }
-
-
-def _crash(arguments: Any) -> None:
-    """A thread failed: the crash path puts everything right."""
-    _log.critical("thread %s failed", arguments.thread, exc_info=arguments[:3])
-    os._exit(70)
