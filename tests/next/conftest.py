@@ -38,6 +38,7 @@ class Site:
         assert self.run.adopt()
         self._wake = Wake(self.run.paths.wake)
         self.workers: list[subprocess.Popen[bytes]] = []
+        self.begun = 0
 
     def settings(self, **options: Any) -> WorkerSettings:
         given = {"queues": (QUEUE,), "cores": 2, "stay": True, "parent": os.getpid(), **options}
@@ -48,8 +49,9 @@ class Site:
         path = save_settings(self.settings(**options))
         process = subprocess.Popen(start_command(path), stdin=subprocess.DEVNULL)
         self.workers.append(process)
-        alive = Path(self.layout.worker(str(len(self.workers))).log)
-        until(alive.exists)
+        self.begun += 1
+        log = Path(self.layout.worker(str(self.begun)).log)
+        until(log.exists)
         return process
 
     def submit(self, *scripts: str, **options: Any) -> None:
