@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from humanfriendly.text import pluralize
+
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.project.grid import Grid, Point
 from snakemake_kochi.quantities import percent, rough_duration
@@ -50,10 +52,12 @@ class Look:
         return all(each.wanted <= each.runs for each in self.points)
 
     def told(self, grid: Grid, most: int = _MOST_NAMED) -> Iterator[str]:
-        """For people: how many points are known, and those that are not, the worst first."""
+        """For people: how many points of the grid are known, and those that are not, the worst
+        first. Those of the look are some of the grid's."""
         assert grid.repeat is not None
         wide = [each for each in self.points if each.wanted > each.runs or each.why]
-        known = f"{len(self.points) - len(wide)} of {len(self.points)} points are known"
+        count = len({*map(key_of, grid.points)})
+        known = f"{len(self.points) - len(wide)} of {count} points are known"
         of = f"ratios by {grid.repeat.by}" if grid.repeat.by else "median"
         until = f"within {percent(grid.repeat.until)} of their {of} {grid.repeat.metric}"
         yield f"after {max(each.runs for each in self.points)} runs {known} {until}"
@@ -63,6 +67,8 @@ class Look:
             yield f"{each.named(grid)}: {width} after {each.runs} runs: {more}"
         if len(wide) > most:
             yield f"and {len(wide) - most} more"
+        if new := count - len(self.points):
+            yield f"{pluralize(new, 'point')} without a look: {grid.repeat.least} runs of each"
         if not self.is_last:
             yield f"expected until the next look: {rough_duration(self.seconds)} of runs"
 

@@ -28,9 +28,9 @@ MAXIMUM, BUDGET = "the maximum", "the budget is spent"
 def look(batch: BatchRules, number: int, top: Path, output: Path) -> None:
     """Write what look `number`, from 0, finds in a working directory, and tell it.
 
-    It reads the runs that the looks before it asked for, and all others that are there: less may be
-    asked for now than before. Raises PhaseError for a metric without numbers, and as `collect`
-    does.
+    Of each point it reads the runs that the looks before it asked for, and those after them that
+    are there, up to the first missing one: less may be asked for now than before. Raises
+    PhaseError for a metric without numbers, and as `collect` does.
     """
     grid, file = batch.grid, batch.experiment.file
     begin = f"{file}: batch {grid.batch}: "
@@ -38,7 +38,12 @@ def look(batch: BatchRules, number: int, top: Path, output: Path) -> None:
     looks = read_looks(batch.files.look, top)[:number]
     wanted = {run.record for run in runs_of(batch.files.after(looks), top)}
     every = runs_of(batch.files, top)
-    runs = [run for run in every if run.record in wanted or _is_there(batch, run)]
+    missing = dict.fromkeys(batch.identities, grid.duplicates)
+    for run in every:
+        if run.record not in wanted and not _is_there(batch, run):
+            key = key_of(run.point)
+            missing[key] = min(missing[key], run.point.duplicate)
+    runs = [run for run in every if run.point.duplicate < missing[key_of(run.point)]]
     report = read_report(begin, grid, runs, (), is_whole=True)
     metric = grid.repeat.metric
     column = report.runs[metric]

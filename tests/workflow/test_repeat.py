@@ -48,6 +48,12 @@ def counts(project: ExampleProject) -> tuple[int, int]:
     return lines.count("quiet"), lines.count("noisy")
 
 
+def table_counts(project: ExampleProject) -> dict[str, int]:
+    """How many runs of each point its table has."""
+    table = pandas.read_csv(project.directory / "results/local/times/default.csv")
+    return dict(table["kind"].value_counts())
+
+
 def kochi(project: ExampleProject, *words: str) -> subprocess.CompletedProcess[str]:
     return run(sys.executable, *KOCHI, *words, cwd=project.directory)
 
@@ -90,6 +96,27 @@ def test_only_points_that_are_not_known_well_run_again_up_to_the_maximum(
     assert (found["counts"]["stale"], found["repeat"]) == (20, None), "the looks are stale, too"
     repeated.snakemake("times")
     assert counts(repeated) == (10, 10)
+
+
+def test_a_look_counts_at_most_max_runs_up_to_the_first_missing_one(
+    repeated: ExampleProject,
+) -> None:
+    repeated.snakemake("times")
+    assert counts(repeated) == (10, 20)
+    repeated.edit("times.yaml", "max: 20", "max: 15")
+    repeated.snakemake("times")
+    assert counts(repeated) == (0, 0)
+    assert table_counts(repeated) == {"noisy": 15, "quiet": 10}
+    (log,) = (repeated.directory / "results/local/times").rglob("kind=noisy_12.log")
+    log.unlink()
+    repeated.edit("times.yaml", "until: 2%", "until: 50%, confidence: 90%")
+    repeated.snakemake("times")
+    assert counts(repeated) == (0, 0)
+    assert table_counts(repeated) == {"noisy": 12, "quiet": 10}
+    repeated.edit("times.yaml", "[quiet, noisy]", "[quiet, noisy, new]")
+    shown = kochi(repeated, "show", "batch", "times.yaml").stdout
+    assert "after 12 runs 2 of 3 points are known within 50 % of their median time" in shown
+    assert "1 point without a look: 10 runs of each" in shown
 
 
 def test_a_killed_batch_goes_on_with_what_is_there_under_any_executor(
