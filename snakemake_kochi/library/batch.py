@@ -116,10 +116,10 @@ class BatchRules:
         first = (point for point in self.grid.points if not point.duplicate)
         return {key_of(point): self.identity(point) for point in first}
 
-    def files_now(self) -> BatchFiles:
-        """The files after the looks that the working directory has, as far as these are of what
-        would run now."""
-        files = self.files.now()
+    def files_now(self, directory: Path = Path()) -> BatchFiles:
+        """The files after the looks that a working directory has, as far as these are of what would
+        run now."""
+        files = self.files.now(directory)
         if not files.looks:
             return files
         known = self.identities

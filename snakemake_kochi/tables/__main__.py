@@ -21,37 +21,36 @@ def main(file: str, name: str, output: str, option: str = "", number: str = "") 
     """Collect one batch, look at it or check it; exit status 1 and a message when that fails."""
     # Here: an interrupt may come while they are loaded.
     from snakemake_kochi.errors import KochiError
-    from snakemake_kochi.library.files import BatchFiles
+    from snakemake_kochi.library.batch import BatchRules
+    from snakemake_kochi.library.products import Products
     from snakemake_kochi.phases.freeze import load_freeze
     from snakemake_kochi.tables.collect import LeftOut, collect, runs_of
 
     try:
         freeze = load_freeze(Path(os.environ["KOCHI_FREEZE"]))
-        experiment = freeze.experiment(file)
-        grid = experiment.grid(name, freeze.machine_name)
-        files = BatchFiles.of(experiment.name, grid)
+        batch = BatchRules.of(Products(freeze), freeze.experiment(file), name)
+        grid, files = batch.grid, batch.files
         outputs = {"--look": files.look.format(look=number), "--check": files.checks}
         ends = f"/{outputs.get(option, files.table)}"
         # In a module with a `prefix:` all files are below another directory.
         top = Path(output.removesuffix(ends[1:]) if output.endswith(ends) else "")
         if option == "--look":
-            from snakemake_kochi.library.batch import BatchRules
-            from snakemake_kochi.library.products import Products
             from snakemake_kochi.tables.looking import look
 
-            batch = BatchRules.of(Products(freeze), experiment, name)
             look(batch, int(number), top, Path(output))
             return 0
+        files = batch.files_now(top)
+        runs = runs_of(files, top)
         if option == "--check":
             from snakemake_kochi.tables.check import check_results
 
-            return int(check_results(grid, file, runs_of(files.now(top), top), Path(output)))
+            return int(check_results(grid, file, runs, Path(output)))
         figures = [[top / each for each in of_plot] for of_plot in files.figures]
         left_out = None
         if option == "--left-out":
             left_out = {record: LeftOut(**each) for record, each in json.load(sys.stdin).items()}
-        runs = runs_of(files.now(top), top)
-        collect(grid, file, runs, Path(output), figures, left_out)
+        looked = files.looks[-1] if files.looks else None
+        collect(grid, file, runs, Path(output), figures, left_out, looked)
     except (KochiError, OSError) as error:
         print(f"kochi: {error}", file=sys.stderr)
         return 1

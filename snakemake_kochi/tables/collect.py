@@ -16,6 +16,7 @@ from pandas import to_numeric
 from snakemake_kochi.artifacts.record import read_record, why_edited
 from snakemake_kochi.errors import DamagedFileError, PhaseError
 from snakemake_kochi.library.files import BatchFiles
+from snakemake_kochi.library.looks import Look
 from snakemake_kochi.phases.outputs import own_output
 from snakemake_kochi.project.grid import Grid, Point
 from snakemake_kochi.project.plots import FileMetric
@@ -70,13 +71,15 @@ def collect(
     table: Path,
     figures: Sequence[Sequence[Path]],
     left_out: Mapping[str, LeftOut] | None = None,
+    looked: Look | None = None,
 ) -> None:
     """Write the table of a batch, its Markdown beside it, and the figures, each in several formats;
     `file` is that of its experiment.
 
     `left_out`: of an incomplete batch, the runs without a result or with a stale one, by their
     records. The files then say so, and get an old date: Snakemake takes them for out of date, and
-    the next run makes them from all results. Without any result, an older table stays.
+    the next run makes them from all results. Without any result, an older table stays. `looked`: of
+    a batch with `repeat`, the last look, for the Markdown.
 
     Of a complete batch, raises PhaseError, and writes nothing, when a metric matches in none of the
     runs, or when a result was edited.
@@ -86,7 +89,7 @@ def collect(
     there = [run for run in runs if str(run.record) not in left_out]
     missing = [(run, left_out[str(run.record)]) for run in runs if str(run.record) in left_out]
     count = [_count(missing, len(runs))] if missing else []
-    sections = list(_sections(grid, missing, len(runs)))
+    sections = [*_repetition(grid, looked), *_sections(grid, missing, len(runs))]
     table.parent.mkdir(parents=True, exist_ok=True)
     also: Sequence[str] = ()
     if there:
@@ -223,6 +226,15 @@ def _by_reason(missing: Sequence[tuple[Run, LeftOut]]) -> list[tuple[LeftOut, li
     for run, why in missing:
         groups.setdefault((why.reason, why.stale), (why, []))[1].append(run)
     return list(groups.values())
+
+
+def _repetition(grid: Grid, looked: Look | None) -> Iterator[str]:
+    """A part of the Markdown: which points are not known well enough, and why."""
+    if looked is not None:
+        first, *others = looked.told(grid, _MOST_IN_MARKDOWN)
+        yield "## Repetition"
+        yield sentence(first)
+        yield from ["\n".join(f"- {each}" for each in others)] if others else []
 
 
 def _sections(grid: Grid, missing: Sequence[tuple[Run, LeftOut]], of: int) -> Iterator[str]:

@@ -75,6 +75,11 @@ def test_only_points_that_are_not_known_well_run_again_up_to_the_maximum(
     page = (results / "default.md").read_text()
     assert "Time: 1 of 2 points are not known within 2 % (up to ± " in page
     assert "all equal at this resolution" in page
+    assert re.search(
+        "## Repetition\n\nAfter 20 runs 1 of 2 points are known within 2 % of their median time."
+        "\n\n- kind=noisy: ± .* after 20 runs: the maximum\n",
+        page,
+    )
 
     shown = kochi(repeated, "show", "batch", "times.yaml").stdout
     assert "30  done" in shown
@@ -117,6 +122,15 @@ def test_a_look_counts_at_most_max_runs_up_to_the_first_missing_one(
     shown = kochi(repeated, "show", "batch", "times.yaml").stdout
     assert "after 12 runs 2 of 3 points are known within 50 % of their median time" in shown
     assert "1 point without a look: 10 runs of each" in shown
+
+
+def test_a_partial_table_has_no_run_of_an_earlier_script(repeated: ExampleProject) -> None:
+    repeated.snakemake("times")
+    repeated.edit("times.yaml", "noisy) echo", "noisy) exit 3; echo")
+    done = kochi(repeated, "batch", "times.yaml")
+    assert done.returncode != 0
+    assert "10 of 20 runs have no result" in done.stdout
+    assert table_counts(repeated) == {"quiet": 10}
 
 
 def test_a_killed_batch_goes_on_with_what_is_there_under_any_executor(
