@@ -215,7 +215,7 @@ def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -
     recipes = checked(location, experiment, name)
     grid = experiment.grid(name, machine)
     part = asked_part(experiment, grid, asked.conditions, asked.retry, asked.again)
-    if not part.has_points(project.directory):
+    if not part.has_points(location, asked.path):
         selected = "selected " * bool(asked.conditions)
         say(f"No {selected}point of batch {name} of {asked.path} has failed.")
         return 0

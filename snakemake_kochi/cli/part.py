@@ -7,18 +7,20 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from snakemake_kochi.cli.output import say
-from snakemake_kochi.enqueue.experiment_files import load
+from snakemake_kochi.enqueue.experiment_files import globs_with, load
 from snakemake_kochi.errors import ConfigError, KochiError
 from snakemake_kochi.library.batch import check_not_empty
 from snakemake_kochi.library.files import BatchFiles, batch_rule, run_rule
 from snakemake_kochi.library.part import FAILED, RETRY, WHERE, Part, check_part
+from snakemake_kochi.library.states import BatchStates
 from snakemake_kochi.location import Location
+from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
+from snakemake_kochi.phases.variants import with_variants
 from snakemake_kochi.project.conditions import Condition, Where
 from snakemake_kochi.project.grid import Grid
 
@@ -36,12 +38,17 @@ class AskedPart:
     config: Mapping[str, Any]
     is_again: bool
 
-    def has_points(self, directory: Path) -> bool:
-        """Whether a run in a directory has anything to run: none may have failed."""
+    def has_points(self, location: Location, file: str) -> bool:
+        """Whether there is anything to run: none may have failed. `file`: the path of the
+        experiment in the project. Raises KochiError."""
         if RETRY not in self.config:
             return True
-        files = BatchFiles.of(self.grid.experiment, self.grid).now(directory)
-        return bool(Part(self.where, failed=True).places(files, directory))
+        project = location.require_project()
+        directory, globs = project.directory, globs_with(project, file) or EXPERIMENT_GLOBS
+        freeze = take_freeze(directory, location.machine.name, globs, named=file)
+        freeze = with_variants(freeze, directory)
+        batch = BatchStates.of(freeze, file, self.grid.batch).batch
+        return bool(Part(self.where, failed=True).places(batch.files_now(directory), directory))
 
     def run_rules(self, experiment: str) -> list[str]:
         """The rules that run points. Only selected points are among their jobs."""

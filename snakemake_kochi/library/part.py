@@ -50,12 +50,12 @@ class Part:
             check_part(self.where, grid)
         selected = self.places(batch.files_now(), Path())
         if not selected:
-            raise ConfigError(
-                f"no point of {name_of(grid)} has failed"
-                + (" among the selected ones" if self.where else ""),
-                "To see the states of its points, type: kochi show batch "
-                f"{batch.experiment.file} {grid.batch}",
-            )
+            said = f"{name_of(grid)} has the selected points, but needs fewer runs of them"
+            if self.failed:
+                among = " among the selected ones" if self.where else ""
+                said = f"no point of {name_of(grid)} has failed{among}"
+            hint = f"kochi show batch {batch.experiment.file} {grid.batch}"
+            raise ConfigError(said, f"To see the states of its points, type: {hint}")
         return [str(each) for place in selected for each in (place.record, *place.files)]
 
     def places(self, files: BatchFiles, directory: Path) -> list[Place]:

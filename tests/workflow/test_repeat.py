@@ -133,6 +133,20 @@ def test_a_partial_table_has_no_run_of_an_earlier_script(repeated: ExampleProjec
     assert table_counts(repeated) == {"quiet": 10}
 
 
+def test_runs_beyond_the_last_look_are_neither_made_again_nor_failed(
+    repeated: ExampleProject,
+) -> None:
+    repeated.edit("times.yaml", "case $K", '[ "$(grep -c noisy "$RAN")" != 13 ] || exit 3; case $K')
+    assert kochi(repeated, "batch", "times.yaml").returncode != 0
+    done = kochi(repeated, "batch", "times.yaml", "--again", "kind=quiet,duplicate=15")
+    assert done.returncode != 0
+    assert "has the selected points, but needs fewer runs of them" in done.stdout
+    repeated.edit("times.yaml", "100 us", "101 us")
+    done = kochi(repeated, "batch", "times.yaml", "--retry", "failed")
+    assert done.returncode == 0
+    assert done.stdout == "No point of batch default of times.yaml has failed.\n"
+
+
 def test_a_killed_batch_goes_on_with_what_is_there_under_any_executor(
     repeated: ExampleProject,
 ) -> None:
