@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from snakemake_kochi.phases.freeze import Freeze
+    from snakemake_kochi.project.experiment import Experiment
+    from snakemake_kochi.project.grid import Grid, Point
     from snakemake_kochi.project.recipes import Project
     from snakemake_kochi.reproduction.commits import CommitRuns, Run
     from snakemake_kochi.statistics.bisection import Bisection
@@ -127,7 +129,6 @@ def _chosen(
     from snakemake_kochi.library.part import check_part
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
     from snakemake_kochi.project.conditions import Where
-    from snakemake_kochi.project.recipes import requirements_at
     from snakemake_kochi.project.values import CODE
     from snakemake_kochi.reproduction.commits import CommitRuns
 
@@ -143,13 +144,8 @@ def _chosen(
         if where.has(point.parameters, point.duplicate):
             own = {name: text for name, text in point.parameters.items() if name != CODE}
             points += [own] if own not in points else []
-            used = list(map(str, requirements_at(grid.requirements, point.parameters)))
-            if recipe and recipe not in used:
-                raise ConfigError(
-                    f"{path}: a point of batch {name} does not depend on {recipe}, but on "
-                    f"{', '.join(used) or 'no recipe'}",
-                    "Name another recipe, or choose points by -w.",
-                )
+            if recipe:
+                _check_recipe(project, experiment, grid, point, recipe)
     if CODE in experiment.parameters_of(experiment.batch(name)) and not grid.has_code:
         raise ConfigError(
             f"{path}: batch {name} has a parameter named '{CODE}', which is the code of the runs "
@@ -159,6 +155,41 @@ def _chosen(
     globs = globs_with(project, path) or EXPERIMENT_GLOBS
     frozen = take_freeze(project.directory, machine, globs, named=path)
     return CommitRuns(frozen, path, name, points, ends, recipe)
+
+
+def _check_recipe(
+    project: Project, experiment: Experiment, grid: Grid, point: Point, recipe: str
+) -> None:
+    """Raise ConfigError unless the runs of a point, and nothing else, use a recipe."""
+    from snakemake_kochi.project.recipes import fixed, requirements_at
+
+    batch = f"{experiment.file}: a point of batch {grid.batch}"
+    required = requirements_at(grid.requirements, point.parameters)
+    used = list(map(str, required))
+    every = project.resolve(required, grid.machine)
+    others = [
+        str(each)
+        for each in every
+        if any(str(own) == recipe and own.on(grid.machine) for own in each.depends)
+    ]
+    if others:
+        how = "also" if recipe in used else "not directly, but"
+        raise ConfigError(
+            f"{batch} needs {recipe} {how} for {', '.join(others)}, which is not installed again "
+            "with each commit",
+            f"Search with a batch that depends on {recipe} itself, and on nothing else that does.",
+        )
+    if recipe not in used:
+        raise ConfigError(
+            f"{batch} does not depend on {recipe}, but on {', '.join(used) or 'no recipe'}",
+            "Name another recipe, or choose points by -w.",
+        )
+    if grid.prepare is not None and recipe in map(str, fixed(grid.requirements)):
+        at = experiment.source_map.position((*grid.path, "prepare"))
+        raise ConfigError(
+            f"{at}: it runs once, with {recipe}, and not with each of its commits",
+            "Search with a batch without it, or do the same in 'build' or 'run'.",
+        )
 
 
 @dataclass
@@ -308,6 +339,7 @@ class _Search:
             "probability": own.probability if suspects else None,
             "change": asdict(own.explained) if own.fresh else None,
             "from_good_to_bad": asdict(own.change),
+            "recipe": self.runs.recipe or None,
             "failed": self.reasons,
             "runs": self.count,
         }

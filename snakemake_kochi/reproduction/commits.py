@@ -41,7 +41,11 @@ class CommitRuns:
     @property
     def below(self) -> str:
         frozen, points = self.frozen, [*map(dict, self.points)]
-        own = [frozen.config, frozen.experiments[self.file], frozen.sources, frozen.tables]
+        # The runs have commits instead of the recipe, whose source follows a branch.
+        dependency = self.recipe.partition(":")[0]
+        every = frozen.sources.items()
+        sources = {name: own for name, own in every if name.partition(":")[0] != dependency}
+        own = [frozen.config, frozen.experiments[self.file], sources, frozen.tables]
         own += [self.recipe, frozen.snapshot.tree] if self.recipe else []
         found = digest_of([*own, frozen.facts, self.file, self.batch, points, self.ends])
         return f"{DIRECTORY}/{found[:12]}"

@@ -56,6 +56,7 @@ def test_the_commit_that_made_a_batch_slower_is_named_and_nothing_runs_twice(pro
     # The third one cannot be built, so it cannot be told from the fourth one.
     assert [each["subject"] for each in found["commits"]] == ["change 3", "change 4"]
     assert found["verdict"] == "commit" and found["metric"] == "time"
+    assert found["recipe"] is None
     assert found["change"]["estimate"] == pytest.approx(1.1, rel=0.01)
     assert found["from_good_to_bad"]["lower"] < 1.1 < found["from_good_to_bad"]["upper"]
     assert "build" in next(iter(found["failed"].values()))
@@ -69,34 +70,49 @@ def test_the_commit_that_made_a_batch_slower_is_named_and_nothing_runs_twice(pro
     assert len(list((project / "results/local/bisect").rglob("*.log"))) == len(outputs)
 
 
-def test_the_commit_of_a_dependency_that_made_a_batch_slower_is_named(
-    project: Path, tmp_path: Path
-) -> None:
-    library = tmp_path / "library"
-    git(tmp_path, "init", "-q", "-b", "main", "library")
-    for number, value in enumerate(("100", "100", "110", "110"), 1):
+DEPENDENCIES = """
+    dependencies:
+      library:
+        git: GIT
+        script: cp value.txt "$KOCHI_INSTALL_PREFIX"; ! grep broken value.txt
+        recipes: [{name: main, branch: main}, {name: stable, branch: v1}, {name: newest}]
+      other: {recipes: [{name: one, script: "true"}]}
+      user: {recipes: [{name: one, script: "true", depends: [{name: library, recipe: main}]}]}
+    """
+OF_LIBRARY = EXPERIMENT.replace("}' built", "}' $KOCHI_INSTALL_PREFIX_LIBRARY/value").replace(
+    "mode:", "lib: [main, stable], mode:"
+)
+
+
+def make_library(project: Path, *values: str, git_is: str = "../library") -> Path:
+    """A repository of a dependency with a commit for each value, with tags v1, v2, ...; and
+    an experiment whose runs take these values."""
+    library = project.parent / "library"
+    git(project.parent, "init", "-q", "-b", "main", "library")
+    for number, value in enumerate(values, 1):
         write(library / "value.txt", f"{value}\n")
         git(library, "add", ".")
         git(library, "commit", "--allow-empty", "-qm", f"release {number}")
         git(library, "tag", f"v{number}")
-    kochi = """
-        dependencies:
-          library:
-            git: ../library
-            script: cp value.txt "$KOCHI_INSTALL_PREFIX"
-            recipes: [{name: main, branch: main}, {name: stable, branch: v1}]
-          other: {recipes: [{name: one, script: "true"}]}
-        """
-    write(project / "kochi.yaml", kochi)
-    text = EXPERIMENT.replace("}' built", "}' $KOCHI_INSTALL_PREFIX_LIBRARY/value")
-    text = text.replace("mode:", "lib: [main, stable], mode:")
-    write(project / "bench.yaml", f"\n    depends: [{{name: library, recipe: $lib}}]{text}")
+    write(project / "kochi.yaml", DEPENDENCIES.replace("GIT", git_is))
+    write_depending(project, "[{name: library, recipe: $lib}]")
+    return library
+
+
+def write_depending(project: Path, depends: str, more: str = "") -> None:
+    write(project / "bench.yaml", f"\n    depends: {depends}{more}{OF_LIBRARY}")
+
+
+def test_the_commit_of_a_dependency_that_made_a_batch_slower_is_named(project: Path) -> None:
+    library = make_library(project, "100", "100", "110", "110")
     one = ("-w", "n=1", "-w", "mode=a", "-w", "lib=main")
     words = ("v1", "v4", "bench.yaml", *one, "--recipe", "library:main")
     said = bisect(project, *words)
     assert "release 3\nchanged time, with a probability of " in said
     assert git(library, "rev-parse", "v3").strip() in said
     outputs = list((project / "results/local/bisect").rglob("*.log"))
+    # The search goes on although recipes of the library have another commit now.
+    git(library, "commit", "--allow-empty", "-qm", "release 5")
     assert "release 3\nchanged time" in bisect(project, *words)
     assert len(list((project / "results/local/bisect").rglob("*.log"))) == len(outputs)
 
@@ -108,6 +124,34 @@ def test_the_commit_of_a_dependency_that_made_a_batch_slower_is_named(
     assert "a point of batch default does not depend on library:main, but on library:stable" in said
     said = bisect(project, "c1", *words[1:], fails=True)
     assert "'c1' is no branch" in said, "these are commits of the library"
+
+
+def test_a_commit_of_a_dependency_that_cannot_be_installed_is_passed_over(project: Path) -> None:
+    address = f"file://{project.parent}/library"
+    library = make_library(project, "100", "110\nbroken", "110", git_is=address)
+    words = ("v1", "v3", "bench.yaml", "-w", "n=1", "-w", "mode=a", "-w", "lib=main")
+    done = run_apart(*KOCHI, "bisect", *words, "--recipe", "library:main", "--json", cwd=project)
+    found = json.loads(done.stdout)
+    assert (found["verdict"], found["recipe"]) == ("commit", "library:main")
+    assert [each["subject"] for each in found["commits"]] == ["release 2", "release 3"]
+    assert [*found["failed"]] == [git(library, "rev-parse", "v2").strip()]
+    assert "install_library" in next(iter(found["failed"].values()))
+
+
+def test_a_recipe_that_not_only_runs_use_is_refused(project: Path) -> None:
+    make_library(project, "100", "110")
+    words = ("v1", "v2", "bench.yaml", "-w", "n=1", "-w", "mode=a", "-w", "lib=main")
+    words = (*words, "--recipe", "library:main")
+    own, user = "{name: library, recipe: main}", "{name: user, recipe: one}"
+    write_depending(project, f"[{own}]", '\n    prepare: {script: "true"}')
+    said = bisect(project, *words, fails=True)
+    assert "bench.yaml:2: prepare: it runs once, with library:main" in said
+    write_depending(project, f"[{user}]")
+    said = bisect(project, *words, fails=True)
+    assert "needs library:main not directly, but for user:one" in said
+    write_depending(project, f"[{own}, {user}]")
+    said = bisect(project, *words, fails=True)
+    assert "needs library:main also for user:one" in said
 
 
 def test_what_cannot_be_compared_is_told(project: Path) -> None:
