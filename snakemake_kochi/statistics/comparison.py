@@ -76,7 +76,7 @@ def paired(differences: Values, confidence: float = 0.95, stretch: float = 1.0) 
     p = min(1.0, 2 * float(cdf[math.ceil(count / 2 - distance)]))
     rank = int(np.searchsorted(cdf, (1 - confidence) / 2, side="right"))
     place = (count + 1) / 2 - stretch * ((count + 1) / 2 - rank)
-    if not rank or place < 1:
+    if not rank or (place < 1 and averages[0] != averages[-1]):
         why = ", because neighbours are alike" if rank else ""
         return Ratio(estimate, None, None, n, f"n = {n}: no interval{why}", p)
     lower, upper = np.interp([place, count + 1 - place], np.arange(1, count + 1), averages)

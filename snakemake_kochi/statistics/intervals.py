@@ -86,7 +86,7 @@ def _between(ordered: NDArray[np.float64], place: float, stretch: float) -> Inte
     n = len(ordered)
     median = float(np.median(ordered))
     place = (n + 1) / 2 - stretch * ((n + 1) / 2 - place)
-    if place < 1:
+    if place < 1 and ordered[0] != ordered[-1]:
         return Interval(median, None, None, n, f"{_none(n)}, because neighbours are alike")
     lower, upper = np.interp([place, n + 1 - place], np.arange(1, n + 1), ordered)
     return _noted(median, float(lower), float(upper), n)

@@ -141,6 +141,18 @@ def test_the_interval_of_a_median_has_both_ends_or_says_why_not(
     assert found.estimate == pytest.approx(np.median(known) if known else NAN, nan_ok=True)
 
 
+def test_runs_that_are_all_equal_are_known_whether_those_of_other_points_are_alike_or_not() -> None:
+    stretch = dependence.stretch(0.8)
+    for found in (
+        intervals.median_interval([5.0] * 10, stretch=stretch),
+        intervals.interpolated_interval([5.0] * 10, 0.97, stretch),
+        comparison.paired([0.0] * 10, stretch=stretch),
+    ):
+        assert (found.half_width, found.note) == (0, "all equal at this resolution")
+    assert intervals.median_interval([*range(10)], stretch=stretch).lower is None
+    assert comparison.paired([*range(10)], stretch=stretch).lower is None
+
+
 def test_a_single_allocation_has_the_interval_of_its_runs_and_two_have_none() -> None:
     values = [*range(1, 13)]
     assert intervals.interval_of(values, ["a"] * 12) == intervals.median_interval(values)
