@@ -156,13 +156,13 @@ def git_remote_option(function: _Function) -> _Function:
 def _address(text: str) -> str:
     """The address of a repository, if the text may be one; a directory becomes an absolute path."""
     from snakemake_kochi.project.values import (
-        has_control_character,
+        line_problem,
         path_problem,
         unusable_character,
     )
 
     wrong = unusable_character(text) or path_problem(text, is_one=False)
-    if not text or has_control_character(text):
+    if not text or line_problem(text):
         wrong = f"{text!r}: a URL or the directory of a repository was expected"
     if wrong:
         raise click.BadParameter(wrong)

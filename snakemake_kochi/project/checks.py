@@ -11,12 +11,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from humanfriendly.text import concatenate
-
 from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Problems
 from snakemake_kochi.project.experiment import Destinations, Experiment, Use, uses_of
-from snakemake_kochi.project.expressions import FACT, TemplateError, is_fact, parse_value
+from snakemake_kochi.project.expressions import FACT, is_fact, parse_value
 from snakemake_kochi.project.grid import Batch, Settings
 from snakemake_kochi.project.launchers import launcher_problem
 from snakemake_kochi.project.plots import check_plots
@@ -105,20 +103,16 @@ def check_own_outputs(outputs: Iterable[str], experiments: Iterable[Experiment])
 def check_references(experiment: Experiment, project: Project | None, problems: Problems) -> None:
     """Note every name of a recipe, machine, launcher or parameter that does not exist, or that a
     script does not see, and every cycle. Without a project, only parameters are looked for."""
-    scripts = ""
+    before = ""  # what is executed before other scripts, in the same shell
     if project is not None:
-        before = [machine.load_env_on_machine for machine in project.machines.values()]
+        scripts = [machine.load_env_on_machine for machine in project.machines.values()]
         for recipes in project.dependencies.values():
-            before += [recipe.activate_script for recipe in recipes.values()]
-        scripts = "\n".join(before)
+            scripts += [recipe.activate_script for recipe in recipes.values()]
+        before = "\n".join(scripts)
         _check_names(experiment, project, problems)
-    references = _References(experiment, problems, scripts)
+    references = _References(experiment, problems, {*variables_mentioned(before)})
     for batch in (None, *experiment.batches.values()):
         references.check(batch)
-    for (path, name), batches in references.without.items():
-        listed = concatenate([f"'{batch}'" for batch in batches])
-        where = f"batch {listed}" if len(batches) == 1 else f"the batches {listed}"
-        problems.add(path, f"the parameter '{name}' has no value in {where}")
     check_plots(experiment, problems)
 
 
@@ -129,9 +123,7 @@ def _check_names(experiment: Experiment, project: Project, problems: Problems) -
     for owner in owners:
         check_recipes(project, owner.requirements, owner.path, problems)
         for name in owner.machines if isinstance(owner, Batch) else ():
-            if name not in project.machines:
-                said = f"there is no machine '{name}', {nearest(name, project.machines)}"
-                problems.add((*owner.path, "machines"), said)
+            problems.check_known((*owner.path, "machines"), "machine", name, project.machines)
         # One with parameters is known when its points are made.
         value = parse_value(owner.run.launcher)
         name = "" if value.names else value.render({})
@@ -140,38 +132,33 @@ def _check_names(experiment: Experiment, project: Project, problems: Problems) -
 
 
 class _References:
-    """The references of an experiment.
+    """The references of an experiment. `set_before`: variables that other scripts may set."""
 
-    `scripts`: those of kochi.yaml that are executed before others, in the same shell. `without`:
-    where a parameter is used that some batches lack, and which ones.
-    """
-
-    def __init__(self, experiment: Experiment, problems: Problems, scripts: str) -> None:
-        self.experiment, self.problems = experiment, problems
-        self.set_before = {*variables_mentioned(scripts)}
-        self.without: dict[tuple[KeyPath, str], dict[str, None]] = {}
+    def __init__(self, experiment: Experiment, problems: Problems, set_before: set[str]) -> None:
+        self.experiment, self.problems, self.set_before = experiment, problems, set_before
         # The parameters of any batch: a default may use one that only batches define.
-        every = [
-            experiment.default_parameters,
-            *(b.parameters for b in experiment.batches.values()),
-        ]
+        every = [experiment.default_parameters]
+        every += [batch.parameters for batch in experiment.batches.values()]
         self.anywhere = dict.fromkeys(name for each in every for name in each)
-        self.told: set[str] = set()  # of all parameters, once
 
     def check(self, batch: Batch | None) -> None:
         """Those of a batch, or those outside of the batches."""
-        defaults = self.experiment.default_parameters
         owner: Settings = batch or self.experiment
-        own = batch.parameters if batch else {}
-        known = {**defaults, **own} if batch else self.anywhere
-        for name, used in names_used({**defaults, **own}).items():
-            entries = own.get(name) or defaults.get(name) or ()
+        defaults = self.experiment.default_parameters
+        parameters = {**defaults, **(batch.parameters if batch else {})}
+        known = parameters if batch else self.anywhere
+        for name, used in names_used(parameters).items():
+            entries = parameters[name]
             place = entries[0].place if entries else ("default_params", name)
             self._names(batch, Use(place, used, (BATCH_NAME, FACT)), known)
         if batch is None:
-            self._together(batch, defaults, ("default_params",))
+            self.is_sound = self._together(defaults, ("default_params",))
         for sweep in owner.sweeps:
-            self._together(batch, {**defaults, **sweep.parameters}, (*sweep.place, "params"))
+            if self.is_sound:
+                self._together({**defaults, **sweep.parameters}, (*sweep.place, "params"))
+            for place, entry in sweep.exclude:
+                for name in entry:
+                    self._names(batch, Use((*place, name), (name,)), known)
         for use in uses_of(self.experiment, batch):
             self._names(batch, use, known)
         for at, value in owner.build.requested.items():
@@ -187,10 +174,9 @@ class _References:
             is_there = path in self.problems.source_map.lines
             said = "a key 'script' was expected" if is_there else "the key 'run' is missing"
             self.problems.add(path if is_there else ("run",), said)
-        for clash in known if batch else ():
-            if clash in owner.metrics:
-                said = "this is also a parameter; rename the metric"
-                self.problems.add((*owner.path, "metrics", clash), said)
+        for clash in {*owner.metrics} & {*known} if batch else ():
+            said = "this is also a parameter; rename the metric"
+            self.problems.add((*owner.path, "metrics", clash), said)
 
     def _names(self, batch: Batch | None, use: Use, known: Collection[str]) -> None:
         path = self.problems.source_map.at(use.path)
@@ -202,31 +188,26 @@ class _References:
                 said = "a fact of the machine is for values and conditions only; give it a name"
                 self.problems.add(path, f"{said} in default_params: NAME: ${fact}")
             elif batch is None or path[0] == "batches":
-                said = f"there is no parameter '{name}', {nearest(name, self.anywhere)}"
-                self.problems.add(path, said)
+                self.problems.check_known(path, "parameter", name, {*self.anywhere} - {name})
             elif name in self.anywhere:  # otherwise it was noted for the top level of the file
-                self.without.setdefault((path, name), {})[batch.name] = None
+                said = f"the parameter '{name}' has no value in batch '{batch.name}'"
+                self.problems.add(path, said)
 
-    def _together(self, batch: Batch | None, parameters: Parameters, path: KeyPath) -> None:
-        """Note what is wrong with parameters together: cycles, which may exist on some machines
-        only, and variables with one name."""
-        wrong, every = list[str](), flattened(parameters)
+    def _together(self, parameters: Parameters, path: KeyPath) -> bool:
+        """Note a cycle, and variables with one name; whether there are none."""
+        had = bool(self.problems)
+        every = flattened(parameters)
         named = {m for each in every.values() for choice in each for m in choice.machines or ()}
         for machine in sorted({"", *named}):  # any other, and those that are named
-            try:
+            with self.problems.noting(path):
                 dependency_order(names_used(flattened(parameters, machine)))
-            except TemplateError as error:
-                wrong.append(str(error))
         variables: dict[str, str] = {}
         for name in every:
             variable = environment_name(name)
             if (other := variables.setdefault(variable, name)) != name:
                 both = f"the parameters '{other}' and '{name}' would both be"
-                wrong.append(f"{both} {_PREFIX}{variable}; rename one")
-        for said in wrong:
-            if batch is None or said not in self.told:
-                self.problems.add(path, said)
-        self.told |= {*wrong} if batch is None else set()
+                self.problems.add(path, f"{both} {_PREFIX}{variable}; rename one")
+        return had or not self.problems
 
     def _script(self, owner: Settings, key: str, known: Iterable[str]) -> None:
         """Note variables of parameters that a script uses and does not see: bash would end it."""
@@ -306,17 +287,32 @@ def note_remarks(experiment: Experiment, remarks: Problems) -> None:
                 f"depend_params: [{', '.join([*seen, name])}]"
             )
             if name == CODE:
-                said = (
-                    "this is a parameter like any other; to run the project's code at these "
-                    "commits, write 'code:' beside 'params:'"
-                )
+                said = "this is a parameter like any other; to run the project's code at these "
+                said += "commits, write 'code:' beside 'params:'"
             if name in used or name == CODE:
                 remarks.add(place, said)
         for sweep in batch.sweeps:
-            _note_impossible_values(experiment.default_parameters, sweep, remarks)
+            every = flattened({**experiment.default_parameters, **sweep.parameters})
+            for place, name, text in _wanted_values(sweep):
+                choices = every.get(name, ())
+                values = [value for choice in choices for value in choice.parsed]
+                if not any(choice.series for choice in choices) and not any(
+                    v.names for v in values
+                ):
+                    known = {value.render({}) for value in values}
+                    if known and text not in known:
+                        remarks.add(place, f"'{name}' is never '{text}', {nearest(text, known)}")
     runs = [experiment.run, *(batch.run for batch in batches)]
     if ("run",) in remarks.source_map.lines and not any(run.script.strip() for run in runs):
         remarks.add(("run",), "there is no script: nothing is run after the build")
+
+
+def _wanted_values(sweep: Sweep) -> Iterator[tuple[KeyPath, str, str]]:
+    """The texts in exclusions and conditions, with the parameters that should have them."""
+    for condition in sweep.conditions:
+        yield from ((condition.place, *pair) for pair in condition.expression.compared())
+    for place, entry in sweep.exclude:
+        yield from (((*place, name), name, text) for name in entry for text in entry[name])
 
 
 def _unseen_parameters(experiment: Experiment, batch: Batch) -> Iterator[tuple[str, KeyPath]]:
@@ -325,7 +321,7 @@ def _unseen_parameters(experiment: Experiment, batch: Batch) -> Iterator[tuple[s
 
     Those in conditions are left out: with such a condition they may follow from others.
     """
-    telling = {n for use in uses_of(experiment, batch) if use.telling for n in use.names}
+    telling = {n for use in uses_of(experiment, batch, telling=True) for n in use.names}
     for sweep in batch.sweeps:
         telling |= {name for _, entry in sweep.exclude for name in entry}
         telling |= {name for each in sweep.conditions for name in each.expression.names}
@@ -337,30 +333,10 @@ def _unseen_parameters(experiment: Experiment, batch: Batch) -> Iterator[tuple[s
             name = left.pop()
             left += () if name in seen else used.get(name, ())
             seen.add(name)
-        together = {name for group in sweep.zipped for name in group}
-        alone = [(name,) for name in sweep.parameters if name not in together]
-        for factor in (*sweep.zipped, *alone):
-            own = {name: sweep.parameters.get(name, ()) for name in factor}
+        groups = {name: group for group in sweep.zipped for name in group}
+        for factor in dict.fromkeys(groups.get(name, (name,)) for name in sweep.parameters):
+            own = {name: sweep.parameters[name] for name in factor if name in sweep.parameters}
             names = flattened(own)
             varies = any(each.has_several for choices in own.values() for each in choices)
             if varies and seen.isdisjoint(names):
-                yield from ((name, every[name][0].place) for name in names if name in every)
-
-
-def _note_impossible_values(defaults: Parameters, sweep: Sweep, remarks: Problems) -> None:
-    """Note values in exclusions and conditions that a parameter never has, as far as the file says
-    its values."""
-    every = flattened({**defaults, **sweep.parameters})
-    wanted = [
-        (each.place, *pair) for each in sweep.conditions for pair in each.expression.compared()
-    ]
-    for place, entry in sweep.exclude:
-        wanted += [((*place, name), name, text) for name, texts in entry.items() for text in texts]
-    for place, name, text in wanted:
-        choices = every.get(name, ())
-        values = [value for choice in choices for value in choice.parsed]
-        if any(choice.series for choice in choices) or any(value.names for value in values):
-            continue
-        known = sorted({value.render({}) for value in values})
-        if known and text not in known:
-            remarks.add(place, f"'{name}' is never '{text}', {nearest(text, known)}")
+                yield from ((name, every[name][0].place) for name in names)

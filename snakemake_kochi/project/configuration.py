@@ -26,7 +26,8 @@ from snakemake_kochi.project.document import (
     read_yaml,
     section,
 )
-from snakemake_kochi.project.grid import plain_request
+from snakemake_kochi.project.expressions import Template
+from snakemake_kochi.project.grid import request_of
 from snakemake_kochi.project.machines import (
     SENT_VARIABLE,
     CommonFile,
@@ -268,8 +269,11 @@ def _recipe(
 
     for at, level in ((path[:2], parent), (path, own)):
         check_time_limit(level, at, problems)
-    request, wrong = plain_request(section(data, "resources"), data.get("timeout", ""))
-    for key, said in wrong.items():
+    wanted: dict[KeyPath, str] = {}
+    wanted |= {("resources", name): text for name, text in section(data, "resources").items()}
+    wanted |= {("timeout",): data["timeout"]} if data.get("timeout") else {}
+    request, wrong = request_of({key: Template((text,)) for key, text in wanted.items()}, {})
+    for (_, *key), said in wrong.items():
         problems.add(place(*key), said)
     recipe = Recipe(
         dependency=dependency,

@@ -6,14 +6,15 @@ What is wrong with a file is collected with its lines and keys, and reported at 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from snakemake_kochi.errors import ConfigError, printable
+from snakemake_kochi.errors import ConfigError, nearest, printable
 from snakemake_kochi.project.values import unusable_character
 
 KeyPath = tuple[str | int, ...]
@@ -120,6 +121,15 @@ class Problems:
         is_shared = self.source_map.at(path)[:1] != ("batches",)
         (self.add_first if is_shared else self.add)(path, message)
 
+    def check_known(self, path: KeyPath, what: str, name: str, known: Collection[str]) -> None:
+        """Note a name that is not known."""
+        if name not in known:
+            self.add(path, f"there is no {what} '{name}', {nearest(name, known)}")
+
+    def noting(self, path: KeyPath) -> AbstractContextManager[None, bool]:
+        """Notes a ValueError at a key path."""
+        return _Noting(self, path)
+
     def lines(self, limit: int, path: KeyPath = ()) -> list[str]:
         """A line per problem, in the order of the file; the last one tells, at `path`, how many are
         left out."""
@@ -132,6 +142,17 @@ class Problems:
         """Raise one ConfigError with the lines, if there are any."""
         if self._lines:
             raise ConfigError("\n".join(self.lines(limit, path)))
+
+
+@dataclass(frozen=True)
+class _Noting(AbstractContextManager[None, bool]):
+    problems: Problems
+    path: KeyPath
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> bool:
+        if is_noted := isinstance(error, ValueError):
+            self.problems.add(self.path, str(error))
+        return is_noted
 
 
 def chain(names: Sequence[object]) -> str:

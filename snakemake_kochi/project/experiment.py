@@ -58,54 +58,51 @@ _MOST_TOLD = 10**12
 class Use(NamedTuple):
     """Names of parameters that a text of a section of an experiment uses, at its key.
 
-    `also` are other names that it may use, FACT for those of facts. If it is `telling`, runs differ
-    by these parameters: a destination and the name of a job have some, too, but change no result.
-    Each point `needs` a value for them, or does without.
+    `also` are other names that it may use, FACT for those of facts. Each point `needs` a value for
+    them, or does without.
     """
 
     path: KeyPath
     names: Sequence[str]
     also: Collection[str] = ()
-    telling: bool = True
     needs: bool = False
 
 
-def uses_of(experiment: Experiment, batch: Batch | None) -> Iterator[Use]:
-    """What the texts of a batch use, or those outside of the batches; except values of
-    parameters."""
+def uses_of(experiment: Experiment, batch: Batch | None, telling: bool = False) -> Iterator[Use]:
+    """What the texts of a batch use, or those outside of the batches; except values of parameters.
+
+    `telling`: only what makes runs differ. A destination and the name of a job change no result.
+    """
     owner: Settings = batch or experiment
-    path = owner.path
-    texts = [("name", owner.job_name, False, True), ("queue", owner.queue, True, True)]
-    for key, text, telling, needs in texts:
-        yield Use((*path, key), parse_text(text or "").names, SUBSTITUTED, telling, needs)
-    for index, artifact in enumerate(owner.artifacts):
-        for key, text in (("dest", artifact.dest), ("src", artifact.src)):
-            names, is_src = parse_text(text or "").names, key == "src"
-            yield Use((*path, "artifacts", index, key), names, SUBSTITUTED, is_src, is_src)
+    path, facts = owner.path, (BATCH_NAME, FACT)
     for key, phase in (("build", owner.build), ("run", owner.run)):
         yield Use((*path, key, "depend_params"), phase.depend_params)
         for at, value in phase.requested.items():
-            yield Use((*path, key, *at), value.names, (BATCH_NAME, FACT), needs=True)
+            yield Use((*path, key, *at), value.names, facts, True)
         yield Use((*path, key, "launcher"), parse_value(phase.launcher).names)
     if owner.prepare is not None:
         yield Use((*path, "prepare", "depend_params"), owner.prepare.depend_params)
-    replaced = {each.dependency for each in owner.requirements if each.machines is None}
-    for at, required in (
-        ((), experiment.requirements if batch else ()),
-        (path, owner.requirements),
-    ):
-        for index, each in enumerate(required):
-            if at or not batch or each.dependency not in replaced:
-                yield Use((*at, "depends", index), names_in([each]))
+    yield Use((*path, "queue"), parse_text(owner.queue or "").names, SUBSTITUTED, True)
+    for index, artifact in enumerate(owner.artifacts):
+        names = parse_text(artifact.src or "").names
+        yield Use((*path, "artifacts", index, "src"), names, SUBSTITUTED, True)
+    own = {each.dependency for each in owner.requirements if each.machines is None}
+    for index, each in enumerate(experiment.requirements if batch else ()):
+        if each.dependency not in own:
+            yield Use(("depends", index), names_in([each]))
+    for index, each in enumerate(owner.requirements):
+        yield Use((*path, "depends", index), names_in([each]))
     if owner.has_code:
         yield Use((*path, CODE), (CODE,))
+    if telling:
+        return
+    yield Use((*path, "name"), parse_text(owner.job_name).names, SUBSTITUTED, True)
+    for index, artifact in enumerate(owner.artifacts):
+        yield Use((*path, "artifacts", index, "dest"), parse_text(artifact.dest).names, SUBSTITUTED)
     for sweep in owner.sweeps:
-        for place, entry in sweep.exclude:
-            for name in entry:
-                yield Use((*place, name), (name,), telling=False)
         for condition in sweep.conditions:
-            names = (*condition.expression.names, *parse_value(condition.reason).names)
-            yield Use(condition.place, names, (BATCH_NAME, FACT), telling=False)
+            reason = parse_value(condition.reason).names
+            yield Use(condition.place, (*condition.expression.names, *reason), facts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +111,8 @@ class Experiment(Settings):
     its batches is for all of them.
 
     `file` is its path relative to the project, `name` the file's stem as an identifier. `sources`
-    are globs of its code, None for the default. Default parameters are unresolved; of their values,
-    one per entry, the last entry that matches a machine counts. `remarks` are lines about what is
-    probably not intended. `given`: what else determines the points, where it is known.
+    are globs of its code, None for the default. `remarks` are lines about what is probably not
+    intended. `given`: what else determines the points, where it is known.
     """
 
     name: str
@@ -143,7 +139,7 @@ class Experiment(Settings):
         return self.batches[name]
 
     def grid(self, batch_name: str, machine: str) -> Grid:
-        """All points of a batch on a machine; a parameter's last entry for the machine counts.
+        """All points of a batch on a machine.
 
         Raises NameNotFoundError for an unknown batch; ConfigError when a parameter has no value on
         the machine or none that can be computed, or when artifacts would overwrite each other: a
@@ -187,8 +183,18 @@ class Experiment(Settings):
         problem is noted, what has no value is missing or empty in them."""
         every = (defaults, facts, problems, batch.name, batch.sometimes)
         expansions = [Expansion(each, *every) for each in batch.sweeps]
-        if _are_too_many(batch, expansions, problems):
+        count = batch.duplicates * sum(each.count for each in expansions)
+        if batch.duplicates > MAXIMUM_DUPLICATES:
+            said = f"{batch.duplicates} duplicates; at most {MAXIMUM_DUPLICATES} are possible"
+            problems.add((*batch.path, "duplicates"), said)
+        elif count > MAXIMUM_POINTS:
+            told = count if count <= _MOST_TOLD else f"more than {_MOST_TOLD}"
+            said = f"{told} points; at most {MAXIMUM_POINTS} are possible"
+            problems.add(batch.path, f"{said}; give the parameters fewer values")
+        if batch.duplicates > MAXIMUM_DUPLICATES or count > MAXIMUM_POINTS:
             return (), ()
+        if count >= _MANY_POINTS:
+            _log.warning("batch %s has %d points; planning them takes minutes", batch.name, count)
         texts = PointTexts(batch.job_name, batch.queue, batch.artifacts)
         uses = [(use.path, name) for use in uses_of(self, batch) if use.needs for name in use.names]
         # Other names have a value everywhere.
@@ -203,16 +209,13 @@ class Experiment(Settings):
                 if name not in values:
                     own = without_parameter(name, parameters, batch.parameters)
                     problems.add_example(path, facts.problem(name) if is_fact(name) else own)
-            requests = {}
-            for key, phase in (("run", batch.run), ("build", batch.build)):
-                requests[key], wrong = request_of(phase.requested, values)
-                for at, said in wrong.items():
-                    problems.add_example((*batch.path, key, *at), said)
+            request, wrong = request_of(batch.run.requested, values, "run")
+            wrong |= request_of(batch.build.requested, values, "build")[1]
             for duplicate in range(batch.duplicates):
                 point = texts.point(parameters, batch.name, duplicate, index, batch.sometimes)
-                for key, said in point.problems.items():
-                    problems.add_example((*batch.path, key), said)
-                points.append(replace(point, request=requests["run"]))
+                for at, said in (wrong | point.problems).items():
+                    problems.add_example((*batch.path, *at), said)
+                points.append(replace(point, request=request))
         if not (points or skipped or problems):
             said = "nothing is left of the grid; remove an entry"
             problems.add((*batch.sweeps[0].place, "exclude"), said)
@@ -234,11 +237,10 @@ class Experiment(Settings):
             # In the order of the file, as in the grid.
             parameters = FrozenDict((n, each.parameters[n]) for n in names if n in each.parameters)
             point = texts.point(parameters, batch.name, each.duplicate)
-            request, wrong = request_of(batch.run.requested, {**facts.values, **parameters})
-            problems = list(point.problems.values())
-            problems += [f"run.{'.'.join(map(str, key))}: {said}" for key, said in wrong.items()]
-            if problems:
-                raise ConfigError(f"{where}: {problems[0]}")
+            request, wrong = request_of(batch.run.requested, {**facts.values, **parameters}, "run")
+            for at, said in (point.problems | wrong).items():
+                key = f"{'.'.join(map(str, at))}: " if at in wrong else ""
+                raise ConfigError(f"{where}: {key}{said}")
             yield replace(point, request=request, rerun_of=each.identity)
 
     def facts_of(self, machine: str) -> Given:
@@ -308,9 +310,7 @@ class Experiment(Settings):
     def used(self, batch: Batch | None) -> Iterator[str]:
         """The parameters that scripts and texts use: those of a batch, or those outside of the
         batches."""
-        # To leave out values of a parameter is no use of it.
-        uses = (use for use in uses_of(self, batch) if use.path[-3:-2] != ("exclude",))
-        return (name for use in uses for name in use.names)
+        return (name for use in uses_of(self, batch) for name in use.names)
 
     def only_recorded(
         self,
@@ -346,22 +346,6 @@ def _all(used: Mapping[str, Iterable[str]]) -> Iterator[str]:
     return (name for names in used.values() for name in names)
 
 
-def _are_too_many(batch: Batch, expansions: Iterable[Expansion], problems: Problems) -> bool:
-    count = batch.duplicates * sum(each.count for each in expansions)
-    if batch.duplicates > MAXIMUM_DUPLICATES:
-        told = f"{batch.duplicates} duplicates; at most {MAXIMUM_DUPLICATES} are possible"
-        problems.add((*batch.path, "duplicates"), told)
-    elif count > MAXIMUM_POINTS:
-        told = str(count) if count <= _MOST_TOLD else f"more than {_MOST_TOLD}"
-        said = f"{told} points; at most {MAXIMUM_POINTS} are possible"
-        problems.add(batch.path, f"{said}; give the parameters fewer values")
-    else:
-        if count >= _MANY_POINTS:
-            _log.warning("batch %s has %d points; planning them takes minutes", batch.name, count)
-        return False
-    return True
-
-
 def _combinations(
     expansions: Sequence[Expansion], problems: Problems
 ) -> Iterator[tuple[int, FrozenDict[str, str], str]]:
@@ -380,11 +364,11 @@ def _combinations(
                 yield index, parameters, ""
             elif first != index or not problems:
                 shown = ", ".join(f"{name}={value}" for name, value in parameters.items())
-                said = f"is in {expansions[first].sweep.called}, too; leave it out of one"
+                said = f"in {expansions[first].sweep.called}, too; leave it out of one"
                 if first == index:
-                    said = "is there twice, as two values are the same; to repeat runs, use "
+                    said = "there twice, as two values are the same; to repeat runs, use "
                     said += "'duplicates'"
-                problems.add_example(expansion.sweep.place, f"the point ({shown}) {said}")
+                problems.add_example(expansion.sweep.place, f"the point ({shown}) is {said}")
     for parameters, (index, reason) in skipped.items():
         if parameters not in owners:
             yield index, parameters, reason
@@ -401,98 +385,94 @@ class _Owner(NamedTuple):
     points: tuple[Point, ...]
     problems: Problems
 
-    def called_by(self, other: _Owner) -> str:
-        """The name of this batch in messages about another batch."""
-        is_here = other.experiment.file == self.experiment.file
-        return f"batch '{self.batch.name}'{'' if is_here else f' of {self.experiment.file}'}"
 
-    def note(self, index: int, message: str | Callable[[], str], key: str = "dest") -> None:
+class _Writer(NamedTuple):
+    """What writes a file: an artifact of a point; or, without a point, the batch itself."""
+
+    owner: _Owner
+    point: Point | None = None
+    number: int = -1  # of the artifact
+
+    def called_by(self, other: _Writer) -> str:
+        """What it is in messages about another one."""
+        what = "the table or plot of " if self.point is None else ""
+        is_here = other.owner.experiment.file == self.owner.experiment.file
+        of = "" if is_here else f" of {self.owner.experiment.file}"
+        return f"{what}batch '{self.owner.batch.name}'{of}"
+
+    def note(self, message: str | Callable[[], str], key: str = "dest") -> None:
         """Note a problem of an artifact: one of thousands is enough."""
-        self.problems.add_first((*self.batch.path, "artifacts", index, key), message)
-
-
-_Artifact = tuple[_Owner, Point, int]
+        path = (*self.owner.batch.path, "artifacts", self.number, key)
+        self.owner.problems.add_first(path, message)
 
 
 class Destinations:
     """The files that points of one batch, or of many, would write."""
 
     def __init__(self) -> None:
-        self._artifacts: dict[str, _Artifact] = {}
-        self._tables: dict[str, _Owner] = {}
+        self._owners: list[_Owner] = []
 
     def add(
         self, experiment: Experiment, batch: Batch, points: tuple[Point, ...], problems: Problems
     ) -> None:
-        """Note in `problems` every path that is impossible or belongs to another artifact.
-
-        An empty dest, because a parameter in it has no value, is left out.
-        """
-        owner = _Owner(experiment, batch, points, problems)
-        # The table and the figures of a batch are beside its artifacts.
-        own = [f"{batch.name}.csv", f"{batch.name}.md"]
-        figures = stems(batch.name, batch.plots)
-        own += [f"{stem}.{kind}" for stem in figures for kind in ("png", "svg")]
-        self._tables |= dict.fromkeys((f"{experiment.name}/{name}" for name in own), owner)
-        for point in points:
-            for index, artifact in enumerate(point.artifacts):
-                dest, src = artifact.dest, artifact.src
-                if src is not None and (wrong := src_problem(src)):
-                    owner.note(index, f"{src!r}: {wrong}", "src")
-                if dest and (wrong := dest_problem(dest)):
-                    owner.note(index, f"{dest!r}: {wrong}")
-                here = (owner, point, index)
-                if dest and (other := self._artifacts.setdefault(dest, here)) is not here:
-                    owner.note(index, functools.partial(_collision, dest, other, here))
+        self._owners.append(_Owner(experiment, batch, points, problems))
 
     def finish(self) -> None:
-        """When all are added: note every file that would also be a directory, and every one that
-        would be a batch's own table."""
-        for dest, (owner, _, index) in self._artifacts.items():
-            for parent in _parents(dest):
-                if parent in self._artifacts:
-                    other = self._artifacts[parent][0]
-                    of = "" if other is owner else f" of {other.called_by(owner)}"
-                    said = f"'{parent}'{of} would be both a file and the directory of '{dest}'"
-                    owner.note(index, f"{said}; rename one")
-                self._note_table(parent, dest)
-        for table in self._tables:
-            for path in (table, *_parents(table)):
-                self._note_table(table, path)
+        """When all are added: note every path that is impossible, or belongs to another artifact or
+        to a batch's own table, or would be a directory, too."""
+        writers: dict[str, _Writer] = {}
+        for owner in self._owners:
+            figures = stems(owner.batch.name, owner.batch.plots)
+            names = [f"{figure}.{kind}" for figure in figures for kind in ("png", "svg")]
+            for name in (*names, f"{owner.batch.name}.csv", f"{owner.batch.name}.md"):
+                writers[f"{owner.experiment.name}/{name}"] = _Writer(owner)
+        every = ((owner, point) for owner in self._owners for point in owner.points)
+        for owner, point in every:
+            for index, artifact in enumerate(point.artifacts):
+                here, dest, src = _Writer(owner, point, index), artifact.dest, artifact.src
+                if src is not None and (wrong := src_problem(src)):
+                    here.note(f"{src!r}: {wrong}", "src")
+                if not dest:
+                    continue  # a parameter in it has no value, which was noted
+                if wrong := dest_problem(dest):
+                    here.note(f"{dest!r}: {wrong}")
+                if (other := writers.setdefault(dest, here)) is not here:
+                    here.note(functools.partial(_collision, dest, other, here))
+        for path, below in writers.items():
+            for end in (index for index, character in enumerate(path) if character == "/"):
+                if (above := writers.get(path[:end])) is not None:
+                    here, other = (below, above) if below.point else (above, below)
+                    of = "" if here.owner is other.owner and other.point else other.called_by(here)
+                    said = (
+                        f"'{path[:end]}'{of and f' ({of})'} would be both a file and the directory"
+                    )
+                    here.note(f"{said} of '{path}'; rename one")
 
-    def _note_table(self, table: str, dest: str) -> None:
-        if table in self._tables and dest in self._artifacts:
-            owner, _, index = self._artifacts[dest]
-            whose = f"the table or plot of {self._tables[table].called_by(owner)}"
-            said = f"is {whose}" if dest == table else f"conflicts with '{table}', {whose}"
-            owner.note(index, f"'{dest}' {said}; rename the artifact")
 
-
-def _parents(dest: str) -> Iterator[str]:
-    return (dest[:length] for length, character in enumerate(dest) if character == "/")
-
-
-def _collision(dest: str, first: _Artifact, second: _Artifact) -> str:
-    (one, a, i), (other, b, j) = first, second
-    used = parse_text(other.batch.artifacts[j].dest).names
+def _collision(dest: str, first: _Writer, second: _Writer) -> str:
+    """What is wrong with two writers of one file."""
+    one, other = first.owner, second.owner
+    used = parse_text(other.batch.artifacts[second.number].dest).names
+    if first.point is None:
+        return f"'{dest}' is {first.called_by(second)}; rename the artifact"
     if one is not other:
         alike = one.experiment.file == other.experiment.file and "batch_name" not in used
         advice = "add ${batch_name}" if alike else "rename one"
-        return f"'{dest}' is also written by {one.called_by(other)}; {advice}"
-    varying = varying_parameters(one.points)
+        return f"'{dest}' is also written by {first.called_by(second)}; {advice}"
+    names = varying_parameters(one.points)
     labels, texts = [], []
-    for point in (a, b):
-        texts.append({n: point.parameters[n] for n in varying if n in point.parameters})
-        texts[-1]["duplicate"] = str(point.duplicate)
-        *shown, last = (f"{name}={text}" for name, text in texts[-1].items())
-        labels.append(f"({', '.join([*shown, last.replace('=', ' ', 1)])})")
+    for point in filter(None, (first.point, second.point)):
+        own = {name: point.parameters[name] for name in names if name in point.parameters}
+        texts.append(own | {"duplicate": str(point.duplicate)})
+        shown = [*(f"{name}={text}" for name, text in own.items()), f"duplicate {point.duplicate}"]
+        labels.append(f"({', '.join(shown)})")
         if len(one.batch.sweeps) > 1:
             labels[-1] += f" of {one.batch.sweeps[point.sweep].called}"
-    differing = [n for n in (*varying, "duplicate") if texts[0].get(n) != texts[1].get(n)]
-    if i != j and not differing:
-        return f"'{dest}' is also the dest of artifacts[{i}]; rename one"
+    differing = [n for n in (*names, "duplicate") if texts[0].get(n) != texts[1].get(n)]
+    if first.number != second.number and not differing:
+        return f"'{dest}' is also the dest of artifacts[{first.number}]; rename one"
     missing = [f"${{{name}}}" for name in differing if name not in used]
     advice = "put different texts around and between the ${...}"
-    if missing and i == j:
+    if missing and first.number == second.number:
         advice = f"add {' and '.join(missing)}"
     return f"two points would write '{dest}': {' and '.join(labels)}; {advice}"

@@ -33,7 +33,7 @@ from snakemake_kochi.project.grid import (
 from snakemake_kochi.project.plots import (
     SECONDS,
     Metric,
-    batch_plots,
+    default_plots,
     read_metrics,
     read_plots,
     read_references,
@@ -117,16 +117,58 @@ class _Reader:
 
     def _batch(self, name: str, written: Mapping[str, Any], experiment: str) -> Batch:
         path: KeyPath = ("batches", name)
-        own = merged(written)
+        own, data = merged(written), merged(self.shared, written)
         sweeps = self.sweeps.sweeps(own, path)
         parameters: dict[str, tuple[ParameterValues, ...]] = {}
         for sweep in sweeps:  # those that are the same in several grids once
             for parameter, choices in flattened(sweep.parameters).items():
                 known = parameters.get(parameter, ())
                 parameters[parameter] = known + tuple(c for c in choices if c not in known)
-        data = merged(self.shared, written)
+        has_code = any(sweep.has_code for sweep in sweeps)
+        names = {**self.defaults, **parameters, **({CODE: ()} if has_code else {})}
         settings = self._settings(data, path, {**self.defaults, **parameters})
-        metrics: dict[str, Metric] = dict(settings["metrics"])
+        self._artifacts(settings, own, path, experiment, sweeps)
+        metrics, machines = settings["metrics"], data.get("machines", ())
+        for machine in {each for each in machines if machines.count(each) > 1}:
+            said = f"machine '{machine}' is there twice; remove one"
+            self.problems.add((*path, "machines"), said)
+        repeat = None
+        if (wanted := data.get("repeat")) is not None:
+            if "duplicates" in data and ("duplicates" in own or "repeat" not in own):
+                said = "'repeat' says how often a point runs; remove this key, or give the batch "
+                self.problems.add((*path, "duplicates"), f"{said}repeat: 3")
+            if isinstance(wanted, Mapping):
+                repeat = self._repeat(wanted, metrics, [*parameters, CODE], (*path, "repeat"))
+            settings["duplicates"] = wanted if repeat is None else repeat.most
+        at, references = (*path, "references"), data.get("references", ())
+        # Without figures of its own, it has those of the file for which it has the metrics.
+        plots = read_plots(own.get("plots", ()), (*path, "plots"), self.problems)
+        plots = plots or tuple(each for each in self.plots if each.metric in (*metrics, SECONDS))
+        return Batch(
+            **settings,
+            name=name,
+            has_code=has_code,
+            sweeps=sweeps,
+            parameters=FrozenDict(parameters),
+            plots=plots or default_plots(metrics),
+            sometimes=self.sweeps.sometimes(sweeps),
+            machines=tuple(dict.fromkeys(machines)),
+            order=data.get("order", ROUNDS),
+            seed=data.get("seed"),
+            repeat=repeat,
+            references=read_references(references, metrics, names, at, self.problems),
+        )
+
+    def _artifacts(
+        self,
+        settings: dict[str, Any],
+        own: Mapping[str, Any],
+        path: KeyPath,
+        experiment: str,
+        sweeps: Iterable[Sweep],
+    ) -> None:
+        """Add the default artifacts, and leave out metrics for which there are none."""
+        metrics: dict[str, Metric] = settings["metrics"]
         has_run = settings["run"].script.strip()
         if "artifacts" not in own and has_run:
             dest = _default_dest(experiment, sweeps)
@@ -135,45 +177,13 @@ class _Reader:
             if any(isinstance(metrics[each], str) for each in section(own, "metrics")):
                 said = "metrics are read from a run's standard output; add an artifact of type "
                 self.problems.add((*path, "metrics"), f"{said}stdout")
-            metrics = {key: each for key, each in metrics.items() if not isinstance(each, str)}
+            files = ((key, each) for key, each in metrics.items() if not isinstance(each, str))
+            settings["metrics"] = metrics = FrozenDict(files)
         kept = {each.src for each in settings["artifacts"]}
-        files = dict.fromkeys(m.file for m in metrics.values() if not isinstance(m, str))
-        for file in files if has_run else ():
-            if file not in kept:
+        for file in dict.fromkeys(m.file for m in metrics.values() if not isinstance(m, str)):
+            if file not in kept and has_run:
                 dest = _default_dest(experiment, sweeps, file.replace("/", "_"))
                 settings["artifacts"] += (Artifact("file", dest, file),)
-        machines = data.get("machines", ())
-        for machine in {each for each in machines if machines.count(each) > 1}:
-            said = f"machine '{machine}' is there twice; remove one"
-            self.problems.add((*path, "machines"), said)
-        plots = read_plots(own.get("plots", ()), (*path, "plots"), self.problems)
-        has_code = any(sweep.has_code for sweep in sweeps)
-        names = [*parameters, *([CODE] if has_code else [])]
-        repeat = None
-        if (wanted := data.get("repeat")) is not None:
-            if "duplicates" in data and ("duplicates" in own or "repeat" not in own):
-                said = "'repeat' says how often a point runs; remove this key, or give the batch "
-                self.problems.add((*path, "duplicates"), f"{said}repeat: 3")
-            settings["duplicates"] = wanted
-            if isinstance(wanted, Mapping):
-                repeat = self._repeat(wanted, metrics, names, (*path, "repeat"))
-                settings["duplicates"] = repeat.most
-        known_here = {**self.defaults, **dict.fromkeys(names)}
-        references = data.get("references", ())
-        return Batch(
-            **settings | {"metrics": FrozenDict(metrics), "has_code": has_code, "sweeps": sweeps},
-            name=name,
-            parameters=FrozenDict(parameters),
-            plots=plots or batch_plots(self.plots, metrics),
-            sometimes=self.sweeps.sometimes(sweeps),
-            machines=tuple(dict.fromkeys(machines)),
-            order=data.get("order", ROUNDS),
-            seed=data.get("seed"),
-            repeat=repeat,
-            references=read_references(
-                references, metrics, known_here, (*path, "references"), self.problems
-            ),
-        )
 
     def _repeat(
         self,
@@ -182,26 +192,19 @@ class _Reader:
         parameters: Collection[str],
         path: KeyPath,
     ) -> Repeat:
-        known = [*metrics, SECONDS]
-        metric, by = data.get("of", known[0]), data.get("by", "")
-        if metric not in known:
-            said = f"there is no metric '{metric}', {nearest(metric, known)}"
-            self.problems.add((*path, "of"), said)
-        if by and by not in parameters:
-            said = f"the batch gives no parameter '{by}' values, {nearest(by, parameters)}"
-            self.problems.add((*path, "by"), said)
-        keys = {"min": "least", "max": "most", "confidence": "confidence", "budget": "budget"}
-        given = {field: data[key] for key, field in keys.items() if key in data}
-        repeat = Repeat(until=data["until"], metric=metric, by=by, **given)
+        keys = {"min": "least", "max": "most", "of": "metric"}
+        given = {keys.get(key, key): value for key, value in data.items()}
+        repeat = Repeat(**({"metric": [*metrics, SECONDS][0]} | given))
+        self.problems.check_known((*path, "of"), "metric", repeat.metric, [*metrics, SECONDS])
+        if repeat.by and repeat.by not in parameters:
+            said = f"the batch gives no parameter '{repeat.by}' values"
+            self.problems.add((*path, "by"), f"{said}, {nearest(repeat.by, parameters)}")
         if repeat.least > repeat.most:
             said = f"{repeat.least} or more was expected, as 'min' is"
             self.problems.add((*path, "max"), said)
         elif repeat.least < FEWEST_AT_A_LOOK:
-            said = (
-                f"with fewer than {FEWEST_AT_A_LOOK} runs, an interval is narrow by chance too "
-                "often: its confidence is not promised"
-            )
-            self.remarks.add((*path, "min"), said)
+            said = f"with fewer than {FEWEST_AT_A_LOOK} runs, an interval is narrow by chance too "
+            self.remarks.add((*path, "min"), f"{said}often: its confidence is not promised")
         return repeat
 
     def _settings(
@@ -237,9 +240,8 @@ class _Reader:
 
     def _phase(self, data: Mapping[str, Any], path: KeyPath, known: Iterable[str]) -> Phase:
         check_time_limit(data, path, self.problems)
-        resources, container = section(data, "resources"), section(data, "container")
         words = tuple(sorted({*data.get("isolate", ())}))
-        isolation = Isolation(words, data.get("visible", ()), **container)
+        isolation = Isolation(words, data.get("visible", ()), **section(data, "container"))
         if isolation.image and "files" in words:
             said = "a container has files of its own; remove 'files', or the container"
             self.problems.add((*path, "isolate"), said)
@@ -248,7 +250,7 @@ class _Reader:
             self.remarks.add((*path, "visible"), said)
         others = {key: data[key] for key in data if key not in ("isolate", "visible", "container")}
         others["isolation"] = isolation if words or isolation.image else None
-        others["resources"] = FrozenDict(resources)
+        others["resources"] = FrozenDict(section(data, "resources"))
         return Phase(**(others | {"depend_params": depend_params(data, known)}))
 
     def _artifact(self, entry: Mapping[str, Any], path: KeyPath) -> Artifact:

@@ -39,7 +39,7 @@ _MARK = "\u0298"
 _MARKED = re.compile(rf"{_MARK}(\d+){_MARK}")
 
 
-class TemplateError(Exception):
+class TemplateError(ValueError):
     """A text cannot be parsed or has no value; the message is for people, without file and line."""
 
 

@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from snakemake_kochi.files import is_name
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.expressions import Template, TemplateError, parse_text, parse_value
 from snakemake_kochi.project.values import (
     ABSENT,
     encode_component,
     environment_name,
-    has_control_character,
+    line_problem,
+    queue_problem,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 # No benchmark repeats a point so often; the limit finds an extra zero before any point is made.
 MAXIMUM_DUPLICATES = 10_000
 ROUNDS = "rounds"  # of the orders of runs, the default
-_WHOLE = re.compile(r"0*[0-9]{1,9}", re.ASCII)
 # The resources that say how many cores a run has on a node.
 TASKS_AND_CORES = ("tasks", "tasks_per_node", "cpus_per_task")
 _SECONDS_AROUND = 60  # for the copy of the build and the artifacts, beside the script
@@ -43,11 +42,8 @@ _SECONDS_AROUND = 60  # for the copy of the build and the artifacts, beside the 
 
 @dataclass(frozen=True)
 class Request:
-    """What a phase of a point requests.
-
-    `cores`: None if not given. `resources`: numbers and texts by the names that rules have for
-    them (`schedulers/names.py`). `timeout`: the seconds after which the script is ended.
-    """
+    """What a phase of a point requests: `cores`, `resources` by the names that rules have for them
+    (`schedulers/names.py`), and `timeout`, the seconds after which the script is ended."""
 
     cores: int | None = None
     resources: Mapping[str, int | str] = FrozenDict()
@@ -56,12 +52,11 @@ class Request:
     @property
     def threads(self) -> int | None:
         """The cores of a run on its first node, if it says how many."""
-        tasks = self._number("tasks_per_node") or -(
-            -self._number("tasks") // (self._number("nodes") or 1)
-        )
         if self.cores is None and not {*TASKS_AND_CORES} & {*self.resources}:
             return None
-        return max(self.cores or 1, self._number("cpus_per_task")) * (tasks or 1)
+        tasks, nodes = self._number("tasks"), self._number("nodes") or 1
+        of_node = self._number("tasks_per_node") or -(-tasks // nodes) or 1
+        return max(self.cores or 1, self._number("cpus_per_task")) * of_node
 
     def _number(self, name: str) -> int:
         value = self.resources.get(name)
@@ -101,36 +96,26 @@ NO_REQUEST = Request()
 
 
 def request_of(
-    texts: Mapping[KeyPath, Template], values: Mapping[str, str]
+    texts: Mapping[KeyPath, Template], values: Mapping[str, str], section: str = ""
 ) -> tuple[Request, dict[KeyPath, str]]:
-    """What is requested by values at the keys of a section; and for each that is wrong, what is.
-
-    What is wrong, or needs a name without a value, is left out of the request.
-    """
-    if not texts:
-        return NO_REQUEST, {}
+    """What is requested by values at the keys of a section; and for each key that is wrong, what
+    is. What is wrong, or needs a name without a value, is left out of the request."""
     fields, resources = dict[str, Any](), dict[str, Any]()
     wrong: dict[KeyPath, str] = {}
     for key, value in texts.items():
+        name = str(key[-1])
         try:
             text = value.render(values)
-            (resources if len(key) > 1 else fields)[str(key[-1])] = _read(str(key[-1]), text)
+            (resources if len(key) > 1 else fields)[name] = _read(name, text)
         except KeyError:
             continue
         except TemplateError as error:
-            wrong[key] = str(error)
+            wrong[section, *key] = str(error)
         except ValueError as error:
             given = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(value.names))
-            wrong[key] = f"{error}, not {text!r}{f' with {given}' if given else ''}"
-    return Request(resources=FrozenDict(resources), **fields), wrong
-
-
-def plain_request(resources: Mapping[str, str], timeout: str) -> tuple[Request, dict[KeyPath, str]]:
-    """The request of texts in which nothing is substituted, as `request_of` has it."""
-    found: dict[KeyPath, Template] = {
-        ("resources", n): Template((t,)) for n, t in resources.items()
-    }
-    return request_of(found | ({("timeout",): Template((timeout,))} if timeout else {}), {})
+            said = f"{error}, not {text!r}{f' with {given}' if given else ''}"
+            wrong[section, *key] = said
+    return Request(resources=FrozenDict(resources), **fields) if texts else NO_REQUEST, wrong
 
 
 def _read(name: str, text: str) -> Any:
@@ -143,13 +128,12 @@ def _read(name: str, text: str) -> Any:
         if (bare := text.strip()).replace(".", "", 1).isdigit():
             raise ValueError(f"a time with its unit, like {bare}s or {bare}m, was expected")
         return seconds_of(text)
-    if name not in (*NUMBERS, "cores"):
+    least = {"cores": 1, **NUMBERS}.get(name)
+    if least is None:
         return text
-    least = 1 if name == "cores" else NUMBERS[name]
-    if _WHOLE.fullmatch(text) and int(text) >= least:
+    if re.fullmatch("0*[0-9]{1,9}", text, re.ASCII) and int(text) >= least:
         return int(text)
-    of_what = {"cores": " of cores", "runtime": " of minutes"}.get(name, "")
-    said = f"a whole number{of_what}, {least} or more, was expected"
+    said = f"a whole number, {least} or more, was expected"
     if name == "runtime" and re.fullmatch(r"\s*[0-9.]+\s*[a-z]+\s*", text):
         said += " (a time like 90s goes under the key 'timeout')"
     raise ValueError(said)
@@ -160,9 +144,8 @@ def _read(name: str, text: str) -> Any:
 
 @dataclass(frozen=True)
 class Isolation:
-    """How a script is isolated, in the texts of the experiment: `words` of the key `isolate`,
-    sorted, `visible` paths `PATH[:rw]`, and of a container its `image`, `volumes`
-    `SOURCE[:TARGET][:ro]` and `modules`."""
+    """How a script is isolated: `words` of the key `isolate`, sorted, `visible` paths `PATH[:rw]`,
+    and of a container its `image`, `volumes` `SOURCE[:TARGET][:ro]` and `modules`."""
 
     words: tuple[str, ...] = ()
     visible: tuple[str, ...] = ()
@@ -173,34 +156,30 @@ class Isolation:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Isolation:
         """From JSON of `dataclasses.asdict`. Raises TypeError."""
-        fields: dict[str, Any] = {
-            key: value if isinstance(value, str) else tuple(value) for key, value in data.items()
-        }
+        fields: dict[str, Any] = {k: v if isinstance(v, str) else tuple(v) for k, v in data.items()}
         return cls(**fields)
 
 
-class _Script:
-    depend_params: tuple[str, ...]
-
-    def environment(self, parameters: Mapping[str, str]) -> dict[str, str]:
-        """KOCHI_PARAM_<NAME> for the parameters that the script sees, without a sub-parameter that
-        a point does not have."""
-        return {
-            f"KOCHI_PARAM_{environment_name(name)}": parameters[name]
-            for name in self.depend_params
-            if name in parameters
-        }
-
-
 @dataclass(frozen=True)
-class Phase(_Script):
-    """A script and the parameters that it sees. `cores`, `timeout`, `launcher` and those of
-    `resources` are unresolved values, empty if not given; see `Request` and `launchers.py`.
-    `spread`: one of SPREADS, or empty."""
+class _Script:
+    """A script and the parameters that it sees."""
 
     depend_params: tuple[str, ...] = ()
     script: str = ""
     strict: bool = True
+
+    def environment(self, parameters: Mapping[str, str]) -> dict[str, str]:
+        """KOCHI_PARAM_<NAME> for the parameters that the script sees, without a sub-parameter that
+        a point does not have."""
+        names = (name for name in self.depend_params if name in parameters)
+        return {f"KOCHI_PARAM_{environment_name(name)}": parameters[name] for name in names}
+
+
+@dataclass(frozen=True)
+class Phase(_Script):
+    """A build or a run. `cores`, `timeout`, `launcher` and those of `resources` are unresolved
+    values, empty if not given; see `Request` and `launchers.py`."""
+
     exclusive: bool = True
     warmup: int = 0
     cores: str = ""
@@ -231,14 +210,9 @@ class Phase(_Script):
 
 @dataclass(frozen=True)
 class Step(_Script):
-    """A script before the runs, and the parameters that it sees.
+    """A script before the runs. `sources` are patterns of the code that determines it; None for the
+    code of the experiment."""
 
-    `sources` are patterns of the code that determines it; None for the code of the experiment.
-    """
-
-    depend_params: tuple[str, ...]
-    script: str
-    strict: bool = True
     sources: tuple[str, ...] | None = None
 
 
@@ -276,11 +250,10 @@ class Point:
         return phase.environment(self.parameters)
 
     @property
-    def problems(self) -> dict[str, str]:
-        """What is wrong, by the key of the batch: "name" or "queue"."""
-        wrong = {"name": job_name_problem(self.name)}
-        wrong["queue"] = None if self.queue is None else queue_problem(self.queue)
-        return {key: f"{getattr(self, key)!r}: {said}" for key, said in wrong.items() if said}
+    def problems(self) -> dict[KeyPath, str]:
+        """What is wrong with its name and its queue, by their keys in the batch."""
+        wrong = {"name": line_problem(self.name), "queue": queue_problem(self.queue or "_")}
+        return {(key,): f"{getattr(self, key)!r}: {said}" for key, said in wrong.items() if said}
 
 
 @dataclass(frozen=True)
@@ -320,27 +293,10 @@ class PointTexts:
 
 def _filled(text: str | None, values: Mapping[str, str]) -> str | None:
     """None if a name has no value, which was noted."""
-    template = None if text is None else parse_text(text)
-    if template is None or not all(name in values for name in template.names):
+    try:
+        return None if text is None else parse_text(text).render(values)
+    except KeyError:
         return None
-    return template.render(values)
-
-
-def job_name_problem(name: str) -> str | None:
-    """Why a text cannot be a job's name, or None."""
-    if has_control_character(name):
-        return "a job's name cannot contain control characters such as line breaks"
-    return None
-
-
-def queue_problem(queue: str) -> str | None:
-    """Why a text cannot be a queue's name, or None."""
-    if is_name(queue):
-        return None
-    return (
-        "the queue's name cannot be used in paths; 1 to 128 letters, digits and any of "
-        "._+@=- were expected, not starting with a dot or dash"
-    )
 
 
 def varying_parameters(points: Sequence[Point]) -> tuple[str, ...]:
@@ -427,8 +383,7 @@ class Batch(Settings):
     the parameters that only some points have. `recorded`: in a rerun, the points that it repeats,
     instead of the grid; `below`: the directory of its results. `machines`: those on which the whole
     batch is run, empty for the one that is named or chosen. `order`: ROUNDS or "listed"; `seed`:
-    that of the rounds, if the experiment has one. With `repeat`, `duplicates` are the most that are
-    possible.
+    that of the rounds, if given. With `repeat`, `duplicates` are the most that are possible.
     """
 
     name: str
@@ -455,8 +410,7 @@ class Batch(Settings):
 @dataclass(frozen=True, kw_only=True)
 class Grid(Batch):
     """A batch of an experiment on a machine: all points, the combinations that are `skipped` there,
-    and the requirements there. `varying` are the parameters with more than one value over the
-    points, in the order of the file."""
+    and the requirements there. `varying` are the parameters with more than one value."""
 
     experiment: str
     machine: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ MACHINE = "machine"  # the column of a table with the results of several machine
 # So many can be told apart by colour, marker and line style together.
 MOST_LINES = 12
 SECONDS = "run_seconds"
-_WITHIN = 0.05  # of references
 
 
 @dataclass(frozen=True)
@@ -62,12 +61,11 @@ _PLACES = {"pattern": "", "json": "path", "csv": "column"}
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure of one measurement.
+    """A figure of one measurement, given at the key `path`.
 
     `name` tells it from the other figures of its batch. `x`, `lines` and `panels` are parameters
     (`x` also the duplicate) or MACHINE, empty where the figure chooses. `where`: only points with
-    one of these values. The scales are log, linear or empty, for one that fits the values. `path`
-    is its place in the file.
+    one of these values. The scales are log, linear or empty, for one that fits the values.
     """
 
     name: str
@@ -87,12 +85,10 @@ class Plot:
         return self.path[:1] == ("batches",)
 
     @property
-    def parameters(self) -> Iterator[tuple[str, str]]:
+    def axes(self) -> list[tuple[str, str]]:
         """The keys and the parameters that they name."""
-        yield from (("x", self.x),) if self.x not in ("", DUPLICATE) else ()
-        yield from (("lines", self.lines),) if self.lines else ()
-        yield from (("panels", name) for name in self.panels)
-        yield from (("where", name) for name in self.where)
+        named = [("x", self.x), ("lines", self.lines), *(("panels", name) for name in self.panels)]
+        return [(key, name) for key, name in named if name and (key, name) != ("x", DUPLICATE)]
 
 
 def default_plots(metrics: Iterable[str]) -> tuple[Plot, ...]:
@@ -100,19 +96,9 @@ def default_plots(metrics: Iterable[str]) -> tuple[Plot, ...]:
     return tuple(Plot(name, name) for name in metrics) or (Plot(SECONDS, SECONDS),)
 
 
-def batch_plots(above: Iterable[Plot], metrics: Collection[str]) -> tuple[Plot, ...]:
-    """The figures of a batch without its own: those of the file that it has metrics for, else one
-    for each metric."""
-    some = tuple(plot for plot in above if plot.metric in (*metrics, SECONDS))
-    return some or default_plots(metrics)
-
-
 def stems(batch: str, plots: Sequence[Plot]) -> list[str]:
-    """The names of the files of figures, without their suffixes.
-
-    The first figure has that of the batch. The comma keeps the others apart from the files of other
-    batches, whose names have none.
-    """
+    """The names of the files of figures, without their suffixes: of the first one that of the
+    batch. The comma keeps the others apart from other batches, whose names have none."""
     first = encode_component(batch)
     return [first, *(f"{first},{encode_component(plot.name)}" for plot in plots[1:])]
 
@@ -129,7 +115,7 @@ class Reference:
     commit: str = ""
     machine: str = ""
     where: Mapping[str, tuple[str, ...]] = FrozenDict()
-    within: float = _WITHIN
+    within: float = 0.05
     reason: str = ""
     until: datetime.date | None = None
 
@@ -153,19 +139,18 @@ def read_metrics(
     shown = dict(QUANTITIES)
     for name, written in data.items():
         keys = written if isinstance(written, dict) else {"pattern": written}
-        at = (*path, name)
         kind, *others = [each for each in _PLACES if each in keys] or ["pattern"]
         for other in others:
             said = f"a metric has one of 'pattern', 'json' and 'csv'; remove this or '{kind}'"
-            problems.add((*at, other), said)
+            problems.add((*path, name, other), said)
         for owner, key in _PLACES.items():
             if key in keys and kind != owner:
-                problems.add((*at, key), f"'{key}' is for a metric with '{owner}'; remove it")
-            elif key and key not in keys and kind == owner:
-                problems.add(at, f"the key '{key}' is missing")
-        place = keys.get(_PLACES[kind], "")
-        is_file = kind != "pattern"
-        metrics[name] = FileMetric(kind, keys[kind], place) if is_file else keys.get(kind, "")
+                said = f"'{key}' is for a metric with '{owner}'; remove it"
+                problems.add((*path, name, key), said)
+        if (key := _PLACES[kind]) and key not in keys:
+            problems.add((*path, name), f"the key '{key}' is missing")
+        own = keys.get(kind, "")
+        metrics[name] = FileMetric(kind, own, keys.get(key, "")) if key else own
         shown[name] = Quantity(keys.get("unit", ""), keys.get("label", ""))
     return metrics, shown
 
@@ -177,16 +162,16 @@ def read_plots(
     plots: dict[str, Plot] = {}
     for index, entry in enumerate(data):
         given = {key: value for key, value in entry.items() if value is not None and value != ""}
-        own = {"where": _where(entry), "path": (*path, index)}
-        plot = Plot(**({"name": entry["metric"]} | given | own))
+        given |= {"where": _where(entry), "path": (*path, index)}
+        plot = Plot(**({"name": entry["metric"]} | given))
         if (other := plots.setdefault(plot.name, plot)) is not plot:
             said = f"plots[{other.path[-1]}] is called '{plot.name}', too; give one of them a name"
             problems.add(plot.path, f"{said}: ...")
         if plot.scale == "log" and entry.get("y_from_zero"):
             said = "a logarithmic axis has no zero; remove this key, or use scale: linear"
             problems.add((*plot.path, "y_from_zero"), said)
-        used = [name for key, name in plot.parameters if key != "where"]
-        for name in dict.fromkeys(name for name in used if used.count(name) > 1):
+        used = [name for _, name in plot.axes]
+        for name in {name for name in used if used.count(name) > 1}:
             said = f"'{name}' can be used once: for x, for lines, or for panels"
             problems.add(plot.path, said)
     return tuple(plots.values())
@@ -205,13 +190,9 @@ def read_references(
         given = {key: value for key, value in entry.items() if key != "accepted"}
         given |= {"metric": entry.get("metric", known[0]), "where": _where(entry)}
         references.append(reference := Reference(**given, **entry.get("accepted", {})))
-        if reference.metric not in known:
-            said = f"there is no metric '{reference.metric}', {nearest(reference.metric, known)}"
-            problems.add((*path, index, "metric"), said)
+        problems.check_known((*path, index, "metric"), "metric", reference.metric, known)
         for name in reference.where:
-            if name not in parameters:
-                said = f"there is no parameter '{name}', {nearest(name, parameters)}"
-                problems.add((*path, index, "where", name), said)
+            problems.check_known((*path, index, "where", name), "parameter", name, parameters)
         if "value" in entry and "commit" in entry:
             said = "a reference has a value or a commit; remove one"
             problems.add((*path, index, "commit"), said)
@@ -225,24 +206,18 @@ def _where(entry: Mapping[str, Any]) -> FrozenDict[str, tuple[str, ...]]:
 
 def check_plots(experiment: Experiment, problems: Problems) -> None:
     """Note each name in plots that is neither a metric nor a parameter."""
-    metrics = dict.fromkeys(experiment.metrics)
-    parameters = dict.fromkeys(experiment.default_parameters)
-    every: list[tuple[Sequence[Plot], dict[str, None], dict[str, None]]] = []
+    metrics, parameters = {*experiment.metrics, SECONDS}, {*experiment.default_parameters}
+    every: list[tuple[Iterable[Plot], set[str], set[str]]] = []
     for batch in experiment.batches.values():
-        own = dict.fromkeys(experiment.parameters_of(batch))
-        own |= {MACHINE: None} if len(batch.machines) > 1 else {}
-        plots = [plot for plot in batch.plots if plot.is_of_batch]
-        every.append((plots, dict.fromkeys(batch.metrics), own))
-        metrics, parameters = metrics | every[-1][1], parameters | own
-    for shown, known, own in [(experiment.plots, metrics, parameters), *every]:
-        for plot in shown:
-            if plot.metric not in (*known, SECONDS):
-                said = nearest(plot.metric, [*known, SECONDS])
-                problems.add((*plot.path, "metric"), f"there is no metric '{plot.metric}', {said}")
-            for key, name in plot.parameters:
-                if name not in own:
-                    said = f"there is no parameter '{name}', {nearest(name, own)}"
-                    problems.add((*plot.path, key), said)
+        known = {*batch.metrics, SECONDS}
+        own = {*experiment.parameters_of(batch), *([MACHINE] if batch.machines[1:] else [])}
+        every.append(((plot for plot in batch.plots if plot.is_of_batch), known, own))
+        metrics, parameters = metrics | known, parameters | own
+    for plots, known, own in [(experiment.plots, metrics, parameters), *every]:
+        for plot in plots:
+            problems.check_known((*plot.path, "metric"), "metric", plot.metric, known)
+            for key, name in (*plot.axes, *(("where", name) for name in plot.where)):
+                problems.check_known((*plot.path, key), "parameter", name, own)
 
 
 def note_plot_problems(plots: Iterable[Plot], points: Sequence[Point], problems: Problems) -> None:
@@ -258,10 +233,9 @@ def note_plot_problems(plots: Iterable[Plot], points: Sequence[Point], problems:
                     said = f"no point has {name} = '{text}', {nearest(text, known)}"
                     problems.add((*plot.path, "where", name), said)
             shown = [point for point in shown if point.parameters.get(name, "") in wanted]
-        if plot.lines:
-            count = len({point.parameters.get(plot.lines) for point in shown})
-            if count > MOST_LINES:
-                problems.add((*plot.path, "lines"), too_many_lines(plot.lines, count))
+        count = len({point.parameters.get(plot.lines) for point in shown})
+        if plot.lines and count > MOST_LINES:
+            problems.add((*plot.path, "lines"), too_many_lines(plot.lines, count))
 
 
 def too_many_lines(name: str, count: int) -> str:

@@ -1,7 +1,8 @@
 """The shape of a document: its schema says which keys it has, and how they are read.
 
 The schemas in workflow/schemas/ are the table of keys: from them come the values, as plain data,
-and what is said about a wrong key or value. Editors read them, too. Our own words in them:
+what is said about a wrong key or value, and the tables in the documentation. Editors read them,
+too. Our own words in them:
 
 x-read       `script`: one text, of one or several lines. `names`: a tuple of one or several. `raw`:
              as it is written, with its Scalars; else one of AMOUNTS
@@ -20,7 +21,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import math
 import os
 import re
 from collections.abc import Callable
@@ -32,6 +32,7 @@ import yaml
 
 from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.files import is_name
+from snakemake_kochi.project import values
 from snakemake_kochi.project.clean_rules import read_rule
 from snakemake_kochi.project.document import (
     ABOVE,
@@ -44,20 +45,6 @@ from snakemake_kochi.project.document import (
     section,
 )
 from snakemake_kochi.project.expressions import TemplateError, parse_text, parse_value
-from snakemake_kochi.project.grid import job_name_problem, queue_problem
-from snakemake_kochi.project.values import (
-    DEFAULT_BATCH,
-    dest_problem,
-    glob_problem,
-    has_control_character,
-    metric_problem,
-    name_problem,
-    normalise_dest,
-    path_problem,
-    src_problem,
-    threshold_of,
-    value_problem,
-)
 from snakemake_kochi.quantities import memory_of, walltime_of
 from snakemake_kochi.resources import workflow_directory
 
@@ -84,8 +71,8 @@ def read_shape(document: Document, name: str) -> dict[str, Any]:
     `null` is None; nothing after a key is an empty text, list or mapping. Raises ConfigError with a
     line per problem of shape: nothing else can be said about such a file.
     """
-    if name == EXPERIMENT:
-        write_out(document)
+    if name == EXPERIMENT and isinstance(document.data, dict):
+        _write_out(document)
     schema = _schema(name)
     found = _Reader(schema["definitions"], document).read(document.data, schema, ())
     document.problems.raise_all()
@@ -124,24 +111,21 @@ def is_experiment(text: str) -> bool:
 # ---- short forms
 
 
-def write_out(document: Document) -> None:
+def _write_out(document: Document) -> None:
     """Replace the short forms in an experiment, and give the new keys the lines of the old ones."""
     data, lines = document.data, document.source_map.lines
-    if not isinstance(data, dict):
-        return
     given = [key for key in _OF_BATCH if key in data]
-    batches = data.get("batches")
-    if batches is not None and batches != {} and not is_null(batches):
+    if data.get("batches") and not is_null(data["batches"]):
         for key in given:
             del data[key]
             said = f"write {ABOVE[key]}, or " if key in ABOVE else ""
             said += "write it into a batch"
             document.problems.add((key,), f"unknown key beside 'batches'; {said}")
     elif given:
-        data["batches"] = {DEFAULT_BATCH: {key: data.pop(key) for key in given}}
+        data["batches"] = {values.DEFAULT_BATCH: {key: data.pop(key) for key in given}}
         for path, line in list(lines.items()):
             if path[:1] and path[0] in given:
-                lines[("batches", DEFAULT_BATCH, *path)] = line
+                lines[("batches", values.DEFAULT_BATCH, *path)] = line
     every = [(("batches", name), own) for name, own in section(data, "batches").items()]
     for path, own in [((), data), *every]:
         for key in ("build", "run", "prepare") if isinstance(own, dict) else ():
@@ -154,70 +138,60 @@ def write_out(document: Document) -> None:
 # ---- amounts and checks
 
 
-def _size_in_git(text: str) -> int:
-    """In bytes. Hosting services refuse files of more than 100 MiB."""
-    with suppress(ValueError):
-        if 1 <= (size := memory_of(text)) <= 100:
-            return size << 20
-    raise ValueError("a size like 10M was expected, from 1 MiB to 100 MiB")
+def _amount(
+    read: Callable[[str], Any], fits: Callable[[Any], bool], expected: str
+) -> Callable[[str], Any]:
+    def amount(text: str) -> Any:
+        with suppress(ValueError):
+            if fits(found := read(text)):
+                return found
+        raise ValueError(expected)
+
+    return amount
 
 
-def _fraction(text: str) -> float:
-    with suppress(ValueError):
-        if text.endswith("%") and 0 < (percent := float(text[:-1])) < 100:
-            return percent / 100
-    raise ValueError("a percentage between 0 and 100 was expected, such as 2%")
+def _percent(text: str) -> float:
+    return float(text[:-1]) / 100 if text.endswith("%") else 0.0
 
 
 def _node_seconds(text: str) -> float:
     number, _, unit = text.partition(" ")
-    seconds = {"node-hours": 3600, "node-hour": 3600, "node-minutes": 60}.get(unit.strip(), 0)
-    with suppress(ValueError):
-        if 0 < (found := float(number) * seconds) < math.inf:
-            return found
-    raise ValueError("a number of node-hours or node-minutes was expected, such as 5 node-hours")
-
-
-def _measure(text: str) -> float:
-    with suppress(ValueError):
-        if 0 < (number := float(text)) < math.inf:
-            return number
-    raise ValueError("a number above 0 was expected, without its unit")
-
-
-def _day(text: str) -> datetime.date:
-    with suppress(ValueError):
-        return datetime.date.fromisoformat(text)
-    raise ValueError("a day such as 2027-01-31 was expected")
+    hours = {"node-hours": 3600, "node-hour": 3600, "node-minutes": 60}
+    return float(number) * hours.get(unit.strip(), 0)
 
 
 def _requirement(text: str) -> dict[str, str]:
     return dict(zip(("name", "recipe"), text.split(":", 1), strict=False))
 
 
+def _is_positive(number: float) -> bool:
+    return 0 < number < float("inf")
+
+
+# Hosting services refuse larger files.
+_SIZE = "a size like 10M was expected, from 1 MiB to 100 MiB"
+_NODES = "a number of node-hours or node-minutes was expected, such as 5 node-hours"
+_PERCENT = "a percentage between 0 and 100 was expected, such as 2%"
+_MEASURE = "a number above 0 was expected, without its unit"
 # They raise a ValueError, which says what was expected.
 AMOUNTS: dict[str, Callable[[str], Any]] = {
     "age": functools.partial(read_rule, "after"),
-    "day": _day,
+    "day": _amount(datetime.date.fromisoformat, bool, "a day such as 2027-01-31 was expected"),
     "disk": functools.partial(read_rule, "builds_above"),
-    "measure": _measure,
+    "measure": _amount(float, _is_positive, _MEASURE),
     "memory": memory_of,
-    "node_hours": _node_seconds,
-    "percentage": _fraction,
+    "node_hours": _amount(_node_seconds, _is_positive, _NODES),
+    "percentage": _amount(_percent, lambda p: 0 < p < 1, _PERCENT),
     "requirement": _requirement,
     "requirements": lambda text: [_requirement(text)],
-    "size_in_git": _size_in_git,
-    "threshold": threshold_of,
+    "size_in_git": _amount(lambda t: memory_of(t) << 20, lambda b: 1 <= b >> 20 <= 100, _SIZE),
+    "threshold": values.threshold_of,
     "walltime": walltime_of,
 }
 
 
 def _name_of(kind: str) -> Callable[[str], str | None]:
-    said = (
-        f"the {kind} name {{!r}} cannot be used in paths; 1 to 128 letters, digits and any of "
-        "._+@=- were expected, not starting with a dot or dash"
-    )
-    return lambda name: None if is_name(name) else said.format(name)
+    return lambda name: None if is_name(name) else f"the {kind} name {name!r} {values.NOT_IN_PATHS}"
 
 
 def _pattern_problem(text: str) -> str | None:
@@ -225,65 +199,57 @@ def _pattern_problem(text: str) -> str | None:
         groups = re.compile(text).groups
     except (re.error, RecursionError, OverflowError) as error:
         return f"not a Python regular expression: {error}"
-    if groups == 1:
-        return None
     said = f"one group (...) around the number was expected, not {groups}"
-    return f"{said}; write other groups as (?:...)"
-
-
-def _kept_problem(text: str) -> str | None:
-    try:
-        read_rule("keep", [text])
-    except ValueError as error:
-        return f"{text!r}: {error}"
-    return None
+    return None if groups == 1 else f"{said}; write other groups as (?:...)"
 
 
 def _directory_problem(text: str) -> str | None:
     if os.path.normpath(text) in ("/", "//"):
         return "this is the whole filesystem; the directory of the sources was expected"
-    return path_problem(text)
+    return values.path_problem(text)
 
 
-def _expression_problem(text: str) -> str | None:
-    try:
-        parse_value(text)
-    except TemplateError as error:
-        return str(error)
-    return None
+def _refused(read: Callable[[str], Any], shown: str = "") -> Callable[[str], str | None]:
+    """The check that reading succeeds."""
+
+    def check(text: str) -> str | None:
+        try:
+            read(text)
+        except ValueError as error:
+            return f"{shown and repr(text) + ': '}{error}"
+        return None
+
+    return check
 
 
 def _template(problem: Callable[[str], str | None]) -> Callable[[str], str | None]:
     """Whether a text with references is wrong whatever is substituted in it."""
 
-    def check(text: str) -> str | None:
-        try:
-            template = parse_text(text)
-            wrong = problem(template.render(dict.fromkeys(template.names, "x")))
-        except TemplateError as error:
-            wrong = str(error)
-        return f"{text!r}: {wrong}" if wrong else None
+    def read(text: str) -> None:
+        template = parse_text(text)
+        if wrong := problem(template.render(dict.fromkeys(template.names, "x"))):
+            raise TemplateError(wrong)
 
-    return check
+    return _refused(read, "shown")
 
 
 # Why a text, or a key, cannot be one.
 CHECKS: dict[str, Callable[[str], str | None]] = {
     "directory": _directory_problem,
-    "dest": _template(lambda text: dest_problem(normalise_dest(text))),
-    "expression": _expression_problem,
-    "git": lambda text: path_problem(text, ":" not in text.partition("/")[0]),
-    "glob": glob_problem,
-    "job_name": _template(job_name_problem),
-    "kept": _kept_problem,
-    "line": lambda text: "one line of text was expected" if has_control_character(text) else None,
-    "path": path_problem,
+    "dest": _template(lambda text: values.dest_problem(values.normalise_dest(text))),
+    "expression": _refused(parse_value),
+    "git": lambda text: values.path_problem(text, ":" not in text.partition("/")[0]),
+    "glob": values.glob_problem,
+    "job_name": _template(values.line_problem),
+    "kept": _refused(lambda text: read_rule("keep", [text]), "shown"),
+    "line": values.line_problem,
+    "path": values.path_problem,
     "pattern": _pattern_problem,
-    "queue": _template(queue_problem),
-    "src": _template(src_problem),
-    "value": value_problem,
-    "metric": metric_problem,
-    "parameter": name_problem,
+    "queue": _template(values.queue_problem),
+    "src": _template(values.src_problem),
+    "value": values.value_problem,
+    "metric": lambda name: values.used_name_problem(name, "metric"),
+    "parameter": values.name_problem,
     **{kind: _name_of(kind) for kind in ("batch", "dependency", "machine", "recipe")},
 }
 
@@ -293,8 +259,7 @@ CHECKS: dict[str, Callable[[str], str | None]] = {
 
 class _Reader:
     def __init__(self, definitions: dict[str, Any], document: Document) -> None:
-        self._definitions = definitions
-        self._problems = document.problems
+        self._definitions, self._problems = definitions, document.problems
 
     def _add(self, path: KeyPath, said: str) -> None:
         for index, (around, key) in enumerate(pairwise(path)):
@@ -312,16 +277,16 @@ class _Reader:
             own = {key: schema[key] for key in schema if key == "pattern" or key[:2] == "x-"}
             parts = schema["$ref"].split("/")[2:]
             schema = functools.reduce(lambda at, part: at[part], parts, self._definitions) | own
-        how, check = schema.get("x-read"), schema.get("x-check")
         if "enum" in schema:
             return self._chosen(value, schema, path)
-        types = {schema["type"]} if isinstance(schema["type"], str) else {*schema["type"]}
+        how, types = schema.get("x-read"), schema["type"]
+        types = {types} if isinstance(types, str) else {*types}
+        found: Any
         if not types & _types_of(value):
             said = f"{_expected(types)} was expected, not {_found(value)}"
             hint = isinstance(value, dict) and any("script" in str(key) for key in path)
             self._add(path, f"{said}; quote a line that contains ': '" if hint else said)
             return None
-        found: Any
         if isinstance(value, dict):
             found = self._mapping(value, schema, path)
         elif isinstance(value, list):
@@ -341,18 +306,15 @@ class _Reader:
         if how == "script" and found and not isinstance(found, dict):
             found = "\n".join(map(str, value)) if isinstance(value, list) else str(value)
         if isinstance(found, str) and found:
-            return self._text(found, how, check, path)
-        return tuple(found) if how == "names" and found is not None else found
-
-    def _text(self, text: str, how: str | None, check: str | None, path: KeyPath) -> Any:
-        if check and (wrong := CHECKS[check](text)):
-            self._add(path, wrong)
-        if how in AMOUNTS:
+            check = CHECKS.get(schema.get("x-check", ""))
+            if check and (wrong := check(found)):
+                self._add(path, wrong)
             try:
-                return AMOUNTS[how](text)
+                found = AMOUNTS.get(how or "", str)(found)
             except ValueError as error:
-                self._add(path, f"{text!r}: {error}")
-        return (text,) if how == "names" else text
+                self._add(path, f"{found!r}: {error}")
+            return (found,) if how == "names" else found
+        return tuple(found) if how == "names" and found is not None else found
 
     def _chosen(self, value: Any, schema: dict[str, Any], path: KeyPath) -> str | None:
         choices = schema["enum"]
@@ -395,25 +357,22 @@ class _Reader:
             self._add(path, f"the key {' and '.join(map(repr, missing))} is missing")
         return found
 
-    def _scalar(self, value: Scalar, types: set[str], minimum: int, path: KeyPath) -> Any:
+    def _scalar(self, value: Scalar, types: set[str], least: int, path: KeyPath) -> Any:
         if value.kind == "null":
-            empty: tuple[tuple[str, Any], ...] = (("string", ""), ("array", []), ("object", {}))
-            return None if value else next((each for kind, each in empty if kind in types), None)
+            empty = {"string": "", "array": list[Any](), "object": dict[str, Any]()}
+            return None if value else next((empty[each] for each in empty if each in types), None)
         if "string" in types:
             return value.value_text
         if value.kind == "boolean":
             return value.is_true
-        if _UNCLEAR.search(value):  # YAML takes 010 for 8, and 1:30 for 90
-            self._add(path, f"a whole number such as 10 was expected, not {_short(value)}")
-            return None
-        try:
+        number = MAXIMUM_NUMBER + 1
+        with suppress(ValueError):  # too many digits
             number = value.whole_number
-        except ValueError:  # too many digits
-            number = MAXIMUM_NUMBER + 1
-        if number < minimum:
-            self._add(path, f"{minimum} or more was expected, not {_short(value)}")
-        if number > MAXIMUM_NUMBER:
-            self._add(path, f"{MAXIMUM_NUMBER} or less was expected, not {_short(value)}")
+        said = f"{least} or more" if number < least else f"{MAXIMUM_NUMBER} or less"
+        if _UNCLEAR.search(value):  # YAML takes 010 for 8, and 1:30 for 90
+            said = "a whole number such as 10"
+        if _UNCLEAR.search(value) or not least <= number <= MAXIMUM_NUMBER:
+            self._add(path, f"{said} was expected, not {_short(value)}")
         return number
 
 
@@ -424,13 +383,15 @@ def _types_of(value: Any) -> set[str]:
 
 
 def _expected(types: set[str]) -> str:
-    has_text = "string" in types
-    words = ["a single value" if "boolean" in types else "a text"] if has_text else []
-    words += ["a whole number"] if "integer" in types else []
-    words += ["true or false"] if "boolean" in types and not has_text else []
-    words += ["a list"] if "array" in types else []
-    words += ["a mapping (key: value)"] if "object" in types else []
-    return " or ".join(words)
+    words = {
+        "a single value": {"string", "boolean"} <= types,
+        "a text": "string" in types and "boolean" not in types,
+        "a whole number": "integer" in types,
+        "true or false": "boolean" in types and "string" not in types,
+        "a list": "array" in types,
+        "a mapping (key: value)": "object" in types,
+    }
+    return " or ".join(word for word, is_possible in words.items() if is_possible)
 
 
 def _found(value: Any) -> str:

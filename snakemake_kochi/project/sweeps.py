@@ -12,9 +12,8 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from snakemake_kochi.errors import nearest
@@ -47,7 +46,7 @@ SERIES = {
 }
 # The facts that every machine has, if its scheduler can be asked.
 STANDARD_FACTS = ("name", "cores", "sockets", "memory_mb", "gpus", "nodes")
-_LARGEST = 2**62  # of a range, whose length is an index
+_LARGEST = 10**18  # of a range, whose length is an index
 
 
 # ---- data
@@ -55,12 +54,10 @@ _LARGEST = 2**62  # of a range, whose length is an index
 
 @dataclass(frozen=True)
 class ParameterValues:
-    """Values of a parameter, on all machines (None) or some.
+    """What is written for a parameter, at the key `place`, for all machines (None) or some.
 
-    With `series`, one of SERIES, `values` are its arguments: expressions, or for `csv` the path of
-    the file in the project and the column. `below` is either empty, or has the sub-parameters that
-    come with each of the values. Nothing is substituted in values that are `literal`. `place` is
-    the key of the parameter in the file.
+    With `series`, one of SERIES, `values` are its arguments. `below`, if not empty, has the
+    sub-parameters of each value. Nothing is substituted in values that are `literal`.
     """
 
     values: tuple[str, ...]
@@ -87,22 +84,20 @@ class ParameterValues:
 Parameters = Mapping[str, tuple[ParameterValues, ...]]
 
 
-def select(choices: Iterable[ParameterValues], machine: str) -> ParameterValues | None:
-    """The entry that counts on a machine: the last one that matches."""
-    matching = [each for each in choices if each.machines is None or machine in each.machines]
-    return matching[-1] if matching else None
+def on_machine(choices: Iterable[ParameterValues], machine: str) -> tuple[ParameterValues, ...]:
+    """The entry that counts on a machine, if any: the last one that matches."""
+    return tuple(e for e in choices if e.machines is None or machine in e.machines)[-1:]
 
 
 def flattened(
     parameters: Parameters, machine: str | None = None
 ) -> dict[str, tuple[ParameterValues, ...]]:
-    """All entries of each parameter, and of each sub-parameter, in the order of the file; with a
-    machine, those that count on it."""
+    """All entries of each parameter and sub-parameter, in the order of the file; with a machine,
+    those that count there: the last that matches."""
     every: dict[str, tuple[ParameterValues, ...]] = {}
     for name, choices in parameters.items():
         if machine is not None:
-            chosen = select(choices, machine)
-            choices = () if chosen is None else (chosen,)
+            choices = on_machine(choices, machine)
         every[name] = every.get(name, ()) + choices
         for below in (each for choice in choices for each in choice.below):
             for inner, entries in flattened(below, machine).items():
@@ -119,10 +114,7 @@ def names_used(parameters: Parameters) -> dict[str, list[str]]:
 
 
 def dependency_order(used: Mapping[str, Iterable[str]]) -> list[str]:
-    """The names in an order in which each comes after those that it uses.
-
-    Raises TemplateError for a cycle, naming it. Used names that have no entry are left out.
-    """
+    """The names, each after those that it uses. Raises TemplateError, which names a cycle."""
     # Imported here: few processes of a run make a grid.
     from graphlib import CycleError, TopologicalSorter
 
@@ -136,8 +128,7 @@ def dependency_order(used: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def without_parameter(missing: str, values: Mapping[str, str], own: Iterable[str]) -> str:
-    """What is wrong with a name that a point does not have, for people. `own`: the parameters of
-    the batch."""
+    """For people: a point has no such name. `own`: the parameters of the batch."""
     shown = ", ".join(f"{name}={values[name]}" for name in own if name in values)
     return (
         f"the point ({shown}) has no parameter '{missing}'; give it a value there, or one for all "
@@ -146,8 +137,8 @@ def without_parameter(missing: str, values: Mapping[str, str], own: Iterable[str
 
 
 class Condition(NamedTuple):
-    """A condition that decides whether a point is run: it is skipped `when_true`, or when it is
-    false. `reason`: a value text for people, or empty. `place`: its key in the file."""
+    """An expression, at the key `place`: it skips a point if it is `when_true`, or if it is false.
+    `reason`: a value text for people, or empty."""
 
     text: str
     reason: str
@@ -162,19 +153,18 @@ class Condition(NamedTuple):
         """Why a point is skipped. Raises KeyError for a name that it does not have."""
         if self.reason:
             return parse_value(self.reason).render(values).strip() or "no reason is given"
-        names = dict.fromkeys(self.expression.names)
-        given = f" with {', '.join(f'{n}={values[n]}' for n in names)}" if names else ""
-        return f"`{self.text.strip().strip('`')}` is {'true' if self.when_true else 'false'}{given}"
+        given = ", ".join(f"{n}={values[n]}" for n in dict.fromkeys(self.expression.names))
+        said = f"`{self.text.strip().strip('`')}` is {'true' if self.when_true else 'false'}"
+        return f"{said} with {given}" if given else said
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A product of values, and what limits it.
+    """A product of values, at the key `place`, and what limits it.
 
-    `parameters` are in addition to the default ones, which they replace. The parameters of each
-    group in `zipped` go side by side. A combination that agrees with an entry of `exclude`, which
-    has some values for some parameters, is left out. `place` is its key in the file. `has_code`:
-    whether the batch says which code of the project its points run.
+    `parameters` replace default ones. Those of each group in `zipped` go side by side. An entry of
+    `exclude` leaves out the combinations that have one of its values for each of its parameters.
+    `has_code`: whether the batch says which code of the project its points run.
     """
 
     parameters: Parameters
@@ -193,11 +183,8 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Given:
-    """What determines points besides the text of an experiment, frozen with it.
-
-    `facts`: of the machine, by name; `without`: why its scheduler's are not known, for people.
-    `tables`: the texts of CSV files, by their paths in the project.
-    """
+    """What determines points besides the text of an experiment: `facts` of the machine, or why some
+    are not known (`without`), and the texts of CSV files by their paths (`tables`)."""
 
     machine: str
     facts: Mapping[str, str] = FrozenDict()
@@ -211,16 +198,15 @@ class Given:
         return {f"{FACT}{name}": value for name, value in facts.items()}
 
     def problem(self, name: str) -> str:
-        """What is wrong with such a name that is not known, for people."""
+        """For people: there is no such fact."""
         short = name.removeprefix(FACT)
-        facts = f"{{facts: {{{short}: VALUE}}}}"
-        write = f"write into kochi.yaml: machines: {{{self.machine}: {facts}}}"
-        if short in STANDARD_FACTS:
-            why = f": {self.without}" if self.without else ""
-            return f"${name} is not known for machine '{self.machine}'{why}; {write}"
-        said = nearest(short, {*self.facts, *STANDARD_FACTS})
-        also = " Or " if said.endswith("?") else "; or "
-        return f"machine '{self.machine}' has no fact '{short}', {said}{also}{write}"
+        said = f": {self.without};" if self.without else ";"
+        if short not in STANDARD_FACTS:
+            said = f", {nearest(short, {*self.facts, *STANDARD_FACTS})}"
+            said += " Or" if said.endswith("?") else ";"
+        write = f"machines: {{{self.machine}: {{facts: {{{short}: VALUE}}}}}}"
+        known = f"${name} is not known for machine '{self.machine}'"
+        return f"{known}{said} write into kochi.yaml: {write}"
 
 
 # ---- reading
@@ -242,21 +228,18 @@ class SweepReader:
             place: KeyPath = ("default_params", name)
             entries = value if isinstance(value, list) else [{"value": value}]
             written = [each["value"] if isinstance(each, dict) else [each] for each in entries]
-            if any(isinstance(each, list | dict) for each in written):
+            if is_wrong := any(isinstance(each, list | dict) for each in written):
                 said = "a single value was expected, not a list"
                 self._problems.add(place, f"{said}; lists go into the params of a batch")
-                read[name] = ()
-            else:
-                read[name] = self._choices(value, place)
+            read[name] = () if is_wrong else self._choices(value, place)
         return FrozenDict(read)
 
     def sweeps(self, data: Mapping[str, Any], path: KeyPath) -> tuple[Sweep, ...]:
         """What a batch at a key path combines: its grid or its grids."""
         common = self._sweep(data, path, Sweep({}, path))
-        return tuple(
-            self._sweep(each, (*path, "grids", index), common)
-            for index, each in enumerate(data.get("grids", ()))
-        ) or (common,)
+        every = enumerate(data.get("grids", ()))
+        grids = [self._sweep(each, (*path, "grids", index), common) for index, each in every]
+        return tuple(grids) or (common,)
 
     def sometimes(self, sweeps: tuple[Sweep, ...]) -> frozenset[str]:
         """The parameters that only some points of these sweeps have."""
@@ -279,174 +262,142 @@ class SweepReader:
             self._problems.add((*path, CODE), said)
         for name, value in params.items():
             parameters[name] = self._choices(value, (*path, "params", name), name in repeated)
-        exclude = data.get("exclude", [])
+        exclude = enumerate(data.get("exclude", []))
+        excluded = (self._excluded(each, (*path, "exclude", index)) for index, each in exclude)
         return Sweep(
-            parameters=parameters,
-            place=path,
-            zipped=zipped,
-            exclude=(*common.exclude, *self._exclude(exclude, (*path, "exclude"))),
-            conditions=(*common.conditions, *self._conditions(data, path)),
-            has_code=has_code,
+            parameters,
+            path,
+            zipped,
+            (*common.exclude, *excluded),
+            (*common.conditions, *self._conditions(data, path)),
+            has_code,
         )
 
     def _zipped(self, groups: list[Any], path: KeyPath) -> Iterator[tuple[str, ...]]:
         is_one = not any(isinstance(each, list) for each in groups)
         taken: list[str] = []
         for index, group in enumerate([groups] if is_one and groups else groups):
-            place = path if is_one else (*path, index)
+            said = ""
             if not isinstance(group, list):
                 said = "a list of names, or a list of such lists, was expected"
-                self._problems.add(place, said)
             elif twice := [each for each in group if [*taken, *group].count(each) > 1]:
-                self._problems.add(place, f"'{twice[0]}' is zipped twice; name it once")
+                said = f"'{twice[0]}' is zipped twice; name it once"
             elif len(group) < 2:
-                self._problems.add(place, "two names or more were expected")
+                said = "two names or more were expected"
+            if said:
+                self._problems.add(path if is_one else (*path, index), said)
             else:
                 taken += group
                 yield tuple(group)
 
-    def _exclude(
-        self, entries: list[dict[str, Any]], path: KeyPath
-    ) -> Iterator[tuple[KeyPath, Mapping[str, tuple[str, ...]]]]:
-        for index, entry in enumerate(entries):
-            place, texts = (*path, index), dict[str, tuple[str, ...]]()
-            if not entry:
-                self._problems.add(place, "this leaves out all points; name values of parameters")
-            for name, value in entry.items():
-                templates = list(map(parse_value, self._texts(value, (*place, name), True)))
-                if any(each.names for each in templates):
-                    said = "a value was expected; for one that depends on others, use 'when'"
-                    self._problems.add((*place, name), said)
-                else:
-                    texts[name] = tuple(each.render({}) for each in templates)
-            yield place, FrozenDict(texts)
+    def _excluded(
+        self, entry: dict[str, Any], path: KeyPath
+    ) -> tuple[KeyPath, Mapping[str, tuple[str, ...]]]:
+        if not entry:
+            self._problems.add(path, "this leaves out all points; name values of parameters")
+        found = {}
+        for name, value in entry.items():
+            texts = map(parse_value, self._texts(value, (*path, name), True))
+            try:
+                found[name] = tuple(each.render({}) for each in texts)
+            except KeyError:
+                said = "a value was expected; for one that depends on others, use 'when'"
+                self._problems.add((*path, name), said)
+        return path, FrozenDict(found)
 
     def _conditions(self, data: Mapping[str, Any], path: KeyPath) -> Iterator[Condition]:
         for key in ("when", "skip_if"):
-            value, place = data.get(key, []), (*path, key)
-            entries = enumerate(value) if isinstance(value, list) else [(-1, value)]
-            for index, entry in entries:
-                at, reason = (*place, index) if index >= 0 else place, ""
-                try:
-                    if isinstance(entry, dict):
-                        at, reason = (*at, "reason"), entry.get("reason", "")
-                        parse_value(reason)
-                        at, entry = (*at[:-1], "condition"), entry["condition"]
-                    parse_expression(entry.value_text)
-                except TemplateError as error:
-                    self._problems.add(at, str(error))
-                else:
-                    yield Condition(entry.value_text, str(reason), key == "skip_if", at)
+            value, at = data.get(key, []), (*path, key)
+            many = {(*at, i): e for i, e in enumerate(value)} if isinstance(value, list) else {}
+            for place, entry in many.items() or [(at, value)] * (value != []):
+                written = entry if isinstance(entry, dict) else {"": entry}
+                text = (written.get("") or written["condition"]).value_text
+                reason = str(written.get("reason", ""))
+                keys = (*place, "condition") if isinstance(entry, dict) else place
+                with self._problems.noting((*place, "reason")):
+                    parse_value(reason)
+                    with self._problems.noting(keys):
+                        parse_expression(text)
+                        yield Condition(text, reason, key == "skip_if", keys)
 
     def _value(self, scalar: Scalar, path: KeyPath) -> str | None:
+        """The text of a value, None if it is wrong."""
         text = scalar.value_text
-        wrong = value_problem(text)
-        try:
-            value = parse_value(text)
-            if not value.names:
-                value.render({})
-        except TemplateError as error:
-            wrong = str(error)
-        if wrong:
-            self._problems.add(path, wrong)
         if scalar.is_plain and looks_like_list(text):
             where = "" if path[0] == "batches" else " in the params of a batch"
             said = f'several values are written [{text}]{where}, a text "{text}"'
             self._remarks.add(path, f"'{text}' is one text; {said}")
-        return None if wrong else text
+        with self._problems.noting(path):
+            if wrong := value_problem(text):
+                raise TemplateError(wrong)
+            if not (value := parse_value(text)).names:
+                value.render({})
+            return text
+        return None
 
     def _texts(self, value: Any, path: KeyPath, repeated: bool) -> tuple[str, ...]:
         """The texts of a value or a list. `repeated`: a value may occur several times."""
         if not isinstance(value, list):
             return (self._value(value, path) or "",)
-        texts: dict[str, None] = {}
-        every = [self._value(scalar, (*path, index)) for index, scalar in enumerate(value)]
-        for index, text in enumerate(every):
-            if text in texts and not repeated:
+        every, texts = set[str](), list[str]()
+        for index, scalar in enumerate(value):
+            text = self._value(scalar, (*path, index))
+            if text in every and not repeated:
                 said = f"the value '{text}' is in the list twice; to repeat runs, use 'duplicates'"
                 self._problems.add((*path, index), said)
             elif text is not None:
-                texts[text] = None
-        return tuple(text for text in every if text is not None) if repeated else tuple(texts)
+                every.add(text)
+                texts.append(text)
+        return tuple(texts)
 
     def _choices(
         self, value: Any, path: KeyPath, repeated: bool = False
     ) -> tuple[ParameterValues, ...]:
         """What is written for a parameter with this key."""
-        if not isinstance(value, list) or not any(isinstance(entry, dict) for entry in value):
-            return (self._entry(value, path, path, None, repeated),)
+        entries: list[tuple[Any, KeyPath]] = [({"value": value}, path)]
+        if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+            entries = [(entry, (*path, i, "value")) for i, entry in enumerate(value)]
         choices = []
-        for index, entry in enumerate(value):
+        for entry, at in entries:
             if not isinstance(entry, dict):
-                self._problems.add((*path, index), _ENTRIES)
+                self._problems.add(at[:-1], _ENTRIES)
                 continue
             named = entry.get("machines")
             names = named if isinstance(named, list) else [named]
             machines = None if named is None or is_null(named) else tuple(map(str, names))
-            at = (*path, index, "value")
-            choices.append(self._entry(entry["value"], path, at, machines, repeated))
+            own = self._entry(entry["value"], at, str(path[-1]), repeated)
+            choices.append(replace(own, machines=machines, place=path))
         return tuple(choices)
 
-    def _entry(
-        self,
-        value: Any,
-        place: KeyPath,
-        path: KeyPath,
-        machines: tuple[str, ...] | None,
-        repeated: bool,
-    ) -> ParameterValues:
-        """What is written for the parameter at `place`, at a key path, on some machines or all."""
+    def _entry(self, value: Any, path: KeyPath, name: str, repeated: bool) -> ParameterValues:
+        """What is written at a key path for the parameter of this name."""
         if not isinstance(value, dict):
-            return ParameterValues(self._texts(value, path, repeated), machines, place=place)
+            return ParameterValues(self._texts(value, path, repeated))
         if len(value) == 1 and not _is_below(arguments := next(iter(value.values()))):
             kind = next(iter(value))
-            written = self._arguments(kind, arguments, str(place[-1]), path)
-            return ParameterValues(written or ("",), machines, kind if written else "", place=place)
-        if "value" in value and not value.keys() - {"value", "machines"}:
+            with self._problems.noting((*path, kind)):
+                return ParameterValues(_arguments(kind, arguments, name), series=kind)
+        elif "value" in value and not value.keys() - {"value", "machines"}:
             self._problems.add(path, "write this in a list: [{value: ..., machines: [...]}]")
-            return ParameterValues(("",), machines, place=place)
+        else:
+            return self._values_with_parameters(value, path)
+        return ParameterValues(("",))
+
+    def _values_with_parameters(self, value: dict[str, Any], path: KeyPath) -> ParameterValues:
         if not value:
             self._problems.add(path, f"the mapping is empty; {_BELOW}")
-        texts, below = [], []
+        below = []
         for text, own in value.items():
             at = (*path, text)
             if not _is_below(own):
                 self._problems.add(at, f"after the value '{text}', {_BELOW}")
-            texts.append(self._value(Scalar(text), at) or "")
-            inner = own if isinstance(own, dict) else {}
+            inner = section(value, text)
             for name in inner:
                 if wrong := name_problem(name):
                     self._problems.add((*at, name), wrong)
-            choices = {name: self._choices(each, (*at, name)) for name, each in inner.items()}
-            below.append(FrozenDict(choices))
-        return ParameterValues(tuple(texts), machines, below=tuple(below), place=place)
-
-    def _arguments(self, kind: str, written: Any, name: str, path: KeyPath) -> tuple[str, ...]:
-        """The arguments of a series for a parameter of that name; none if they are wrong."""
-        texts = [word.value_text for word in (written if isinstance(written, list) else [written])]
-        wrong = ""
-        if kind not in SERIES:
-            wrong = (
-                f"there is no series '{kind}', {nearest(kind, SERIES)} (or, for a value with "
-                f"parameters of its own, write them as a mapping: {kind}: {{x: 1}})"
-            )
-        elif not SERIES[kind][1] <= len(texts) <= SERIES[kind][2]:
-            given = f"not {len(texts)} value{'s' if len(texts) > 1 else ''}"
-            wrong = f"{kind}: {SERIES[kind][0]} was expected, {given}"
-        elif kind == CSV:
-            file = PurePosixPath(texts[0])
-            if file.is_absolute() or ".." in file.parts or not texts[0]:
-                wrong = f"{texts[0]!r}: a path relative to the top of the project was expected"
-            texts = [*texts, name][:2]
-        else:
-            try:
-                for text in texts:
-                    parse_expression(text)
-            except TemplateError as error:
-                wrong = str(error)
-        if wrong:
-            self._problems.add((*path, kind), wrong)
-        return () if wrong else tuple(texts)
+            below.append(FrozenDict((n, self._choices(v, (*at, n))) for n, v in inner.items()))
+        texts = (self._value(Scalar(text), (*path, text)) or "" for text in value)
+        return ParameterValues(tuple(texts), below=tuple(below))
 
 
 def _is_below(value: Any) -> bool:
@@ -457,35 +408,51 @@ def _is_below(value: Any) -> bool:
 # ---- series
 
 
+def _arguments(kind: str, written: Any, name: str) -> tuple[str, ...]:
+    """The arguments of a series for a parameter of that name. Raises TemplateError."""
+    texts = [word.value_text for word in (written if isinstance(written, list) else [written])]
+    if kind not in SERIES:
+        raise TemplateError(
+            f"there is no series '{kind}', {nearest(kind, SERIES)} (or, for a value with "
+            f"parameters of its own, write them as a mapping: {kind}: {{x: 1}})"
+        )
+    form, least, most = SERIES[kind]
+    if not least <= len(texts) <= most:
+        raise TemplateError(f"{kind}: {form} was expected, not {len(texts)} values")
+    if kind == CSV:
+        if texts[0][:1] in ("", "/") or ".." in texts[0].split("/"):
+            said = f"{texts[0]!r}: a path relative to the top of the project was expected"
+            raise TemplateError(said)
+        return (texts[0], [*texts, name][1])
+    for text in texts:
+        parse_expression(text)
+    return tuple(texts)
+
+
 def make_series(kind: str, arguments: Sequence[Any]) -> Sequence[int]:
     """The numbers of a `range`, as Python's, or of `pow2`, with both ends. Raises TemplateError."""
-    numbers = []
     for each in arguments:
-        if isinstance(each, bool | str) or each % 1 != 0:
-            raise TemplateError(f"{kind}: a whole number was expected, not {str(each)[:200]}")
-        numbers.append(int(each))
-    if kind == "range":
-        if numbers[2:] == [0] or max(map(abs, numbers)) > _LARGEST:
-            said = "a STEP other than 0" if numbers[2:] == [0] else f"at most {_LARGEST}"
-            raise TemplateError(f"range: {said} was expected")
-        made: Sequence[int] = range(*numbers)
-    else:
-        first, last = (1, *numbers)[-2:]
-        if first < 1:
-            raise TemplateError(f"pow2: a FIRST above 0 was expected, not {first}")
-        made = [2**n for n in range((first - 1).bit_length(), max(0, last).bit_length())]
+        if isinstance(each, bool | str) or each % 1 != 0 or abs(each) > _LARGEST:
+            said = f"a whole number was expected, at most 10**18, not {str(each)[:200]}"
+            raise TemplateError(f"{kind}: {said}")
+    numbers = [int(each) for each in arguments]
+    made: Sequence[int] = ()
+    if kind == "pow2" and (first := (1, *numbers)[-2]) > 0:
+        last = max(0, numbers[-1])
+        made = [2**n for n in range((first - 1).bit_length(), last.bit_length())]
+    elif kind == "range" and numbers[2:] != [0]:
+        made = range(*numbers)
     if not made:
         given = ", ".join(map(str, numbers))
-        raise TemplateError(f"{kind}: there is no value in [{given}], which is {SERIES[kind][0]}")
+        raise TemplateError(
+            f"{kind}: there is no value in [{given}]; {SERIES[kind][0]} was expected"
+        )
     return made
 
 
 def column_of(file: str, text: str, column: str) -> list[str]:
-    """The texts in a column of a CSV file, whose first row has the names of its columns.
-
-    Empty lines are ignored. Raises TemplateError, with the line, for a file that is not CSV, has no
-    such column, or has rows of different lengths.
-    """
+    """The texts in a column of a CSV file, whose first row names its columns. Raises TemplateError,
+    with the line."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         rows = [(reader.line_num, [word.strip() for word in row]) for row in reader if row]
@@ -497,37 +464,27 @@ def column_of(file: str, text: str, column: str) -> list[str]:
     if names.count(column) != 1:
         what = "are several columns" if column in names else "is no column"
         raise TemplateError(f"{file}:1: there {what} '{column}', {nearest(column, names)}")
-    texts = []
-    for line, row in rows[1:]:
+    for line, row in rows:
         wrong = f"{len(names)} fields were expected as in the first line, not {len(row)}"
-        if len(row) == len(names):
-            texts.append(row[names.index(column)])
-            wrong = value_problem(texts[-1]) or ""
-        if wrong:
+        if len(row) != len(names) or (wrong := value_problem(row[names.index(column)]) or ""):
             raise TemplateError(f"{file}:{line}: {wrong}")
-    return texts
+    return [row[names.index(column)] for _, row in rows[1:]]
 
 
 # ---- combinations
 
 _Part = Mapping[str, Template | Expression]
-
-
-class _Axis(NamedTuple):
-    """One factor of a product: its number of alternatives, at most, and what makes them."""
-
-    size: int
-    parts: Callable[[], Iterable[_Part]]
-
-
-_WITHOUT_VALUE = _Axis(1, lambda: [{}])  # what is wrong with it was noted
+# One factor of a product: its number of alternatives, at most, and what makes them.
+_Axis = tuple[int, Callable[[], Iterable[_Part]]]
 
 
 class Expansion:
     """The combinations of one sweep on a machine. `count` is their number, at most.
 
     Notes problems: of values that do not exist when it is made, and of values that cannot be
-    computed when it is iterated.
+    computed when it is iterated. There are no cycles: `check_references` has looked for them.
+    `batch` is the value of `${batch_name}`; `sometimes` are the parameters that only some points of
+    the batch have.
     """
 
     def __init__(
@@ -539,106 +496,83 @@ class Expansion:
         batch: str = "",
         sometimes: Collection[str] = (),
     ) -> None:
-        """`batch` is the value of `${batch_name}`, `sometimes` the parameters that only some of its
-        points have. There are no cycles: `check_references` has looked for them."""
-        self.sweep = sweep
-        self._facts, self._problems, self._sometimes = facts, problems, sometimes
-        own = {name: choices for name, choices in defaults.items() if name not in sweep.parameters}
-        parameters = {**own, **sweep.parameters}
-        self._replaceable = own
+        self.sweep, self._facts = sweep, facts
+        self._problems, self._sometimes = problems, sometimes
+        self._replaceable = {n: c for n, c in defaults.items() if n not in sweep.parameters}
+        parameters = {**self._replaceable, **sweep.parameters}
         entries = flattened(parameters, facts.machine)
-        order = dependency_order(names_used(entries))
         self._places = {name: each[0].place for name, each in flattened(parameters).items() if each}
-        self._chosen = self._chosen_of(parameters)
         # What the numbers of series may use: the parameters with one value in all combinations.
         self._known = {BATCH_NAME: batch, **facts.values}
-        for name in order:
-            choice = self._chosen.get(name)
-            if choice is None or choice.series or choice.below or len(entries[name]) > 1:
-                continue
-            if len(choice.values) == 1 and {*choice.parsed[0].names} <= {*self._known}:
-                with suppress(TemplateError):  # noted with the combinations
-                    text = choice.parsed[0].render(self._known)
-                    self._known |= {} if value_problem(text) else {name: text}
-        self._order = [name for name in order if name not in self._known]
-        self._axes = tuple(self._all_axes())
-        self.count = math.prod(axis.size for axis in self._axes)
+        self._order = []  # the others
+        for name in dependency_order(names_used(entries)):
+            own = entries[name] if name in parameters else ()
+            if len(own) == 1 and not (own[0].below or own[0].has_several):
+                with suppress(TemplateError, KeyError):  # noted with the combinations
+                    if not value_problem(text := own[0].parsed[0].render(self._known)):
+                        self._known[name] = text
+                        continue
+            self._order.append(name)
+        self._axes = self._all_axes(parameters, sweep.zipped)
+        self.count = math.prod(size for size, _ in self._axes)
 
-    def _chosen_of(self, parameters: Parameters) -> dict[str, ParameterValues]:
-        """The entry of each parameter that counts on the machine. One without any is noted."""
-        chosen = {}
-        for name, choices in parameters.items():
-            if (choice := select(choices, self._facts.machine)) is not None:
-                chosen[name] = choice
-                continue
-            others = ", ".join(sorted({m for each in choices for m in each.machines or ()}))
-            said = f"'{name}' has no value on machine '{self._facts.machine}', only on {others}"
-            self._problems.add(choices[0].place, f"{said}; add an entry without 'machines'")
-        return chosen
-
-    def _all_axes(self) -> Iterator[_Axis]:
+    def _all_axes(
+        self, parameters: Parameters, zipped: Sequence[Sequence[str]] = ()
+    ) -> list[_Axis]:
         """In the order of the file, zipped parameters where the first of them is."""
-        groups = {name: group for group in self.sweep.zipped for name in group}
-        for name, choice in self._chosen.items():
-            group = groups.get(name)
-            if group is None:
-                yield self._axis(name, choice)
-            elif name == next(each for each in self._chosen if each in group):
-                yield self._zipped(group)
-
-    def _axis(self, name: str, choice: ParameterValues) -> _Axis:
-        if choice.series:
-            made = self._series(choice, False)
-            if not made:
-                return _WITHOUT_VALUE
-            return _Axis(len(made), lambda: ({name: Template((str(each),))} for each in made))
-        heads = [{name: value} for value in choice.parsed]
-        if not choice.below:
-            return _Axis(len(heads), lambda: heads)
-        branches = [
-            [self._axis(*each) for each in self._chosen_of(below).items()] for below in choice.below
-        ]
-        return _Axis(
-            sum(math.prod(axis.size for axis in inner) for inner in branches),
-            lambda: (
-                self._union((head, *parts))
-                for head, inner in zip(heads, branches, strict=True)
-                for parts in itertools.product(*(axis.parts() for axis in inner))
-            ),
-        )
-
-    def _zipped(self, group: Sequence[str]) -> _Axis:
-        columns: dict[str, Sequence[Any]] = {}
-        wrong = ""
-        for name in group:
-            choice = self._chosen.get(name)
-            if choice is None:
-                wrong = f"there is no parameter '{name}' here, {nearest(name, self._chosen)}"
-            elif choice.below:
-                wrong = f"'{name}' has values with their own parameters, which cannot be zipped"
+        chosen: dict[str, ParameterValues] = {}
+        for name, choices in parameters.items():
+            if here := on_machine(choices, self._facts.machine):
+                chosen[name] = here[0]
             else:
-                columns[name] = self._series(choice, True) if choice.series else choice.values
+                others = ", ".join(sorted({m for each in choices for m in each.machines or ()}))
+                said = f"'{name}' has no value on machine '{self._facts.machine}', only on {others}"
+                self._problems.add(choices[0].place, f"{said}; add an entry without 'machines'")
+        groups = {name: group for group in zipped for name in group}
+        factors = dict.fromkeys(tuple(groups.get(name, (name,))) for name in chosen)
+        return [self._axis(names, chosen) for names in factors]
+
+    def _axis(self, names: Sequence[str], chosen: Mapping[str, ParameterValues]) -> _Axis:
+        """Of one parameter, or of several side by side. What is wrong is noted."""
+        columns: dict[str, Sequence[Any]] = {}
+        below: tuple[Parameters, ...] = ()
+        wrong = ""
+        for name in names:
+            if name not in chosen:
+                wrong = f"there is no parameter '{name}' here, {nearest(name, chosen)}"
+                continue
+            columns[name], below = self._column(chosen[name], len(names) > 1), chosen[name].below
+            if below and len(names) > 1:
+                wrong = f"'{name}' has values with their own parameters, which cannot be zipped"
         sizes = {name: len(values) for name, values in columns.items()}
-        if not wrong and 0 in sizes.values():
-            return _WITHOUT_VALUE
-        if not wrong and len({*sizes.values()}) > 1:
+        if not wrong and all(sizes.values()) and len({*sizes.values()}) > 1:
             told = ", ".join(f"'{name}' has {size}" for name, size in sizes.items())
             wrong = f"zipped parameters must have equally many values, but {told}"
             wrong += "; add the missing ones, or remove a name"
         if wrong:
             self._problems.add((*self.sweep.place, "zip"), wrong)
-            return _WITHOUT_VALUE
-        return _Axis(
-            sizes[group[0]],
-            lambda: (
-                {name: parse_value(str(each)) for name, each in zip(group, row, strict=True)}
-                for row in zip(*columns.values(), strict=True)
-            ),
+        if wrong or not all(sizes.values()):
+            return 1, lambda: [{}]
+
+        def rows() -> Iterator[_Part]:
+            for row in zip(*columns.values(), strict=True):
+                yield {n: _template(value) for n, value in zip(columns, row, strict=True)}
+
+        if not below:
+            return sizes[names[0]], rows
+        branches = [self._all_axes(each) for each in below]
+        return sum(math.prod(size for size, _ in inner) for inner in branches), lambda: (
+            self._union((head, *parts))
+            for head, inner in zip(rows(), branches, strict=True)
+            for parts in itertools.product(*(make() for _, make in inner))
         )
 
-    def _series(self, choice: ParameterValues, repeated: bool) -> Sequence[Any]:
-        """A series, empty if it is wrong; `repeated`: with values that occur several times."""
-        try:
+    def _column(self, choice: ParameterValues, repeated: bool) -> Sequence[Any]:
+        """The values, none if a series is wrong; `repeated`: of a file, also those that occur
+        several times."""
+        if not choice.series:
+            return choice.parsed
+        with self._problems.noting(choice.place):
             if choice.series != CSV:
                 return make_series(choice.series, [self._argument(text) for text in choice.values])
             file, column = choice.values
@@ -649,37 +583,35 @@ class Expansion:
                 )
             texts = column_of(file, self._facts.tables[file], column)
             return texts if repeated else list(dict.fromkeys(texts))
-        except TemplateError as error:
-            self._problems.add(choice.place, str(error))
-            return ()
+        return ()
 
     def _argument(self, text: str) -> Any:
         expression = parse_expression(text)
         for name in expression.names:
-            if is_fact(name) and name not in self._known:
-                raise TemplateError(self._facts.problem(name))
             if name not in self._known:
-                raise TemplateError(
-                    f"`{expression.source}`: '{name}' has several values here, and a series has "
-                    "one length; write the longest series, and leave points out by 'when'"
-                    if name in self._places
-                    else f"the value of '{name}' is not known"
-                )
+                said = f"`{expression.source}`: '{name}' has several values here, and a series has "
+                said += "one length; write the longest series, and leave points out by 'when'"
+                raise TemplateError(self._facts.problem(name) if is_fact(name) else said)
         return expression.result(self._known)
 
     def __iter__(self) -> Iterator[tuple[FrozenDict[str, str], str]]:
         """Each combination, resolved, and why it is skipped, or nothing. The last parameter varies
-        fastest.
-
-        A parameter whose value cannot be computed is noted and left out of its combination,
-        together with those that use it.
-        """
-        for parts in itertools.product(*(axis.parts() for axis in self._axes)):
+        fastest. A parameter whose value cannot be computed is noted and left out, with those that
+        use it."""
+        for parts in itertools.product(*(make() for _, make in self._axes)):
             templates = self._union(parts)
             values = dict(self._known)
             for name in self._order:
                 if name in templates:
-                    self._resolve(name, templates, values)
+                    try:
+                        text = templates[name].render(values)
+                        if wrong := value_problem(text):
+                            raise TemplateError(wrong)
+                        values[name] = text
+                    except (KeyError, TemplateError) as error:
+                        # One that has no value was noted.
+                        if str(error.args[0]) not in templates:
+                            self._note(self._places[name], error, values)
             if not any(
                 all(values.get(name) in texts for name, texts in entry.items())
                 for _, entry in self.sweep.exclude
@@ -693,28 +625,18 @@ class Expansion:
             every = [name for part in parts for name in part if name not in self._replaceable]
             for name in [name for name in union if every.count(name) > 1]:
                 said = f"'{name}' is twice among the parameters of a point; rename one"
-                self._problems.add_first(self._places[name], said)
+                self._problems.add(self._places[name], said)
         return union
 
-    def _resolve(self, name: str, templates: _Part, values: dict[str, str]) -> None:
-        place = self._places[name]
-        try:
-            text = templates[name].render(values)
-            if wrong := value_problem(text):
-                raise TemplateError(wrong)
-            values[name] = text
-        except KeyError as error:
-            if error.args[0] not in templates:  # otherwise it has no value, which was noted
-                self._note_missing(place, error.args[0], values)
-        except TemplateError as error:
-            self._problems.add_example(place, str(error))
-
-    def _note_missing(self, place: KeyPath, name: str, values: Mapping[str, str]) -> None:
-        """Note a name without a value, unless it is a parameter that has none for a reason."""
-        if is_fact(name):
-            self._problems.add_example(place, self._facts.problem(name))
-        elif name in self._sometimes:
+    def _note(
+        self, place: KeyPath, error: KeyError | TemplateError, values: Mapping[str, str]
+    ) -> None:
+        """Note what is wrong with a value or a condition of a point."""
+        said, name = str(error), str(error.args[0])
+        if isinstance(error, KeyError):
             said = without_parameter(name, values, flattened(self.sweep.parameters))
+            said = self._facts.problem(name) if is_fact(name) else said
+        if not isinstance(error, KeyError) or is_fact(name) or name in self._sometimes:
             self._problems.add_example(place, said)
 
     def _skipped(self, values: Mapping[str, str]) -> str:
@@ -722,22 +644,22 @@ class Expansion:
         for condition in self.sweep.conditions:
             expression = condition.expression
             # A condition is not about points without a sub-parameter that it uses.
-            if unknown := [name for name in expression.names if name not in values]:
-                for name in filter(is_fact, unknown):
-                    self._note_missing(condition.place, name, values)
+            if any(name not in values and not is_fact(name) for name in expression.names):
                 continue
             try:
                 result = expression.result(values)
+                if result is condition.when_true:
+                    return condition.reason_for(values)
                 if not isinstance(result, bool):
                     raise TemplateError(
                         f"{expression.with_values(values)}: true or false was expected, not "
                         f"{result!r}; compare it with something"
                     )
-                if result is condition.when_true:
-                    return condition.reason_for(values)
-            except KeyError as error:
-                self._note_missing(condition.place, error.args[0], values)
-                return condition.reason
-            except TemplateError as error:
-                self._problems.add_example(condition.place, str(error))
+            except (KeyError, TemplateError) as error:
+                self._note(condition.place, error, values)
         return ""
+
+
+def _template(value: Any) -> Template | Expression:
+    """Nothing is substituted in the values of a series."""
+    return value if isinstance(value, Template | Expression) else Template((str(value),))

@@ -1,4 +1,4 @@
-"""Parameter values: texts as written, and their form in names, files and the environment.
+"""Names, values and paths: what they may be, and their form in names, files and the environment.
 
 A run needs only names and encodings, so this module loads no YAML by itself.
 """
@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 
 from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.files import is_name
 from snakemake_kochi.frozen import FrozenDict
 
 # Linux refuses a program one environment variable of more than 128 KiB.
@@ -32,16 +33,12 @@ TABLE_COLUMNS = ("run_seconds", "run_node", "run_started", "run_machine", "run_w
 # The parameter that a batch has by its key `code`, and its value for the code as it is here.
 CODE = "code"
 WORKING_TREE = "working-tree"
-_LONGEST = 90  # characters of a value in a path
 # In a path, in place of the value of a parameter that a point does not have. No encoded value is
 # equal.
 ABSENT = "%absent"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_NOT_IN_VARIABLES = re.compile(r"[^A-Z0-9_]")
+_LONGEST = 90  # characters of a value in a path
 _SAFE = "._+=,@:-~"
 _NUMBER = re.compile(r"[-+]?[0-9.][0-9.eE+-]*")
-_WHOLE = re.compile(r"[-+]?[0-9]+", re.ASCII)
-_OTHER_BASE = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", re.ASCII)
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 # Git refuses to record these, including the spellings of other systems.
@@ -51,12 +48,16 @@ Thresholds = Mapping[str, float | str]
 # The key `quiet`: the CPUs that other processes may use on average, and the governor of the node.
 QUIET: Thresholds = FrozenDict({"load": 0.5, "governor": "performance"})
 ANY = "any"  # turns a threshold off
+NOT_IN_PATHS = (
+    "cannot be used in paths; 1 to 128 letters, digits and any of ._+@=- were expected, not "
+    "starting with a dot or dash"
+)
 
 
 def environment_name(name: str) -> str:
     """The form of a parameter's or a dependency's name in an environment variable: upper case, with
     _ for every character that a shell does not accept there."""
-    return _NOT_IN_VARIABLES.sub("_", name.upper())
+    return re.sub("[^A-Z0-9_]", "_", name.upper())
 
 
 def parse_assignment(text: str) -> tuple[str, str]:
@@ -70,22 +71,18 @@ def parse_assignment(text: str) -> tuple[str, str]:
 # ---- why a text cannot be something, or None
 
 
+def used_name_problem(name: str, what: str) -> str | None:
+    """Of the name of a parameter or a metric."""
+    if name not in (*SUBSTITUTED, *TABLE_COLUMNS):
+        return None
+    return f"'{name}' is substituted by Kochi, or a column of every table; rename the {what}"
+
+
 def name_problem(name: str) -> str | None:
     """Of the name of a parameter."""
-    if name in SUBSTITUTED:
-        return f"'{name}' is substituted by Kochi itself and cannot be a parameter; rename it"
-    if name in TABLE_COLUMNS:
-        return f"'{name}' is a column of every batch's table and cannot be a parameter; rename it"
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch("[A-Za-z_][A-Za-z0-9_-]*", name):
         return "a parameter's name has only letters, digits, _ and -, and starts with a letter or _"
-    return None
-
-
-def metric_problem(name: str) -> str | None:
-    """Of the name of a metric."""
-    if name in (*SUBSTITUTED, *TABLE_COLUMNS):
-        return f"'{name}' has another meaning in every batch's table; rename the metric"
-    return None
+    return used_name_problem(name, "parameter")
 
 
 def value_problem(text: str) -> str | None:
@@ -99,24 +96,29 @@ def unusable_character(text: str) -> str | None:
     """Of an argument of a program or a part of a path."""
     if "\0" in text:
         return "a value cannot contain a NUL character"
-    try:
-        text.encode()
-    except UnicodeEncodeError:
+    if not text.isascii() and re.search("[\ud800-\udfff]", text):
         return "the value contains an incomplete character (a lone surrogate)"
     return None
 
 
-def has_control_character(text: str) -> bool:
-    return any(ord(c) < 32 or ord(c) == 127 for c in text)
+def line_problem(text: str) -> str | None:
+    """Of a text in one line."""
+    if any(ord(c) < 32 or ord(c) == 127 for c in text):
+        return "one line of text was expected, without control characters"
+    return None
+
+
+def queue_problem(queue: str) -> str | None:
+    """Of the name of a queue."""
+    return None if is_name(queue) else f"the queue's name {NOT_IN_PATHS}"
 
 
 def path_problem(text: str, is_one: bool = True) -> str | None:
     """Of a path on any filesystem; where not `is_one`, it may be a URL."""
-    if len(os.fsencode(text)) > MAXIMUM_PATH:
-        return f"'{text[:40]}...' is longer than {MAXIMUM_PATH} bytes"
-    for component in text.split("/") if is_one else ():
-        if len(os.fsencode(component)) > _MAXIMUM_COMPONENT:
-            return f"'{component[:40]}...' is longer than {_MAXIMUM_COMPONENT} bytes"
+    parts = text.split("/") if is_one else []
+    for part, most in ((text, MAXIMUM_PATH), *((each, _MAXIMUM_COMPONENT) for each in parts)):
+        if len(os.fsencode(part)) > most:
+            return f"'{part[:40]}...' is longer than {most} bytes"
     return None
 
 
@@ -133,8 +135,6 @@ def dest_problem(dest: str) -> str | None:
     components = dest.split("/")
     if dest.startswith("/") or ".." in components or dest in ("", "."):
         return "a relative path without '..' was expected"
-    if has_control_character(dest):
-        return "a path cannot contain control characters such as line breaks"
     if dest.startswith(".kochi"):
         return "paths that start with '.kochi' are reserved for Kochi"
     if components[-1].lower() == ".gitattributes":
@@ -142,7 +142,7 @@ def dest_problem(dest: str) -> str | None:
     for component in components:
         if _GIT_DIRECTORY.fullmatch(component):
             return f"git cannot store a file named '{component}'"
-    return path_problem(dest)
+    return line_problem(dest) or path_problem(dest)
 
 
 def src_problem(src: str) -> str | None:
@@ -150,22 +150,15 @@ def src_problem(src: str) -> str | None:
     # Anything else would put another file of the computer, perhaps a secret one, into git.
     if not src or src.startswith("/") or ".." in src.split("/"):
         return "a path relative to the workspace, without '..', was expected"
-    if has_control_character(src):
-        return "a path cannot contain control characters such as line breaks"
-    return path_problem(src)
+    return line_problem(src) or path_problem(src)
 
 
 def threshold_of(text: str) -> float | str:
     """A threshold of `quiet`: a number, or ANY. Raises ValueError, which says what was expected."""
-    if text == ANY:
-        return ANY
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < 1e9:
-        raise ValueError(f"a number from 0, or {ANY}, was expected")
-    return number
+    with suppress(ValueError):
+        if text == ANY or 0 <= float(text) < 1e9:
+            return ANY if text == ANY else float(text)
+    raise ValueError(f"a number from 0, or {ANY}, was expected")
 
 
 # ---- numbers
@@ -176,9 +169,9 @@ def typed(text: str) -> int | float | bool | str:
     if _FLOAT.fullmatch(text):
         return float(text)
     with suppress(ValueError):  # too many digits
-        if _WHOLE.fullmatch(text):
+        if re.fullmatch("[-+]?[0-9]+", text, re.ASCII):
             return int(text)
-        if _OTHER_BASE.fullmatch(text):
+        if re.fullmatch("0o[0-7]+|0x[0-9a-fA-F]+", text):
             return int(text, 0)
     return _BOOLEANS.get(text.lower(), text)
 
@@ -208,10 +201,8 @@ def encode_component(text: str, most: int = _LONGEST) -> str:
     Percent-encoding (RFC 3986), and %empty for the empty value. A digest replaces the rest of one
     with more than `most` characters, which leaves no room for others in a component.
     """
-    if not text:
-        return "%empty"
-    if text in (".", ".."):
-        return text.replace(".", "%2E")
+    if text in ("", ".", ".."):
+        return text.replace(".", "%2E") or "%empty"
     encoded = urllib.parse.quote(text, safe=_SAFE)
     return encoded if len(encoded) <= most else digest_component(text)
 

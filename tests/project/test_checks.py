@@ -85,7 +85,7 @@ def test_two_batches_that_name_the_batch_and_clash_get_the_advice_to_rename() ->
 
 def test_a_dest_that_is_the_directory_of_another_batch_s_is_an_error() -> None:
     batches = f"  a: {{{artifacts('d/x')}}}\n  b: {{{artifacts('d/x/y')}}}"
-    expected = "'d/x' of batch 'a' would be both a file and the directory of 'd/x/y'; rename one"
+    expected = "'d/x' (batch 'a') would be both a file and the directory of 'd/x/y'; rename one"
     assert [line.split(": ", 2)[1:] for line in said(batches)] == [
         ["batches.b.artifacts[0].dest", expected]
     ]

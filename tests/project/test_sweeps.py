@@ -194,3 +194,14 @@ def test_a_parameter_called_code_is_remarked_upon_unless_a_script_sees_it() -> N
     (said,) = load_experiment("e.yaml", unseen, None).remarks
     assert "write 'code:' beside 'params:'" in said
     assert list(load_experiment("e.yaml", seen, None).remarks) == []
+
+
+@pytest.mark.parametrize("zipped", ["", "zip: [a, b]"])
+def test_nothing_is_substituted_in_the_values_of_a_file(zipped: str) -> None:
+    text = keys(f"params: {{c: 5, a: {{csv: t.csv}}, b: {{csv: t.csv}}}}\n{zipped}")
+    given = Given("local", tables={"t.csv": "a,b\n$c,`1 + 1`\n"})
+    experiment = load_experiment(
+        "e.yaml", f"run: {{script: x}}\nbatches:\n  b:\n{text}", None, given
+    )
+    (point,) = experiment.grid("b", "local").points
+    assert dict(point.parameters) == {"c": "5", "a": "$c", "b": "`1 + 1`"}
