@@ -13,20 +13,14 @@ from snakemake_kochi.quantities import memory_of, seconds_of
 
 DAY = 86400.0
 NEVER = "never"
-_AN_AGE = f"a time like 12h, 30d or 0 was expected, at most a year, or '{NEVER}'"
-_A_SIZE = "an amount of disk space like 512M or 50G was expected"
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How many seconds files stay that nothing needs (infinity: for ever), and what stays.
-
-    `jobs`: since the end of the job. `runs`: since the last sign of a run, a worker or a launch.
-    `builds`, `installs`: since they were last used (versions of this package count as
-    installations). `snapshots`: since a run last froze the same files. `builds_above` is the number
-    of bytes above which the builds that were not used for longest go earlier. `keep` are patterns
-    of names, or KIND:PATTERN.
-    """
+    """How many seconds files stay that nothing needs (infinity: for ever): since the end of a job,
+    the last sign of a run, the last use of a build, an installation or a snapshot. `builds_above`:
+    the bytes above which the least used builds go earlier. `keep`: patterns of names that stay, or
+    KIND:PATTERN."""
 
     jobs: float = 30 * DAY
     runs: float = 30 * DAY
@@ -84,7 +78,9 @@ def read_rule(key: str, written: Any) -> Any:
     try:
         return memory_of(text) * 2.0**20 if is_size else seconds_of(text)
     except ValueError as error:
-        raise ValueError(_A_SIZE if is_size else _AN_AGE) from error
+        said = f"a time like 12h, 30d or 0 was expected, at most a year, or '{NEVER}'"
+        size = "an amount of disk space like 512M or 50G was expected"
+        raise ValueError(size if is_size else said) from error
 
 
 def _pattern(rule: str) -> str:

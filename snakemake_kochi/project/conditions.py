@@ -87,10 +87,10 @@ class Where:
         `batch` names it in messages. Raises NameNotFoundError for an unknown parameter and
         ConfigError for a value, or a combination, that no point has.
         """
-        known = list(points)
+        known = [{**parameters, "duplicate": str(number)} for parameters, number in points]
         values: dict[str, dict[str, None]] = {}
-        for parameters, duplicate in known:
-            for name, value in (*parameters.items(), ("duplicate", str(duplicate))):
+        for point in known:
+            for name, value in point.items():
                 values.setdefault(name, {})[value] = None
         for conditions in self.alternatives:
             for each in conditions:
@@ -103,6 +103,6 @@ class Where:
                     more = f" and {len(own) - _MOST_VALUES} more" if own[_MOST_VALUES:] else ""
                     said = f"its values of {each.name} are {shown}{more}"
                     raise ConfigError(f"{batch} has no point with {each}: {said}")
-            if not any(Where((conditions,)).has(*point) for point in known):
+            if not any(all(each.holds(p.get(each.name)) for each in conditions) for p in known):
                 said = f"{' and '.join(map(str, conditions))}, only points with some of them"
                 raise ConfigError(f"{batch} has no point with {said}")

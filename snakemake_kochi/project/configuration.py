@@ -68,32 +68,27 @@ def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Pa
     makes any directory a project. Raises ConfigError when there is no repository or no kochi.yaml,
     and names a kochi.yaml that is not at the top of a repository and therefore not read.
     """
-    top = repository(start)
-    if (configured := _configured(environment)) is not None:
-        if configured.is_file():
-            return top or start.absolute()
+    top, configured = repository(start), _configured(environment)
+    if configured is not None and not configured.is_file():
         raise ConfigError(
             f"KOCHI_CONF names {configured}, which does not exist",
             "Correct the variable, or type: unset KOCHI_CONF",
         )
-    if top is None and Root.find(environment=environment).has_configuration():
-        return start.absolute()
-    if top is not None and (top / FILE_NAME).is_file():
-        return top
+    has_own = top is None and Root.find(environment=environment).has_configuration()
+    if configured is not None or has_own or (top is not None and (top / FILE_NAME).is_file()):
+        return top or start.absolute()
     found = _nearest_file(start)
     if found is not None and (top is None or found.is_relative_to(top)):
-        why, type_it = f"{found.parent} is not in a git repository", "Type"
+        why = f"{found.parent} is not in a git repository"
         if top is not None:
-            why = f"it is not at the top of its git repository, {top}"
-            type_it = "Move it there, or type"
+            why = f"it is not at the top of its git repository, {top}; move it there"
         raise ConfigError(
             f"{found} is not read, because {why}",
-            f"{type_it}: git init {shlex.quote(str(found.parent))}",
+            f"{'Or t' if top else 'T'}ype: git init {shlex.quote(str(found.parent))}",
         )
     if top is not None:
-        raise ConfigError(
-            f"there is no {FILE_NAME} in {top}", f"To write one, type: cd {top} && kochi init"
-        )
+        hint = f"To write one, type: cd {top} && kochi init"
+        raise ConfigError(f"there is no {FILE_NAME} in {top}", hint)
     raise ConfigError(
         f"there is no {FILE_NAME} in {start.absolute()}, and this directory is not in a git "
         "repository",
@@ -267,11 +262,10 @@ def _recipe(
         every = ((*path, *keys), (*path[:2], *keys))
         return next((each for each in every if each in problems.source_map.lines), path)
 
-    for at, level in ((path[:2], parent), (path, own)):
-        check_time_limit(level, at, problems)
-    wanted: dict[KeyPath, str] = {}
+    check_time_limit(parent, path[:2], problems)
+    check_time_limit(own, path, problems)
+    wanted: dict[KeyPath, str] = {("timeout",): data["timeout"]} if data.get("timeout") else {}
     wanted |= {("resources", name): text for name, text in section(data, "resources").items()}
-    wanted |= {("timeout",): data["timeout"]} if data.get("timeout") else {}
     request, wrong = request_of({key: Template((text,)) for key, text in wanted.items()}, {})
     for (_, *key), said in wrong.items():
         problems.add(place(*key), said)

@@ -217,36 +217,24 @@ def _checked(result: Any) -> Any:
         _bounded(result.bit_length())
     elif isinstance(result, str):
         _bounded(len(result), MAXIMUM_LENGTH)
+    elif isinstance(result, complex):
+        raise TemplateError("the result is not a real number")
     return result
 
 
-def _power(base: Any, exponent: Any) -> Any:
-    if isinstance(base, int) and isinstance(exponent, int) and exponent > 0:
-        _bounded(base.bit_length() * exponent)
-    result = base**exponent
-    if isinstance(result, complex):
-        raise TemplateError(f"{base} ** {exponent} is not a real number")
-    return result
-
-
-def _multiply(left: Any, right: Any) -> Any:
-    for text, count in ((left, right), (right, left)):
-        if isinstance(text, str) and isinstance(count, int):
-            _bounded(len(text) * count, MAXIMUM_LENGTH)
-    return left * right
-
-
-def _shift_left(value: Any, by: Any) -> Any:
-    if isinstance(by, int):
-        _bounded(by)
-    return value << by
-
-
-def _modulo(left: Any, right: Any) -> Any:
+def _computed(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """The result of an operation, unless it would take too much time or memory."""
+    if isinstance(left, int) and isinstance(right, int):
+        sizes = {operator.pow: left.bit_length() * max(0, right), operator.lshift: right}
+        _bounded(sizes.get(operate, 0))
+    elif operate is operator.mul:
+        for text, count in ((left, right), (right, left)):
+            if isinstance(text, str) and isinstance(count, int):
+                _bounded(len(text) * count, MAXIMUM_LENGTH)
     # '%999999999d' would write a gigabyte.
-    if isinstance(left, str) and re.search(r"%[^a-zA-Z%]*([0-9]{4}|\*)", left):
+    elif operate is operator.mod and re.search(r"%[^a-zA-Z%]*([0-9]{4}|\*)", str(left)):
         raise TemplateError("a format cannot have * or a width of more than 3 digits")
-    return left % right
+    return _checked(operate(left, right))
 
 
 def _equal(left: Any, right: Any) -> bool:
@@ -283,12 +271,12 @@ def _round(value: Any, *digits: Any) -> Any:
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
-    ast.Mult: _multiply,
+    ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
-    ast.Mod: _modulo,
-    ast.Pow: _power,
-    ast.LShift: _shift_left,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
     ast.RShift: operator.rshift,
     ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_,
@@ -312,7 +300,7 @@ _COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{each.__name__: each for each in (abs, float, int, len, max, min)},
     "log2": _log2,
-    "pow": _power,
+    "pow": functools.partial(_computed, operator.pow),
     "round": _round,
     "str": _text_of,
 }
@@ -340,7 +328,7 @@ def _value(node: ast.expr, texts: list[str]) -> Any:
         case ast.UnaryOp(op=op, operand=operand):
             return _checked(_OPERATORS[type(op)](plain(operand)))
         case ast.BinOp(left=left, op=op, right=right):
-            return _checked(_OPERATORS[type(op)](plain(left), plain(right)))
+            return _computed(_OPERATORS[type(op)], plain(left), plain(right))
         case ast.IfExp(test=test, body=body, orelse=orelse):
             return plain(body if plain(test) else orelse)
         case ast.Call(func=ast.Name(id=name), args=arguments):

@@ -27,16 +27,13 @@ _NUMBERS = ("tasks", "tasks_per_node", "hostfile")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _FIELD = re.compile(r"\{([^{}]*)\}")
 # bash splits $KOCHI_LAUNCH at blanks, and does nothing else to it.
-_WITHOUT_EFFECT = re.compile(r"[\"'\\$`;&|<>*?]")
+_WITHOUT_EFFECT = re.compile(r"[\"'\\$`;&|<>*?\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """A launcher on one machine.
-
-    `name`: as the experiment or the machine names it; "" if none is named. `text`: a template, or
-    the name of a launcher that Kochi knows.
-    """
+    """A launcher on one machine. `name`: as the experiment or the machine names it, "" if none is
+    named. `text`: a template, or the name of a launcher that Kochi knows."""
 
     name: str = ""
     text: str = NONE
@@ -59,21 +56,16 @@ NO_LAUNCHER = Launcher()
 
 @dataclass(frozen=True)
 class Launchers:
-    """The launchers of one machine.
-
-    `default`: the name of the one for experiments that name none; "" for no launcher. `own`: by
-    name, templates or other names. `preferred`: what AUTO stands for.
-    """
+    """The launchers of one machine. `default`: that of experiments that name none, "" for no
+    launcher. `own`: by name, templates or other names. `preferred`: what AUTO stands for."""
 
     default: str = ""
     own: Mapping[str, str] = FrozenDict()
     preferred: str = MPIRUN
 
     def of(self, name: str, machine: str) -> Launcher:
-        """The launcher of an experiment that names this one, or "" for none.
-
-        Raises ConfigError if there is no launcher of that name.
-        """
+        """That of an experiment that names this one, "" for none. Raises ConfigError if there is
+        none of that name."""
         given = name or self.default
         if not given:
             return NO_LAUNCHER
@@ -99,18 +91,8 @@ def known_launchers() -> tuple[str, ...]:
     return (*LAUNCHERS, MPIRUN, AUTO, NONE)
 
 
-def preferred_launcher(scheduler: str | None) -> str:
-    """What AUTO stands for on a machine with this scheduler."""
-    from snakemake_kochi.schedulers.launchers import launcher_of
-
-    return launcher_of(scheduler) or MPIRUN
-
-
 def launcher_problem(name: str, machines: Iterable[Launchers]) -> str | None:
-    """Why an experiment cannot have a launcher of this name, or None.
-
-    It has to be one that Kochi knows, or that one of the machines has.
-    """
+    """Why no launcher has this name, none that Kochi knows and none of the machines; or None."""
     known = [*known_launchers(), *(own for machine in machines for own in machine.own)]
     if name in known:
         return None
@@ -121,28 +103,21 @@ def launcher_problem(name: str, machines: Iterable[Launchers]) -> str | None:
 
 
 def template_problem(text: str, names: Iterable[str] = ()) -> str | None:
-    """Why a text cannot be a launcher of a machine, or None.
-
-    It is a template, the name of a launcher that Kochi knows, or one of the `names`.
-    """
-    if _NAME.fullmatch(text):
-        known = [*known_launchers(), *names]
-        if text in known:
-            return None
-        return (
-            f"there is no launcher '{text}', {nearest(text, known)}; a template of your own has "
-            "fields, as in 'mpiexec -n {tasks}'"
-        )
-    for field in _FIELD.findall(text):
-        if field not in FIELDS:
-            return f"unknown field {{{field}}}, {nearest(field, FIELDS)}"
+    """Why a text cannot be a launcher of a machine: a template, the name of a launcher that Kochi
+    knows, or one of the `names`; or None."""
     rest = _FIELD.sub("", text)
+    wrong = [each for each in _FIELD.findall(text) if each not in FIELDS]
+    if _NAME.fullmatch(text):
+        if text in (known := [*known_launchers(), *names]):
+            return None
+        said = f"there is no launcher '{text}', {nearest(text, known)}"
+        return f"{said}; a template of your own has fields, as in 'mpiexec -n {{tasks}}'"
+    if wrong:
+        return f"unknown field {{{wrong[0]}}}, {nearest(wrong[0], FIELDS)}"
     if "{" in rest or "}" in rest:
         return "a { or } that is no field; fields are written {tasks}"
     if found := _WITHOUT_EFFECT.search(rest):
-        return f"{found[0]} has no effect there: bash only splits $KOCHI_LAUNCH at blanks"
-    if not rest.isprintable():
-        return "one line was expected"
+        return f"{found[0]!r} has no effect there: bash only splits $KOCHI_LAUNCH at blanks"
     if _FIELD.match(text) or not text.split():
         return "it begins with the program, as in 'mpiexec -n {tasks}'"
     if not any(f"{{{name}}}" in text for name in _NUMBERS):

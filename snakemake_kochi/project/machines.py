@@ -21,8 +21,9 @@ from snakemake_kochi.ownership import OthersError, check_followed
 from snakemake_kochi.paths import Root, SentPaths
 from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.project.document import Document, KeyPath, merged, read_text, section
-from snakemake_kochi.project.launchers import Launchers, preferred_launcher, template_problem
+from snakemake_kochi.project.launchers import MPIRUN, Launchers, template_problem
 from snakemake_kochi.schedulers.interface import AllocationSettings
+from snakemake_kochi.schedulers.launchers import launcher_of
 from snakemake_kochi.schedulers.native import OPTIONS
 
 LOCAL = "local"
@@ -32,8 +33,9 @@ SITE_FILE = Path("/etc/kochi/conf.yaml")
 SENT_VARIABLE = "KOCHI_SENT"
 # the variables that name a machine
 NAMING = ("KOCHI_DEFAULT_MACHINE", "KOCHI_MACHINE")
-_NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
-_SETTINGS = ("node_spec", *_NUMBERS, "time", "idle_timeout")
+_SETTINGS = (
+    *("node_spec", "nodes", "cores", "gpus", "min_workers", "max_workers", "time", "idle_timeout"),
+)
 _AS_READ = ("hosts", "alloc_interact_script", "alloc_script")
 _TEXTS = ("login_host", "work_dir", "kochi_root", "lock_dir", "lock_kind", "scheduler")
 # The two ways to a compute node; each has other keys in `allocation`.
@@ -214,22 +216,19 @@ def common_files(
         files += place.machines
     if root.has_configuration():
         files.append(root.configuration)
-    of_site = _of_site(environment)
-    last = []
+    read = [CommonFile(str(file), read_text(file, str(file))) for file in files]
+    # An empty variable means none.
+    if site := environment.get(SITE_VARIABLE, str(SITE_FILE) if SITE_FILE.exists() else ""):
+        read.append(_of_site(expand_user(site, SITE_VARIABLE).absolute()))
     for name in dict.fromkeys([*machines, *map(environment.get, NAMING)]):
         if name and is_name(name) and (file := root.machine(name).found).is_file():
             root.secure(file.parent)
-            last.append(file)
-    read = [CommonFile(str(file), read_text(file, str(file))) for file in (*files, *last)]
-    return (*read[: len(files)], *of_site, *read[len(files) :])
+            read.append(CommonFile(str(file), read_text(file, str(file))))
+    return tuple(read)
 
 
-def _of_site(environment: Mapping[str, str]) -> list[CommonFile]:
-    """The file of the site, if any; an empty $KOCHI_SITE_CONF means none. Raises ConfigError."""
-    named = environment.get(SITE_VARIABLE, str(SITE_FILE) if SITE_FILE.exists() else "")
-    if not named:
-        return []
-    file = expand_user(named, SITE_VARIABLE).absolute()
+def _of_site(file: Path) -> CommonFile:
+    """The file of the site. Raises ConfigError."""
     if not file.exists():
         raise ConfigError(
             f"{SITE_VARIABLE} names {file}, which does not exist",
@@ -238,7 +237,7 @@ def _of_site(environment: Mapping[str, str]) -> list[CommonFile]:
     without = f"To go on without it, type: export {SITE_VARIABLE}="
     try:
         check_followed(file)
-        return [CommonFile(str(file), read_text(file, str(file)), is_of_site=True)]
+        return CommonFile(str(file), read_text(file, str(file)), is_of_site=True)
     except OthersError as error:
         message = f"the machines in {file} are for the whole site and run commands as you, but "
         raise ConfigError(f"{message}{error.message}", error.hint or without) from error
@@ -255,54 +254,48 @@ def read_machines(documents: Sequence[Document]) -> FrozenDict[str, Machine]:
     """All machines by name, including `local`, from files whose shape was read, the nearest first;
     notes the problems of a key in its file."""
     names = dict.fromkeys(n for each in documents for n in section(each.data, "machines"))
-    return FrozenDict(
-        {LOCAL: Machine(LOCAL), **{name: _Reader(name, documents).machine() for name in names}}
-    )
+    machines = {name: _Reader(name, documents).machine() for name in names}
+    return FrozenDict({LOCAL: Machine(LOCAL), **machines})
 
 
 class _Reader:
-    """Reads one machine, noting problems."""
+    """Reads one machine, noting problems: the nearest file counts for each key. A nearer
+    `scheduler` or `alloc_script` replaces the other one, with its keys of `allocation`, and
+    `controller`."""
 
     def __init__(self, name: str, documents: Sequence[Document]) -> None:
         self._name, self._documents = name, documents
         machines = {each.source_map.file: section(each.data, "machines") for each in documents}
         self._levels = {file: section(own, name) for file, own in machines.items() if name in own}
-        self._data = self._merged()
-
-    def _merged(self) -> dict[str, Any]:
-        """The merged description: the nearest file counts for each key. A nearer `scheduler` or
-        `alloc_script` replaces the other one, with its keys of `allocation`, and `controller`."""
-        data: dict[str, Any] = {}
+        self._data: dict[str, Any] = {}
         for own in reversed(self._levels.values()):
             for way, other in _WAYS.items():
                 gone = way if not own.get(way) else other
-                if way in own and gone in data and (gone == way or other not in own):
+                if way in own and gone in self._data and (gone == way or other not in own):
                     for key in (gone, "allocation", "controller"):
-                        data.pop(key, None)
-            data = merged(data, own)
-        return data
+                        self._data.pop(key, None)
+            self._data = merged(self._data, own)
 
-    def _origin(self, *keys: str | int) -> Document:
-        """The file that defines a key."""
+    def _origin(self, *keys: str | int) -> tuple[Document, KeyPath]:
+        """The file that defines a key, and the nearest key there."""
         path: KeyPath = ("machines", self._name, *keys)
         for length in range(len(path), 1, -1):
             for document in self._documents:
                 if path[:length] in document.source_map.lines:
-                    return document
-        return self._documents[0]
+                    return document, path[:length]
+        return self._documents[0], ()
 
-    def _add(self, said: str, *keys: str | int) -> None:
-        document = self._origin(*keys)
-        path = document.source_map.nearest(("machines", self._name, *keys))
-        document.problems.add(path, said)
+    def _check(self, is_wrong: object, said: str, *keys: str | int) -> None:
+        if is_wrong:
+            document, path = self._origin(*keys)
+            document.problems.add(path, said)
 
     def machine(self) -> Machine:
         data, allocation = self._data, section(self._data, "allocation")
         environment = data.get("load_env_script", "")
         if not isinstance(environment, dict):
             environment = {"on_login_node": environment, "on_machine": environment}
-        origins = {key: self._origin(key).source_map.file for key in data}
-        origins |= {key: self._origin("allocation", key).source_map.file for key in allocation}
+        keys = [*((key,) for key in data), *(("allocation", key) for key in allocation)]
         own: dict[str, Any] = {key: data.get(key) or None for key in _TEXTS}
         own |= {key: data[key] for key in _AS_READ if key in data}
         own |= {key: FrozenDict(section(data, key)) for key in ("facts", "quiet", "isolation")}
@@ -316,73 +309,63 @@ class _Reader:
             launchers=self._launchers(section(data, "launchers")),
             clean=Rules().changed_by(section(data, "clean")) if "clean" in data else None,
             files=tuple(self._levels),
-            origins=FrozenDict(origins),
+            origins=FrozenDict((key[-1], self._origin(*key)[0].source_map.file) for key in keys),
         )
-        self._check(machine, allocation)
+        # What is meant for the machine would run on this computer.
+        said = "HOST or USER@HOST was expected; if this computer belongs to the machine, delete "
+        self._check(data.get("login_host") == "", f"{said}the line, or write null", "login_host")
+        said = "'local' stands for any computer; give these hosts to another machine"
+        self._check(machine.name == LOCAL and machine.hosts, said, "hosts")
+        said = "'alloc_script' has no effect with 'scheduler'; remove one of them"
+        self._check(machine.scheduler and machine.alloc_script, said, "alloc_script")
         return machine
 
     def _allocation(self, data: Mapping[str, Any]) -> AllocationSettings:
+        scheduler = self._data.get("scheduler") or ""
         settings = {key: data[key] for key in _SETTINGS if data.get(key) not in (None, "")}
         settings |= {"memory_mb": data["memory"]} if data.get("memory") else {}
-        if (options := OPTIONS.get(self._data.get("scheduler", ""))) is not None:
+        if (options := OPTIONS.get(scheduler)) is not None:
             limits = ((key, data[key]) for key in options.CONSTRAINTS if data.get(key))
             settings["constraints"] = FrozenDict(limits)
             words = data.get("arguments", ())
             for index, word in enumerate(words):
-                if (wrong := options.argument_problem(word)) is not None:
-                    self._add(wrong, "allocation", "arguments", index)
+                wrong = options.argument_problem(word)
+                self._check(wrong, wrong or "", "allocation", "arguments", index)
             try:
                 settings["arguments"] = tuple(options.joined_options(words))
             except ValueError as error:
-                self._add(str(error), "allocation", "arguments")
+                self._check(True, str(error), "allocation", "arguments")
+            said = (
+                f"this key is for machines with an 'alloc_script'; {options.INSTEAD_OF_NODE_SPEC}"
+            )
+            self._check("node_spec" in data, said, "allocation", "node_spec")
         if self._data.get("alloc_script"):
             # It may start all of them on one host, where they would wait for each other.
             settings.setdefault("max_workers", max(1, settings.get("min_workers", 0)))
-        return AllocationSettings(**settings)
+        for key in data:
+            users = [each for each in OPTIONS if key in (*OPTIONS[each].CONSTRAINTS, "arguments")]
+            said = " or ".join(f"'scheduler: {each}'" for each in users)
+            is_wrong = users and scheduler not in users
+            self._check(is_wrong, f"this key is for machines with {said}", "allocation", key)
+        found = AllocationSettings(**settings)
+        least, most = found.min_workers, found.max_workers
+        said = f"{least} is more than max_workers, which is {most}"
+        self._check(least > most, said, "allocation", "min_workers")
+        return found
 
     def _controller(self, data: Mapping[str, Any]) -> ControllerPlace:
         place = ControllerPlace(data.get("in_allocation", False), data.get("time") or None)
-        if place.in_allocation and not self._data.get("scheduler"):
-            said = "this is for machines with a scheduler, as 'scheduler: slurm'"
-            self._add(said, "controller", "in_allocation")
-        if place.time and not place.in_allocation:
-            said = "this key is for controllers with 'in_allocation: true'"
-            self._add(said, "controller", "time")
+        said = "this is for machines with a scheduler, as 'scheduler: slurm'"
+        is_wrong = place.in_allocation and not self._data.get("scheduler")
+        self._check(is_wrong, said, "controller", "in_allocation")
+        said = "this key is for controllers with 'in_allocation: true'"
+        self._check(place.time and not place.in_allocation, said, "controller", "time")
         return place
 
     def _launchers(self, own: Mapping[str, str]) -> Launchers:
-        default = self._data.get("launcher", "")
-        written: dict[tuple[str, ...], str] = {("launchers", each): own[each] for each in own}
+        default, scheduler = self._data.get("launcher", ""), self._data.get("scheduler") or None
+        written: dict[tuple[str, ...], str] = {("launchers", name): own[name] for name in own}
         for place, text in (written | ({("launcher",): default} if default else {})).items():
-            if (wrong := template_problem(text, own)) is not None:
-                self._add(f"{text!r}: {wrong}", *place)
-        preferred = preferred_launcher(self._data.get("scheduler") or None)
-        return Launchers(default, FrozenDict(own), preferred)
-
-    def _check(self, machine: Machine, written: Mapping[str, Any]) -> None:
-        settings = machine.allocation
-        if self._data.get("login_host") == "":
-            # What is meant for the machine would run on this computer.
-            said = (
-                "HOST or USER@HOST was expected; if this computer belongs to the machine, delete "
-            )
-            self._add(f"{said}the line, or write null", "login_host")
-        if machine.name == LOCAL and machine.hosts:
-            said = "'local' stands for any computer; give these hosts to another machine"
-            self._add(said, "hosts")
-        if machine.scheduler is not None and machine.alloc_script:
-            said = "'alloc_script' has no effect with 'scheduler'; remove one of them"
-            self._add(said, "alloc_script")
-        least, most = settings.min_workers, settings.max_workers
-        if least > most:
-            said = f"{least} is more than max_workers, which is {most}"
-            self._add(said, "allocation", "min_workers")
-        for key in written:
-            users = [each for each in OPTIONS if key in (*OPTIONS[each].CONSTRAINTS, "arguments")]
-            if users and machine.scheduler not in users:
-                schedulers = " or ".join(f"'scheduler: {each}'" for each in users)
-                self._add(f"this key is for machines with {schedulers}", "allocation", key)
-        own = OPTIONS.get(machine.scheduler or "")
-        if own is not None and "node_spec" in written:
-            said = f"this key is for machines with an 'alloc_script'; {own.INSTEAD_OF_NODE_SPEC}"
-            self._add(said, "allocation", "node_spec")
+            wrong = template_problem(text, own)
+            self._check(wrong, f"{text!r}: {wrong}", *place)
+        return Launchers(default, FrozenDict(own), launcher_of(scheduler) or MPIRUN)

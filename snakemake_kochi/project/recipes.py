@@ -16,7 +16,7 @@ from snakemake_kochi.project.expressions import TemplateError, parse_value
 from snakemake_kochi.project.grid import NO_REQUEST, Batch, Point, Request
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.sent import local_path
-from snakemake_kochi.project.sweeps import flattened, without_parameter
+from snakemake_kochi.project.sweeps import flattened
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment
@@ -165,9 +165,9 @@ class Project:
             return Requirement.parse(text)
         except ConfigError as error:
             name = text.partition(":")[0]
-            if known := ", ".join(map(str, self.dependencies.get(name, {}).values())):
-                hint = f"The recipes of '{name}' are: {known}"
-            else:
+            known = ", ".join(map(str, self.dependencies.get(name, {}).values()))
+            hint = f"The recipes of '{name}' are: {known}"
+            if not known:
                 problem = self.recipe_problem(Requirement(name, "")) or ""
                 hint = f"{problem[:1].upper()}{problem[1:]}"
             raise ConfigError(error.message, hint) from None
@@ -203,8 +203,6 @@ class Project:
         found: list[Recipe] = []
 
         def add(requirement: Requirement, way: list[str]) -> None:
-            if not requirement.on(machine):
-                return
             own = [*way, str(requirement)]
             known = ways.setdefault(requirement.dependency, own)
             if known[-1] != own[-1]:
@@ -214,13 +212,15 @@ class Project:
                     "Make both require the same recipe.",
                 )
             if known is own:
-                recipe = self.recipe(requirement)
-                for each in recipe.depends:
-                    add(each, own)
+                add_all((recipe := self.recipe(requirement)).depends, own)
                 found.append(recipe)
 
-        for requirement in requirements:
-            add(requirement, [origin])
+        def add_all(some: Iterable[Requirement], way: list[str]) -> None:
+            for each in some:
+                if each.on(machine):
+                    add(each, way)
+
+        add_all(requirements, [origin])
         return tuple(found)
 
     def with_commits(self, commits: Mapping[str, Iterable[str]]) -> Project:
@@ -343,31 +343,22 @@ def note_recipe_problems(
     one dependency."""
     wanted = experiment.requirements_on(machine, batch.requirements)
     used = names_in(wanted)
-    for name in used:
-        without = (point.parameters for point in points if name not in point.parameters)
-        if (first := next(without, None)) is not None:
-            said = without_parameter(name, first, batch.parameters)
-            problems.add(batch.path, f"{said} (in 'depends')")
-    for point in distinct(points, used) if used else ():
-        required, is_wrong = list[Requirement](), False
-        for each in wanted:
-            try:
-                required += requirements_at([each], point.parameters)
-                wrong = project.recipe_problem(required[-1])
-            except ConfigError as error:
-                wrong = str(error)
-            if wrong is not None:
-                shown = _with(point, names_in([each]))
-                place = _place_of(experiment, batch, each, point)
-                problems.add(place, f"{wrong} (in 'depends'{shown})")
-                is_wrong = True
+    for parameters in {tuple(map(p.parameters.get, used)): p.parameters for p in points}.values():
+        shown = ", ".join(f"{name}={parameters[name]}" for name in used if name in parameters)
+        names, place = tuple[str, ...](), None
         try:
-            origin = f"batch {batch.name}{_with(point, used)}"
-            project.resolve(() if is_wrong else required, machine, origin)
-        except ConfigError as error:
-            # Its lines are the ways to the two recipes.
-            told, *ways = error.message.split("\n")
-            problems.add(batch.path, f"{told} {' and '.join(map(str.strip, ways))}")
+            for each in wanted if used else ():
+                names = names_in([each])
+                project.recipe(*requirements_at([each], parameters))
+            names = ()
+            some = requirements_at(wanted if used else (), parameters)
+            project.resolve(some, machine, f"batch {batch.name} with {shown}")
+        except (ConfigError, NameNotFoundError) as error:
+            if len(names) == 1 and names[0] in parameters:  # the value is to be corrected
+                place = place_of_value(experiment, batch, *names, parameters[names[0]])
+            told = " and ".join(map(str.strip, error.message.split("\n")))
+            told = told.partition(": ")[2] if isinstance(error, NameNotFoundError) else told
+            problems.add(place or batch.path, f"{told} (in 'depends' with {shown})")
 
 
 def distinct(points: Iterable[Point], parameters: Sequence[str]) -> list[Point]:
@@ -380,21 +371,6 @@ def distinct(points: Iterable[Point], parameters: Sequence[str]) -> list[Point]:
     return list(first.values())
 
 
-def _place_of(
-    experiment: Experiment, batch: Batch, requirement: Requirement, point: Point
-) -> KeyPath:
-    """Where a person corrects an entry of a batch: the value in a list, if the entry depends on
-    that alone, else the entry."""
-    names = names_in([requirement])
-    if len(names) == 1 and (
-        path := place_of_value(experiment, batch, *names, point.parameters[names[0]])
-    ):
-        return path
-    if requirement in batch.requirements:
-        return (*batch.path, "depends", batch.requirements.index(requirement))
-    return ("depends", experiment.requirements.index(requirement))
-
-
 def place_of_value(experiment: Experiment, batch: Batch, name: str, text: str) -> KeyPath | None:
     """The line of a value of a parameter; None if it is not written as it is."""
     for sweep in batch.sweeps:
@@ -403,8 +379,3 @@ def place_of_value(experiment: Experiment, batch: Batch, name: str, text: str) -
                 path = (*choice.place, choice.values.index(text))
                 return path if path in experiment.source_map.lines else choice.place
     return None
-
-
-def _with(point: Point, names: Sequence[str]) -> str:
-    shown = ", ".join(f"{name}={point.parameters[name]}" for name in names)
-    return f" with {shown}" if shown else ""

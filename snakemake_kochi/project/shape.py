@@ -92,10 +92,8 @@ def is_experiment(text: str) -> bool:
 
     A text that is not valid YAML but has a line `run:` counts, too: reading it reports the error.
     """
-    if not re.search("run|build", text):
-        return False
     try:
-        node = compose("", text)
+        node = compose("", text) if re.search("run|build", text) else None
     except ConfigError:
         return re.search(r"^run\s*:", text, re.MULTILINE) is not None
     if not isinstance(node, yaml.MappingNode):
@@ -103,9 +101,8 @@ def is_experiment(text: str) -> bool:
     kinds = {key.value: value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
     mappings = {key for key, value in kinds.items() if isinstance(value, yaml.MappingNode)}
     # Files of other programs have a `build`, too.
-    if "run" in mappings or {"build", "batches"} <= mappings:
-        return True
-    return bool(mappings & {"params", "batches"}) and bool({*kinds} & {"run", "build"})
+    has_batches = bool({"params", "batches"} & mappings and {"run", "build"} & {*kinds})
+    return has_batches or "run" in mappings
 
 
 # ---- short forms

@@ -225,13 +225,12 @@ class SweepReader:
         """The default parameters, with one value in each entry."""
         read: dict[str, tuple[ParameterValues, ...]] = {}
         for name, value in self._defaults.items():
-            place: KeyPath = ("default_params", name)
-            entries = value if isinstance(value, list) else [{"value": value}]
-            written = [each["value"] if isinstance(each, dict) else [each] for each in entries]
-            if is_wrong := any(isinstance(each, list | dict) for each in written):
+            read[name] = self._choices(value, ("default_params", name))
+            if any(each.has_several or each.below for each in read[name]):
                 said = "a single value was expected, not a list"
-                self._problems.add(place, f"{said}; lists go into the params of a batch")
-            read[name] = () if is_wrong else self._choices(value, place)
+                self._problems.add(
+                    ("default_params", name), f"{said}; lists go into the params of a batch"
+                )
         return FrozenDict(read)
 
     def sweeps(self, data: Mapping[str, Any], path: KeyPath) -> tuple[Sweep, ...]:
