@@ -6,6 +6,7 @@ What is wrong with a file is collected with its lines and keys, and reported at 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -64,12 +65,8 @@ class SourceMap:
 
     def line(self, path: KeyPath) -> int | None:
         """The line of a key, or of the nearest key around it."""
-        return self.lines.get(self.nearest(path))
-
-    def nearest(self, path: KeyPath) -> KeyPath:
-        """The key path, or the nearest one around it that is in the file."""
         around = (path[:length] for length in range(len(path), -1, -1))
-        return next((each for each in around if each in self.lines), ())
+        return next((self.lines[each] for each in around if each in self.lines), None)
 
     def position(self, path: KeyPath) -> str:
         """For a person: `fib.yaml:12: batches.small.artifacts[0].dest`."""
@@ -96,7 +93,7 @@ class Problems:
     def __init__(self, source_map: SourceMap) -> None:
         self.source_map = source_map
         self._lines: dict[str, int] = {}  # by the whole messages
-        self._counts: dict[KeyPath, int] = {}
+        self._counts = Counter[KeyPath]()
         self._left_out = set[int]()  # hashes of further messages
 
     def __bool__(self) -> bool:
@@ -105,11 +102,11 @@ class Problems:
     def add(self, path: KeyPath, message: str) -> None:
         at = self.source_map.at(path)
         text = self.source_map.describe(at, message)
-        if text not in self._lines and self._counts.get(at, 0) == _MOST_OF_KEY:
+        if text not in self._lines and self._counts[at] == _MOST_OF_KEY:
             self._left_out.add(hash(text))
         elif text not in self._lines:
             self._lines[text] = self.source_map.line(at) or 0
-            self._counts[at] = self._counts.get(at, 0) + 1
+            self._counts[at] += 1
 
     def add_first(self, path: KeyPath, message: str | Callable[[], str]) -> None:
         """Add it, unless its key has a problem already."""
@@ -304,69 +301,62 @@ class _Converter:
                 f"at most {MAXIMUM_NODES} keys and values in {MAXIMUM_DEPTH} levels are possible"
             )
         if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, path)
+            implied = _RESOLVER.resolve(yaml.ScalarNode, node.value, (True, False))
+            kind = self._kind(node, path, implied)
+            return Scalar(self._text(node, path), _KINDS.get(kind, "string"), not node.style)
         if id(node) in self._open:
             said = "the alias refers to a value that contains it; write the value out"
             self.problems.add(path, said)
             return Scalar("", "null")
-        kind = "map" if isinstance(node, yaml.MappingNode) else "seq"
-        if node.tag != f"{_PREFIX}{kind}":
-            said = f"the YAML tag {node.tag!r} has no meaning here; remove it"
-            self.problems.add(path, said)
+        is_mapping = isinstance(node, yaml.MappingNode)
+        self._kind(node, path, f"{_PREFIX}{'map' if is_mapping else 'seq'}")
         self._open.add(id(node))
         try:
-            if isinstance(node, yaml.MappingNode):
+            if is_mapping:
                 return self._mapping(node, path)
             return [self.convert(item, (*path, i)) for i, item in enumerate(node.value)]
         finally:
             self._open.remove(id(node))
 
-    def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Scalar:
-        kind = _KINDS.get(node.tag.removeprefix(_PREFIX))
-        implied = _RESOLVER.resolve(yaml.ScalarNode, node.value, (True, False))
-        if kind is None or (kind != "string" and node.tag != implied):
+    def _kind(self, node: yaml.Node, path: KeyPath, implied: str) -> str:
+        """What a tag makes of a node: what YAML takes it for, or a text."""
+        if node.tag not in (implied, f"{_PREFIX}str"):
             self.problems.add(path, f"the YAML tag {node.tag!r} does not fit here; remove it")
-            kind = "string"
-        return Scalar(self._text(node, path), kind, not node.style)
+            return "str"
+        return str(node.tag.removeprefix(_PREFIX))
 
-    def _text(self, node: yaml.ScalarNode, path: KeyPath) -> str:
+    def _text(self, node: yaml.Node, path: KeyPath) -> str:
         """A text that can be an argument, a part of a path, and written to a file."""
-        text = str(node.value)
-        if wrong := unusable_character(text):
+        if wrong := unusable_character(node.value):
             self.problems.add(path, wrong)
-            text = re.sub("[\0\ud800-\udfff]", "", text)
-        return text
+            return re.sub("[\0\ud800-\udfff]", "", node.value)
+        return str(node.value)
 
-    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
-        own: dict[str, Any] = {}
-        inherited: dict[str, Any] = {}
-        first: dict[str, int] = {}
+    def _mapping(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
+        own, inherited = dict[str, Any](), dict[str, Any]()
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 self.problems.add((*path, "?"), "a key must be a text")
                 continue
             key, line = self._text(key_node, path), key_node.start_mark.line + 1
             if key_node.tag == f"{_PREFIX}merge":
-                inherited |= self._inherited(value_node, path)
-            elif key in first:
-                # YAML libraries keep the last one silently.
+                is_list = isinstance(value_node, yaml.SequenceNode)
+                # The first one wins.
+                for source in reversed(value_node.value) if is_list else [value_node]:
+                    value = self.convert(source, path)
+                    if isinstance(value, dict):
+                        inherited |= value
+                    else:
+                        said = "a mapping to merge was expected, as in <<: *name"
+                        self.problems.add((*path, "<<"), said)
+            elif key in own:  # YAML libraries keep the last one silently
+                said = f"duplicate key, first in line {self.lines[(*path, key)]}"
                 self.lines[(*path, key)] = line
-                self.problems.add((*path, key), f"duplicate key, first in line {first[key]}")
+                self.problems.add((*path, key), said)
             else:
-                first[key] = self.lines[(*path, key)] = line
+                self.lines[(*path, key)] = line
                 own[key] = self.convert(value_node, (*path, key))
         return inherited | own
-
-    def _inherited(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
-        sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
-        found: dict[str, Any] = {}
-        for source in reversed(sources):  # the first one wins
-            if isinstance(source, yaml.MappingNode):
-                value = self.convert(source, path)
-                found |= value if isinstance(value, dict) else {}
-            else:
-                self.problems.add((*path, "<<"), "a mapping to merge was expected, as in <<: *name")
-        return found
 
 
 class _Bounded:
@@ -417,71 +407,58 @@ def compose(file: str, text: str) -> yaml.Node | None:
         raise ConfigError(f"{place}: not valid YAML: {said}") from error
 
 
+_SINGLE = "in single quotes, write '' for '"
+_BRACKETS = "quote a text that contains any of [ ] { } and ': '"
+# What the parser says -> what to type; with + after what it says.
+_ADVICE = {
+    r"'\\t' that cannot start": "a tab is no indentation in YAML; use spaces",
+    "escape character": "+write a regular expression in single quotes",
+    "cannot start any token": "+quote a text that begins with this character",
+    "undefined alias": "+quote a text that begins with *",
+    "<block end>, but found '<scalar>'": f"+a key ends with ':'; {_SINGLE}",
+    "<block end>": "+check the indentation of this line and of the one above",
+}
+
+
 def _mistake(error: yaml.MarkedYAMLError, lines: Sequence[str]) -> tuple[int | None, str]:
     """The line of an error, counted from 0, and what to type, for the common mistakes."""
     said = " ".join(part for part in (error.context, error.problem) if part)
     mark, around = error.problem_mark, error.context_mark
     if mark is None:
         return around.line if around is not None else None, said
-    line = lines[mark.line] if mark.line < len(lines) else ""
-    if r"'\t' that cannot start" in said:
-        return mark.line, "a tab is no indentation in YAML; use spaces"
+    at, start = mark.line, mark.line if around is None else around.line
+    line, above, first = (lines[n] if 0 <= n < len(lines) else "" for n in (at, at - 1, start))
     if "mapping values are not allowed" in said:
         key, _, value = line.partition(": ")
-        above = lines[mark.line - 1] if mark.line else ""
         if ": " in value and value.strip()[:1] not in ("'", '"'):
             quoted = "'" + value.strip().replace("'", "''") + "'"
-            said = f"a text that contains ': ' must be quoted; write {key.strip()}: {quoted}"
-        elif ": " in above and _spaces(above) < _spaces(line):
-            said = _indentation(lines, mark.line)
-        else:
-            said = (
-                "a second ': ' belongs to one key; quote a text that contains ': ', and write a "
-                "blank after the ':' of the key above"
-            )
-    elif "expected ':'" in said and around is not None:
-        what = printable(lines[around.line].strip(), 100)
-        return around.line, (
-            f"KEY: VALUE was expected, not '{what}'; indent the lines of a script deeper than its "
-            "key, and end a key with ':'"
-        )
-    elif "block mapping" in said and "start>'" in said:
-        said = _indentation(lines, mark.line)
-    elif "quoted scalar" in said and "end of" in said and around is not None:
-        return around.line, "a quote of this line is not closed; add it at the end of its text"
-    elif "flow node" in said and "<stream end>" in said:
-        last = max(index for index, text in enumerate(lines) if "[" in text or "{" in text)
+            return at, f"a text that contains ': ' must be quoted; write {key.strip()}: {quoted}"
+        if ": " in above and _spaces(above) < _spaces(line):
+            return at, _indentation(lines, at)
+        said = "a second ': ' belongs to one key; quote a text that contains ': ', and write a "
+        return at, f"{said}blank after the ':' of the key above"
+    if "expected ':'" in said and around is not None:
+        said = f"KEY: VALUE was expected, not '{printable(first.strip(), 100)}'; indent the lines "
+        return start, f"{said}of a script deeper than its key, and end a key with ':'"
+    if "block mapping" in said and "start>'" in said:
+        return at, _indentation(lines, at)
+    if "quoted scalar" in said and "end of" in said and around is not None:
+        return start, "a quote of this line is not closed; add it at the end of its text"
+    if "flow node" in said and "<stream end>" in said:
+        last = max(n for n, text in enumerate(lines) if "[" in text or "{" in text)
         return last, "a bracket of this line is not closed"
-    elif "flow" in said and around is not None:
-        brackets = "{}" if "flow mapping" in said else "[]"
-        return _in_brackets(brackets, mark, around.line, line)
-    else:
-        said = "; ".join([said, *[advice for part, advice in _ADVICE.items() if part in said][:1]])
-    return mark.line, said
-
-
-# What the parser says -> what to type.
-_SINGLE = "in single quotes, write '' for '"
-_ADVICE = {
-    "escape character": "write a regular expression in single quotes",
-    "cannot start any token": "quote a text that begins with this character",
-    "undefined alias": "quote a text that begins with *",
-    "<block end>, but found '<scalar>'": f"a key ends with ':'; {_SINGLE}",
-    "<block end>": "check the indentation of this line and of the one above",
-}
-
-
-def _in_brackets(brackets: str, mark: yaml.Mark, start: int, line: str) -> tuple[int, str]:
-    """What is wrong between brackets: where the next key begins before they are closed, it is in
-    the line in which they were opened."""
-    opening, closing = brackets[0], brackets[1]
-    found = line[mark.column : mark.column + 1]
-    advice = "quote a text that contains any of [ ] { } and ': '"
-    if mark.line > start and found in ("", ":", "-"):
-        said = f"the {opening} of this line is not closed before line {mark.line + 1}"
-        return start, f"{said}; add {closing}, or {advice}"
-    said = f"after the {opening} of line {start + 1}, ',' or {closing} was expected, not '{found}'"
-    return mark.line, f"{said}; {advice}; {_SINGLE}"
+    if "flow" in said and around is not None:
+        opening, closing = "{}" if "flow mapping" in said else "[]"
+        found = line[mark.column : mark.column + 1]
+        if at > start and found in ("", ":", "-"):  # the next key begins
+            said = f"the {opening} of this line is not closed before line {at + 1}"
+            return start, f"{said}; add {closing}, or {_BRACKETS}"
+        said = f"after the {opening} of line {start + 1}, ',' or {closing} was expected"
+        return at, f"{said}, not '{found}'; {_BRACKETS}; {_SINGLE}"
+    for pattern, advice in _ADVICE.items():
+        if re.search(pattern, said):
+            return at, f"{said}; {advice[1:]}" if advice[0] == "+" else advice
+    return at, said
 
 
 def _spaces(line: str) -> int:

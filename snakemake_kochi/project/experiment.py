@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import NamedTuple
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
@@ -167,18 +168,18 @@ class Experiment(Settings):
     ) -> tuple[tuple[Point, ...], tuple[Skipped, ...]]:
         """The points of a batch on a machine, and the combinations that it skips; notes their
         problems and their files. They are incomplete if something is wrong."""
-        facts, skipped = self.facts_of(machine), tuple[Skipped, ...]()
+        facts = self.facts_of(machine)
         if batch.recorded is None:
             points, skipped = self._combined(batch, self.default_parameters, facts, problems)
             note_plot_problems(batch.plots, points, problems)
         else:
-            points = tuple(self._recorded(batch, facts))
-        destinations.add(self, batch, points, problems)
-        return points, skipped
+            points, skipped = [*self._recorded(batch, facts)], []
+        destinations.add(self, batch, tuple(points), problems)
+        return tuple(points), tuple(skipped)
 
     def _combined(
         self, batch: Batch, defaults: Parameters, facts: Given, problems: Problems
-    ) -> tuple[tuple[Point, ...], tuple[Skipped, ...]]:
+    ) -> tuple[list[Point], list[Skipped]]:
         """The points of the sweeps of a batch, duplicates innermost, and what these skip. If a
         problem is noted, what has no value is missing or empty in them."""
         every = (defaults, facts, problems, batch.name, batch.sometimes)
@@ -192,14 +193,14 @@ class Experiment(Settings):
             said = f"{told} points; at most {MAXIMUM_POINTS} are possible"
             problems.add(batch.path, f"{said}; give the parameters fewer values")
         if batch.duplicates > MAXIMUM_DUPLICATES or count > MAXIMUM_POINTS:
-            return (), ()
+            return [], []
         if count >= _MANY_POINTS:
             _log.warning("batch %s has %d points; planning them takes minutes", batch.name, count)
         texts = PointTexts(batch.job_name, batch.queue, batch.artifacts)
         uses = [(use.path, name) for use in uses_of(self, batch) if use.needs for name in use.names]
         # Other names have a value everywhere.
         uncertain = [each for each in uses if each[1] in batch.sometimes or is_fact(each[1])]
-        points, skipped = [], []
+        points, skipped = list[Point](), list[Skipped]()
         for index, parameters, reason in _combinations(expansions, problems):
             if reason:
                 skipped.append(Skipped(parameters, reason))
@@ -219,7 +220,7 @@ class Experiment(Settings):
         if not (points or skipped or problems):
             said = "nothing is left of the grid; remove an entry"
             problems.add((*batch.sweeps[0].place, "exclude"), said)
-        return tuple(points), tuple(skipped)
+        return points, skipped
 
     def _recorded(self, batch: Batch, facts: Given) -> Iterator[Point]:
         """The points of a batch that were recorded. Raises ConfigError for a point with other
@@ -239,8 +240,7 @@ class Experiment(Settings):
             point = texts.point(parameters, batch.name, each.duplicate)
             request, wrong = request_of(batch.run.requested, {**facts.values, **parameters}, "run")
             for at, said in (point.problems | wrong).items():
-                key = f"{'.'.join(map(str, at))}: " if at in wrong else ""
-                raise ConfigError(f"{where}: {key}{said}")
+                raise ConfigError(f"{where}: {'.'.join(map(str, at))}: {said}")
             yield replace(point, request=request, rerun_of=each.identity)
 
     def facts_of(self, machine: str) -> Given:
@@ -261,7 +261,7 @@ class Experiment(Settings):
         problems, facts = Problems(self.source_map), self.facts_of(machine)
         given = {name: (ParameterValues((t,), literal=True),) for name, t in overrides.items()}
         parameters = {**self.default_parameters, **given}  # in the order of the file
-        for name in (*self.used(None), *_all(names_used(parameters))):
+        for name in (*self.used(None), *chain.from_iterable(names_used(parameters).values())):
             if name not in parameters and name not in SUBSTITUTED and not is_fact(name):
                 raise ConfigError(
                     f"{self.file}: the parameter '{name}' has no value outside of the batches",
@@ -302,7 +302,8 @@ class Experiment(Settings):
         """A message about each of the names that `point` accepts although nothing in the file,
         except its batches, uses it."""
         defaults = self.default_parameters
-        known = dict.fromkeys((*defaults, *self.used(None), *_all(names_used(defaults))))
+        used = chain.from_iterable(names_used(defaults).values())
+        known = dict.fromkeys((*defaults, *self.used(None), *used))
         for name in overrides:
             if name not in known:
                 yield f"{self.file}: nothing uses the parameter '{name}', {nearest(name, known)}"
@@ -342,10 +343,6 @@ class Experiment(Settings):
         return replace(self, batches=FrozenDict(batches), remarks=())
 
 
-def _all(used: Mapping[str, Iterable[str]]) -> Iterator[str]:
-    return (name for names in used.values() for name in names)
-
-
 def _combinations(
     expansions: Sequence[Expansion], problems: Problems
 ) -> Iterator[tuple[int, FrozenDict[str, str], str]]:
@@ -377,61 +374,54 @@ def _combinations(
 # ---- destinations of artifacts
 
 
-class _Owner(NamedTuple):
-    """A batch whose points write files."""
+class _Writer(NamedTuple):
+    """What writes a file: an artifact of a point; or, without a point, the batch itself."""
 
     experiment: Experiment
     batch: Batch
     points: tuple[Point, ...]
     problems: Problems
-
-
-class _Writer(NamedTuple):
-    """What writes a file: an artifact of a point; or, without a point, the batch itself."""
-
-    owner: _Owner
     point: Point | None = None
     number: int = -1  # of the artifact
 
     def called_by(self, other: _Writer) -> str:
         """What it is in messages about another one."""
         what = "the table or plot of " if self.point is None else ""
-        is_here = other.owner.experiment.file == self.owner.experiment.file
-        of = "" if is_here else f" of {self.owner.experiment.file}"
-        return f"{what}batch '{self.owner.batch.name}'{of}"
+        is_here = other.experiment.file == self.experiment.file
+        of = "" if is_here else f" of {self.experiment.file}"
+        return f"{what}batch '{self.batch.name}'{of}"
 
     def note(self, message: str | Callable[[], str], key: str = "dest") -> None:
         """Note a problem of an artifact: one of thousands is enough."""
-        path = (*self.owner.batch.path, "artifacts", self.number, key)
-        self.owner.problems.add_first(path, message)
+        self.problems.add_first((*self.batch.path, "artifacts", self.number, key), message)
 
 
 class Destinations:
     """The files that points of one batch, or of many, would write."""
 
     def __init__(self) -> None:
-        self._owners: list[_Owner] = []
+        self._batches: list[_Writer] = []
 
     def add(
         self, experiment: Experiment, batch: Batch, points: tuple[Point, ...], problems: Problems
     ) -> None:
-        self._owners.append(_Owner(experiment, batch, points, problems))
+        self._batches.append(_Writer(experiment, batch, points, problems))
 
     def finish(self) -> None:
         """When all are added: note every path that is impossible, or belongs to another artifact or
         to a batch's own table, or would be a directory, too."""
         writers: dict[str, _Writer] = {}
-        for owner in self._owners:
-            figures = stems(owner.batch.name, owner.batch.plots)
+        for each in self._batches:
+            figures = stems(each.batch.name, each.batch.plots)
             names = [f"{figure}.{kind}" for figure in figures for kind in ("png", "svg")]
-            for name in (*names, f"{owner.batch.name}.csv", f"{owner.batch.name}.md"):
-                writers[f"{owner.experiment.name}/{name}"] = _Writer(owner)
-        every = ((owner, point) for owner in self._owners for point in owner.points)
+            for name in (*names, f"{each.batch.name}.csv", f"{each.batch.name}.md"):
+                writers[f"{each.experiment.name}/{name}"] = each
+        every = ((owner, point) for owner in self._batches for point in owner.points)
         for owner, point in every:
             for index, artifact in enumerate(point.artifacts):
-                here, dest, src = _Writer(owner, point, index), artifact.dest, artifact.src
-                if src is not None and (wrong := src_problem(src)):
-                    here.note(f"{src!r}: {wrong}", "src")
+                here, dest = _Writer(*owner[:4], point, index), artifact.dest
+                if artifact.src is not None and (wrong := src_problem(artifact.src)):
+                    here.note(f"{artifact.src!r}: {wrong}", "src")
                 if not dest:
                     continue  # a parameter in it has no value, which was noted
                 if wrong := dest_problem(dest):
@@ -442,37 +432,35 @@ class Destinations:
             for end in (index for index, character in enumerate(path) if character == "/"):
                 if (above := writers.get(path[:end])) is not None:
                     here, other = (below, above) if below.point else (above, below)
-                    of = "" if here.owner is other.owner and other.point else other.called_by(here)
-                    said = (
-                        f"'{path[:end]}'{of and f' ({of})'} would be both a file and the directory"
-                    )
-                    here.note(f"{said} of '{path}'; rename one")
+                    is_own = here.batch is other.batch and other.point
+                    of = "" if is_own else f" ({other.called_by(here)})"
+                    said = f"'{path[:end]}'{of} would be both a file and the directory of '{path}'"
+                    here.note(f"{said}; rename one")
 
 
-def _collision(dest: str, first: _Writer, second: _Writer) -> str:
+def _collision(dest: str, one: _Writer, other: _Writer) -> str:
     """What is wrong with two writers of one file."""
-    one, other = first.owner, second.owner
-    used = parse_text(other.batch.artifacts[second.number].dest).names
-    if first.point is None:
-        return f"'{dest}' is {first.called_by(second)}; rename the artifact"
-    if one is not other:
+    used = parse_text(other.batch.artifacts[other.number].dest).names
+    if one.point is None or other.point is None:
+        return f"'{dest}' is {one.called_by(other)}; rename the artifact"
+    if one.batch is not other.batch:
         alike = one.experiment.file == other.experiment.file and "batch_name" not in used
         advice = "add ${batch_name}" if alike else "rename one"
-        return f"'{dest}' is also written by {first.called_by(second)}; {advice}"
+        return f"'{dest}' is also written by {one.called_by(other)}; {advice}"
     names = varying_parameters(one.points)
     labels, texts = [], []
-    for point in filter(None, (first.point, second.point)):
+    for point in (one.point, other.point):
         own = {name: point.parameters[name] for name in names if name in point.parameters}
-        texts.append(own | {"duplicate": str(point.duplicate)})
         shown = [*(f"{name}={text}" for name, text in own.items()), f"duplicate {point.duplicate}"]
         labels.append(f"({', '.join(shown)})")
         if len(one.batch.sweeps) > 1:
             labels[-1] += f" of {one.batch.sweeps[point.sweep].called}"
+        texts.append(own | {"duplicate": str(point.duplicate)})
     differing = [n for n in (*names, "duplicate") if texts[0].get(n) != texts[1].get(n)]
-    if first.number != second.number and not differing:
-        return f"'{dest}' is also the dest of artifacts[{first.number}]; rename one"
+    if one.number != other.number and not differing:
+        return f"'{dest}' is also the dest of artifacts[{one.number}]; rename one"
     missing = [f"${{{name}}}" for name in differing if name not in used]
     advice = "put different texts around and between the ${...}"
-    if missing and first.number == second.number:
+    if missing and one.number == other.number:
         advice = f"add {' and '.join(missing)}"
     return f"two points would write '{dest}': {' and '.join(labels)}; {advice}"

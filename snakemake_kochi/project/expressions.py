@@ -225,8 +225,8 @@ def _checked(result: Any) -> Any:
 def _computed(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     """The result of an operation, unless it would take too much time or memory."""
     if isinstance(left, int) and isinstance(right, int):
-        sizes = {operator.pow: left.bit_length() * max(0, right), operator.lshift: right}
-        _bounded(sizes.get(operate, 0))
+        if operate in (operator.pow, operator.lshift):
+            _bounded(right if operate is operator.lshift else left.bit_length() * max(0, right))
     elif operate is operator.mul:
         for text, count in ((left, right), (right, left)):
             if isinstance(text, str) and isinstance(count, int):

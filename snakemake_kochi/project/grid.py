@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # No benchmark repeats a point so often; the limit finds an extra zero before any point is made.
 MAXIMUM_DUPLICATES = 10_000
 ROUNDS = "rounds"  # of the orders of runs, the default
+_WHOLE = re.compile(r"0*[0-9]{1,9}", re.ASCII)
 # The resources that say how many cores a run has on a node.
 TASKS_AND_CORES = ("tasks", "tasks_per_node", "cpus_per_task")
 _SECONDS_AROUND = 60  # for the copy of the build and the artifacts, beside the script
@@ -100,6 +101,8 @@ def request_of(
 ) -> tuple[Request, dict[KeyPath, str]]:
     """What is requested by values at the keys of a section; and for each key that is wrong, what
     is. What is wrong, or needs a name without a value, is left out of the request."""
+    if not texts:
+        return NO_REQUEST, {}
     fields, resources = dict[str, Any](), dict[str, Any]()
     wrong: dict[KeyPath, str] = {}
     for key, value in texts.items():
@@ -115,7 +118,7 @@ def request_of(
             given = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(value.names))
             said = f"{error}, not {text!r}{f' with {given}' if given else ''}"
             wrong[section, *key] = said
-    return Request(resources=FrozenDict(resources), **fields) if texts else NO_REQUEST, wrong
+    return Request(resources=FrozenDict(resources), **fields), wrong
 
 
 def _read(name: str, text: str) -> Any:
@@ -128,10 +131,10 @@ def _read(name: str, text: str) -> Any:
         if (bare := text.strip()).replace(".", "", 1).isdigit():
             raise ValueError(f"a time with its unit, like {bare}s or {bare}m, was expected")
         return seconds_of(text)
-    least = {"cores": 1, **NUMBERS}.get(name)
+    least = 1 if name == "cores" else NUMBERS.get(name)
     if least is None:
         return text
-    if re.fullmatch("0*[0-9]{1,9}", text, re.ASCII) and int(text) >= least:
+    if _WHOLE.fullmatch(text) and int(text) >= least:
         return int(text)
     said = f"a whole number, {least} or more, was expected"
     if name == "runtime" and re.fullmatch(r"\s*[0-9.]+\s*[a-z]+\s*", text):

@@ -226,7 +226,8 @@ class SweepReader:
         read: dict[str, tuple[ParameterValues, ...]] = {}
         for name, value in self._defaults.items():
             read[name] = self._choices(value, ("default_params", name))
-            if any(each.has_several or each.below for each in read[name]):
+            is_list = isinstance(value, list) and not isinstance(value[0], dict)
+            if is_list or any(each.has_several or each.below for each in read[name]):
                 said = "a single value was expected, not a list"
                 self._problems.add(
                     ("default_params", name), f"{said}; lists go into the params of a batch"

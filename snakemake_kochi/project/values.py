@@ -40,6 +40,7 @@ _LONGEST = 90  # characters of a value in a path
 _SAFE = "._+=,@:-~"
 _NUMBER = re.compile(r"[-+]?[0-9.][0-9.eE+-]*")
 _FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", re.ASCII)
+_WHOLE = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 # Git refuses to record these, including the spellings of other systems.
 _GIT_DIRECTORY = re.compile(r"(\.git|git~1)[ .]*(:.*)?", re.IGNORECASE)
@@ -169,9 +170,9 @@ def typed(text: str) -> int | float | bool | str:
     if _FLOAT.fullmatch(text):
         return float(text)
     with suppress(ValueError):  # too many digits
-        if re.fullmatch("[-+]?[0-9]+", text, re.ASCII):
+        if _WHOLE.fullmatch(text):
             return int(text)
-        if re.fullmatch("0o[0-7]+|0x[0-9a-fA-F]+", text):
+        if text[:1] == "0" and re.fullmatch("0o[0-7]+|0x[0-9a-fA-F]+", text):
             return int(text, 0)
     return _BOOLEANS.get(text.lower(), text)
 
