@@ -433,8 +433,9 @@ class Destinations:
                 if (above := writers.get(path[:end])) is not None:
                     here, other = (below, above) if below.point else (above, below)
                     is_own = here.batch is other.batch and other.point
-                    of = "" if is_own else f" ({other.called_by(here)})"
-                    said = f"'{path[:end]}'{of} would be both a file and the directory of '{path}'"
+                    whose = "" if is_own else f" ({other.called_by(here)})"
+                    said = f"'{path[:end]}'{whose if other is above else ''} would be both a file "
+                    said += f"and the directory of '{path}'{whose if other is below else ''}"
                     here.note(f"{said}; rename one")
 
 

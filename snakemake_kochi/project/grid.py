@@ -136,7 +136,8 @@ def _read(name: str, text: str) -> Any:
         return text
     if _WHOLE.fullmatch(text) and int(text) >= least:
         return int(text)
-    said = f"a whole number, {least} or more, was expected"
+    of_what = {"cores": " of cores", "runtime": " of minutes"}.get(name, "")
+    said = f"a whole number{of_what}, {least} or more, was expected"
     if name == "runtime" and re.fullmatch(r"\s*[0-9.]+\s*[a-z]+\s*", text):
         said += " (a time like 90s goes under the key 'timeout')"
     raise ValueError(said)
