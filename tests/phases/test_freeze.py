@@ -127,9 +127,21 @@ def test_without_an_answer_only_the_use_of_a_fact_is_an_error(
     ("machine", "params", "expected"),
     [
         ("script", "{a: $machine.cores}", "alloc_script says nothing about nodes; write into"),
-        ("local", "{a: $machine.corse}", "has no fact 'corse', did you mean 'cores'? Or write"),
-        ("local", "{a: {pow2: $machine.network}}", "pow2: a whole number was expected, not none"),
-        ("local", "{a: {range: $machine.net}}", "machine 'local' has no fact 'net'"),
+        (
+            "local",
+            "{a: $machine.corse}",
+            "$machine.corse is not known for machine 'local', did you mean 'cores'? Or write",
+        ),
+        (
+            "local",
+            "{a: {pow2: $machine.network}}",
+            "pow2: a whole number was expected, at most 10**18, not none",
+        ),
+        (
+            "local",
+            "{a: {range: $machine.net}}",
+            "$machine.net is not known for machine 'local', did you mean 'network'?",
+        ),
     ],
 )
 def test_a_fact_that_is_not_known_is_an_error_with_the_nearest(
