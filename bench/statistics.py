@@ -174,6 +174,15 @@ def until_enough_allocations(runs: int, effect: float, repetitions: int) -> tupl
     return 100 * missed / repetitions, taken / repetitions
 
 
+def measured_apart(n: int, repetitions: int, family: str = "noise 2 %") -> float:
+    """The misses of the ratio of the medians of two sides of `n` runs without pairs."""
+    random, draw = np.random.default_rng(_SEED), FAMILIES[family].draw
+    sides = (
+        [intervals.median_interval(draw(random, n)) for _ in range(2)] for _ in range(repetitions)
+    )
+    return _rate(not _has(comparison.of_medians(*each), 1) for each in sides)
+
+
 def many_points(points: int, n: int, effect: float, repetitions: int) -> tuple[float, float]:
     """How often the first one of many points differs, or, without an effect, any of them; and how
     often the summary says that one does."""
@@ -279,6 +288,16 @@ def _repetition(some: int, many: int) -> list[Row]:
     return rows
 
 
+def _since_a_commit(some: int) -> list[Row]:
+    rows = []
+    for n in (6, 10, 30):
+        missed = measured_apart(n, some)
+        rows.append(Row(f"{n} runs since a commit: misses", [missed], "%", limit=5.0))
+        missed = measured_apart(n, some, "two modes 10 % apart, 50/50")
+        rows.append(Row("the same, two modes: misses", [missed], "%", limit=5.0))
+    return rows
+
+
 def measure(directory: Path, size: Size) -> list[Row]:
     """Intervals are of 95 %; a point has 10 to 60 runs, until its interval is within 2 %; runs have
     a noise of 2 % where nothing else is said."""
@@ -309,6 +328,7 @@ def measure(directory: Path, size: Size) -> list[Row]:
             rate(f"{n} pairs, {100 * effect:.0f} %: not shown", missed, limit)
     rate("30 pairs in rounds, 2 % drift: shown", compared(30, 0.0, some, 0.02), 5.2)
     rate("the same, all of one side first: shown", compared(30, 0.0, some, 0.02, coin=False))
+    rows += _since_a_commit(some)
     shown, said = many_points(20, 10, 0.0, some)
     rate("20 points of 10 pairs, no difference: one is shown", shown, 5.2)
     rate("the same: the summary says so", said, 5.2)

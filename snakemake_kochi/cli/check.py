@@ -45,9 +45,14 @@ def command(
     """Check the results of a batch against the `references` of its experiment.
 
     A point is worse if the whole interval of its difference is beyond what does not matter. The
-    exit status is 1 if one is, unless the reference accepts it until a later day; or if no
-    reference has a result.
+    exit status is 1 if one is, unless the reference accepts it until a later day; if one has too
+    few runs for an interval, and its median is beyond; and if one has no result.
     """
+    if junit is not None:
+        try:
+            junit.unlink(missing_ok=True)  # that of an earlier check would stay after an error
+        except OSError as error:
+            raise KochiError(f"{junit} cannot be written: {error.strerror}") from error
     if is_run and (status := run_first(machine, file, batch)):
         return status
     from snakemake_kochi.tables import check as checks
@@ -70,4 +75,4 @@ def command(
         print_json([plain(dataclasses.asdict(each)) for each in found])
     else:
         click.echo(checks.as_page(found, report), nl=False)
-    return int(checks.is_worse(found))
+    return int(any(each.fails for each in found))

@@ -111,6 +111,24 @@ def unpaired(first: Values, second: Values, confidence: float = 0.95) -> Ratio:
     return _student(mean, spread, degrees, n, confidence)
 
 
+def of_medians(before: Interval, now: Interval) -> Interval:
+    """The ratio of two medians that were measured apart, from their intervals.
+
+    On logarithms, the distances of opposite ends add up as squares. Source: Zou and Donner,
+    Statistics in Medicine 27 (2008). An end that is not above 0 is nowhere.
+    """
+    ratio, n = now.estimate / before.estimate, min(before.n, now.n)
+    distances = []
+    for one, other in ((before, now), (now, before)):
+        if one.lower is None or one.upper is None or other.lower is None:
+            return Interval(ratio, None, None, n, now.note if now.lower is None else before.note)
+        above = math.log(one.upper / one.estimate)
+        below = math.log(other.estimate / other.lower) if other.lower > 0 else math.inf
+        distances.append(math.exp(math.hypot(above, below)))
+    note = "all equal at this resolution" if distances == [1.0, 1.0] else ""
+    return Interval(ratio, ratio / distances[0], ratio * distances[1], n, note)
+
+
 def _student(mean: float, spread: float, degrees: int, n: int, confidence: float) -> Ratio:
     if not spread:
         note = "all equal at this resolution"

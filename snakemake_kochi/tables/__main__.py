@@ -4,7 +4,7 @@ FILE is that of the experiment, OUTPUT the `.csv`. $KOCHI_FREEZE names the freez
 lists the runs of the batch: there may be too many for arguments. With `--left-out`, the table has
 only runs with a result; standard input has the reasons for the others, as JSON by record. With
 `--look N`, OUTPUT is the file of a look (`library/looks.py`), the N-th from 0. With `--check`, it
-is JUnit XML of the results checked against `references`; the exit status is 1 if one is worse.
+is JUnit XML of the results checked against `references`; the exit status is 1 if one fails.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ def main(file: str, name: str, output: str, option: str = "", number: str = "") 
             return 0
         files = batch.files_now(top)
         runs = runs_of(files, top)
+        # That of an earlier check would stay after an error.
+        (top / files.checks).unlink(missing_ok=True)
         if option == "--check":
             from snakemake_kochi.tables.check import check_results
 

@@ -15,6 +15,7 @@ from snakemake_kochi.artifacts.reading import published
 from snakemake_kochi.artifacts.record import read_record, why_edited
 from snakemake_kochi.errors import ConfigError, KochiError, NameNotFoundError
 from snakemake_kochi.library.files import BatchFiles
+from snakemake_kochi.library.looks import key_of
 from snakemake_kochi.project.document import decode_text, read_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
@@ -82,6 +83,7 @@ def read_batch(
     bounds = now if commit is None and now is not None else then
     machines = bounds.batch(batch).machines if bounds is not None and machine is None else ()
     runs, labels = reading.of_code(reading.of_machines(runs, machines), all_code)
+    ran_on = {run.machine for run in runs}
     if bounds is not None:
         runs = reading.of_points(runs, labels, bounds, machines)
     return report_of(
@@ -90,6 +92,8 @@ def read_batch(
         varying=reading.varying,
         remarks=(*reading.remarks, *reading.lacking),
         lacking=reading.lacking,
+        # A commit has the results of some machines.
+        missing=[each for each in reading.missing if commit is None or each[0] in ran_on],
     )
 
 
@@ -103,6 +107,7 @@ class _Reading:
     remarks: list[str]
     lacking: list[str] = field(default_factory=list)
     varying: set[str] = field(default_factory=set)
+    missing: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
 
     def of_machines(
         self, runs: Sequence[RecordedRun], machines: Sequence[str]
@@ -165,10 +170,14 @@ class _Reading:
             order = {(index, run.published_as, labels[run.identity]): run for index, run in found}
             chosen += [order[place] for place in sorted(order)]
             self.varying.update(grid.varying)
+            there = {index for index, _ in found}
+            known = {key_of(grid.points[index]) for index in there}
+            without = {key_of(each): each for each in grid.points if key_of(each) not in known}
+            self.missing += [(machine, each.parameters) for each in without.values()]
             self.remarks += _changed_scripts(found, self.file, grid)
             # How often more than `min` a point should have run, only its working directory knows.
             wanted = {n for n, point in enumerate(grid.points) if point.duplicate < grid.least}
-            if absent := len(wanted - {index for index, _ in found}):
+            if absent := len(wanted - there):
                 of = f"{absent} of {len(wanted)} runs{of_it}"
                 self.lacking.append(f"{of} have no result here")
             if more := len(own) - len(found):

@@ -17,37 +17,49 @@ from xml.etree import ElementTree
 from snakemake_kochi.artifacts.published import published_name
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.project.grid import Grid
-from snakemake_kochi.project.plots import Reference
+from snakemake_kochi.project.plots import MACHINE, Reference
+from snakemake_kochi.quantities import percent
 from snakemake_kochi.snapshot import toplevel
-from snakemake_kochi.statistics.comparison import unpaired
-from snakemake_kochi.statistics.intervals import Interval, medians_of
+from snakemake_kochi.statistics.comparison import of_medians
+from snakemake_kochi.statistics.intervals import Interval
 from snakemake_kochi.tables.branch import read_batch
 from snakemake_kochi.tables.collect import Run, read_report
 from snakemake_kochi.tables.compare import FASTER, words_of
 from snakemake_kochi.tables.report import Report, markdown_table, page, sentence
 
 WORSE, PERHAPS, EXPECTED, ACCEPTED = "worse", "perhaps worse", "as expected", "accepted"
-NO_RESULT = "no result"
+TOO_FEW, NO_RESULT = "too few runs", "no result"
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A point and a reference. `now`: the median, in the unit of the metric; `change`: its ratio to
-    the reference, with its interval. `verdict`: WORSE if the whole interval is beyond what does not
-    matter, PERHAPS if only the estimate is, or if there is no interval."""
+    """A point and a reference. `now` and `before`: the medians, in the unit of the metric; of a
+    reference with a value `before` is that; `change`: their ratio, with its interval. `verdict`:
+    WORSE if the whole interval is beyond what does not matter, PERHAPS if only the estimate is,
+    TOO_FEW if there is no interval. `fails`: for this the exit status is 1."""
 
     metric: str
     point: Mapping[str, str]
     now: Interval
     reference: str
+    before: Interval
     change: Interval
     within: float
     verdict: str
+    fails: bool
     why: str = ""
 
     @property
     def name(self) -> str:
         return _named(self.metric, self.point)
+
+    @property
+    def expected(self) -> str:
+        """The reference for people: a value, or a commit and the median of its results."""
+        return f"{self.before.estimate:.5g} ({self.reference})" if self.before.n else self.reference
+
+
+_NOTHING = Interval(math.nan, None, None, 0)
 
 
 def check(
@@ -58,46 +70,123 @@ def check(
 ) -> list[Checked]:
     """Each point with each of its references. `earlier`: the report of a commit.
 
-    A point without a value is NO_RESULT, and so is a reference without a point. Raises KochiError
-    for a metric without numbers, or with numbers that have no ratio.
+    A point without a value, now or in the commit, is NO_RESULT, and so is a reference without a
+    point. Raises KochiError for a metric without numbers, or with numbers that have no ratio.
     """
-    found: list[Checked] = []
-    for reference in references:
-        count = len(found)
-        sides = [report] if reference.value is not None else [report, earlier(reference.commit)]
-        own, *others = (dict(_points(each, reference)) for each in sides)
-        for key, (point, now, values) in own.items():
-            name = _named(reference.metric, point)
-            logs = _logs(values, name)
-            if reference.value is not None:
-                change = _scaled(now, reference.value)
-            elif key in others[0]:
-                change = unpaired(_logs(others[0][key][2], f"{name} in {reference.named}"), logs)
-            else:
-                continue
-            is_known = not math.isnan(change.estimate)
-            verdict = _verdict(report, reference, change) if is_known else NO_RESULT
-            why = ""
-            if verdict == WORSE and reference.until is not None:
-                why = f"{reference.reason} (until {reference.until})"
-                verdict = ACCEPTED if today <= reference.until else WORSE
-            found.append(
-                Checked(
-                    *(reference.metric, point, now, reference.named, change),
-                    *(reference.within, verdict, why),
-                )
-            )
-        if len(found) == count:
-            nothing = Interval(math.nan, None, None, 0)
-            point = {name: "|".join(values) for name, values in reference.where.items()}
-            given = (reference.metric, point, nothing, reference.named, nothing, reference.within)
-            found.append(Checked(*given, NO_RESULT))
-    return found
+    found = [
+        checked
+        for each in references
+        for checked in _Check(
+            report, each, earlier(each.commit) if each.value is None else None, today
+        ).points()
+    ]
+    if any(each.verdict != NO_RESULT for each in found):
+        return found
+    return [replace(each, fails=True) for each in found]
+
+
+@dataclass(frozen=True)
+class _Check:
+    """The points of one reference; `before`: the report of its commit."""
+
+    report: Report
+    reference: Reference
+    before: Report | None
+    today: datetime.date
+
+    def points(self) -> list[Checked]:
+        found = [*self._measured(), *self._missing()]
+        if found:
+            return found
+        where = {name: "|".join(values) for name, values in self.reference.where.items()}
+        machines = {
+            name for run in self.report.recorded for name in (run.machine, run.published_as)
+        }
+        is_elsewhere = self.reference.machine not in {"", *machines}
+        why = f"none of {self.reference.machine}" if is_elsewhere else "no such point"
+        return [self._checked(where, why=why, fails=not is_elsewhere)]
+
+    def _measured(self) -> Iterator[Checked]:
+        now = _points(self.report, self.reference)
+        if self.before is None:
+            for _, point in now:
+                yield self._compared(point, None)
+            return
+        then = dict(_points(self.before, self.reference))
+        published = {run.published_as for run in self.before.recorded}
+        for key, point in now:
+            if key[0] in published:
+                yield self._compared(point, then.get(key))
+
+    def _missing(self) -> Iterator[Checked]:
+        """The points of the batch that have no result now."""
+        runs = (self.before or self.report).recorded
+        for machine, parameters in self.report.missing:
+            names = {run.published_as for run in runs if run.machine == machine}
+            is_of_it = self.reference.machine in ("", machine, *names)
+            is_of_it &= self.before is None or bool(names)
+            if is_of_it and self.reference.has(parameters):
+                values = {MACHINE: machine, **parameters}
+                named = {name: values.get(name, "") for name in self.report.varying}
+                yield self._checked(named, why="now")
+
+    def _compared(self, now: _Point, then: _Point | None) -> Checked:
+        if math.isnan(now.median.estimate):
+            return self._checked(now.named, why="no value")
+        if (value := self.reference.value) is not None:
+            change = of_medians(Interval(value, value, value, now.median.n), now.median)
+            return self._judged(now, Interval(value, None, None, 0), change)
+        if then is None or math.isnan(then.median.estimate):
+            return self._checked(now.named, now.median, why=f"in {self.reference.named}")
+        change = of_medians(then.median, now.median)
+        if (now.units > 1) != (then.units > 1):
+            side = self.reference.named if now.units > 1 else "now"
+            note = f"of {side}, all runs are in one allocation or on one node, else in several"
+            change = replace(change, lower=None, upper=None, note=note)
+        return self._judged(now, then.median, change)
+
+    def _judged(self, now: _Point, before: Interval, change: Interval) -> Checked:
+        """A smaller time is better, and a larger rate; of what is neither, any change is worse."""
+        metric, within = self.reference.metric, self.reference.within
+        smaller, larger = words_of(metric, self.report.unit(metric))
+        most, least = 1 + within, 1 / (1 + within)
+        is_above = larger != FASTER and change.estimate > most
+        is_beyond = is_above or (smaller != FASTER and change.estimate < least)
+        reasons, verdict = [], EXPECTED
+        if change.lower is None or change.upper is None:
+            verdict = TOO_FEW
+            reasons = [f"{'beyond' if is_beyond else 'within'} {percent(within)}, {change.note}"]
+        elif is_beyond:
+            is_sure = change.lower > most if is_above else change.upper < least
+            verdict = WORSE if is_sure else PERHAPS
+        fails = verdict == WORSE or (verdict == TOO_FEW and is_beyond)
+        if fails and (until := self.reference.until) is not None:
+            reasons.insert(0, f"{self.reference.reason} (until {until})")
+            if self.today <= until:
+                verdict, fails = ACCEPTED, False
+        why = "; ".join(reasons)
+        return self._checked(now.named, now.median, before, change, verdict, fails=fails, why=why)
+
+    def _checked(
+        self,
+        point: Mapping[str, str],
+        now: Interval = _NOTHING,
+        before: Interval = _NOTHING,
+        change: Interval = _NOTHING,
+        verdict: str = NO_RESULT,
+        *,
+        why: str,
+        fails: bool = True,
+    ) -> Checked:
+        of, within = self.reference, self.reference.within
+        return Checked(
+            *(of.metric, point, now, of.named, before, change, within, verdict, fails, why)
+        )
 
 
 def check_results(grid: Grid, file: str, runs: Sequence[Run], output: Path) -> bool:
     """Check results in the working directory, print the page, and write `output`, JUnit XML;
-    whether one is worse. `file`: of the experiment. Raises KochiError as `check` does."""
+    whether one fails. `file`: of the experiment. Raises KochiError as `check` does."""
     repository = toplevel(Path.cwd())
     report = read_report(f"{file}: batch {grid.batch}: ", grid, runs, (), is_whole=True)
     name = published_name(repository, grid.machine)
@@ -110,29 +199,35 @@ def check_results(grid: Grid, file: str, runs: Sequence[Run], output: Path) -> b
     checked = check(report, report.references, earlier, datetime.date.today())
     output.write_bytes(junit(checked, report.title))
     sys.stderr.buffer.write(as_page(checked, report))
-    return is_worse(checked)
+    return any(each.fails for each in checked)
 
 
-# as it is named, its median now, and what counts of it: runs, or medians of allocations
-_Point = tuple[dict[str, str], Interval, list[float]]
+@dataclass(frozen=True)
+class _Point:
+    """A point as it is named, its median, and the number of its allocations or nodes."""
+
+    named: Mapping[str, str]
+    median: Interval
+    units: int
 
 
 def _points(report: Report, reference: Reference) -> Iterator[tuple[tuple[str, ...], _Point]]:
     """The points of a reference by the name under which results of the machine are published, and
-    the values of all parameters."""
-    column = report.numbers(reference.metric)
-    measured = report.points.measured(column)
-    for rows, interval in zip(report.points.rows, measured.intervals, strict=True):
+    the values of all parameters. Raises KochiError."""
+    column, points = report.numbers(reference.metric), report.points
+    intervals = points.measured(column).intervals
+    for rows, interval, units in zip(points.rows, intervals, points.unit_counts, strict=True):
         run = report.recorded[rows[0]]
         if reference.machine in ("", run.machine, run.published_as) and reference.has(
             run.parameters
         ):
             named = {name: str(report.runs[name].iloc[rows[0]]) for name in report.varying}
+            for value in (float(column.iloc[row]) for row in rows):
+                if value <= 0 or math.isinf(value):
+                    name = _named(reference.metric, named)
+                    raise KochiError(f"{name}: a ratio needs values above 0, and one is {value:g}")
             key = (run.published_as, *(f"{k}={v}" for k, v in sorted(run.parameters.items())))
-            units = [report.points.units[row] for row in rows]
-            values = [float(column.iloc[row]) for row in rows]
-            medians = list(medians_of(values, units).values())
-            yield key, (named, interval, values if len(medians) < 2 else medians)
+            yield key, _Point(named, interval, units)
 
 
 def _named(metric: str, point: Mapping[str, str]) -> str:
@@ -140,70 +235,51 @@ def _named(metric: str, point: Mapping[str, str]) -> str:
     return f"{metric}{f' ({values})' if values else ''}"
 
 
-def _logs(values: Sequence[float], name: str) -> list[float]:
-    known = [value for value in values if not math.isnan(value)]
-    for value in known:
-        if not 0 < value < math.inf:
-            raise KochiError(f"{name}: a ratio needs values above 0, and one is {value:g}")
-    return [*map(math.log, known)]
-
-
-def _scaled(now: Interval, value: float) -> Interval:
-    ends = [None if end is None else end / value for end in (now.lower, now.upper)]
-    return Interval(now.estimate / value, ends[0], ends[1], now.n, now.note)
-
-
-def _verdict(report: Report, reference: Reference, change: Interval) -> str:
-    """A smaller time is better, and a larger rate; of what is neither, any difference is worse."""
-    smaller, larger = words_of(reference.metric, report.unit(reference.metric))
-    most, least = 1 + reference.within, 1 / (1 + reference.within)
-    is_above = larger != FASTER and change.estimate > most
-    is_below = smaller != FASTER and change.estimate < least
-    if not is_above and not is_below:
-        return EXPECTED
-    end = change.lower if is_above else change.upper
-    is_sure = end is not None and (end > most if is_above else end < least)
-    return WORSE if is_sure else PERHAPS
-
-
-def is_worse(checked: Sequence[Checked]) -> bool:
-    """Whether a point is, or no reference has a result."""
-    verdicts = {point.verdict for point in checked}
-    return WORSE in verdicts or verdicts == {NO_RESULT}
-
-
 def as_page(checked: Sequence[Checked], report: Report) -> bytes:
-    """The checks as a Markdown table, with the remarks of the report."""
+    """The checks as a Markdown table, with remarks and those of the report."""
     rows = [
         [
             point.name,
-            "" if point.verdict == NO_RESULT else f"{point.now.estimate:.5g}",
-            point.reference,
+            "" if math.isnan(point.now.estimate) else f"{point.now.estimate:.5g}",
+            point.expected,
             change(point.change),
             f"{point.verdict}{f': {point.why}' if point.why else ''}",
         ]
         for point in checked
     ]
     table = markdown_table(["metric", "now", "reference", "change", "verdict"], rows)
-    return page(f"{report.title}: checked", [table, *map(sentence, report.remarks)])
+    remarks = [*_remarks(checked), *report.remarks]
+    return page(f"{report.title}: checked", [table, *map(sentence, remarks)])
+
+
+def _remarks(checked: Sequence[Checked]) -> Iterator[str]:
+    if count := sum(each.verdict == TOO_FEW for each in checked):
+        have = "1 point has" if count == 1 else f"{count} points have"
+        yield f"{have} too few runs for an interval: it takes 6 runs, or 3 allocations or nodes"
 
 
 def junit(found: Sequence[Checked], title: str) -> bytes:
-    """The checks as a suite of JUnit XML, as continuous integration reads it."""
-    count = sum(each.verdict == WORSE for each in found)
-    suite = ElementTree.Element(
-        "testsuite", name=title, tests=str(len(found)), failures=str(count), errors="0"
-    )
-    for each in found:
+    """The checks as a suite of JUnit XML, as continuous integration reads it: a failure is worse,
+    an error could not be checked."""
+    kinds = [_junit_kind(each) for each in found]
+    suite = ElementTree.Element("testsuite", name=title, tests=str(len(found)))
+    for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(name, str(kinds.count(kind)))
+    for each, kind in zip(found, kinds, strict=True):
         case = ElementTree.SubElement(suite, "testcase", classname=title, name=each.name)
-        said = f"{change(each.change)} of {each.reference}: {each.verdict}"
-        if each.verdict == WORSE:
-            ElementTree.SubElement(case, "failure", message=said).text = each.why
-        elif each.verdict in (ACCEPTED, NO_RESULT):
-            ElementTree.SubElement(case, "skipped", message=each.why or each.verdict)
+        since = f"{change(each.change)} of {each.expected}" if each.now.n else each.expected
+        said = f"{since}: {each.verdict}{f': {each.why}' if each.why else ''}"
+        if kind:
+            ElementTree.SubElement(case, kind, message=said)
         ElementTree.SubElement(case, "system-out").text = said
     text: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
     return text
+
+
+def _junit_kind(each: Checked) -> str:
+    if each.fails:
+        return "failure" if each.verdict == WORSE else "error"
+    return "skipped" if each.verdict in (ACCEPTED, TOO_FEW, NO_RESULT) else ""
 
 
 def change(ratio: Interval) -> str:

@@ -47,7 +47,9 @@ class Report:
     missing. `absent`: of each metric the runs in which it found nothing, by number, and why.
     `lacking`: what belongs below each figure. `noise`: more sentences, which a page has and a
     terminal not. `counts`: the columns with numbers of samples. `recorded`: what the record of each
-    row says. `repeat`: until when points were repeated. `references`: for `kochi check`."""
+    row says. `repeat`: until when points were repeated. `references`: for `kochi check`. `missing`:
+    the points of the batch without any result, as far as they are known: a machine and the
+    parameters."""
 
     experiment: str
     batch: str
@@ -64,6 +66,7 @@ class Report:
     recorded: Sequence[RecordedRun]
     repeat: Repeat | None
     references: Sequence[Reference]
+    missing: Sequence[tuple[str, Mapping[str, str]]]
 
     @property
     def title(self) -> str:
@@ -211,6 +214,7 @@ def report_of(
     varying: Collection[str] = (),
     remarks: Sequence[str] = (),
     lacking: Sequence[str] = (),
+    missing: Sequence[tuple[str, Mapping[str, str]]] = (),
 ) -> Report:
     """The report of some runs of one batch, at least one.
 
@@ -264,6 +268,7 @@ def report_of(
         recorded=runs,
         repeat=None if shown is None else shown.repeat,
         references=() if shown is None else shown.references,
+        missing=missing,
     )
 
 

@@ -27,6 +27,7 @@ from snakemake_kochi.statistics.distributions import (
 )
 
 NAN = math.nan
+Ends = tuple[float, float] | tuple[None, None]
 
 
 @pytest.fixture
@@ -190,6 +191,28 @@ def test_equal_sides_have_a_ratio_of_one_and_five_pairs_no_interval(
     assert (same.lower, same.p) == (1, 1)
     many = comparison.paired(random.normal(0, 1, 3000))
     assert many.n == 3000 and many.lower is not None
+
+
+def test_medians_that_were_measured_apart_have_a_ratio_with_the_intervals_of_both() -> None:
+    def ratio(before: Ends, now: Ends) -> intervals.Interval:
+        sides = (intervals.Interval(100, *before, 6), intervals.Interval(110, *now, 8, "few"))
+        return comparison.of_medians(*sides)
+
+    # Of exact values, the ends are those of the other side.
+    exact = ratio((100, 100), (105, 121))
+    assert (exact.lower, exact.upper) == pytest.approx((1.05, 1.21))
+    both = ratio((95, 108), (105, 121))
+    assert both.lower == pytest.approx(
+        1.1 / math.exp(math.hypot(math.log(1.08), math.log(22 / 21)))
+    )
+    assert both.upper == pytest.approx(1.1 * math.exp(math.hypot(math.log(1.1), math.log(20 / 19))))
+    assert ratio((100, 100), (110, 110)).note == "all equal at this resolution"
+    # The interval of the mean of a few allocations may begin below 0.
+    assert (
+        ratio((100, 100), (-5, 121)).lower == 0 and ratio((-5, 121), (110, 110)).upper == math.inf
+    )
+    none = ratio((95, 108), (None, None))
+    assert (none.estimate, none.lower, none.upper, none.n, none.note) == (1.1, None, None, 6, "few")
 
 
 def test_looks_are_at_growing_numbers_and_the_last_one_is_the_maximum() -> None:
@@ -356,6 +379,7 @@ RATES: Sequence[tuple[Callable[..., float], int, float]] = [
     (lambda bench, n: bench.repeated_pairs(0.0, n)[0], 60, 5.2),
     (lambda bench, n: 100 - bench.repeated_pairs(0.05, n)[0], 40, 1.0),
     (lambda bench, n: bench.until_enough_allocations(5, 0.01, n)[0], 40, 5.0),
+    (lambda bench, n: bench.measured_apart(6, n), 400, 5.0),
     (lambda bench, n: bench.flat(60, 0.0, n), 40, 6.0),
     (lambda bench, n: bench.stepped(100, 0.0, n), 20, 4.0),
 ]

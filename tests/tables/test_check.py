@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -34,9 +35,11 @@ class Check:
     def write(self, references: str) -> None:
         write(self.project.top / "sort.yaml", SORT.replace("REFERENCES", references))
 
-    def ran(self, time: float, duplicates: int = 10) -> None:
+    def ran(
+        self, time: float, duplicates: int = 10, points: Sequence[int] = (1, 2), **changes: Any
+    ) -> None:
         """Runs of around so many ms, twice as many with n = 2; the rate is 1000 of it."""
-        for n in (1, 2):
+        for n in points:
             for duplicate in range(duplicates):
                 own = n * (time + 0.1 * (7 * duplicate % 10))
                 self.project.run(
@@ -45,12 +48,22 @@ class Check:
                     parameters={"n": str(n)},
                     dest=f"sort/{n}_{duplicate}.log",
                     duplicate=duplicate,
+                    **changes,
                 )
         self.project.commit()
 
-    def verdicts(self, *words: str, status: int = 0) -> list[str]:
+    @property
+    def head(self) -> str:
+        """The commit of the artifact branch."""
+        return git(self.project.top, "rev-parse", BRANCH).strip()
+
+    def json(self, *words: str, status: int = 0) -> list[dict[str, Any]]:
         assert run(["check", "sort.yaml", "first", "--json", *words]) == status
-        return [each["verdict"] for each in json.loads(self._capsys.readouterr().out)]
+        found: list[dict[str, Any]] = json.loads(self._capsys.readouterr().out)
+        return found
+
+    def verdicts(self, *words: str, status: int = 0) -> list[str]:
+        return [each["verdict"] for each in self.json(*words, status=status)]
 
     def says(self, words: Sequence[str] = (), status: int = 0) -> str:
         assert run(["check", "sort.yaml", "first", *words]) == status
@@ -86,8 +99,11 @@ def test_a_value_has_a_tolerance_and_a_direction(check: Check) -> None:
     assert verdicts("5.5", "rate", 1)[1] == "worse"
     check.write("[{value: 1, where: {n: 3}}]")
     assert check.verdicts(status=1) == ["no result"]
+    # Of another machine there need be none; but a value of which there is no point checks nothing.
     check.write("[{value: 1, machine: spica}, {value: 100, where: {n: 1}}]")
     assert check.verdicts() == ["no result", "as expected"]
+    check.write("[{value: 1, where: {n: 3}}, {value: 100, where: {n: 1}}]")
+    assert check.verdicts(status=1) == ["no result", "as expected"]
 
 
 def test_a_known_regression_is_accepted_until_its_day(check: Check, tmp_path: Path) -> None:
@@ -111,24 +127,119 @@ def test_a_known_regression_is_accepted_until_its_day(check: Check, tmp_path: Pa
 def test_results_are_checked_against_those_of_a_commit_of_the_branch(check: Check) -> None:
     check.write("[{value: 1}]")
     check.ran(100)
-    before = git(check.project.top, "rev-parse", BRANCH).strip()
+    before = check.head
     check.write(f"[{{commit: {before}}}]")
     check.ran(101)
     assert check.verdicts() == ["as expected", "as expected"]
     check.ran(110)
     assert check.verdicts(status=1) == ["worse", "worse"]
-    assert f"| {before[:12]} | +9.96 % (" in check.says(status=1)
+    assert f"| 100.45 ({before[:12]}) | +9.96 % (" in check.says(status=1)
+
+
+def test_a_change_since_a_commit_is_the_ratio_of_both_medians(check: Check) -> None:
+    """With one run of 10 that took three times as long, the mean would have no narrow interval."""
+    check.write("[{value: 1}]")
+    check.ran(100)
+    check.write(f"[{{commit: {check.head}}}]")
+    check.ran(110)
+    check.project.run(
+        "time 330\n", "sort.yaml", parameters={"n": "1"}, dest="sort/1_3.log", duplicate=3
+    )
+    check.project.commit()
+    one, two = check.json(status=1)
+    assert (one["verdict"], two["verdict"]) == ("worse", "worse")
+    for each in (one, two):
+        ratio = each["now"]["estimate"] / each["before"]["estimate"]
+        assert each["change"]["estimate"] == ratio
+        assert 1.09 < each["change"]["lower"] < ratio < each["change"]["upper"] < 1.11
+
+
+def test_several_allocations_are_not_compared_with_the_runs_of_one(check: Check) -> None:
+    def allocated(time: float, names: str) -> None:
+        for number, name in enumerate(names):
+            for n in (1, 2):
+                for duplicate in range(number, 12, len(names)):
+                    check.project.run(
+                        f"time {n * (time + duplicate)}\n",
+                        "sort.yaml",
+                        parameters={"n": str(n)},
+                        dest=f"sort/{n}_{duplicate}.log",
+                        duplicate=duplicate,
+                        allocation={"scheduler": "slurm", "id": name},
+                    )
+        check.project.commit()
+
+    check.write("[{value: 1}]")
+    text = (check.project.top / "sort.yaml").read_text().replace("duplicates: 10", "duplicates: 12")
+    write(check.project.top / "sort.yaml", text)
+    allocated(1000, "abc")
+    write(check.project.top / "sort.yaml", text.replace("value: 1", f"commit: {check.head}"))
+    allocated(1000, "d")
+    for each in check.json():
+        assert (each["verdict"], each["change"]["lower"]) == ("too few runs", None)
+        assert "in one allocation or on one node, else in several" in each["why"]
+    allocated(1000, "efg")
+    assert check.verdicts() == ["as expected"] * 2
+
+
+def test_a_point_whose_result_is_gone_fails_the_check(check: Check, tmp_path: Path) -> None:
+    check.write("[{value: 1}]")
+    check.ran(100, points=[1], run_script="older")
+    half = check.head
+    check.ran(100, points=[2], run_script="older")
+    whole, junit = check.head, tmp_path / "checks.xml"
+    # In the commit.
+    check.write(f"[{{commit: {half}}}]")
+    assert check.verdicts(status=1) == ["as expected", "no result"]
+    assert f"no result: in {half[:12]}" in check.says(("--junit", str(junit)), status=1)
+    suite = ElementTree.parse(junit).getroot()
+    assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
+    assert [[each.tag for each in case] for case in suite] == [
+        ["system-out"],
+        ["error", "system-out"],
+    ]
+    # Now: those of n = 2 are of other code.
+    check.ran(100, points=[1], run_script="newer")
+    for reference in (f"commit: {whole}", "value: 1000"):
+        check.write(f"[{{{reference}}}]")
+        one, two = check.json(status=1)
+        assert (one["verdict"], two["verdict"], two["why"]) == ("as expected", "no result", "now")
+        assert two["point"] == {"n": "2"} and two["fails"] and not one["fails"]
+        check.write(f"[{{{reference}, where: {{n: 1}}}}]")
+        assert check.verdicts() == ["as expected"]
+    # No value, where there is a result.
+    check.write("[{value: 1000}]")
+    check.ran(float("nan"), points=[2], run_script="newer")
+    one, two = check.json(status=1)
+    assert (two["verdict"], two["why"]) == ("no result", "no value")
+
+
+def test_an_older_file_for_continuous_integration_does_not_outlive_an_error(
+    check: Check, tmp_path: Path
+) -> None:
+    check.write("[{value: 1000}]")
+    check.ran(100)
+    words = ("--junit", str(junit := tmp_path / "checks.xml"))
+    check.says(words)
+    assert junit.exists()
+    check.write("[{commit: nothing}]")
+    assert "there is no commit 'nothing'" in check.says(words, status=1)
+    assert not junit.exists()
+    junit.mkdir()
+    assert "checks.xml cannot be written: " in check.says(words, status=1)
 
 
 @pytest.mark.parametrize(
     ("value", "count", "said", "status"),
     [
-        ("nan", 10, "| time (n=1) | | 4 | | no result |", 1),
+        ("nan", 10, "| time (n=1) | | 4 | | no result: no value |", 1),
         ("0", 10, "time (n=1): a ratio needs values above 0, and one is 0", 1),
         ("-3", 10, "time (n=1): a ratio needs values above 0, and one is -3", 1),
         ("inf", 10, "time (n=1): a ratio needs values above 0, and one is inf", 1),
         ("5", 10, "+25 % (+25 to +25) | worse", 1),
-        ("5", 1, "+25 % | perhaps worse", 0),
+        ("5", 1, "+25 % | too few runs: beyond 5 %, n = 1: no interval |", 1),
+        ("5", 5, "+25 % | too few runs: beyond 5 %, n = 5: no interval; all values", 1),
+        ("4.1", 1, "+2.5 % | too few runs: within 5 %, n = 1: no interval |", 0),
     ],
 )
 def test_impossible_missing_equal_and_single_values_have_one_answer_each(
@@ -147,7 +258,25 @@ def test_impossible_missing_equal_and_single_values_have_one_answer_each(
     check.project.commit()
     text = " ".join(check.says(status=status).split())
     assert " ".join(said.split()) in text
-    assert ("no result |" in text) == (value == "nan")
+    assert ("no value |" in text) == (value == "nan")
+    assert ("1 point has too few runs for an interval" in text) == (count < 6)
+
+
+def test_what_has_too_few_runs_is_an_error_beyond_its_tolerance_and_else_skipped(
+    check: Check, tmp_path: Path
+) -> None:
+    beyond = "value: 90, where: {n: 1}"
+    check.write(f"[{{{beyond}}}, {{value: 200, where: {{n: 2}}}}]")
+    check.ran(100, duplicates=5)
+    words = ("--junit", str(tmp_path / "checks.xml"))
+    assert check.verdicts(*words, status=1) == ["too few runs"] * 2
+    suite = ElementTree.parse(tmp_path / "checks.xml").getroot()
+    assert [case[0].tag for case in suite] == ["error", "skipped"]
+    counts = [suite.get(name) for name in ("tests", "failures", "errors", "skipped")]
+    assert counts == ["2", "0", "1", "1"]
+    accepted = "accepted: {reason: newer compiler, until: 2999-01-01}"
+    check.write(f"[{{{beyond}, {accepted}}}]")
+    assert check.verdicts() == ["accepted"]
 
 
 def test_without_references_it_says_what_to_write(check: Check) -> None:

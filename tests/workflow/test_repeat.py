@@ -311,7 +311,16 @@ def test_a_target_checks_the_results_against_those_of_a_commit(repeated: Example
     write(repeated.directory / "times.yaml", text.replace("112", "122"))
     done = repeated.try_snakemake("times_check")
     assert done.returncode == 1
-    assert f"| {commit[:12]} | +8.93 %" in done.stdout
+    assert f"| 112 ({commit[:12]}) | +8.93 %" in done.stdout
+    checks = repeated.directory / "results/local/times/default_check.xml"
+    assert checks.exists()
+    repeated.edit("times.yaml", "'took", "'tuck")
+    assert "matches in none of the 6 runs" in repeated.try_snakemake("times_check").stdout
+    assert not checks.exists(), "that of an earlier check says nothing of this one"
+    repeated.edit("times.yaml", "'tuck", "'took")
+    repeated.edit("times.yaml", commit, "nothing")
+    assert "there is no commit 'nothing'" in repeated.try_snakemake("times_check").stdout
+    assert not checks.read_bytes()
 
 
 def test_a_warm_up_that_fails_is_told_as_one(repeated: ExampleProject) -> None:

@@ -44,7 +44,7 @@ for batch in kochi.batches:
             " {params.batch:q} {output.table:q}"
 
 
-# With `references`, a target that fails if a result is worse. It checks again each time: a reference
+# With `references`, a target that fails if a check fails. It checks again each time: a reference
 # accepts something until a day. Snakemake would delete an output of a job that failed, and no log.
 for batch in kochi.batches:
     if batch.grid.references:
