@@ -17,6 +17,7 @@ from snakemake_kochi.cli.output import print_json, say
 from snakemake_kochi.cli.tables import FORMATS, at_option, machine_option, named_batch, whole_file
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 from snakemake_kochi.project.values import DEFAULT_BATCH
+from snakemake_kochi.quantities import percent
 
 if TYPE_CHECKING:
     from snakemake_kochi.tables.compare import Compared, Comparison
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _CODE = "code"
 _RESULTS = "results"
-_SURE = 0.05
 
 metric_option = click.option(
     "--metric", metavar="NAME", help="By default the first one, else run_seconds."
@@ -77,8 +77,8 @@ page_option = click.option(
     "--accept",
     metavar="FACT",
     multiple=True,
-    help="Compare although this differs: machine, cpu_model, kernel, governor, or a fact of the "
-    "experiment, such as compiler. May be given several times.",
+    help="Compare although this differs: machine, cpu_model, kernel, governor, isolation, "
+    "launcher, or a fact of the project, such as cc. May be given several times.",
 )
 @run_option
 @page_option
@@ -200,9 +200,11 @@ def _both(one: Report, other: Report, labels: tuple[str, str]) -> tuple[Report, 
             "To list the commits of an artifact branch, type: kochi artifact log",
         )
     runs = pandas.concat(sides, ignore_index=True)
-    varying = dict.fromkeys([*one.varying, *other.varying])
-    both = dataclasses.replace(other, runs=runs, recorded=recorded, varying=list(varying))
-    return both, column
+    varying = dict.fromkeys([column, *one.varying, *other.varying])
+    repeat = other.repeat or one.repeat
+    return dataclasses.replace(
+        other, runs=runs, recorded=recorded, varying=[*varying], repeat=repeat
+    ), column
 
 
 def _label(commit: str) -> str:
@@ -284,7 +286,8 @@ def _table(each: Comparison) -> str:
         verdict = f"{point.verdict} ({point.why})" if point.why else point.verdict
         rows.append([*point.point.values(), _side(point, 0), _side(point, 1), *shown, verdict])
     sides = (f"{each.by}={value}" for value in each.values)
-    headers = [*keys, *sides, "pairs", "ratio", "95 % interval", "verdict"]
+    level = percent(each.confidence)
+    headers = [*keys, *sides, "pairs", "ratio", f"{level} interval", "verdict"]
     return markdown_table(headers, rows)
 
 
@@ -315,7 +318,8 @@ def _overall(each: Comparison) -> Iterator[str]:
         ends = ratio.ends(".3f")
         of_all = f"the mean ratio is {ratio.estimate:.3f}{f' ({ends})' if ends else ''}, and "
     p = f"p = {max(each.chance, 0.0001):.2g}"
-    there = "at least one point differs" if each.chance <= _SURE else "no point is shown to differ"
+    is_sure = each.chance <= 1 - each.confidence
+    there = "at least one point differs" if is_sure else "no point is shown to differ"
     points = f"over all {count} points {of_all}" if count > 1 else ""
     said = f"{second} compared with {first}: {points}{there} ({p})."
     yield said

@@ -149,12 +149,14 @@ def marked(chances: Sequence[float], rate: float = 0.05) -> list[bool]:
     return [p <= most for p in chances]
 
 
-def pairs_needed(points: int) -> int:
-    """The pairs that show one difference among so many points: at least 6, for 20 points 10."""
-    return max(6, math.ceil(math.log2(2 * points / 0.05)))
+def pairs_needed(points: int, confidence: float = 0.95) -> int:
+    """The pairs that show one difference among so many points: 6 of one point, 10 of 20."""
+    return math.ceil(math.log2(2 * points / (1 - confidence)))
 
 
-def of_rounds(logs_of: NDArray[np.float64], stretch: float = 1.0) -> tuple[Ratio, float]:
+def of_rounds(
+    logs_of: NDArray[np.float64], stretch: float = 1.0, confidence: float = 0.95
+) -> tuple[Ratio, float]:
     """The geometric mean of the ratios of all points; and p for "no point has a difference".
 
     `logs_of` has a row for each round and a column for each point, NaN where a pair is missing; the
@@ -164,7 +166,7 @@ def of_rounds(logs_of: NDArray[np.float64], stretch: float = 1.0) -> tuple[Ratio
     ones are flipped together.
     """
     complete = logs_of[~np.isnan(logs_of).any(axis=1)]
-    mean = paired(np.mean(complete, axis=1), 0.95, stretch)
+    mean = paired(np.mean(complete, axis=1), confidence, stretch)
     rounds, block = len(logs_of), math.ceil(stretch**2)
     blocks = -(-rounds // block)
     if blocks <= _EXACT:

@@ -15,18 +15,15 @@ from snakemake_kochi.project.plots import DUPLICATE, MACHINE
 from snakemake_kochi.quantities import percent
 from snakemake_kochi.statistics import comparison, dependence, stopping
 from snakemake_kochi.statistics.comparison import Ratio
-from snakemake_kochi.statistics.intervals import (
-    FEWEST_UNITS,
-    Interval,
-    interval_of,
-    medians_of,
-)
+from snakemake_kochi.statistics.intervals import FEWEST_UNITS, Interval, medians_of
+from snakemake_kochi.tables.intervals import Measured
 from snakemake_kochi.tables.records import RecordedRun
 from snakemake_kochi.tables.report import Report
 
 # What must be the same on both sides, beside the user's own facts.
-_FACTS = ("machine", "cpu_model", "kernel", "governor")
-_OF_MACHINE = frozenset(_FACTS)
+_FACTS = ("machine", "cpu_model", "kernel", "governor", "isolation", "launcher")
+_OF_MACHINE = frozenset(("machine", "cpu_model", "kernel", "governor"))
+_OF_SCRIPT = frozenset(("isolation", "launcher"))  # a run need have none
 _FACT = "fact."
 _PREFIX, _SECONDS = "(n|u|µ|μ|m|nano|micro|milli)", "(s|secs?|seconds?)"
 _TIMES = re.compile(
@@ -66,13 +63,15 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The second value of `by` compared with the first one. `overall`: the ratio over all points,
-    with `chance` (p) for "no point has a difference"; None if nothing could be compared."""
+    """The second value of `by` compared with the first one. `confidence`: what intervals promise.
+    `overall`: the ratio over all points, with `chance` (p) for "no point has a difference"; None if
+    nothing could be compared."""
 
     metric: str
     unit: str
     by: str
     values: tuple[str, str]
+    confidence: float
     points: Sequence[Compared]
     overall: Ratio | None
     chance: float
@@ -150,8 +149,8 @@ class _Sides:
         self._accepted |= _OF_MACHINE if by == MACHINE else set()
         repeat = report.repeat
         is_repeated = repeat is not None and repeat.by == by
-        level = repeat.confidence if repeat is not None else 0.95
-        self._confidence = stopping.ratio_confidence(level) if is_repeated else 0.95
+        self._promised = level = report.points.confidence
+        self._confidence = stopping.ratio_confidence(level) if is_repeated else level
         self._keys = [name for name in report.varying if name != by]
         runs = report.runs.sort_values("run_started", kind="stable")
         # Point -> side -> the rows, in the order in which they ran.
@@ -171,9 +170,9 @@ class _Sides:
 
     def compared(self, within: float) -> Comparison:
         unit = self._report.unit(self._metric)
+        medians = self._report.points.measured(self._report.numbers(self._metric))
         problems = {point: self._problem(*sides) for point, sides in self._points.items()}
         pairs = {p: self._pairs(*sides) for p, sides in self._points.items() if not problems[p]}
-        alike = dependence.likeness(self._series())
         pairs_alike = dependence.likeness([*each.differences.values()] for each in pairs.values())
         stretch = dependence.stretch(pairs_alike)
         ratios = {point: each.ratio(stretch, self._confidence) for point, each in pairs.items()}
@@ -188,15 +187,17 @@ class _Sides:
                 found = _verdict(ratio, marks.get(point, False), within, words)
             if found[0] in words and self._is_decided(pairs[point]):
                 found = (found[0], "also under repeated looks")
-            sides = (self._interval(one, alike), self._interval(other, alike))
+            sides = (_median(medians, one), _median(medians, other))
             named = dict(zip(self._keys, point, strict=True))
             points.append(Compared(named, sides, ratio, *found))
         table = _by_round([pairs[point].differences for point in known])
-        overall, chance = comparison.of_rounds(table, stretch) if table.size else (None, 1.0)
+        overall, chance = None, 1.0
+        if table.size:
+            overall, chance = comparison.of_rounds(table, stretch, self._confidence)
         return Comparison(
-            *(self._metric, unit, self._by, self._values, points, overall, chance),
-            comparison.pairs_needed(len(self._points)),
-            [*self._remarks(pairs, alike, pairs_alike)],
+            *(self._metric, unit, self._by, self._values, self._promised, points, overall, chance),
+            comparison.pairs_needed(len(self._points), self._confidence),
+            [*self._remarks(pairs, medians.alike, pairs_alike)],
         )
 
     def unknown(self, repeat: Repeat) -> dict[tuple[str, ...], tuple[float, str]]:
@@ -217,7 +218,8 @@ class _Sides:
 
     def _is_decided(self, pairs: _Pairs) -> bool:
         """Whether the verdict holds although one has compared after fewer runs before."""
-        return stopping.decision([*pairs.differences.values()], 0.05 / len(self._points)) > 0
+        alpha = (1 - self._promised) / len(self._points)
+        return stopping.decision([*pairs.differences.values()], alpha) > 0
 
     def _series(self) -> list[list[float]]:
         """The values of each side of each point, in the order in which they were measured."""
@@ -226,11 +228,6 @@ class _Sides:
 
     def _run(self, row: int) -> RecordedRun:
         return self._report.recorded[row]
-
-    def _interval(self, side: Sequence[int], alike: float) -> Interval:
-        values = [self._measured[row] for row in side]
-        allocations = [self._run(row).unit for row in side]
-        return interval_of(values, allocations, 0.95, dependence.stretch(alike))
 
     def _problem(self, first: Sequence[int], second: Sequence[int]) -> str:
         """Why the sides of a point cannot be compared, or nothing."""
@@ -245,7 +242,8 @@ class _Sides:
                     k.removeprefix(_FACT): v for k, v in run.more.items() if k.startswith(_FACT)
                 }
                 for name, value in own.items():
-                    found.setdefault(name, set()).add(str(value or "unknown"))
+                    without = "none" if name in _OF_SCRIPT else "unknown"
+                    found.setdefault(name, set()).add(str(value or without))
         for name in dict.fromkeys([*facts[0], *facts[1]]):
             one, other = (sorted(each.get(name, {"unknown"})) for each in facts)
             if one != other and name not in self._accepted:
@@ -304,6 +302,13 @@ class _Sides:
     def _is_apart(self, first: Sequence[int], second: Sequence[int]) -> bool:
         one, other = ([str(self._run(row)["started"]) for row in each] for each in (first, second))
         return len(one) > 1 < len(other) and (max(one) < min(other) or max(other) < min(one))
+
+
+def _median(medians: Measured, side: Sequence[int]) -> Interval:
+    """That of the table."""
+    if not side:
+        return Interval(math.nan, None, None, 0)
+    return medians.intervals[medians.points.of_row[side[0]]]
 
 
 def _by_round(points: Sequence[Mapping[Hashable, float]]) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from snakemake_kochi.errors import KochiError, shortened
+from snakemake_kochi.quantities import percent
 from snakemake_kochi.tables.compare import Comparison
 from snakemake_kochi.tables.figure import COLOURS, DATES, STYLE
 from snakemake_kochi.tables.history import History
@@ -42,7 +43,8 @@ def draw_ratios(found: Sequence[Comparison], title: str, file: Path) -> None:
             axes.set_yticks(range(len(ratios)), [name for name, _ in ratios])
             axes.invert_yaxis()
             axes.set_xlabel(f"{one.metric}: {one.values[1]} / {one.values[0]}")
-        _save(figure, "95 % intervals, each for its own point.", file)
+        level = percent(found[0].confidence)
+        _save(figure, f"{level} intervals, each for its own point.", file)
 
 
 def draw_histories(found: Sequence[History], metric: str, title: str, file: Path) -> None:

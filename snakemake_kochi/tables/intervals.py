@@ -17,7 +17,7 @@ from snakemake_kochi.statistics.intervals import Interval, Values, interval_of
 from snakemake_kochi.statistics.stopping import interval_so_far
 from snakemake_kochi.tables.records import RecordedRun
 
-CONFIDENCE = 0.95
+_CONFIDENCE = 0.95
 # an allocation, and a node of it
 Unit = tuple[str | None, str | None]
 
@@ -42,6 +42,11 @@ class Points:
         for row in sorted(range(len(runs)), key=lambda row: runs[row].age):
             rows[keys[row]].append(row)
         return cls([*rows.values()], [run.unit for run in runs], repeat)
+
+    @property
+    def confidence(self) -> float:
+        """How often the intervals have the true medians."""
+        return _CONFIDENCE if self.repeat is None else self.repeat.confidence
 
     @property
     def are_repeated(self) -> bool:
@@ -88,8 +93,8 @@ class Points:
     def _interval(self, values: Values, rows: Sequence[int], stretch: float) -> Interval:
         units = [self.units[row] for row in rows]
         if self.repeat is not None:
-            return interval_so_far(values, self.repeat.confidence, stretch, units)
-        return interval_of(values, units, CONFIDENCE, stretch)
+            return interval_so_far(values, self.confidence, stretch, units)
+        return interval_of(values, units, self.confidence, stretch)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import functools
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +51,8 @@ _BESIDE: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "load_limit": (float, ("noise", "load_limit")),
     "configuration": (str, ("configuration", "tree")),
     "governor": (str, ("system", "governor")),
+    "isolation": (dict, ("isolation",)),
+    "launcher": (str, ("launcher", "name")),
 }
 _ALL = {**VALUES, **_BESIDE}
 _INDEX = {name: index for index, name in enumerate(_ALL)}
@@ -167,11 +169,24 @@ def _value(record: Mapping[str, Any], kind: type, path: Sequence[str]) -> object
         return sys.intern(value) if isinstance(value, str) else None
     if kind is list:
         return sys.intern("; ".join(map(str, value)))
+    if kind is dict:
+        return sys.intern(", ".join(_texts(value)))
     if type(value) is int and not -_LARGEST <= value < _LARGEST:
         return None
     if kind is float and type(value) is int:
         return float(value)
     return value if type(value) is kind else None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All that a value is made of, in one order."""
+    if isinstance(value, dict):
+        value = [value[key] for key in sorted(value)]
+    if isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif value is not None:
+        yield str(value)
 
 
 def _more(record: Mapping[str, Any]) -> dict[str, str]:

@@ -29,7 +29,7 @@ from snakemake_kochi.project.plots import (
     default_plots,
 )
 from snakemake_kochi.quantities import percent
-from snakemake_kochi.tables.intervals import CONFIDENCE, Measured, Points
+from snakemake_kochi.tables.intervals import Measured, Points
 from snakemake_kochi.tables.metrics import Outputs, measure, readers
 from snakemake_kochi.tables.records import RecordedRun
 
@@ -144,7 +144,7 @@ class Report:
         columns: dict[str, Any] = {"(runs)": grouped.size()}
         if self.measured and self.points.have_several_units:
             columns["(runs)"] = list(self.points.described)
-        level = percent(CONFIDENCE if self.repeat is None else self.repeat.confidence)
+        level = percent(self.points.confidence)
         for name in runs.columns[runs.columns.get_loc(SECONDS) :]:
             if not pandas.api.types.is_numeric_dtype(runs[name]) or runs[name].isna().all():
                 continue

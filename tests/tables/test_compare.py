@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from support import git, write
 
@@ -133,6 +135,30 @@ def test_the_page_has_both_medians_the_ratio_and_what_holds_for_all_points(
         assert f"<!-- {words}" in figure.read_text()
 
 
+def test_the_promised_confidence_is_printed_and_the_medians_are_those_of_the_table(
+    compare: Compare, tmp_path: Any
+) -> None:
+    repeat = "repeat: {until: 50%, by: by, confidence: 99%}"
+    write(compare.project.top / "sort.yaml", SORT.replace("duplicates: 10", repeat))
+    compare.ran(noisy({}), duplicates=15)
+    found = compare.json()
+    # 4 / 0.008: a little less than 0.01, because one looks several times.
+    assert (found["confidence"], found["needed"]) == (0.99, 9)
+    assert "| ratio " in (text := compare.text("--by", "by")) and "| 99 % interval " in text
+    assert "95 %" not in text
+    compare.text("--by", "by", "-o", str(tmp_path / "ratios.svg"))
+    assert "<!-- 99 % intervals" in (tmp_path / "ratios.svg").read_text()
+    assert run(["table", "sort.yaml", "first", "--csv"]) == 0
+    table = pandas.read_csv(io.StringIO(compare._capsys.readouterr().out))
+    for point in found["points"]:
+        for by, side in zip(found["values"], point["sides"], strict=True):
+            runs = table[(table["by"] == by) & (table["n"] == int(point["point"]["n"]))]
+            assert (side["lower"], side["upper"]) == pytest.approx(
+                (runs["time_lower"].iloc[0], runs["time_upper"].iloc[0])
+            )
+            assert side["estimate"] == pytest.approx(runs["time"].median())
+
+
 def test_too_few_pairs_and_runs_without_a_partner_are_told(compare: Compare) -> None:
     compare.ran(noisy({}), duplicates=3)
     compare.one("heap", 1, 3, 100)
@@ -184,6 +210,35 @@ def test_what_ought_not_to_differ_makes_points_not_comparable_until_it_is_accept
     accepted = ("--accept", "fact.compiler", "--accept", "cpu_model")
     assert [verdict for verdict, _ in compare.verdicts(*accepted)] == ["no difference shown"] * 2
     assert "One side ran before the other" in compare.text("--by", "by", *accepted)
+
+
+def test_isolation_and_the_launcher_ought_not_to_differ(compare: Compare) -> None:
+    isolation = {
+        "isolate": ["environment", "files"],
+        "program": "/usr/bin/bwrap",
+        "version": "bubblewrap 0.8.0",
+        "visible": [],
+        "container": None,
+    }
+    container = {"image": "debian:12", "digest": "sha256:1", "volumes": ["/data"], "modules": []}
+    podman = {**isolation, "isolate": [], "version": "podman 5", "container": container}
+    launcher = {"name": "srun", "line": "srun -n 4", "nodes": 1, "tasks": 4, "cpus_per_task": None}
+    random = noisy({})
+    for duplicate in range(8):
+        for by, own in (("quick", isolation), ("heap", None if duplicate else podman)):
+            compare.one(by, 1, duplicate, random(by, 1, duplicate), isolation=own)
+        for by, start in (("quick", None), ("heap", launcher)):
+            compare.one(by, 2, duplicate, random(by, 2, duplicate), launcher=start)
+    compare.project.commit()
+    one, two = compare.verdicts()
+    assert one[1] == (
+        "isolation differs: environment, files, /usr/bin/bwrap, bubblewrap 0.8.0 and none, "
+        "sha256:1, debian:12, /data, /usr/bin/bwrap, podman 5; "
+        "to compare all the same: --accept isolation"
+    )
+    assert two[1] == "launcher differs: none and srun; to compare all the same: --accept launcher"
+    accepted = compare.verdicts("--accept", "isolation", "--accept", "launcher")
+    assert [verdict for verdict, _ in accepted] == ["no difference shown"] * 2
 
 
 def test_allocations_count_and_not_the_runs_in_them(compare: Compare) -> None:
