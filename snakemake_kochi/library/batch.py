@@ -64,7 +64,6 @@ class BatchRules:
             for point in grid.points:
                 rules.placement(point)
         others = [rules.look_name] if grid.repeat is not None else []
-        others += [rules.check_name] if grid.references else []
         for name in (f"collect_{rules.name}", *others, *(run.name for run in rules.runs)):
             products.take(name, owner)
         return rules
@@ -136,7 +135,8 @@ class BatchRules:
 
     @property
     def check_name(self) -> str:
-        """The name of the target that checks the results of a batch with `references`."""
+        """The name of the target that checks the results of a batch with `references`, see
+        `Library.checks`."""
         return f"{self.name}_check"
 
     # ---- for people, and the rules of the table

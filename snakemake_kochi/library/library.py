@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -274,6 +275,26 @@ class Library:
                 for remark in experiment.remarks:
                     _log.warning("%s", remark)
         return tuple(batches)
+
+    @cached_property
+    def checks(self) -> tuple[BatchRules, ...]:
+        """The batches with a target that checks their results: those with `references`, unless
+        something else has its name, such as the batch `check`."""
+        checks = []
+        for batch in self.batches:
+            if not batch.grid.references:
+                continue
+            of, name = batch.experiment.file, batch.grid.batch
+            if not (owner := self._products.owner(batch.check_name)):
+                self._products.take(batch.check_name, f"the check of batch {name} of {of}")
+                checks.append(batch)
+            elif self._workflow is not None and self._asked in (None, of):
+                _log.warning(
+                    "%s: batch %s has no target '%s' that checks its results: %s has this name. "
+                    "To check them, type: kochi check %s",
+                    *(of, name, batch.check_name, owner, shlex.join([of, name])),
+                )
+        return tuple(checks)
 
     def _loaded(self) -> list[Experiment]:
         loaded: dict[str, Experiment] = {}

@@ -158,6 +158,10 @@ class Products:
             )
         return name
 
+    def owner(self, name: str) -> str:
+        """Which rule has a name, empty if it is free."""
+        return self._owners.get(name, "")
+
     def _file(self, *names: str) -> str:
         state = WorkingPaths(Path(), self.freeze.machine_name).state
         return "/".join((str(state), *names))

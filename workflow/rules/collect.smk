@@ -46,23 +46,22 @@ for batch in kochi.batches:
 
 # With `references`, a target that fails if a check fails. It checks again each time: a reference
 # accepts something until a day. Snakemake would delete an output of a job that failed, and no log.
-for batch in kochi.batches:
-    if batch.grid.references:
+for batch in kochi.checks:
 
-        rule:
-            name:
-                batch.check_name
-            input:
-                table=batch.files.table,
-            log:
-                batch.files.checks,
-            localrule: True
-            params:
-                experiment=kochi.verbatim(batch.experiment.file),
-                batch=kochi.verbatim(batch.grid.batch),
-            shell:
-                '"$KOCHI_PYTHON" -P -m snakemake_kochi.tables {params.experiment:q}'
-                " {params.batch:q} {log:q} --check"
+    rule:
+        name:
+            batch.check_name
+        input:
+            table=batch.files.table,
+        log:
+            batch.files.checks,
+        localrule: True
+        params:
+            experiment=kochi.verbatim(batch.experiment.file),
+            batch=kochi.verbatim(batch.grid.batch),
+        shell:
+            '"$KOCHI_PYTHON" -P -m snakemake_kochi.tables {params.experiment:q}'
+            " {params.batch:q} {log:q} --check"
 
 
 # With `repeat`, how often each point is to run: it is looked at after `min` runs, and again after more.
