@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from snakemake_kochi.cli.compare import plain, run_first, run_option
+from snakemake_kochi.cli.compare import plain
 from snakemake_kochi.cli.options import json_option
 from snakemake_kochi.cli.output import print_json
+from snakemake_kochi.cli.run_first import experiment_to_run, run_first, run_option
 from snakemake_kochi.cli.tables import at_option, machine_option, named_batch, whole_file
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.project.values import DEFAULT_BATCH
 
 if TYPE_CHECKING:
+    from snakemake_kochi.project.plots import Reference
     from snakemake_kochi.tables.report import Report
 
 
@@ -53,20 +57,24 @@ def command(
             junit.unlink(missing_ok=True)  # that of an earlier check would stay after an error
         except OSError as error:
             raise KochiError(f"{junit} cannot be written: {error.strerror}") from error
-    if is_run and (status := run_first(machine, file, batch)):
-        return status
-    from snakemake_kochi.tables import check as checks
 
-    report = named_batch(file, batch, commit, machine, all_code=False)
-    if not report.references:
-        raise KochiError(
-            f"{report.title} has no references",
-            f"Add some to {file}, such as: references: [{{value: 12.5, within: 5%}}]",
-        )
-
+    @functools.cache
     def earlier(which: str) -> Report:
         return named_batch(file, batch, which, machine, all_code=False)
 
+    if is_run:
+        if (experiment := experiment_to_run(file, batch, commit)) is not None:
+            own = experiment.batch(batch).references
+            _require(own, f"{experiment.name} {batch}", file)
+            for each in own:
+                if each.commit:
+                    earlier(each.commit)
+        if status := run_first(machine, file, batch):
+            return status
+    from snakemake_kochi.tables import check as checks
+
+    report = named_batch(file, batch, commit, machine, all_code=False)
+    _require(report.references, report.title, file)
     found = checks.check(report, report.references, earlier, datetime.date.today())
     if junit is not None:
         with whole_file(junit) as beside:
@@ -76,3 +84,11 @@ def command(
     else:
         click.echo(checks.as_page(found, report), nl=False)
     return int(any(each.fails for each in found))
+
+
+def _require(references: Sequence[Reference], title: str, file: str) -> None:
+    if not references:
+        raise KochiError(
+            f"{title} has no references",
+            f"Add some to {file}, such as: references: [{{value: 12.5, within: 5%}}]",
+        )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,13 @@ import click
 
 from snakemake_kochi.cli.options import json_option
 from snakemake_kochi.cli.output import print_json, say
+from snakemake_kochi.cli.run_first import (
+    Planned,
+    experiment_to_run,
+    planned,
+    run_first,
+    run_option,
+)
 from snakemake_kochi.cli.tables import FORMATS, at_option, machine_option, named_batch, whole_file
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 from snakemake_kochi.project.values import DEFAULT_BATCH
@@ -28,13 +34,6 @@ _RESULTS = "results"
 
 metric_option = click.option(
     "--metric", metavar="NAME", help="By default the first one, else run_seconds."
-)
-run_option = click.option(
-    "--run",
-    "is_run",
-    is_flag=True,
-    help="First run what is missing, as `kochi batch` does: with `repeat` in the experiment until "
-    "the medians, or the ratios, are known.",
 )
 page_option = click.option(
     *("-o", "--output"),
@@ -109,31 +108,27 @@ def command(
     """
     if as_json and output is not None:
         raise click.UsageError("only one of --output and --json is possible")
-    if is_run and (status := run_first(machine, file, batch)):
-        return status
-    from snakemake_kochi.tables.compare import compare
-
     if sum(each is not None for each in (against, other, by)) > 1:
         raise click.UsageError(
             "--against and --with compare results, and --by the values of a parameter"
         )
+    apart = _Apart.of(file, batch, commit, machine, against, other)
+    if is_run:
+        _check_words(file, batch, commit, machine, by, base, metric, apart)
+        if status := run_first(machine, file, batch):
+            return status
+    from snakemake_kochi.tables.compare import compare
+
     has_all_code = by == _CODE
     report = named_batch(file, batch, commit, machine, has_all_code)
     if has_all_code and _CODE in report.parameters:
         report = named_batch(file, batch, commit, machine, all_code=False)
-    if against is not None:
-        earlier = named_batch(file, batch, against, machine, all_code=False)
-        labels = (_label(against), "now" if commit is None else _label(commit))
-        report, column = _both(earlier, report, labels)
-    elif other is not None:
-        second = named_batch(file, other, commit, machine, all_code=False)
-        report, column = _both(report, second, (batch, other))
+    if apart is not None:
+        report, column = apart.beside(report)
     else:
         column = _column(report, by)
     values = list(dict.fromkeys(report.runs[column].astype(str)))
-    if base is not None and base not in values:
-        said = nearest(base, values)
-        raise NameNotFoundError(f"no run of {report.title} has {column} = '{base}', {said}")
+    _check_base(report.title, column, base, values)
     chosen = chosen_metric(report, metric)
     found = compare(report, column, chosen, base or values[0], accept, within / 100)
     if as_json:
@@ -151,20 +146,6 @@ def command(
     return 0
 
 
-def run_first(machine: str | None, file: str, batch: str) -> int:
-    """Run what is missing of a batch; the exit status of `kochi batch`."""
-    words = [*(("-m", machine) if machine else ()), file, batch]
-    run_batch = [sys.executable, "-P", "-m", "snakemake_kochi.cli", "batch", *words]
-    # Only what is found goes to our standard output.
-    process = subprocess.Popen(run_batch, stdout=sys.stderr)
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            # It has the interrupt, too, and cancels its jobs. `subprocess.run` would kill it.
-            continue
-
-
 def write_page(text: bytes, output: Path | None, draw: Callable[[Path], None]) -> None:
     """Print a page, or write it to a file and say so, or `draw` a figure. Raises KochiError."""
     if output is None:
@@ -176,6 +157,70 @@ def write_page(text: bytes, output: Path | None, draw: Callable[[Path], None]) -
         else:
             beside.write_bytes(text)
     say(f"Wrote {output}")
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """Other results, with which those of the batch are compared: the first side or the second one;
+    the `labels` of both."""
+
+    other: Report
+    labels: tuple[str, str]
+    is_first: bool
+
+    @classmethod
+    def of(
+        cls,
+        file: str,
+        batch: str,
+        commit: str | None,
+        machine: str | None,
+        against: str | None,
+        other: str | None,
+    ) -> _Apart | None:
+        """Those in the commit `against`, or of the batch `other`. Raises KochiError."""
+        if against is not None:
+            labels = (_label(against), "now" if commit is None else _label(commit))
+            return cls(named_batch(file, batch, against, machine, all_code=False), labels, True)
+        if other is not None:
+            found = named_batch(file, other, commit, machine, all_code=False)
+            return cls(found, (batch, other), False)
+        return None
+
+    def beside(self, report: Report) -> tuple[Report, str]:
+        one, other = (self.other, report) if self.is_first else (report, self.other)
+        return _both(one, other, self.labels)
+
+
+def _check_words(
+    file: str,
+    batch: str,
+    commit: str | None,
+    machine: str | None,
+    by: str | None,
+    base: str | None,
+    metric: str | None,
+    apart: _Apart | None,
+) -> None:
+    """What can be said of the command line before the batch has run. Raises KochiError."""
+    from snakemake_kochi.tables.branch import CODE, PUBLISHED_AS
+
+    experiment = experiment_to_run(file, batch, commit)
+    shown = None if experiment is None else planned(experiment, batch, machine)
+    if shown is None:
+        return
+    chosen_metric(shown, metric)
+    if apart is not None:
+        _check_base(shown.title, _RESULTS, base, apart.labels)
+    elif by in shown.parameters or by not in (_CODE, CODE, "machine", PUBLISHED_AS):
+        column = _column(shown, by)
+        _check_base(shown.title, column, base, shown.values[column])
+
+
+def _check_base(title: str, column: str, base: str | None, values: Sequence[str]) -> None:
+    if base is not None and base not in values:
+        said = nearest(base, values)
+        raise NameNotFoundError(f"no run of {title} has {column} = '{base}', {said}")
 
 
 def _both(one: Report, other: Report, labels: tuple[str, str]) -> tuple[Report, str]:
@@ -211,7 +256,7 @@ def _label(commit: str) -> str:
     return commit[:12] if len(commit) == 40 else commit
 
 
-def _column(report: Report, by: str | None) -> str:
+def _column(report: Report | Planned, by: str | None) -> str:
     """The column of the values that are compared. Raises KochiError."""
     from snakemake_kochi.tables.branch import CODE
 
@@ -233,7 +278,7 @@ def _column(report: Report, by: str | None) -> str:
     raise NameNotFoundError(f"{report.title} has no parameter '{by}', {known}")
 
 
-def chosen_metric(report: Report, name: str | None) -> str:
+def chosen_metric(report: Report | Planned, name: str | None) -> str:
     """A metric of a batch, by default its first one. Raises NameNotFoundError."""
     from snakemake_kochi.project.plots import SECONDS
 

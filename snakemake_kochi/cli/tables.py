@@ -201,11 +201,11 @@ def named_batch(
     from snakemake_kochi.tables.branch import read_batch
 
     repository = toplevel(Path.cwd())
-    named = _in_repository(repository, file)
+    named = in_repository(repository, file)
     return read_batch(repository, named, batch, commit, machine, all_code)
 
 
-def _in_repository(repository: Path, word: str) -> str:
+def in_repository(repository: Path, word: str) -> str:
     """The path of an experiment in the repository, where it need not be; or a name, as it is."""
     if not word.endswith((".yaml", ".yml")):
         return word

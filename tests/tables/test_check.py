@@ -279,6 +279,15 @@ def test_what_has_too_few_runs_is_an_error_beyond_its_tolerance_and_else_skipped
     assert check.verdicts() == ["accepted"]
 
 
+def test_wrong_words_are_told_before_a_batch_runs(check: Check) -> None:
+    check.write("[{commit: nothing}]")
+    assert "there is no commit 'nothing'" in check.says(["--run"], status=1)
+    assert "--run makes new results, and --at" in check.says(["--run", "--at", "main"], status=2)
+    write(check.project.top / "sort.yaml", SORT.replace("    references: REFERENCES\n", ""))
+    assert "sort first has no references" in check.says(["--run"], status=1)
+    assert not (check.project.top / ".snakemake").exists()
+
+
 def test_without_references_it_says_what_to_write(check: Check) -> None:
     check.write("[{value: 1}]")
     check.ran(100, duplicates=1)

@@ -338,6 +338,22 @@ def test_a_wrong_name_has_the_nearest_one_and_a_text_is_no_metric(compare: Compa
     assert "only one of --output and --json" in compare.fails("--by", "n", *both)
 
 
+def test_wrong_words_are_told_before_a_batch_runs(compare: Compare) -> None:
+    def fails(*words: str) -> str:
+        return compare.fails("--run", *words)
+
+    assert "--run makes new results, and --at is about old ones" in fails("--at", "main")
+    assert "Choose what is compared: --by by or --by n" in fails()
+    assert "sort first has no parameter 'nn', did you mean 'n'?" in fails("--by", "nn")
+    assert "no metric 'tim', did you mean 'time'?" in fails("--by", "n", "--metric", "tim")
+    assert "by = 'quik', did you mean 'quick'?" in fails("--by", "by", "--base", "quik")
+    assert "there is no commit 'nothing'" in fails("--against", "nothing")
+    assert "has no artifact branch" in fails("--with", "second")
+    both = ("--by", "n", "--with", "second")
+    assert "--against and --with compare results, and --by" in fails(*both)
+    assert not (compare.project.top / ".snakemake").exists()
+
+
 NAMES = {
     ("faster", "slower"): [
         "s", "ms", "µs", "seconds", "time", "wall_time", "run_seconds", "latency_p99", "duration",
