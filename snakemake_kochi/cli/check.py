@@ -80,7 +80,8 @@ def command(
         with whole_file(junit) as beside:
             beside.write_bytes(checks.junit(found, report.title))
     if as_json:
-        print_json([plain(dataclasses.asdict(each)) for each in found])
+        said = [plain(dataclasses.asdict(each)) for each in found]
+        print_json({"remarks": [*checks.remarks_on(found, report)], "checks": said})
     else:
         click.echo(checks.as_page(found, report), nl=False)
     return int(any(each.fails for each in found))

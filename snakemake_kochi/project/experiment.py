@@ -386,7 +386,7 @@ class _Writer(NamedTuple):
 
     def called_by(self, other: _Writer) -> str:
         """What it is in messages about another one."""
-        what = "the table or plot of " if self.point is None else ""
+        what = "the table, plot or check of " if self.point is None else ""
         is_here = other.experiment.file == self.experiment.file
         of = "" if is_here else f" of {self.experiment.file}"
         return f"{what}batch '{self.batch.name}'{of}"
@@ -414,7 +414,9 @@ class Destinations:
         for each in self._batches:
             figures = stems(each.batch.name, each.batch.plots)
             names = [f"{figure}.{kind}" for figure in figures for kind in ("png", "svg")]
-            for name in (*names, f"{each.batch.name}.csv", f"{each.batch.name}.md"):
+            names += [f"{each.batch.name}.csv", f"{each.batch.name}.md"]
+            names += [f"{each.batch.name}_check.xml"] if each.batch.references else []
+            for name in names:
                 writers[f"{each.experiment.name}/{name}"] = each
         every = ((owner, point) for owner in self._batches for point in owner.points)
         for owner, point in every:

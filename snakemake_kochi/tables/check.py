@@ -9,10 +9,13 @@ from __future__ import annotations
 import datetime
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
+
+from humanfriendly.text import concatenate
 
 from snakemake_kochi.artifacts.published import published_name
 from snakemake_kochi.errors import KochiError
@@ -29,6 +32,8 @@ from snakemake_kochi.tables.report import Report, markdown_table, page, sentence
 
 WORSE, PERHAPS, EXPECTED, ACCEPTED = "worse", "perhaps worse", "as expected", "accepted"
 TOO_FEW, NO_RESULT = "too few runs", "no result"
+_SHORT = 12  # digits of a commit
+_MOST_COMMITS = 3
 
 
 @dataclass(frozen=True)
@@ -248,14 +253,24 @@ def as_page(checked: Sequence[Checked], report: Report) -> bytes:
         for point in checked
     ]
     table = markdown_table(["metric", "now", "reference", "change", "verdict"], rows)
-    remarks = [*_remarks(checked), *report.remarks]
-    return page(f"{report.title}: checked", [table, *map(sentence, remarks)])
+    remarks = map(sentence, remarks_on(checked, report))
+    return page(f"{report.title}: checked", [table, *remarks])
 
 
-def _remarks(checked: Sequence[Checked]) -> Iterator[str]:
+def remarks_on(checked: Sequence[Checked], report: Report) -> Iterator[str]:
+    """What to know of the checks: sentences as those of a report."""
+    runs = sorted(report.recorded, key=lambda run: run.age, reverse=True)
+    commits = dict.fromkeys(
+        f"{(run['commit'] or 'unknown')[:_SHORT]}{' with changes' if run['dirty'] else ''}"
+        for run in runs
+    )
+    named = concatenate([*commits][:_MOST_COMMITS])
+    more = f" and {len(commits) - _MOST_COMMITS} more" if len(commits) > _MOST_COMMITS else ""
+    yield f"the results are of the commit{'s' if len(commits) > 1 else ''} {named}{more}"
     if count := sum(each.verdict == TOO_FEW for each in checked):
         have = "1 point has" if count == 1 else f"{count} points have"
         yield f"{have} too few runs for an interval: it takes 6 runs, or 3 allocations or nodes"
+    yield from report.remarks
 
 
 def junit(found: Sequence[Checked], title: str) -> bytes:
@@ -265,8 +280,8 @@ def junit(found: Sequence[Checked], title: str) -> bytes:
     suite = ElementTree.Element("testsuite", name=title, tests=str(len(found)))
     for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(name, str(kinds.count(kind)))
-    for each, kind in zip(found, kinds, strict=True):
-        case = ElementTree.SubElement(suite, "testcase", classname=title, name=each.name)
+    for name, each, kind in zip(_names(found), found, kinds, strict=True):
+        case = ElementTree.SubElement(suite, "testcase", classname=title, name=name)
         since = f"{change(each.change)} of {each.expected}" if each.now.n else each.expected
         said = f"{since}: {each.verdict}{f': {each.why}' if each.why else ''}"
         if kind:
@@ -274,6 +289,15 @@ def junit(found: Sequence[Checked], title: str) -> bytes:
         ElementTree.SubElement(case, "system-out").text = said
     text: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
     return text
+
+
+def _names(found: Sequence[Checked]) -> Iterator[str]:
+    """A name for each: that of the point, and what tells it from others of the same point."""
+    points, taken = Counter(each.name for each in found), Counter[str]()
+    for each in found:
+        name = each.name if points[each.name] == 1 else f"{each.name}: {each.reference}"
+        taken[name] += 1
+        yield name if taken[name] == 1 else f"{name} ({taken[name]})"
 
 
 def _junit_kind(each: Checked) -> str:

@@ -97,7 +97,7 @@ def test_each_plot_has_files_of_its_own_that_no_other_batch_can_have() -> None:
     assert third.startswith("strong,xxxx")
     assert len(third) < 60
     text = TEXT.replace("'e/${batch_name}/$", "'e/own,near.svg/$")
-    said = r"'e/own,near\.svg' \(the table or plot of batch 'own'\) would be both a file and"
+    said = r"'e/own,near\.svg' \(the table, plot or check of batch 'own'\) would be both a file and"
     with pytest.raises(ConfigError, match=said):
         experiment(text).grid("own", "local")
 

@@ -59,7 +59,7 @@ class Check:
 
     def json(self, *words: str, status: int = 0) -> list[dict[str, Any]]:
         assert run(["check", "sort.yaml", "first", "--json", *words]) == status
-        found: list[dict[str, Any]] = json.loads(self._capsys.readouterr().out)
+        found: list[dict[str, Any]] = json.loads(self._capsys.readouterr().out)["checks"]
         return found
 
     def verdicts(self, *words: str, status: int = 0) -> list[str]:
@@ -286,6 +286,32 @@ def test_wrong_words_are_told_before_a_batch_runs(check: Check) -> None:
     write(check.project.top / "sort.yaml", SORT.replace("    references: REFERENCES\n", ""))
     assert "sort first has no references" in check.says(["--run"], status=1)
     assert not (check.project.top / ".snakemake").exists()
+
+
+def test_the_results_are_named_by_their_commits(check: Check) -> None:
+    check.write("[{value: 1000}]")
+    check.ran(100, points=[1], snapshot={"tree": "a" * 40, "base": "b" * 40, "dirty": True})
+    check.ran(100, points=[2], snapshot={"tree": "a" * 40, "base": "d" * 40, "dirty": False})
+    said = f"the results are of the commits {'d' * 12} and {'b' * 12} with changes"
+    assert f"T{said[1:]}.\n" in check.says()
+    assert said in check.says(["--json"])
+
+
+def test_each_case_for_continuous_integration_has_a_name_of_its_own(
+    check: Check, tmp_path: Path
+) -> None:
+    check.write("[{value: 1000}]")
+    check.ran(100)
+    one = f"{{commit: {check.head}, where: {{n: 1}}}}"
+    check.write(f"[{{value: 1000}}, {one}, {{value: 1000, where: {{n: 1}}, within: 50%}}]")
+    check.says(("--junit", str(tmp_path / "checks.xml")))
+    names = [case.get("name") for case in ElementTree.parse(tmp_path / "checks.xml").getroot()]
+    assert names == [
+        "time (n=1): 1000",
+        "time (n=2)",
+        f"time (n=1): {check.head[:12]}",
+        "time (n=1): 1000 (2)",
+    ]
 
 
 def test_without_references_it_says_what_to_write(check: Check) -> None:
