@@ -98,8 +98,8 @@ def test_two_experiments_with_one_dest_are_an_error_that_names_both() -> None:
     with pytest.raises(ConfigError) as caught:
         check_experiments([first, second], "local")
     assert str(caught.value).splitlines() == [
-        "e.yaml:3: batches.a.artifacts[1].dest: 'f/c.md' is the table, plot or check of batch 'c' of "
-        "sub/f.yaml; rename the artifact",
+        "e.yaml:3: batches.a.artifacts[1].dest: 'f/c.md' is the table, plot or check of batch 'c' "
+        "of sub/f.yaml; rename the artifact",
         "sub/f.yaml:3: batches.c.artifacts[1].dest: 'x' is also written by batch 'a' of e.yaml; "
         "rename one",
     ]
