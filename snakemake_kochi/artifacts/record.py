@@ -1,7 +1,4 @@
-"""Records of attempts: the version of their format, and older ones in today's form.
-
-`workflow/schemas/record.schema.json` describes the keys, each with the version that added it.
-"""
+"""Records of attempts. `workflow/schemas/record.schema.json` describes the keys."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -20,50 +16,20 @@ from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import read_json, to_json
 from snakemake_kochi.resources import workflow_directory
 
-RECORD_VERSION = 3
+RECORD_VERSION = 1
 _LONGEST_LABEL = 80  # characters
 Outcome = Literal["success", "failed", "lost"]
 
-# What a record of version 1 says of keys that it lacks: only successes left a record.
-_ADDED_IN_2: Mapping[str, Any] = {
-    "outcome": "success",
-    "reason": None,
-    "earlier_attempts": [],
-    "cpus": None,
-    "allocation": None,
-    "hardware": None,
-    "system": None,
-    "facts": {},
-    "environment": {},
-    "usage": None,
-    "built": None,
-}
-
-# What a record of version 1 or 2 says of keys that it lacks.
-_ADDED_IN_3: Mapping[str, Any] = {
-    "isolation": None,
-    "launcher": None,
-    "binding": None,
-    "noise": None,
-    "environment_seconds": None,
-}
-
 
 def read_record(file: Path) -> dict[str, Any]:
-    """Read a record of this or an earlier release from a file, in today's form.
-
-    Raises FileNotFoundError, and DamagedFileError if it is no record or one of a newer release.
-    """
-    return todays_form(read_json(file), str(file))
+    """Read a record from a file. Raises FileNotFoundError, and DamagedFileError if it is no record
+    or one of a newer release."""
+    return with_known_version(read_json(file), str(file))
 
 
-def todays_form(record: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A record of this or an earlier release with the keys of RECORD_VERSION.
-
-    "version" stays as it was. What the earlier release did not record is null or empty, so a null
-    never means that it was looked for. `where`: names it for people. Raises DamagedFileError if it
-    is no record or one of a newer release.
-    """
+def with_known_version(record: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The record. Raises DamagedFileError if it is none or one of a newer release. `where`: names
+    it for people."""
     version = record.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise DamagedFileError(f"{where}: not a record: key 'version' is missing or no number")
@@ -73,17 +39,7 @@ def todays_form(record: Mapping[str, Any], where: str) -> dict[str, Any]:
             f"reads up to {RECORD_VERSION})",
             "Install a newer snakemake_kochi.",
         )
-    found = dict(record)
-    if version < 3:
-        found = deepcopy(dict(_ADDED_IN_3)) | found
-    if version < 2:
-        found = deepcopy(dict(_ADDED_IN_2)) | found
-        recipes = found.get("recipes")
-        if isinstance(recipes, list):
-            found["recipes"] = [
-                {"install": None, **each} if isinstance(each, dict) else each for each in recipes
-            ]
-    return found
+    return dict(record)
 
 
 def digest_written(record: Mapping[str, Any], dest: str) -> str | None:
@@ -144,19 +100,19 @@ def may_be_of(label: str, experiment: str | None, batch: str | None) -> bool:
 
 
 def is_success(record: Mapping[str, Any]) -> bool:
-    """Whether the attempt of a record of any version has a result."""
-    return bool(record.get("outcome", "success") == "success")
+    """Whether the attempt of a record has a result."""
+    return bool(record.get("outcome") == "success")
 
 
 def record_schema() -> dict[str, Any]:
-    """The JSON schema of records in today's form."""
+    """The JSON schema of records."""
     file = workflow_directory() / "schemas" / "record.schema.json"
     schema: dict[str, Any] = json.loads(file.read_text("utf-8"))
     return schema
 
 
 def contradictions(record: Mapping[str, Any], is_whole: bool = True) -> list[str]:
-    """What in a record in today's form contradicts the schema: a sentence each, with its key.
+    """What in a record contradicts the schema: a sentence each, with its key.
 
     With `is_whole` also keys that the record lacks, or that the schema does not have.
     """
@@ -192,12 +148,12 @@ def _validate(is_whole: bool) -> Callable[[Mapping[str, Any]], object]:
 
 
 def checked_form(record: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The `todays_form` of a record that anyone may have written: each key that it has is as the
-    schema says. It may lack keys.
+    """A record that anyone may have written: each key that it has is as the schema says. It may
+    lack keys.
 
     `where`: names it for people. Raises DamagedFileError.
     """
-    found = todays_form(record, where)
+    found = with_known_version(record, where)
     if wrong := contradictions(found, is_whole=False):
         identity = shlex.quote(str(record.get("identity")))
         raise DamagedFileError(
@@ -208,7 +164,7 @@ def checked_form(record: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def parse_record(content: bytes) -> dict[str, Any]:
-    """A record of any version from its text. Raises ValueError if it is no JSON object."""
+    """A record from its text. Raises ValueError if it is no JSON object."""
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not JSON")

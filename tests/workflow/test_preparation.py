@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support import printed, wait_until, worker_command
 
-from snakemake_kochi.artifacts.record import contradictions, todays_form
+from snakemake_kochi.artifacts.record import contradictions
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import shared_workers
 
@@ -106,7 +106,7 @@ def test_two_workers_share_what_was_prepared_once_per_batch(
     assert len({record["worker"] for record in found}) == 2
     # Each record says what was prepared for it, when and where.
     for record in found:
-        assert contradictions(todays_form(record, "a record")) == []
+        assert contradictions(record) == []
     made = {json.dumps(record["preparation"], sort_keys=True) for record in found}
     (preparation,) = map(json.loads, made)
     assert "cp input.txt" in preparation["prepare"]["script"]

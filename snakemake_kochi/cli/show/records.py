@@ -17,7 +17,7 @@ from snakemake_kochi.artifacts.record import (
     contradictions,
     parse_record,
     record_schema,
-    todays_form,
+    with_known_version,
 )
 from snakemake_kochi.cli.options import json_option
 from snakemake_kochi.cli.output import print_json, print_pairs, remark
@@ -37,7 +37,7 @@ def record_command(name: str | None, is_schema: bool, as_json: bool) -> int:
     """Show the record of a run or of a failed attempt.
 
     FILE is a result, in results/ or as a path in an artifact branch, or a file with a record;
-    IDENTITY is that of a record. A record of an earlier release is shown in today's form. The exit
+    IDENTITY is that of a record. The exit
     status is 1 if it contradicts the schema.
     """
     if is_schema:
@@ -66,7 +66,7 @@ def _find(name: str) -> dict[str, Any]:
     file = Path(name)
     if file.is_file():
         if (found := _record_in(file)) is not None:
-            return todays_form(found, name)
+            return with_known_version(found, name)
         return dict(origin_of_file(toplevel(Path.cwd()), file).record)
     repository = toplevel(Path.cwd())
     if "/" in name:
@@ -79,10 +79,10 @@ def _find(name: str) -> dict[str, Any]:
             found = parse_record(content)
         except ValueError as error:
             raise DamagedFileError(f"record {name}: not valid JSON ({error})") from error
-        return todays_form(found, f"record {name}")
+        return with_known_version(found, f"record {name}")
     for each in _files_here():
         if (found := _record_in(each)) is not None and found["identity"] == name:
-            return todays_form(found, str(each))
+            return with_known_version(found, str(each))
     raise NameNotFoundError(
         f"'{name}' is neither a file nor the identity of a record in an artifact branch or in "
         "results/",
