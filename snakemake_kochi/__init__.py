@@ -12,7 +12,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from snakemake_kochi.enqueue.job import submit
-    from snakemake_kochi.own_rules.flag import artifact
+    from snakemake_kochi.own_rules.watch import artifact
     from snakemake_kochi.tables.frame import results
 
 __all__ = ["__version__", "artifact", "results", "snakefile", "submit"]
@@ -20,7 +20,7 @@ __all__ = ["__version__", "artifact", "results", "snakefile", "submit"]
 __version__ = "0.1.0"  # setup.py reads this line; records contain the version
 
 _LATER = {
-    "artifact": "snakemake_kochi.own_rules.flag",
+    "artifact": "snakemake_kochi.own_rules.watch",
     "results": "snakemake_kochi.tables.frame",
     "submit": "snakemake_kochi.enqueue.job",
 }

@@ -84,7 +84,7 @@ class Wanted:
     """A result to restore: the file of each destination, and that of the record.
 
     Of the record, only "identity" and "artifacts" are used. It is written aside: without its record
-    a result does not count, until Snakemake learns that it does (`library/finished.py`).
+    a result does not count, until Snakemake learns that it does (`library/restoring.py`).
     """
 
     record: Mapping[str, Any]

@@ -34,12 +34,12 @@ from snakemake_kochi.paths import (
     ProjectPaths,
     original_path,
 )
-from snakemake_kochi.phases.install import current_digests
-from snakemake_kochi.phases.products import read_manifest
-from snakemake_kochi.phases.workspace import (
+from snakemake_kochi.phases.make import current_digests
+from snakemake_kochi.phases.products import (
     builds_in_use,
     host_of_scratch,
     is_forsaken,
+    read_manifest,
 )
 from snakemake_kochi.processes import find_by_environment, host_key, this_node
 from snakemake_kochi.project.clean_rules import DAY, Rules

@@ -259,8 +259,8 @@ def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -
 
 def checked(location: Location, experiment: Experiment, name: str) -> list[Recipe]:
     """The recipes of a batch. All errors of the experiment are reported before Snakemake starts."""
+    from snakemake_kochi.phases.freeze import check_codes, recipes_of
     from snakemake_kochi.phases.sources import check_sources, restored_sources
-    from snakemake_kochi.phases.variants import check_codes, recipes_of
     from snakemake_kochi.project.checks import check_experiments
 
     project, machine = location.require_project(), location.machine.name

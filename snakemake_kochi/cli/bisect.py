@@ -71,7 +71,7 @@ def command(
     points that -w leaves, the mean ratio counts. A commit that cannot be built is passed over.
     After Ctrl-C, the same line goes on. The exit status is 1 if no commit can be named.
     """
-    from snakemake_kochi.phases.keep import alive
+    from snakemake_kochi.phases.outputs import alive
     from snakemake_kochi.snapshot import commits_between
     from snakemake_kochi.statistics.bisection import COMMIT, Bisection
 
@@ -126,7 +126,7 @@ def _chosen(
     """What is run. Raises KochiError for what is wrong in the experiment or selects no point."""
     from snakemake_kochi.cli.batch import checked
     from snakemake_kochi.enqueue.experiment_files import globs_with, load, path_in_project
-    from snakemake_kochi.library.part import check_part
+    from snakemake_kochi.library.library import check_part
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
     from snakemake_kochi.project.conditions import Where
     from snakemake_kochi.project.values import CODE

@@ -55,7 +55,7 @@ def install_command(
     """
     from snakemake_kochi.cli.snakemake_calls import call_snakemake, snakefile_options
     from snakemake_kochi.library.files import install_rule
-    from snakemake_kochi.phases.install import AGAIN_VARIABLE
+    from snakemake_kochi.phases.make import AGAIN_VARIABLE
 
     location = find_location(machine, asks=True)
     location.require_here()
@@ -108,7 +108,7 @@ def _executor(queue: str | None, cores: int | None) -> list[str]:
 def _forced(location: Location, recipes: Sequence[Recipe], again: Sequence[str]) -> list[str]:
     """The rules that must run although Snakemake sees no change."""
     from snakemake_kochi.library.files import install_rule
-    from snakemake_kochi.phases.install import recipe_states
+    from snakemake_kochi.phases.make import recipe_states
 
     forced = list(again)
     for state in recipe_states(location.project_paths, location.machine, recipes):
@@ -140,8 +140,8 @@ def run_command(machine: str | None, dependencies: tuple[str, ...], words: tuple
 
     There is no shell. For a pipe, a variable or a redirection, type: kochi run -- bash -c '...'
     """
-    from snakemake_kochi.phases.install import current_installs
     from snakemake_kochi.phases.job import command_in_environment, execute
+    from snakemake_kochi.phases.make import current_installs
     from snakemake_kochi.phases.products import Install
     from snakemake_kochi.phases.script import Environment
 

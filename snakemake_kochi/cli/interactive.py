@@ -59,7 +59,7 @@ def interact_command(machine: str | None, port: int | None, keep: bool, **typed:
     assert isinstance(words, tuple)
     _require_terminal("kochi enqueue -q QUEUE -- COMMAND")
     # Imported here: a command line that is wrong does not wait for them.
-    from snakemake_kochi.phases.interactive import TERMINAL_VARIABLES
+    from snakemake_kochi.phases.job import TERMINAL_VARIABLES
     from snakemake_kochi.terminal.screen import size_of_terminal
     from snakemake_kochi.terminal.session import Session
 

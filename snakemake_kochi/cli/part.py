@@ -16,11 +16,10 @@ from snakemake_kochi.enqueue.experiment_files import globs_with, load
 from snakemake_kochi.errors import ConfigError, KochiError
 from snakemake_kochi.library.batch import check_not_empty
 from snakemake_kochi.library.files import BatchFiles, batch_rule, run_rule
-from snakemake_kochi.library.part import FAILED, RETRY, WHERE, Part, check_part
+from snakemake_kochi.library.library import FAILED, RETRY, WHERE, Part, check_part
 from snakemake_kochi.library.states import BatchStates
 from snakemake_kochi.location import Location
 from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
-from snakemake_kochi.phases.variants import with_variants
 from snakemake_kochi.project.conditions import Condition, Where
 from snakemake_kochi.project.grid import Grid
 
@@ -46,7 +45,6 @@ class AskedPart:
         project = location.require_project()
         directory, globs = project.directory, globs_with(project, file) or EXPERIMENT_GLOBS
         freeze = take_freeze(directory, location.machine.name, globs, named=file)
-        freeze = with_variants(freeze, directory)
         batch = BatchStates.of(freeze, file, self.grid.batch).batch
         return bool(Part(self.where, failed=True).places(batch.files_now(directory), directory))
 

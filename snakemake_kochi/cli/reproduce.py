@@ -89,7 +89,7 @@ def _reproduce(
     as_json: bool,
 ) -> list[Reproduced]:
     from snakemake_kochi.cli.snakemake_calls import require_writable
-    from snakemake_kochi.phases.keep import alive
+    from snakemake_kochi.phases.outputs import alive
 
     location = find_location(machine, asks=True)
     location.require_here()

@@ -42,7 +42,6 @@ from snakemake_kochi.location import Location
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, Freeze, take_freeze
 from snakemake_kochi.phases.sources import note_restored_sources, restored_sources
-from snakemake_kochi.phases.variants import with_variants
 from snakemake_kochi.queue.controllers import is_same_directory, list_controllers
 from snakemake_kochi.resources import workflow_directory
 
@@ -154,7 +153,7 @@ def _freeze(location: Location, working: WorkingPaths, read: Recorded, asked: As
     noted one while results of the present code used it, unless --force, else that of the newest.
     """
     globs = _globs(location, asked) or EXPERIMENT_GLOBS
-    freeze = with_variants(take_freeze(Path.cwd(), working.machine, globs), Path.cwd())
+    freeze = take_freeze(Path.cwd(), working.machine, globs)
     noted = restored_sources(working)
     sources = absent_sources(freeze, read.of_batches(), {} if asked.force else noted)
     sources = {name: source for name, source in sources.items() if noted.get(name) != source}
@@ -164,7 +163,7 @@ def _freeze(location: Location, working: WorkingPaths, read: Recorded, asked: As
         note_restored_sources(working, sources)
     for name in sources:
         remark(f"The directory of recipe {name} is not here: it has the code that the results used")
-    return with_variants(take_freeze(Path.cwd(), working.machine, globs), Path.cwd())
+    return take_freeze(Path.cwd(), working.machine, globs)
 
 
 def _globs(location: Location, asked: Asked) -> list[str] | None:
@@ -267,7 +266,7 @@ def _note_finished(location: Location, freeze: str, asked: Asked, batches: Seque
         "records": records,
     }
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "snakemake_kochi.library.finished"],
+        [sys.executable, "-P", "-m", "snakemake_kochi.library.restoring"],
         input=json.dumps(wanted),
         env={**os.environ, **location.variables},
         stdout=subprocess.PIPE,

@@ -76,7 +76,7 @@ def load(project: Project, file: str, machine: Machine | None = None) -> Experim
     given = None
     if machine is not None:
         # Imported here: it loads what only grids need.
-        from snakemake_kochi.phases.given import given_now
+        from snakemake_kochi.phases.sources import given_now
 
         given = given_now(file, text, machine, project.directory)
     return load_experiment(file, text, project, given)

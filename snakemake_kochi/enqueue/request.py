@@ -76,7 +76,7 @@ class Request:
     @property
     def command(self) -> tuple[str, ...]:
         """The words, or those of the interactive shell."""
-        from snakemake_kochi.phases.interactive import shell_command
+        from snakemake_kochi.phases.job import shell_command
 
         return self.words or shell_command()
 
@@ -179,9 +179,7 @@ def _prepared_ticket(location: Location, request: Request) -> Ticket:
 
     project = location.require_project()
     installs = _installs(location, tuple(map(project.requirement, request.dependencies)))
-    freeze = take_freeze(Path.cwd(), location.machine.name)
-    if request.git_remote:
-        freeze = _from_git(freeze, request.git_remote)
+    freeze = take_freeze(Path.cwd(), location.machine.name, git=request.git_remote)
     have_read()
     copy = _directory_in_copy(freeze) if request.copy or request.git_remote else None
     words = job_command(installs, copy=copy, command=request.command)
@@ -202,7 +200,7 @@ def _experiment(location: Location, request: Request) -> Prepared:
     # From the working tree first: errors in it are reported before anything is frozen.
     load(project, file)
     globs = globs_with(project, file) or EXPERIMENT_GLOBS
-    freeze = take_freeze(Path.cwd(), machine, globs, named=file)
+    freeze = take_freeze(Path.cwd(), machine, globs, named=file, git=request.git_remote)
     have_read()
     experiment = freeze.experiment(file)
     isolation = experiment.run.isolation
@@ -217,8 +215,6 @@ def _experiment(location: Location, request: Request) -> Prepared:
     extra = tuple(map(project.requirement, request.dependencies))
     required = requirements_at(experiment.requirements_on(machine, extra), point.parameters)
     installs = _installs(location, required)
-    if request.git_remote:
-        freeze = _from_git(freeze, request.git_remote)
     name = request.name or point.name
     words = job_command(
         installs,
@@ -241,16 +237,10 @@ def _experiment(location: Location, request: Request) -> Prepared:
 
 
 def _installs(location: Location, requirements: tuple[Requirement, ...]) -> tuple[Install, ...]:
-    from snakemake_kochi.phases.install import current_installs
+    from snakemake_kochi.phases.make import current_installs
 
     recipes = location.require_project().resolve(requirements, location.machine.name)
     return current_installs(location.project_paths, location.machine, recipes)
-
-
-def _from_git(freeze: Freeze, url: str) -> Freeze:
-    from snakemake_kochi.phases.freeze import with_source_from
-
-    return with_source_from(freeze, url)
 
 
 def _directory_in_copy(freeze: Freeze) -> str:

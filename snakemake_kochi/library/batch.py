@@ -14,10 +14,11 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_kochi.errors import ConfigError, for_snakemake
 from snakemake_kochi.library.files import BatchFiles, RunGroup, batch_rule, run_rule
 from snakemake_kochi.library.looks import Look, key_of
-from snakemake_kochi.library.products import BuildRule, Products, Variants
-from snakemake_kochi.library.requested import (
+from snakemake_kochi.library.products import (
+    BuildRule,
+    Products,
     Value,
-    limits_of_phase,
+    Variants,
     rule_resources,
     shared,
     verbatim,
@@ -28,7 +29,8 @@ from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.phases.run import run_identity
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.expressions import parse_value
-from snakemake_kochi.project.grid import TASKS_AND_CORES, Grid, Point
+from snakemake_kochi.project.grid import TASKS_AND_CORES, Grid, Point, Request
+from snakemake_kochi.schedulers.names import NUMBERS
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,12 @@ class BatchRules:
             experiment=experiment,
             grid=grid,
             files=BatchFiles.of(experiment.name, grid),
-            variants=Variants.of(products, experiment, grid),
+            variants=Variants(products, experiment, grid),
             prepare=products.preparation(experiment, grid, step) if step else None,
             seed=freeze.seed(experiment.batch(batch)),
         )
-        if grid.run.launcher:
-            for point in grid.points:
-                rules.placement(point)
+        for point in grid.points if grid.run.launcher else ():
+            rules.placement(point)
         others = [rules.look_name] if grid.repeat is not None else []
         for name in (f"collect_{rules.name}", *others, *(run.name for run in rules.runs)):
             products.take(name, owner)
@@ -109,6 +110,18 @@ class BatchRules:
             *(self.build_file(point), self.prepared_for(point), self.placement(point).determines),
         )
 
+    # ---- how often each point runs, with `repeat`
+
+    @property
+    def look_name(self) -> str:
+        """The name of the checkpoint of a batch with `repeat`."""
+        return f"look_{self.name}"
+
+    @property
+    def check_name(self) -> str:
+        """The name of the target that checks the results of a batch with `references`."""
+        return f"{self.name}_check"
+
     @cached_property
     def identities(self) -> Mapping[object, str]:
         """That of the first run of each point, by `key_of`."""
@@ -128,64 +141,46 @@ class BatchRules:
         )
         return files.after(look for look in kept if look.points)
 
-    @property
-    def look_name(self) -> str:
-        """The name of the checkpoint of a batch with `repeat`."""
-        return f"look_{self.name}"
-
-    @property
-    def check_name(self) -> str:
-        """The name of the target that checks the results of a batch with `references`, see
-        `Library.checks`."""
-        return f"{self.name}_check"
-
-    # ---- for people, and the rules of the table
-
-    def describe(self, point: Point) -> str:
-        """A point for people, without its duplicates, which are alike."""
-        grid = self.grid
-        shown = grid.named(point.parameters)
-        return f"{self.experiment.file}: batch {grid.batch}{', ' if shown else ''}{shown}"
-
     def files_after(self, checkpoints: Any, number: int | None = None) -> BatchFiles:
         """The files after so many looks, or after the last one: for an input function. Snakemake
         calls it again when the look that is missing has been made."""
         looks: list[Look] = []
         look = getattr(checkpoints, self.look_name)
         while len(looks) != number and not (looks and looks[-1].is_last):
-            file = look.get(look=str(len(looks))).output[0]
-            looks.append(Look.read(Path(file)))
+            looks.append(Look.read(Path(look.get(look=str(len(looks))).output[0])))
         return self.files.after(looks)
 
+    # ---- for people, and the rules of the table
+
+    def describe(self, point: Point) -> str:
+        """A point for people, without its duplicates, which are alike."""
+        shown = self.grid.named(point.parameters)
+        return f"{self.experiment.file}: batch {self.grid.batch}{', ' if shown else ''}{shown}"
+
     def input(self, checkpoints: Any, kind: str) -> list[str] | Callable[..., list[str]]:
-        """What the table needs, `records` or `outputs`, or a function. If all points are skipped,
-        it is an error to ask for it, and only then: other batches may have points on this machine.
-        """
-        if not self.grid.points:
-
-            @for_snakemake
-            def nothing_to_run(wildcards: object) -> list[str]:
-                check_not_empty(self.experiment, self.grid)
-                return []
-
-            return nothing_to_run
-        if self.grid.repeat is None:
+        """What the table needs, `records`, `outputs` or `artifacts`, or a function. If all points
+        are skipped, it is an error to ask for it, and only then: other batches may have points on
+        this machine."""
+        if self.grid.points and self.grid.repeat is None:
             found: list[str] = getattr(self.files, kind)
             return found
 
         @for_snakemake
-        def after_looks(wildcards: Any) -> list[str]:
+        def files(wildcards: Any) -> list[str]:
+            check_not_empty(self.experiment, self.grid)
+            if not self.grid.points:
+                return []
             number = int(wildcards.look) if hasattr(wildcards, "look") else None
             found: list[str] = getattr(self.files_after(checkpoints, number), kind)
             return found
 
-        return after_looks
+        return files
 
     @property
-    def skipped(self) -> dict[str, Value]:
-        """Params of the table's rule. Without skipped points, they stay as they were."""
-        by_reason = self.grid.skipped_by_reason
-        return {"skipped": verbatim(repr(by_reason))} if by_reason else {}
+    def shows(self) -> str:
+        """A digest of what the table and the figures show, beside the results."""
+        grid, names = self.grid, ("varying", "metrics", "quantities", "plots", "repeat")
+        return digest_of([grid.skipped_by_reason, *(repr(getattr(grid, name)) for name in names)])
 
 
 @dataclass(frozen=True)
@@ -217,12 +212,10 @@ class RunRule:
     @property
     def installs(self) -> Value:
         """The manifests of the installations that a run uses."""
-        variants = self.batch.variants
-        if len(variants.by_values) == 1:
-            return _ancient(next(iter(variants)).installs)
-        return for_snakemake(
-            lambda wildcards: _ancient(variants.at(self.group.point(wildcards)).installs)
-        )
+        at, variants = self.batch.variants.at, list(self.batch.variants)
+        if len(variants) == 1:
+            return _ancient(variants[0].installs)
+        return for_snakemake(lambda wildcards: _ancient(at(self.group.point(wildcards)).installs))
 
     def _shared(self, value_of: Callable[[Point], Any]) -> Value:
         """A value of each point, for a rule."""
@@ -246,11 +239,14 @@ class RunRule:
     def resources(self) -> dict[str, Value]:
         """What runs request. By default, a run has its worker to itself: another job beside it
         would disturb the measurement."""
-        group, run = self.group, self.batch.grid.run
+        group, run, batch = self.group, self.batch.grid.run, self.batch
         requests = (point.request for point in group.points.values())
         requested = rule_resources(requests, lambda wildcards: group.point(wildcards).request)
         if run.spread == "nodes":
-            requested["kochi_spread"] = lambda wildcards: self._spread(group.point(wildcards))
+            of = [batch.experiment.file, batch.grid.batch]  # and what duplicates share
+            requested["kochi_spread"] = lambda wildcards: digest_of(
+                [*of, dict(group.point(wildcards).parameters)]
+            )
         says_cores = bool(run.cores) or not run.resources.keys().isdisjoint(TASKS_AND_CORES)
         return {
             **requested,
@@ -261,36 +257,17 @@ class RunRule:
             "kochi_name": lambda wildcards: group.point(wildcards).name,
         }
 
-    def _spread(self, point: Point) -> str:
-        """What the duplicates of a point share."""
-        return digest_of(
-            [self.batch.experiment.file, self.batch.grid.batch, dict(point.parameters)]
-        )
-
     @property
     def params(self) -> dict[str, Value]:
-        """What determines a run, beside the names of its inputs; and the words of its command."""
-        batch, run = self.batch, self.batch.grid.run
+        """What determines a run: one digest, as in its record; and the words of its command."""
+        batch, group = self.batch, self.group
         return {
-            "script": verbatim(run.script),
-            "strict": run.strict,
-            **{key: verbatim(repr(value)) for key, value in run.beside_script.items()},
-            "artifacts": verbatim([artifact.type for artifact in batch.grid.artifacts]),
-            "load_environment": verbatim(batch.freeze.machine.load_env_on_machine),
+            "identity": lambda wildcards: batch.identity(group.point(wildcards)),
             "experiment": verbatim(batch.experiment.file),
             "batch": verbatim(batch.grid.batch),
-            "seen": lambda wildcards: self._seen(self.group.point(wildcards)),
             "duplicate": self._shared(lambda point: point.duplicate),
             "parameters": self._words(),
         }
-
-    def _seen(self, point: Point) -> list[str]:
-        """The parameters that a run sees: a change makes it stale."""
-        batch = self.batch
-        seen = [f"{name}={value}" for name, value in point.environment(batch.grid.run).items()]
-        seen += [batch.build_file(point), *batch.placement(point).determines]
-        seen += [artifact.src for artifact in point.artifacts if artifact.src]
-        return seen + [f"prepared={file}" for file in [batch.prepared_for(point)] if file]
 
     def _words(self) -> Callable[..., list[str]]:
         """A function for `params:`: all parameters of a point as `name=value`, and options of the
@@ -316,7 +293,7 @@ class RunRule:
                 assigned += [f"--launcher={launcher}"] if launcher else []
                 if cores is not None and "cpus_per_task" not in point.request.of_rule:
                     assigned.append(f"--resource=cpus_per_task={cores}")
-            return [*assigned, *(limits_of_phase(point.request, resources) if names else [])]
+            return [*assigned, *(_limits(point.request, resources) if names else [])]
 
         # For the executor (`executor/internals.py`): what the function reads, how to name a point
         # to people, and a key that points with the same request share (they share a request).
@@ -326,6 +303,22 @@ class RunRule:
         function.kind = lambda w: (id(group.point(w).request), group.point(w).queue)
         function.run = self  # for `run_order.py`
         return words
+
+
+def _limits(request: Request, resources: Any) -> list[str]:
+    """What a job may use, as options of its phase.
+
+    `resources`: those that Snakemake gives the job, which a profile or an option may have changed;
+    a dry run has the text "<TBD>" for what is not known. A changed `runtime` replaces the timeout.
+    """
+    given = {name: resources.get(name) for name in request.of_rule if name in NUMBERS}
+    given = {n: v for n, v in given.items() if isinstance(v, int) and not isinstance(v, bool)}
+    words = [f"--resource={name}={value}" for name, value in given.items()]
+    if request.timeout is not None:
+        runtime = given.get("runtime", request.of_rule["runtime"])
+        is_changed = runtime != request.of_rule["runtime"]
+        words.append(f"--timeout={60 * runtime if is_changed else request.timeout}")
+    return words
 
 
 def check_not_empty(experiment: Experiment, grid: Grid) -> None:

@@ -34,6 +34,9 @@ _ALTERNATION_LIMIT = 64
 _LONGEST = 64
 
 
+# ---- names
+
+
 def identifier(text: str) -> str:
     """A text as part of a rule's name: `v5.2.1` is `v5_2_1`."""
     return re.sub(r"\W", "_", text, flags=re.ASCII)
@@ -60,6 +63,32 @@ def collected(machine: str, experiment: str, batch: str) -> str:
     return f"{WorkingPaths(Path(), machine).results}/{experiment}/{encode_component(batch)}"
 
 
+def wildcard_name(parameter: str) -> str:
+    """A parameter's name as a wildcard: `n-workers` is `n_workers`, `count` is `param_count`."""
+    name = parameter.replace("-", "_")
+    return f"param_{name}" if name in _TAKEN_NAMES or name.startswith("_") else name
+
+
+def short_component(value: str) -> str:
+    """A parameter's value as part of one of our file names: as in artifacts, but with a digest for
+    the rest of a long one (a file name has 255 bytes), or of one that Snakemake would refuse."""
+    encoded = encode_component(value, _LONGEST)
+    return digest_component(value) if _looks_endless(encoded) else encoded
+
+
+def component_of(parameters: Mapping[str, str], name: str) -> str:
+    """As `short_component`, of a parameter that a point need not have."""
+    return short_component(parameters[name]) if name in parameters else ABSENT
+
+
+def _looks_endless(value: str) -> bool:
+    """Whether Snakemake refuses the value of a wildcard as periodic ("00000000000000000000")."""
+    return len(value) >= 19 and _ENDLESS.search(value) is not None
+
+
+# ---- files
+
+
 @dataclass(frozen=True)
 class Place:
     """A point, its record, and its `files` in the order of its artifacts, all relative to the
@@ -71,8 +100,7 @@ class Place:
 
     @property
     def by_destination(self) -> dict[str, Path]:
-        names = (artifact.dest for artifact in self.point.artifacts)
-        return dict(zip(names, self.files, strict=True))
+        return dict(zip((each.dest for each in self.point.artifacts), self.files, strict=True))
 
 
 @dataclass(frozen=True)
@@ -125,12 +153,13 @@ class BatchFiles:
     def of(cls, experiment: str, grid: Grid) -> BatchFiles:
         """The files of a batch of an experiment, by name."""
         working = WorkingPaths(Path(), grid.machine)
-        results = f"{working.results}/"
         stem = collected(grid.machine, experiment, grid.batch)
-        own = [f"{results}{experiment}/{each}" for each in stems(grid.batch, grid.plots)]
+        below = f"{working.results}/{experiment}"
+        own = [f"{below}/{each}" for each in stems(grid.batch, grid.plots)]
+        records = f"{working.records}/{experiment}/{grid.batch}/"
         return cls(
             grid=grid,
-            groups=_run_groups(grid, results, f"{working.records}/{experiment}/{grid.batch}/"),
+            groups=_run_groups(grid, f"{working.results}/", records),
             table=f"{stem}.csv",
             markdown=f"{stem}.md",
             figures=tuple((f"{each}.png", f"{each}.svg") for each in own),
@@ -144,23 +173,20 @@ class BatchFiles:
 
     def now(self, directory: Path = Path()) -> BatchFiles:
         """With the places to run after the looks that a working directory has."""
-        if self.grid.repeat is None:
-            return self
-        return self.after(read_looks(self.look, directory))
+        return self if self.grid.repeat is None else self.after(read_looks(self.look, directory))
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
         """The points that are not skipped."""
         found = []
-        looks = self.looks if self.grid.repeat is not None else None
-        needed = None if looks is None else is_needed(self.grid, looks)
+        is_all = self.looks is None or self.grid.repeat is None
+        needed = {} if is_all else is_needed(self.grid, self.looks or ())
         for group in self.groups:
             for values, point in group.points.items():
-                if needed is not None and not needed[id(point)]:
-                    continue
-                wildcards = dict(zip(group.keys, values, strict=True))
-                files = tuple(Path(each.format(**wildcards)) for each in group.artifacts)
-                found.append(Place(point, Path(group.record.format(**wildcards)), files))
+                if is_all or needed[id(point)]:
+                    wildcards = dict(zip(group.keys, values, strict=True))
+                    files = tuple(Path(each.format(**wildcards)) for each in group.artifacts)
+                    found.append(Place(point, Path(group.record.format(**wildcards)), files))
         return tuple(found)
 
     @property
@@ -182,6 +208,11 @@ class BatchFiles:
         return [str(place.files[n]) for n in kept for place in self.places]
 
 
+# ---- the patterns of a batch
+
+_Points = Sequence[tuple[Point, Mapping[str, str]]]  # with encoded values
+
+
 def _run_groups(grid: Grid, results: str, records: str) -> tuple[RunGroup, ...]:
     """Divide a batch into rules.
 
@@ -191,9 +222,13 @@ def _run_groups(grid: Grid, results: str, records: str) -> tuple[RunGroup, ...]:
     into wildcards in two ways, each point gets a rule of its own.
     """
     own = [Template.parse(artifact.dest) for artifact in grid.artifacts]
+    if not own:  # `n_input~38/n_workers~1/0`
+        parameters = dict.fromkeys(name for point in grid.points for name in point.parameters)
+        parts = [*filter(None, [grid.below]), *(f"{name}~${{{name}}}" for name in parameters)]
+        record = Template.parse("/".join([*parts, "${duplicate}"]))
     templates = [_between(results, each, "") for each in own]
     # A directory for each: with our suffix, a name of full length would be too long.
-    templates.append(_between(records, own[0] if own else _canonical(grid), "/record.json"))
+    templates.append(_between(records, own[0] if own else record, "/record.json"))
     encode = encode_component if own else short_component
     names = [frozenset(each.names) for each in templates]
     absent = dict.fromkeys(frozenset.union(*names), ABSENT)
@@ -202,9 +237,8 @@ def _run_groups(grid: Grid, results: str, records: str) -> tuple[RunGroup, ...]:
         values = {name: encode(value) for name, value in point.parameters.items()}
         values |= {"batch_name": encode(grid.batch), "duplicate": str(point.duplicate)}
         points.append((point, {**absent, **values}))
-    common = frozenset.intersection(*names)
-    common -= {"batch_name"}
     endless = any(_looks_endless(text) for _, values in points for text in values.values())
+    common = frozenset.intersection(*names) - {"batch_name"}
     groups = None if endless else _divide(templates, points, common)
     return groups or _divide(templates, points, frozenset()) or ()
 
@@ -213,16 +247,6 @@ def _between(prefix: str, template: Template, suffix: str) -> Template:
     first, *rest = template.literals
     *most, last = (prefix + first, *rest)
     return replace(template, literals=(*most, last + suffix))
-
-
-def _canonical(grid: Grid) -> Template:
-    """A destination for points that keep no artifact: `n_input~38/n_workers~1/0`."""
-    names = dict.fromkeys(name for point in grid.points for name in point.parameters)
-    parts = [*filter(None, [grid.below]), *(f"{name}~${{{name}}}" for name in names)]
-    return Template.parse("/".join([*parts, "${duplicate}"]))
-
-
-_Points = Sequence[tuple[Point, Mapping[str, str]]]  # with encoded values
 
 
 def _divide(
@@ -235,12 +259,18 @@ def _divide(
     for point, values in points:
         members[tuple(values[name] for name in others)].append((point, values))
     limits = {name: _constraint({values[name] for _, values in points}) for name in keys}
+
+    def escape(text: str) -> str:
+        return text.replace("{", "{{").replace("}", "}}")
+
     groups = []
     for texts, own in members.items():
         constants = dict(zip(others, texts, strict=True))
         if keys and not all(_tells_apart(each, constants, limits, own) for each in templates):
             return None
-        *artifacts, record = (_pattern(each, constants) for each in templates)
+        fill = {name: f"{{{wildcard_name(name)}}}" for name in keys}
+        fill |= {name: escape(text) for name, text in constants.items()}
+        *artifacts, record = (_filled(each, escape, fill.__getitem__) for each in templates)
         groups.append(
             RunGroup(
                 artifacts=tuple(artifacts),
@@ -253,47 +283,11 @@ def _divide(
     return tuple(groups)
 
 
-def short_component(value: str) -> str:
-    """A parameter's value as part of one of our file names: as in artifacts, but with a digest for
-    the rest of a long one (a file name has 255 bytes), or of one that Snakemake would refuse."""
-    encoded = encode_component(value, _LONGEST)
-    return digest_component(value) if _looks_endless(encoded) else encoded
-
-
-def component_of(parameters: Mapping[str, str], name: str) -> str:
-    """As `short_component`, of a parameter that a point need not have."""
-    return short_component(parameters[name]) if name in parameters else ABSENT
-
-
-def wildcard_name(parameter: str) -> str:
-    """A parameter's name as a wildcard: `n-workers` is `n_workers`, `count` is `param_count`."""
-    name = parameter.replace("-", "_")
-    return f"param_{name}" if name in _TAKEN_NAMES or name.startswith("_") else name
-
-
 def _filled(template: Template, literal: Callable[[str], str], value: Callable[[str], str]) -> str:
     parts = [literal(template.literals[0])]
     for name, text in zip(template.names, template.literals[1:], strict=True):
         parts += (value(name), literal(text))
     return "".join(parts)
-
-
-def _pattern(template: Template, constants: Mapping[str, str]) -> str:
-    """A template as Snakemake's pattern: constants filled in, other references as wildcards."""
-
-    def value(name: str) -> str:
-        return _escape(constants[name]) if name in constants else f"{{{wildcard_name(name)}}}"
-
-    return _filled(template, _escape, value)
-
-
-def _escape(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
-
-
-def _looks_endless(value: str) -> bool:
-    """Whether Snakemake refuses the value of a wildcard as periodic ("00000000000000000000")."""
-    return len(value) >= 19 and _ENDLESS.search(value) is not None
 
 
 def _constraint(values: Collection[str]) -> str:

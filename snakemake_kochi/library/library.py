@@ -1,4 +1,10 @@
-"""The library that a Snakefile asks for recipes, builds and batches as rules."""
+"""The library that a Snakefile asks for recipes, builds and batches as rules.
+
+A run may be of a part of a batch, which `config` selects: `kochi_where` is a list of conditions
+that must all hold, or a list of such lists, of which one must hold. `kochi_retry: failed` selects
+the points that failed and have no result since. Only the target of a batch depends on it, so a job
+is the same job whichever part asked for it.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +30,20 @@ from snakemake_kochi.errors import (
 )
 from snakemake_kochi.files import is_there
 from snakemake_kochi.library.batch import BatchRules, RunRule
-from snakemake_kochi.library.failures import BATCH, note_failures
-from snakemake_kochi.library.files import identifier, install_rule
-from snakemake_kochi.library.part import Part
-from snakemake_kochi.library.products import BuildRule, Products
-from snakemake_kochi.library.requested import Value, rule_resources, verbatim
+from snakemake_kochi.library.files import BatchFiles, Place, identifier, install_rule
+from snakemake_kochi.library.products import BuildRule, Products, Value, rule_resources, verbatim
 from snakemake_kochi.library.run_order import RunOrder
+from snakemake_kochi.library.states import BATCH, note_failures
 from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import WorkingPaths
-from snakemake_kochi.phases.freeze import (
-    Freeze,
-    have_read,
-    load_freeze,
-    take_freeze,
-    with_source_from,
-)
-from snakemake_kochi.phases.keep import commit_at_exit
+from snakemake_kochi.phases.freeze import Freeze, have_read, load_freeze, take_freeze
+from snakemake_kochi.phases.outputs import commit_at_exit
+from snakemake_kochi.phases.products import read_failure
 from snakemake_kochi.phases.script import MAIN_VARIABLE, SAVED_THREADS_VARIABLE, saved_threads
-from snakemake_kochi.phases.variants import with_variants
 from snakemake_kochi.project.checks import check_experiments
+from snakemake_kochi.project.conditions import Where
 from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.grid import Grid
 from snakemake_kochi.project.recipes import Recipe, Requirement
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ FREEZE_VARIABLE = "KOCHI_FREEZE"
 RERUN_VARIABLE = "KOCHI_RERUN"
 _OWNER_VARIABLE = "KOCHI_FREEZE_OWNER"
 _PYTHON_VARIABLE = "KOCHI_PYTHON"
+WHERE, RETRY = "kochi_where", "kochi_retry"
+FAILED = "failed"
 _log = logging.getLogger(__name__)
 
 
@@ -80,7 +82,19 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
         # Of the millions of objects of a large DAG none is garbage.
         gc.set_threshold(100_000)
         have_read()
-        _finish_at_exit(workflow, freeze)
+        machine = freeze.machine_name
+
+        def is_wanted() -> bool:
+            return not workflow.dryrun
+
+        commit_at_exit(
+            freeze.directory, freeze.paths, machine, is_wanted, freeze.project.large_files
+        )
+        if freeze.machine.clean is not None:
+            # Imported here: few runs clean up.
+            from snakemake_kochi.cleaning.automatic import clean_at_exit
+
+            clean_at_exit(freeze.root.machine(machine), Path.cwd(), is_wanted)
     os.environ[FREEZE_VARIABLE] = str(freeze.file)
     os.environ[_OWNER_VARIABLE] = owner
     os.environ[_PYTHON_VARIABLE] = sys.executable
@@ -105,34 +119,17 @@ def _take_freeze(config: Mapping[str, Any], asked: str | None) -> Freeze:
         if os.path.samefile(freeze.directory, Path.cwd()):
             return freeze
     globs, remote = config.get("kochi_experiments"), config.get("kochi_git_remote")
-    if isinstance(globs, str):
-        globs = [globs]
+    globs = [globs] if isinstance(globs, str) else globs
     if globs is not None and not _are_texts(globs):
         raise ConfigError(f"config kochi_experiments: a list of globs was expected, not {globs!r}")
     if remote is not None and (not isinstance(remote, str) or not remote):
         raise ConfigError(f"config kochi_git_remote: a repository was expected, not {remote!r}")
     given: Sequence[Sequence[str]] = () if globs is None else (globs,)
-    freeze = take_freeze(Path.cwd(), chosen_machine(), *given, named=asked)
-    if remote is not None:
-        freeze = with_source_from(freeze, remote)
-    return with_variants(freeze, Path.cwd())
+    return take_freeze(Path.cwd(), chosen_machine(), *given, named=asked, git=remote)
 
 
 def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
-def _finish_at_exit(workflow: Any, freeze: Freeze) -> None:
-    def is_wanted() -> bool:
-        return not workflow.dryrun
-
-    machine, large = freeze.machine_name, freeze.project.large_files
-    commit_at_exit(freeze.directory, freeze.paths, machine, is_wanted, large)
-    if freeze.machine.clean is not None:
-        # Imported here: few runs clean up.
-        from snakemake_kochi.cleaning.automatic import clean_at_exit
-
-        clean_at_exit(freeze.root.machine(machine), Path.cwd(), is_wanted)
 
 
 def freeze_of(workflow: Any) -> Freeze | None:
@@ -146,6 +143,98 @@ def chosen_machine() -> str:
     """The name of the machine that is meant in the working directory. Raises ConfigError."""
     # Not read twice where the machine is named: the freeze reads the project.
     return os.environ.get("KOCHI_DEFAULT_MACHINE") or find_location(asks=True).machine.name
+
+
+# ---- a part of a batch
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is selected."""
+
+    where: Where | None
+    failed: bool
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Part | None:
+        """None for whole batches. Raises ConfigError."""
+        where, retry = config.get(WHERE), config.get(RETRY)
+        if retry not in (None, FAILED):
+            raise ConfigError(f"config {RETRY}: '{FAILED}' was expected, not {retry!r}")
+        if where is None:
+            return None if retry is None else cls(None, True)
+        texts = [where] if isinstance(where, str) else where
+        alternatives = [texts] if _are_texts(texts) else texts
+        if not texts or not isinstance(texts, list) or not all(map(_are_texts, alternatives)):
+            raise ConfigError(
+                f'config {WHERE}: a list of conditions such as "n=100" was expected, not {where!r}'
+            )
+        return cls(Where.parse(*alternatives), retry == FAILED)
+
+    def files(self, batch: BatchRules) -> list[str]:
+        """The files of the selected points. Raises ConfigError."""
+        grid = batch.grid
+        if self.where is not None:
+            check_part(self.where, grid)
+        selected = self.places(batch.files_now(), Path())
+        if not selected:
+            said = f"{name_of(grid)} has the selected points, but needs fewer runs of them"
+            if self.failed:
+                among = " among the selected ones" if self.where else ""
+                said = f"no point of {name_of(grid)} has failed{among}"
+            hint = f"kochi show batch {batch.experiment.file} {grid.batch}"
+            raise ConfigError(said, f"To see the states of its points, type: {hint}")
+        return [str(each) for place in selected for each in (place.record, *place.files)]
+
+    def places(self, files: BatchFiles, directory: Path) -> list[Place]:
+        """The selected points of `files` in a working directory; none if none has failed."""
+        return [
+            place
+            for place in files.places
+            if (self.where is None or self.where.has(place.point.parameters, place.point.duplicate))
+            and (not self.failed or _has_failed(directory / place.record))
+        ]
+
+
+def _has_failed(record: Path) -> bool:
+    """Whether the last attempt of the point with this record failed, and left no result."""
+    failure = None if is_there(record) else read_failure(record)
+    return failure is not None and not failure.stopped
+
+
+def check_part(where: Where, grid: Grid) -> None:
+    """Raise NameNotFoundError or ConfigError if no point of a batch is selected, or only points
+    that the experiment skips."""
+    points = [(point.parameters, point.duplicate) for point in grid.points]
+    duplicates = range(1 + max((duplicate for _, duplicate in points), default=0))
+    skipped = [(each.parameters, number) for each in grid.skipped for number in duplicates]
+    where.check([*points, *skipped], name_of(grid))
+    for conditions in where.alternatives:
+        own = Where((conditions,))
+        if any(own.has(*point) for point in points):
+            continue
+        reasons = [
+            each.reason
+            for each in grid.skipped
+            if any(own.has(each.parameters, number) for number in duplicates)
+        ]
+        what = f"all {len(reasons)} points" if len(reasons) > 1 else "the point"
+        distinct = list(dict.fromkeys(reasons))
+        why = "; ".join(distinct)
+        if len(distinct) > 2:
+            why = f"{distinct[0]}, and {len(distinct) - 1} other reasons"
+        raise ConfigError(
+            f"{name_of(grid)} skips {what} with {' and '.join(map(str, conditions))}: {why}",
+            "To run what is skipped, change 'when', 'skip_if' or the values in the experiment.",
+        )
+
+
+def name_of(grid: Grid) -> str:
+    """A batch in a message."""
+    return f"batch {grid.batch} of {grid.experiment}"
+
+
+# ---- the rules
 
 
 @dataclass(frozen=True)
@@ -164,11 +253,8 @@ class RecipeRule:
 
     @for_snakemake
     def needed(self, wildcards: object) -> tuple[str, ...]:
-        """The manifests that an installation needs.
-
-        Raises ConfigError when its source is missing: it is called while the DAG is made, so before
-        anything runs.
-        """
+        """The manifests that an installation needs. Raises ConfigError when its source is missing:
+        it is called while the DAG is made, so before anything runs."""
         if self.without_source is not None:
             raise ConfigError(self.without_source)
         return self.depends
@@ -188,14 +274,6 @@ class RecipeRule:
             on_login_node=freeze.machine.installs_on_login_node(recipe.on_machine),
             resources=rule_resources([recipe.request], lambda wildcards: recipe.request),
         )
-
-    def put_back(self) -> None:
-        """Have the manifest of before again, which Snakemake deleted for an installation that
-        failed. If it were missing, Snakemake would repeat all finished work with it."""
-        manifest = Path(self.manifest)
-        remembered = WorkingPaths.remembered(manifest)
-        if is_there(remembered) and not is_there(manifest):
-            shutil.copy2(remembered, manifest)
 
 
 class _Mistakes(logging.Handler):
@@ -244,9 +322,7 @@ class Library:
         is_checked: bool = False,
     ) -> None:
         self.freeze = freeze
-        self._part = part
-        self._asked = asked
-        self._workflow = workflow
+        self._part, self._asked, self._workflow = part, asked, workflow
         self._is_checked = is_checked
         self._products = Products(freeze)
         self._broken: dict[str, KochiError] = {}  # by file
@@ -266,14 +342,15 @@ class Library:
                 self._broken[experiment.file] = error
         if self._asked in self._broken:
             raise self._broken[self._asked]
-        if self._broken and self._workflow is not None:
-            from snakemake.logging import logger
+        if self._workflow is not None:
+            if self._broken:
+                from snakemake.logging import logger
 
-            logger.addHandler(_Mistakes(self._workflow, self._broken))
-        for experiment in {batch.experiment.file: batch.experiment for batch in batches}.values():
-            if self._workflow is not None and self._asked in (None, experiment.file):
+                logger.addHandler(_Mistakes(self._workflow, self._broken))
+            for experiment in {each.experiment.file: each.experiment for each in batches}.values():
                 for remark in experiment.remarks:
-                    _log.warning("%s", remark)
+                    if self._asked in (None, experiment.file):
+                        _log.warning("%s", remark)
         return tuple(batches)
 
     @cached_property
@@ -332,7 +409,11 @@ class Library:
         """One install rule per recipe, in the order of kochi.yaml; then those at a branch."""
         rules = tuple(RecipeRule.of(self._products, each) for each in self.freeze.all_recipes)
         for rule in rules if self._workflow is not None else ():
-            rule.put_back()
+            # Have the manifest of before again, which Snakemake deleted for an installation that
+            # failed. If it were missing, Snakemake would repeat all finished work with it.
+            remembered = WorkingPaths.remembered(Path(rule.manifest))
+            if is_there(remembered) and not is_there(rule.manifest):
+                shutil.copy2(remembered, rule.manifest)
         return rules
 
     @property
@@ -350,11 +431,8 @@ class Library:
         """The tables of all batches."""
         files = [batch.files for batch in self.batches if batch.grid.points]
         # Which artifacts a batch with `repeat` has, its looks say.
-        return [
-            file
-            for each in files
-            for file in (each.markdown, *(each.artifacts if each.grid.repeat is None else ()))
-        ]
+        own = ([each.markdown, *(() if each.grid.repeat else each.artifacts)] for each in files)
+        return [file for each in own for file in each]
 
     @property
     def rerun(self) -> list[str]:
@@ -366,15 +444,13 @@ class Library:
         """The files that the target of a batch wants, or a function that returns them: those of a
         part, or of the whole batch with its table and its figures."""
         files, part = batch.files, self._part
-        if part is None:
-            made = [files.markdown, files.table, *files.figures]
-            return (
-                [*made, *files.artifacts]
-                if batch.grid.repeat is None
-                else [*made, batch.input(checkpoints, "artifacts")]
-            )
-        # Called for what somebody asks for only: another batch may not have such a parameter.
-        return for_snakemake(lambda wildcards: part.files(batch))
+        if part is not None:
+            # Called for what somebody asks for only: another batch may not have such a parameter.
+            return for_snakemake(lambda wildcards: part.files(batch))
+        made = [files.markdown, files.table, *files.figures]
+        if batch.grid.repeat is None:
+            return [*made, *files.artifacts]
+        return [*made, batch.input(checkpoints, "artifacts")]
 
     @for_snakemake
     def batch(self, experiment: str, batch: str) -> BatchRules:

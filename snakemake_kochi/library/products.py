@@ -1,4 +1,5 @@
-"""Rules of installations, builds and `prepare` scripts: names, and the files that stand for them.
+"""Rules of installations, builds and `prepare` scripts: names, the files that stand for them, and
+what their jobs request.
 
 What determines an installation or a build is in the name of its file, as far as it is known while
 a Snakefile is parsed (the commit of a remote repository is looked up at the first installation).
@@ -9,18 +10,17 @@ was tried in between.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from snakemake_kochi.errors import ConfigError, DamagedFileError, NameNotFoundError, for_snakemake
 from snakemake_kochi.library.files import component_of, identifier, wildcard_name
-from snakemake_kochi.library.requested import Value, rule_resources
 from snakemake_kochi.paths import WorkingPaths
-from snakemake_kochi.phases.build import code_digest, describe_script
 from snakemake_kochi.phases.freeze import Freeze
-from snakemake_kochi.phases.install import recipe_description
+from snakemake_kochi.phases.make import code_digest, describe_script, recipe_description
 from snakemake_kochi.phases.products import digest_of, read_manifest
 from snakemake_kochi.phases.sources import determining
 from snakemake_kochi.project.experiment import Experiment
@@ -28,7 +28,39 @@ from snakemake_kochi.project.grid import Grid, Phase, Point, Request, Step
 from snakemake_kochi.project.recipes import Recipe, fixed, names_in, requirements_at
 from snakemake_kochi.project.values import CODE, WORKING_TREE
 
-_MANIFEST = "manifest.json"
+# A value of a rule, or a function of the wildcards. What all jobs of a rule share is a constant:
+# Snakemake inspects the signature of a function again and again for each job.
+Value = Any
+
+
+def verbatim(value: Any) -> Value:
+    """A value for a rule's `params:` that Snakemake uses as it is: in plain text it would look for
+    wildcards, and find the `${HOME}` of a script."""
+    texts = value if isinstance(value, list) else [value]
+    if all(isinstance(t, bool | int) or (isinstance(t, str) and "{" not in t) for t in texts):
+        return value
+    return lambda wildcards: value
+
+
+def shared(values: Iterable[Any], value_of: Callable[[Mapping[str, str]], Any]) -> Value:
+    """The value of all jobs of a rule if it is one, else the function."""
+    distinct = set(values)
+    return verbatim(distinct.pop()) if len(distinct) == 1 else value_of
+
+
+def rule_resources(
+    requests: Iterable[Request], request_of: Callable[[Mapping[str, str]], Request]
+) -> dict[str, Value]:
+    """The resources of a rule whose jobs have these requests; `request_of` finds that of a job."""
+    # Points with the same values share one, and there may be a million points.
+    distinct = list({id(request): request for request in requests}.values())
+
+    def resource(name: str) -> Value:
+        values = (request.of_rule.get(name) for request in distinct)
+        return shared(values, lambda wildcards: request_of(wildcards).of_rule.get(name))
+
+    names = dict.fromkeys(name for request in distinct for name in request.of_rule)
+    return {name: resource(name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -43,17 +75,13 @@ class BuildRule:
     name: str
     experiment: Experiment
     batch: str
+    kind: str
     phase: Phase | Step
     output: str
     installs: tuple[str, ...]
     code: str = ""
     values: dict[tuple[str, ...], Mapping[str, str]] = field(default_factory=dict)
     requests: dict[tuple[str, ...], Request] = field(default_factory=dict)
-
-    @property
-    def kind(self) -> str:
-        """The phase, `build` or `prepare`."""
-        return "prepare" if isinstance(self.phase, Step) else "build"
 
     @property
     def constraints(self) -> dict[str, str]:
@@ -91,18 +119,14 @@ class BuildRule:
 
     @property
     def resources(self) -> dict[str, Value]:
-        """What builds request, as resources of the rule."""
         request_of = for_snakemake(lambda wildcards: self.requests[self._known(wildcards)])
         return rule_resources(self.requests.values(), request_of)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What points with the same recipes and the same code share.
-
-    `freeze` has that code; `installs` are manifests. `missing`: what is not on this computer, a
-    line each.
-    """
+    """What points with the same recipes and the same code share. `freeze` has that code, `installs`
+    are manifests. `missing`: what is not on this computer, a line each."""
 
     freeze: Freeze
     recipes: tuple[Recipe, ...]
@@ -111,28 +135,27 @@ class Variant:
     missing: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class Variants:
-    """All variants of a batch, by the values of the parameters `names`, which choose them."""
+    """All variants of a batch, by the values of the parameters that choose them. Raises ConfigError
+    if points need recipes that do not fit together."""
 
-    names: tuple[str, ...]
-    by_values: Mapping[tuple[str, ...], Variant]
-
-    @classmethod
-    def of(cls, products: Products, experiment: Experiment, grid: Grid) -> Variants:
-        """Raises ConfigError if points need recipes that do not fit together."""
-        names = (*names_in(grid.requirements), *([CODE] if grid.has_code else []))
+    def __init__(self, products: Products, experiment: Experiment, grid: Grid) -> None:
+        self._names = (*names_in(grid.requirements), *([CODE] if grid.has_code else []))
         members: dict[tuple[str, ...], list[Point]] = defaultdict(list)
         for point in grid.points:
-            members[tuple(point.parameters[name] for name in names)].append(point)
-        own = {key: products.variant(experiment, grid, points) for key, points in members.items()}
-        return cls(names, own)
+            members[self._key(point)].append(point)
+        self._own = {
+            key: products.variant(experiment, grid, points) for key, points in members.items()
+        }
+
+    def _key(self, point: Point) -> tuple[str, ...]:
+        return tuple(point.parameters[name] for name in self._names)
 
     def at(self, point: Point) -> Variant:
-        return self.by_values[tuple(point.parameters[name] for name in self.names)]
+        return self._own[self._key(point)]
 
     def __iter__(self) -> Iterator[Variant]:
-        return iter(self.by_values.values())
+        return iter(self._own.values())
 
     @property
     def missing(self) -> str:
@@ -146,6 +169,7 @@ class Products:
     def __init__(self, freeze: Freeze) -> None:
         self.freeze = freeze
         self.builds: dict[str, BuildRule] = {}  # by output
+        self._state = WorkingPaths(Path(), freeze.machine_name).state
         self._owners: dict[str, str] = {}  # of names
         self._keys: dict[str, str] = {}  # of recipes
 
@@ -162,56 +186,49 @@ class Products:
         """Which rule has a name, empty if it is free."""
         return self._owners.get(name, "")
 
-    def _file(self, *names: str) -> str:
-        state = WorkingPaths(Path(), self.freeze.machine_name).state
-        return "/".join((str(state), *names))
-
     # ---- installations
 
     def manifest(self, recipe: Recipe) -> str:
         """The file that stands for an installation of a recipe."""
-        return self._install(recipe, self.key(recipe), _MANIFEST)
+        return self._install(recipe, self._key(recipe), "manifest.json")
 
     def activation(self, recipe: Recipe) -> str:
         """The bash file that brings a recipe into a shell."""
-        return self._install(recipe, self.key(recipe), "activate.sh")
+        return self._install(recipe, self._key(recipe), "activate.sh")
 
     def _install(self, recipe: Recipe, key: str, name: str) -> str:
-        return self._file("installs", recipe.dependency, recipe.name, key, name)
+        return f"{self._state}/installs/{recipe.dependency}/{recipe.name}/{key}/{name}"
 
-    def key(self, recipe: Recipe) -> str:
+    def _key(self, recipe: Recipe) -> str:
         """A digest of what determines an installation, and of what its dependants see of it."""
         name = str(recipe)
         if name not in self._keys:
             source = determining(self.freeze.sources.get(name, {}))
-            self._keys[name] = self._key(recipe, source)
+            self._keys[name] = self._key_with(recipe, source)
             if recipe.is_remote and source:
                 # What was installed before the lock file named this commit stays what it is.
-                before = self._key(recipe, {})
+                before = self._key_with(recipe, {})
                 with suppress(OSError, DamagedFileError):
-                    installs = read_manifest(Path(self._install(recipe, before, _MANIFEST)))
-                    if installs[-1].source == source:
+                    file = self._install(recipe, before, "manifest.json")
+                    if read_manifest(Path(file))[-1].source == source:
                         self._keys[name] = before
         return self._keys[name]
 
-    def _key(self, recipe: Recipe, source: Mapping[str, str]) -> str:
+    def _key_with(self, recipe: Recipe, source: Mapping[str, str]) -> str:
         return digest_of(
             {
                 "name": str(recipe),
                 "recipe": recipe_description(self.freeze.machine, recipe),
                 "activate_script": recipe.activate_script,
                 "source": source,
-                "depends": [self.key(each) for each in self.depends(recipe)],
+                "depends": [self._key(each) for each in self.depends(recipe)],
             }
         )
 
     def depends(self, recipe: Recipe) -> list[Recipe]:
         """The recipes on which a recipe itself depends."""
-        return [
-            self.freeze.project.recipe(requirement)
-            for requirement in recipe.depends
-            if requirement.on(self.freeze.machine_name)
-        ]
+        project, machine = self.freeze.project, self.freeze.machine_name
+        return [project.recipe(each) for each in recipe.depends if each.on(machine)]
 
     # ---- builds
 
@@ -220,11 +237,8 @@ class Products:
         freeze = self.freeze.at(code)
         required = requirements_at(grid.requirements, points[0].parameters)
         recipes = freeze.recipes(required, f"{experiment.file}: batch {grid.batch}")
-        chosen = [
-            at.recipe
-            for each, at in zip(grid.requirements, required, strict=True)
-            if at.recipe != each.recipe
-        ]
+        pairs = zip(grid.requirements, required, strict=True)
+        chosen = [at.recipe for each, at in pairs if at.recipe != each.recipe]
         is_here = code == WORKING_TREE
         rule = self._build(
             *(experiment, grid, points, recipes, grid.build),
@@ -273,40 +287,30 @@ class Products:
         kind = "prepare" if isinstance(phase, Step) else "build"
         is_own |= grid.requirements != experiment.requirements_on(self.freeze.machine_name)
         label = f"{kind}_{identifier(experiment.name)}"
-        owner = f"the {kind} script of {experiment.file}"
-        if is_own:
-            label += f"_{identifier(grid.batch)}"
-            owner = f"the {kind} script of batch {grid.batch} of {experiment.file}"
+        label += f"_{identifier(grid.batch)}" if is_own else ""
+        of = f"batch {grid.batch} of {experiment.file}" if is_own else experiment.file
         key = digest_of(
             {
                 **describe_script(phase, sources),
-                "installs": list(map(self.key, recipes)),
+                "installs": list(map(self._key, recipes)),
                 "load_environment": self.freeze.machine.load_env_on_machine,
             }
         )
         parts = [f"{name}~{{{wildcard_name(name)}}}" for name in phase.depend_params]
-        where = ("prepared", label, key, *parts, "prepared.json")
-        if kind == "build":
-            where = ("builds", label, key, *parts, "build.json")
-        output = self._file(*where)
+        below, file = ("builds", kind) if kind == "build" else ("prepared", "prepared")
+        output = "/".join((str(self._state), below, label, key, *parts, f"{file}.json"))
         if output not in self.builds:
             name = "_".join((label, *map(identifier, words)))
             if any(rule.name == name for rule in self.builds.values()):
                 name = f"{name}_{key[:8]}"
             self.builds[output] = BuildRule(
-                name=self.take(name, owner),
-                experiment=experiment,
-                batch=grid.batch if is_own else "",
-                phase=phase,
-                output=output,
-                installs=tuple(map(self.manifest, recipes)),
-                code=code,
+                self.take(name, f"the {kind} script of {of}"),
+                *(experiment, grid.batch if is_own else "", kind, phase, output),
+                tuple(map(self.manifest, recipes)),
+                code,
             )
         rule = self.builds[output]
         for point in points:
-            rule.values[rule.key(point.parameters)] = {
-                name: point.parameters[name]
-                for name in phase.depend_params
-                if name in point.parameters
-            }
+            seen = {n: point.parameters[n] for n in phase.depend_params if n in point.parameters}
+            rule.values[rule.key(point.parameters)] = seen
         return rule

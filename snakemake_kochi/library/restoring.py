@@ -8,17 +8,28 @@ the files are those of the run.
 An installation or a build of another computer is not here. As after KOCHI_ROOT was emptied, a file
 says which one it is, and the phase that needs it makes it again. A source that is a directory of
 another computer is not here either; the project's repository has the code that results used.
+
+`python -m snakemake_kochi.library.restoring` lets Snakemake note that restored results are
+finished: else it would not see later changes. It reads JSON: "snakefile", "config", "targets":
+names of rules and files, "records": those of the restored results, which are still aside and come
+to their place only now, and "freeze": the freeze with whose code they agree. Nothing of the
+workflow is executed but tables and plots. Private parts of Snakemake that are used: the DAG after a
+dry run, and the methods with which it notes the beginning and the end of a job.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
+import subprocess
+import sys
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +38,13 @@ from snakemake_kochi.artifacts.restore import Publication, published_records
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.files import is_there
 from snakemake_kochi.library.batch import BatchRules
-from snakemake_kochi.library.changes import EDITED, OTHER_PRODUCTS, Changes
 from snakemake_kochi.library.files import Place
-from snakemake_kochi.library.library import Library
+from snakemake_kochi.library.library import FREEZE_VARIABLE
 from snakemake_kochi.library.products import Products
+from snakemake_kochi.library.states import EDITED, OTHER_PRODUCTS, Changes
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.freeze import Freeze
-from snakemake_kochi.phases.install import as_recorded
+from snakemake_kochi.phases.make import as_recorded
 from snakemake_kochi.phases.products import (
     Build,
     Install,
@@ -50,8 +61,6 @@ _DIGEST = re.compile(r"[0-9a-f]{16}").fullmatch
 # Older than any result: Snakemake takes a younger input for a change.
 _OLD = (1, 1)
 _MOST_NAMED = 10
-# A record may have a long difference; of a snapshot, these keys matter here.
-_SNAPSHOT = ("tree", "base", "dirty")
 
 Record = Mapping[str, Any]
 Records = dict[tuple[str, str], list[Record]]  # by experiment's file and batch
@@ -104,7 +113,9 @@ class Recorded:
                         read.without_batch += 1
                     else:
                         key = (str(record.get("experiment")), str(record["batch"]))
-                        own[key].append(_summary(record))
+                        # Its difference may be long.
+                        snapshot = {**record.get("snapshot", {}), "diff": ""}
+                        own[key].append({**record, "snapshot": snapshot})
         return read
 
     def of_batches(self) -> Records:
@@ -162,14 +173,6 @@ class Recorded:
 def told_machines(others: Mapping[str, int]) -> str:
     named = [f"machine {name} ({count})" for name, count in sorted(others.items())]
     return f"{', '.join(named)}; for these, type: kochi artifact restore -m MACHINE"
-
-
-def _summary(record: Record) -> Record:
-    """A record without the difference of its code, which may be long."""
-    snapshot = record.get("snapshot")
-    if isinstance(snapshot, dict):
-        return {**record, "snapshot": {key: snapshot.get(key) for key in _SNAPSHOT}}
-    return record
 
 
 def _newest_first(records: Iterable[Record]) -> list[Record]:
@@ -241,24 +244,27 @@ class Restoration:
                 each.type == "stats" or own[each.type, each.dest, each.src]["sha256"]
                 for each in point.artifacts
             )
-            sets = {
+            installs = {
                 self._products.manifest(recipe): self._set_of(recipe, used)
                 for recipe in batch.variants.at(point).recipes
             }
         except (KeyError, TypeError, AttributeError):
             return EDITED
-        known = {file: each for file, each in sets.items() if each is not None}
-        if not is_whole or len(known) < len(sets) or not all(map(_DIGEST, builds.values())):
+        if not is_whole or None in installs.values() or not all(map(_DIGEST, builds.values())):
             return EDITED
         # Names of installations have no commit of a remote source that is not in kochi.lock.
-        here = [
-            (self._installs.get(file) or _installs_in(file), own) for file, own in known.items()
-        ]
-        same = [before is None or _digests(before) == _digests(own) for before, own in here]
-        made = [(self._builds.get(file) or _build_in(file), own) for file, own in builds.items()]
-        if not all(same) or any(before not in (None, own) for before, own in made):
-            return OTHER_PRODUCTS
-        self._installs |= known
+        for file, made in installs.items():
+            with suppress(OSError, DamagedFileError):
+                here = self._installs.get(file) or read_manifest(Path(file))
+                if {(i.dependency, i.digest) for i in here} != {
+                    (i.dependency, i.digest) for i in made or ()
+                }:
+                    return OTHER_PRODUCTS
+        for file, digest in builds.items():
+            with suppress(OSError, DamagedFileError, KeyError):
+                if (self._builds.get(file) or read_build(Path(file)).digest) != digest:
+                    return OTHER_PRODUCTS
+        self._installs |= {file: made for file, made in installs.items() if made}
         self._builds |= builds
         return None
 
@@ -286,82 +292,108 @@ class Restoration:
                 write_build(Path(name), Build(digest, place(machine, digest).tree))
 
 
-def _digests(installs: Iterable[Install]) -> dict[str, str]:
-    return {each.dependency: each.digest for each in installs}
-
-
-def _installs_in(file: str) -> tuple[Install, ...] | None:
-    with suppress(OSError, DamagedFileError):
-        return read_manifest(Path(file))
-    return None
-
-
-def _build_in(file: str) -> str | None:
-    with suppress(OSError, DamagedFileError, KeyError):
-        return read_build(Path(file)).digest
-    return None
-
-
 def _key(parameters: Mapping[str, str], duplicate: object) -> tuple[str, ...]:
     """What tells a point of a batch from others, whatever its code."""
     return (str(duplicate), *(f"{name}={parameters[name]}" for name in sorted(parameters)))
 
 
 def absent_sources(freeze: Freeze, records: Records, noted: Sources) -> Sources:
-    """A source for each recipe whose directory is missing, by `dependency:recipe`.
-
-    It is the `noted` one as long as results count in this freeze if it is used, else the one of the
-    newest result that does; if there is none, the noted one, else that of the newest result. A
-    recipe that no result used is left out.
-    """
-    absent = {
-        str(each): each
-        for each in freeze.all_recipes
-        if not each.is_remote and is_missing(each, freeze.project)
-    }
-    candidates = _candidates(absent, records, noted) if absent else []
-    candidates.sort(key=lambda each: all(noted.get(name) != s for name, s in each[0].items()))
+    """A source for each recipe whose directory is missing, by `dependency:recipe`: that of the
+    newest result of the present code, else of the newest result, else the `noted` one. A recipe
+    that no result used is left out."""
+    every = {str(each): each for each in freeze.all_recipes if not each.is_remote}
+    absent = {n: each for n, each in every.items() if is_missing(each, freeze.project)}
     chosen: dict[str, Mapping[str, str]] = {}
-    for sources, used in candidates:
-        together = {**sources, **chosen}
-        is_new = len(together) > len(chosen)
-        if is_new and together == {**chosen, **sources} and _counts(freeze, together, used):
-            chosen = together
-    for sources in ({n: s for n, s in noted.items() if n in absent}, *(s for s, _ in candidates)):
-        chosen = {**sources, **chosen}
-    return chosen
-
-
-def _candidates(
-    absent: Mapping[str, Recipe], records: Records, noted: Sources
-) -> list[tuple[Sources, Records]]:
-    """The sources that results used together, those of the newest result first, with the records
-    of these results."""
-    alike: dict[str, Mapping[str, str]] = {
-        f"{name} {determining(source)}": source for name, source in noted.items()
-    }
-    together: dict[str, tuple[Sources, Records]] = {}
-    keys = {id(record): key for key, some in records.items() for record in some}
-    for record in _newest_first(record for some in records.values() for record in some):
-        sources = {}
+    newest = _newest_first(record for some in records.values() for record in some)
+    tree = freeze.snapshot.tree
+    for record in sorted(newest, key=lambda each: each["snapshot"].get("tree") != tree):
         for each in record.get("recipes") or ():
             name, source = f"{each.get('dependency')}:{each.get('recipe')}", each.get("source")
             if name in absent and is_source_of(absent[name], source or {}):
-                # Of sources with the same code, one is used.
-                sources[name] = alike.setdefault(f"{name} {determining(source)}", dict(source))
-        if sources:
-            _, used = together.setdefault(json.dumps(sources), (sources, defaultdict(list)))
-            used[keys[id(record)]].append(record)
-    return list(together.values())
+                known = noted.get(name, {})
+                is_same = determining(known) == determining(source)
+                chosen.setdefault(name, known if is_same else dict(source))
+    return {name: source for name, source in noted.items() if name in absent} | chosen
 
 
-def _counts(freeze: Freeze, sources: Sources, records: Records) -> bool:
-    """Whether one of these results counts if the sources are used."""
-    without = {name: why for name, why in freeze.without_source.items() if name not in sources}
-    trial = replace(freeze, sources={**freeze.sources, **sources}, without_source=without)
-    restoration = Restoration(trial)
-    return any(
-        restoration.choose(batch, records[key]).found
-        for batch in Library(trial).batches
-        if (key := (batch.experiment.file, batch.grid.batch)) in records
-    )
+# ---- Snakemake learns that restored results are finished
+
+
+def main() -> int:
+    """Exit status 1, with a message, if Snakemake refuses the workflow or lacks a part."""
+    wanted = json.load(sys.stdin)
+    try:
+        _note_jobs(_planned(wanted), set(wanted["records"]))
+    except (KochiError, OSError) as error:
+        print(f"kochi: {error}", file=sys.stderr)
+        return 1
+    except (AttributeError, TypeError, ImportError) as error:
+        said = "this Snakemake lacks a part that is needed to restore results"
+        print(f"kochi: {said}: {error!r}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _planned(wanted: Mapping[str, Any]) -> Any:
+    """The workflow after a dry run."""
+    from snakemake.api import SnakemakeApi
+    from snakemake.settings import types as settings
+
+    output = settings.OutputSettings(dryrun=True, quiet={settings.Quietness.ALL})
+    with SnakemakeApi(output) as snakemake:
+        workflow = snakemake.workflow(
+            resource_settings=settings.ResourceSettings(cores=1),
+            config_settings=settings.ConfigSettings(config=wanted["config"]),
+            snakefile=Path(wanted["snakefile"]),
+        )
+        dag = workflow.dag(settings.DAGSettings(targets=set(wanted["targets"])))
+        try:
+            dag.execute_workflow(executor="dryrun")
+        except Exception as error:
+            snakemake.print_exception(error)
+            raise KochiError("Snakemake refuses the workflow") from error
+        if os.environ[FREEZE_VARIABLE] != wanted["freeze"]:
+            raise KochiError(
+                "the project was changed while its results were restored",
+                "Type the same command again.",
+            )
+        return workflow._workflow
+
+
+def _note_jobs(workflow: Any, records: Collection[str]) -> None:
+    dag, persistence = workflow.dag, workflow.persistence
+    noted = set()
+    for job in dag.jobs:
+        own = [Path(output) for output in job.output if str(output) in records]
+        if own:
+            # If this process is killed here, Snakemake takes the job for incomplete.
+            persistence.started(job)
+            for record in own:
+                with suppress(FileNotFoundError):  # it is in its place already
+                    os.replace(WorkingPaths.record_aside(record), record)
+            _note_end(persistence, job)
+            noted.add(job)
+    for job in dag.jobs:
+        needed = set(dag.dependencies.get(job, {}))
+        is_complete = not any(dag.needrun(each) for each in needed - noted)
+        if job.rule.name.startswith("collect_") and needed & noted and is_complete:
+            persistence.started(job)
+            for output in job.output:
+                os.makedirs(os.path.dirname(output) or ".", exist_ok=True)
+            if subprocess.run(["bash", "-c", job.shellcmd], check=False).returncode == 0:
+                _note_end(persistence, job)
+            else:
+                persistence.cleanup(job)
+
+
+def _note_end(persistence: Any, job: Any) -> None:
+    """The job was not executed here, so its time is none: the record has that of its run."""
+    for output in job.output:
+        # Snakemake writes a job's outputs after its beginning; the record is the last of them.
+        now = time.time_ns()
+        os.utime(output, ns=(now, now))
+    asyncio.run(persistence.finished(job))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

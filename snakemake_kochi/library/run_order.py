@@ -28,16 +28,16 @@ def in_order(batch: BatchRules) -> list[Point]:
     It is drawn for the whole grid: a part of a batch, or what a killed run has left, keeps it.
     """
     points = list(batch.grid.points)
-    if batch.seed is None:
-        return points
-    # Batches of one seed and one grid must not have the same unbalanced order.
-    generator = random.Random(f"{batch.seed} {batch.grid.batch}")
-    rounds: dict[int, list[Point]] = {}
-    for point in points:
-        rounds.setdefault(point.duplicate, []).append(point)
-    for own in rounds.values():
-        generator.shuffle(own)
-    return [point for number in sorted(rounds) for point in rounds[number]]
+    if batch.seed is not None:
+        # Batches of one seed and one grid must not have the same unbalanced order.
+        generator = random.Random(f"{batch.seed} {batch.grid.batch}")
+        rounds: dict[int, list[Point]] = {}
+        for point in points:
+            rounds.setdefault(point.duplicate, []).append(point)
+        for own in rounds.values():
+            generator.shuffle(own)
+        points = [point for number in sorted(rounds) for point in rounds[number]]
+    return points
 
 
 class RunOrder:
@@ -100,8 +100,11 @@ class RunOrder:
             return jobs  # no job starts yet
         runs: dict[str, list[Any]] = {}
         batches: dict[str, BatchRules] = {}
+        others = []
         for job in jobs:
-            if (run := self._run_of(job)) is not None:
+            if (run := self._run_of(job)) is None:
+                others.append(job)
+            else:
                 batches[run.batch.name] = run.batch
                 runs.setdefault(run.batch.name, []).append(job)
         waiting = {name for name, batch in batches.items() if batch.seed is not None} - self._begun
@@ -110,9 +113,13 @@ class RunOrder:
             awaited = frozenset().union(*(self._batches_after(dag, job) for job in busy))
             for name in waiting - awaited:
                 self._begun.add(name)
-                _say(batches[name], len(runs[name]))
+                if (count := len(runs[name])) > 1:
+                    batch = batches[name]
+                    _logger().info(
+                        f"{batch.experiment.file}: batch {batch.grid.batch}: {count} runs start in "
+                        f"rounds, in random order, seed {batch.seed}"
+                    )
             waiting &= awaited
-        others = [job for job in jobs if self._run_of(job) is None]
         ready = [job for name, own in runs.items() if name not in waiting for job in own]
         return [*others, *self._next(scheduler, ready)] if runs else jobs
 
@@ -161,14 +168,6 @@ class RunOrder:
             own = (getattr(function, "run", None) for function in functions)
             self._rules[job.rule] = next((run for run in own if isinstance(run, RunRule)), None)
         return self._rules[job.rule]
-
-
-def _say(batch: BatchRules, runs: int) -> None:
-    if runs > 1:
-        _logger().info(
-            f"{batch.experiment.file}: batch {batch.grid.batch}: {runs} runs start in rounds, in "
-            f"random order, seed {batch.seed}"
-        )
 
 
 def _logger() -> Any:

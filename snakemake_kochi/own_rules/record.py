@@ -1,13 +1,5 @@
-"""The record of a job of a user's own rule, and its artifacts in the journal.
-
-A job is described when it begins (a dict of JSON), without what suggests secrets:
-
-    rule, command (the shell command, or "script: count.py", "run: Snakefile"), wildcards,
-    params (texts; those without a name under their position), params_digest (of the whole values),
-    inputs, log, artifacts (the outputs to keep), begun (seconds since 1970)
-
-All paths are relative to the working directory, or absolute.
-"""
+"""The record of a job of a user's own rule, and its artifacts in the journal. All paths are
+relative to the working directory, or absolute."""
 
 from __future__ import annotations
 
@@ -16,7 +8,7 @@ import os
 import platform
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -45,7 +37,7 @@ from snakemake_kochi.files import (
     to_json,
     write_atomically,
 )
-from snakemake_kochi.own_rules.flag import artifacts_of
+from snakemake_kochi.own_rules.watch import Job, artifacts_of
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.node import hardware, system
@@ -58,34 +50,35 @@ _LONGEST = 4000  # characters of one of a rule's params in a record
 _CLOCKS = 2.0  # seconds by which the clock of the filesystem may be behind ours
 _EMPTY: Mapping[str, Any] = {"string": "", "integer": 0, "object": {}, "array": []}
 
-Job = Mapping[str, Any]
 
-
-# ---- when it begins
+# ---- when a job begins
 
 
 def described(job: Any, directory: Path) -> dict[str, Any]:
-    """The description of one of Snakemake's jobs."""
+    """One of Snakemake's jobs, without what suggests secrets: rule, command (the shell command, or
+    "script: count.py", "run: Snakefile"), wildcards, params (texts; those without a name under
+    their position), params_digest (of the whole values), inputs, log, artifacts (the outputs to
+    keep), begun (seconds since 1970)."""
     texts = {name: str(value) for name, value in _named(job.params)}
     secret = {name for name, text in texts.items() if is_secret_variable(name, text)}
     public = {name: text for name, text in texts.items() if name not in secret}
+    shown = {}
+    for name, text in texts.items():
+        rest = len(text) - _LONGEST
+        more = f" [and {rest} more characters]" if rest > 0 else ""
+        shown[name] = LEFT_OUT if name in secret else text[:_LONGEST] + more
     command = _command(job, directory).strip().split("\n")
     return {
         "rule": job.rule.name,
         "command": "\n".join(without_secrets(command)),
         "wildcards": {name: str(value) for name, value in job.wildcards_dict.items()},
-        "params": {n: LEFT_OUT if n in secret else _cut(text) for n, text in texts.items()},
+        "params": shown,
         "params_digest": digest_of(public),
         "inputs": list(_inputs(job)),
         "log": list(map(str, job.log)),
         "artifacts": artifacts_of(job.output),
         "begun": time.time(),
     }
-
-
-def _cut(text: str) -> str:
-    rest = len(text) - _LONGEST
-    return f"{text[:_LONGEST]} [and {rest} more characters]" if rest > 0 else text
 
 
 def _named(params: Any) -> Iterator[tuple[str, Any]]:
@@ -127,14 +120,18 @@ def keep(freeze: Freeze, directory: Path, noted: Job, workflow: Any, job: Any) -
     `job`: Snakemake's, if it is one of this process. Raises KochiError for artifacts that are not
     what the job wrote, and OSError and GitError if they cannot be read or journaled now.
     """
-    ended, checksums = _metadata(workflow, noted["artifacts"])
-    if job is None:
-        # An earlier job may have metadata, too.
-        recent = [when for when in ended.values() if when > noted["begun"] - _CLOCKS]
-        has_succeeded = len(recent) == len(noted["artifacts"])
-    else:
-        has_succeeded = workflow.dag.finished(job)
-    if not has_succeeded:
+    # When outputs were written, and the checksums of inputs, as far as Snakemake's metadata says
+    # so, which the user may have turned off.
+    ended, checksums = dict[str, float](), dict[str, str]()
+    workflow.persistence.deactivate_cache()  # it remembers that there was none before the job
+    for output in noted["artifacts"]:
+        if known := workflow.persistence.metadata(IOFile(output, rule=None)):
+            if (when := known.get("endtime")) is not None:
+                ended[output] = float(when)
+            checksums.update(known.get("input_checksums") or {})
+    # An earlier job may have metadata, too.
+    recent = [when for when in ended.values() if when > noted["begun"] - _CLOCKS]
+    if not (len(recent) == len(noted["artifacts"]) if job is None else workflow.dag.finished(job)):
         return
     files = {path: directory / path for path in noted["artifacts"]}
     allowed = [d.resolve() for d in (directory, freeze.directory, freeze.root.directory)]
@@ -146,7 +143,11 @@ def keep(freeze: Freeze, directory: Path, noted: Job, workflow: Any, job: Any) -
                 "in the project nor in KOCHI_ROOT",
                 "If its content is the result, let the rule copy it.",
             )
-    worker = {} if job is None else _worker(workflow, job)
+    worker: dict[str, Any] = {}  # of our executor, or of one on this node
+    if job is not None:
+        is_here = job.is_local or workflow.executor_plugin.common_settings.local_exec
+        worker = dict(getattr(job, "kochi_result", None) or {})
+        worker = worker or ({"node": platform.node()} if is_here else {})
     record = make_record(freeze, directory, noted, ended, checksums, worker)
     place = WorkingPaths(directory, freeze.machine_name).own_record(digest_of(list(files)))
     with suppress(OSError, DamagedFileError):
@@ -156,29 +157,6 @@ def keep(freeze: Freeze, directory: Path, noted: Job, workflow: Any, job: Any) -
     journal(freeze.paths, freeze.machine_name, result, freeze.directory, large)
     make_directory(place.parent)
     write_atomically(place, to_json(record))
-
-
-def _metadata(workflow: Any, outputs: Sequence[str]) -> tuple[dict[str, float], dict[str, str]]:
-    """When outputs were written, in seconds since 1970, and the checksums of inputs, as far as
-    Snakemake's metadata says so, which the user may have turned off."""
-    ended, checksums = dict[str, float](), dict[str, str]()
-    # It remembers that there was none before the job.
-    workflow.persistence.deactivate_cache()
-    for output in outputs:
-        if noted := workflow.persistence.metadata(IOFile(output, rule=None)):
-            if (when := noted.get("endtime")) is not None:
-                ended[output] = float(when)
-            checksums.update(noted.get("input_checksums") or {})
-    return ended, checksums
-
-
-def _worker(workflow: Any, job: Any) -> dict[str, Any]:
-    """What is known of the execution of a job: from our executor, or of one on this node."""
-    if noted := getattr(job, "kochi_result", None):
-        return dict(noted)
-    if job.is_local or workflow.executor_plugin.common_settings.local_exec:
-        return {"node": platform.node()}
-    return {}
 
 
 def make_record(
@@ -209,11 +187,14 @@ def make_record(
     label = name if is_name(name) else safe_name(f"rule_{name}")
     told = ("node", "worker", "queue", "job", "attempt", "nonce", "runner")
     known = {key: str(worker.get(key, "")) for key in told}
-    machine = freeze.paths.machine(freeze.machine_name)
+    attempt = (known["queue"], known["job"], known["attempt"])
     # Of another node nothing is known.
     is_here = known["node"] == platform.node() != ""
+    schema = record_schema()
+    types = {key: schema["properties"][key].get("type", "null") for key in schema["required"]}
     return {
-        **_empty_record(),
+        # The keys that every record has, without a value.
+        **{k: None if "null" in each else _EMPTY.get(str(each), 0) for k, each in types.items()},
         **known,
         "version": RECORD_VERSION,
         "identity": new_identity(label, moment, digest_of(about)),
@@ -221,9 +202,7 @@ def make_record(
         "name": name,
         "parameters": dict(job["wildcards"]),
         "machine": freeze.machine_name,
-        "earlier_attempts": earlier_attempts(
-            machine, known["queue"], known["job"], known["attempt"]
-        ),
+        "earlier_attempts": earlier_attempts(freeze.paths.machine(freeze.machine_name), *attempt),
         "hardware": hardware() if is_here else None,
         "system": system(None) if is_here else None,
         "snapshot": {**asdict(freeze.snapshot), "diff": freeze.diff},
@@ -241,25 +220,6 @@ def make_record(
     }
 
 
-def _empty_record() -> dict[str, Any]:
-    """The keys that every record has, without a value."""
-    schema = record_schema()
-    types: dict[str, str | Sequence[str]] = {
-        key: schema["properties"][key].get("type", "null") for key in schema["required"]
-    }
-    return {
-        key: None if "null" in each else _EMPTY.get(str(each), 0) for key, each in types.items()
-    }
-
-
-def _digest(file: Path) -> tuple[os.stat_result, str | None]:
-    """The state of a file and its SHA-256; None if it is no regular file. Raises OSError."""
-    status = answered(partial(os.stat, file))
-    if not stat.S_ISREG(status.st_mode):
-        return status, None
-    return status, _sha256(file, status.st_size, status.st_mtime_ns)
-
-
 @lru_cache(10_000)
 def _sha256(file: Path, size: int, modified: int) -> str:
     """A file that many jobs read is read once, as long as it is the same."""
@@ -271,13 +231,13 @@ def _input(directory: Path, path: str, checksums: Mapping[str, str]) -> dict[str
     """An input as its record describes it: "path", and where they are known "size" (bytes) and
     "sha256"."""
     described: dict[str, Any] = {"path": path}
-    digest: str | None = None
+    file, digest = directory / path, ""
     try:
-        status = answered(partial(os.stat, directory / path))
+        status = answered(partial(os.stat, file))
         if stat.S_ISREG(status.st_mode):
             described["size"] = status.st_size
             if status.st_size <= LARGEST_HASHED and not is_secret_path(path):
-                _, digest = _digest(directory / path)
+                digest = _sha256(file, status.st_size, status.st_mtime_ns)
     except OSError:
         # A temporary file is gone already. Snakemake has read it in time, if it is small.
         digest = checksums.get(path, "").removeprefix("sha256:")
@@ -289,16 +249,19 @@ def _artifacts(
 ) -> tuple[list[dict[str, Any]], int]:
     """The artifacts of a job as its record describes them, and when the last was written, in
     nanoseconds. Raises KochiError for one that has changed since, and OSError."""
-    described, newest = [], 0
+    found, newest = [], 0
     for path in job["artifacts"]:
+        file, digest = directory / path, None
         try:
-            status, digest = _digest(directory / path)
-            written = max(status.st_mtime, os.lstat(directory / path).st_mtime)
+            status = answered(partial(os.stat, file))
+            if stat.S_ISREG(status.st_mode):
+                digest = _sha256(file, status.st_size, status.st_mtime_ns)
+            written = max(status.st_mtime, os.lstat(file).st_mtime)
         except FileNotFoundError:
             raise KochiError(f"{path} is gone since its job (rule {job['rule']})") from None
         if written != ended.get(path, written):
             raise KochiError(f"{path} was changed after its job (rule {job['rule']})")
         own = {"type": "file", "dest": path, "src": path, "size": status.st_size}
-        described.append({**own, "sha256": digest})
+        found.append({**own, "sha256": digest})
         newest = max(newest, status.st_mtime_ns)
-    return described, newest
+    return found, newest

@@ -1,4 +1,8 @@
-"""The main process of a run notes its jobs with marked outputs, and keeps these at its end.
+"""`artifact()` marks an output of a rule, which is then kept in the artifact branch: the main
+process of a run notes its jobs with marked outputs, and keeps these at its end.
+
+Outputs of a rule carry Snakemake's flags, which stay when wildcards are replaced. Every process
+that reads the Snakefile calls the function, so it imports little.
 
 A job is noted when it begins, with the code of the run, and kept when the process ends; what a
 killed process has left, the next one in the directory keeps. Whether a job has succeeded, its
@@ -6,7 +10,7 @@ outputs' times and its inputs' checksums are in Snakemake's metadata.
 
 .snakemake/kochi/<machine>/own-jobs/<run>.jsonl
     {"freeze": the file with the code of the run, "process": `processes.this_process`}
-    a job per line (`record.py`)
+    a job per line (`described` in `record.py`)
 
 Notes are deleted when all in them is kept and their process is dead. Kept twice, a result is the
 same: the identity of a record depends only on what its job did.
@@ -18,23 +22,96 @@ import atexit
 import json
 import logging
 import os
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from snakemake.io import flag, is_flagged
+
 from snakemake_kochi.errors import ConfigError, GitError, KochiError, for_snakemake
-from snakemake_kochi.own_rules.flag import artifacts_of
 from snakemake_kochi.paths import WorkingPaths
 
 if TYPE_CHECKING:
-    from snakemake_kochi.own_rules.record import Job
     from snakemake_kochi.phases.freeze import Freeze
 
 _WATCH = "kochi_own_rules"  # attribute of the workflow
+_FLAG = "kochi_artifact"
+# What cannot be kept, and why.
+_REFUSED = {
+    "temp": "temporary: Snakemake deletes it, so it cannot be kept",
+    "directory": "a directory: only files can be kept; name the files in it",
+    "pipe": "a pipe: only files can be kept",
+    "service": "a service: only files can be kept",
+    "storage_object": "in remote storage: only files of this computer can be kept",
+}
+# A wildcard, of which the constraint may contain braces.
+_WILDCARD = re.compile(r"\{(?:[^{}]|\{[^{}]*\})*\}")
+Job = Mapping[str, Any]
+
+
+@for_snakemake
+def artifact(files: Any) -> Any:
+    """Mark an output of a rule: when its job has succeeded, the file is kept in the artifact branch
+    with a record.
+
+    `files` is a path relative to the working directory, with or without wildcards and flags of
+    Snakemake, or several of them (`expand`, `multiext`). Raises ConfigError for what cannot be
+    kept, and outside of a Snakefile.
+    """
+    for file in files if isinstance(files, (list, tuple)) else (files,):
+        if not isinstance(file, (str, Path)):
+            raise ConfigError(
+                f"artifact({files!r}): the path of an output was expected, or a list of paths",
+                'Write, for example: output: artifact("counts/{sample}.csv")',
+            )
+        check_output(str(file), getattr(file, "flags", {}))
+    workflow = _workflow()
+    if workflow.is_main_process:
+        watch(workflow)
+    return flag(files, _FLAG)
+
+
+def artifacts_of(outputs: Any) -> list[str]:
+    """The marked ones among the outputs of a rule or a job. Raises ConfigError for one that cannot
+    be kept."""
+    found = [output for output in outputs if is_flagged(output, _FLAG)]
+    for output in found:
+        check_output(str(output), getattr(output, "flags", {}))
+    return list(map(str, found))
+
+
+def check_output(path: str, flags: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an output that cannot be kept. `path` may contain wildcards."""
+    for name, why in _REFUSED.items():
+        if flags.get(name):
+            raise ConfigError(f'artifact("{path}"): this output is {why}')
+    components = _WILDCARD.sub("x", path).split("/")
+    if path.startswith("/") or {"", ".", ".."}.intersection(components):
+        raise ConfigError(
+            f'artifact("{path}"): a path relative to the working directory was expected, without '
+            "'..', without empty parts and without '.'",
+            "The file has the same path in the branch.",
+        )
+
+
+def _workflow() -> Any:
+    """The workflow whose Snakefile calls, directly or by functions of the user."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        # Snakemake's own functions, such as `exists`, find it in the same way.
+        workflow = frame.f_globals.get("workflow")
+        if hasattr(workflow, "is_main_process"):
+            return workflow
+        frame = frame.f_back
+    raise ConfigError(
+        "artifact() was called outside of a Snakefile", "Call it around an output of a rule."
+    )
 
 
 def watch(workflow: Any) -> None:
@@ -113,12 +190,10 @@ class _Watch(logging.Handler):
         note(self._notes, {**described(self._jobs[number], self._directory), "number": number})
 
     def end_of_process(self) -> None:
+        workflow = self._workflow
         with suppress(KeyboardInterrupt):
-            self._trying(self._run_ends)
-
-    def _run_ends(self) -> None:
-        if self._workflow.executor_plugin and not (self._workflow.dryrun or self._workflow.touch):
-            self._keep_noted()
+            if workflow.executor_plugin and not (workflow.dryrun or workflow.touch):
+                self._trying(self._keep_noted)
 
     def _keep_noted(self) -> None:
         """Keep and commit what is noted in the directory, by this process or by others."""
@@ -136,7 +211,7 @@ class _Watch(logging.Handler):
         from snakemake_kochi.artifacts.code import publish_code
         from snakemake_kochi.own_rules.record import keep
         from snakemake_kochi.phases.freeze import load_freeze
-        from snakemake_kochi.phases.keep import commit_journal
+        from snakemake_kochi.phases.outputs import commit_journal
         from snakemake_kochi.processes import is_dead
 
         freeze = load_freeze(Path(header["freeze"]))
@@ -155,9 +230,8 @@ class _Watch(logging.Handler):
                 _say(f"not kept yet: {error}\nThe next run of snakemake here tries again.")
             except KochiError as error:
                 _say(f"not kept: {error}")
-        commit_journal(
-            freeze.directory, freeze.paths, freeze.machine_name, freeze.project.large_files
-        )
+        large = freeze.project.large_files
+        commit_journal(freeze.directory, freeze.paths, freeze.machine_name, large)
         # Ctrl-C may have ended git while it published the code for an earlier commit.
         with suppress(KochiError, OSError, KeyboardInterrupt):
             publish_code(freeze.directory, freeze.paths, [{"snapshot": asdict(freeze.snapshot)}])

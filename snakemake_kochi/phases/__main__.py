@@ -16,11 +16,11 @@ from pathlib import Path
 from snakemake_kochi.errors import KochiError, PhaseError, told
 from snakemake_kochi.files import is_there, note_use, to_json, write_file
 from snakemake_kochi.paths import InstallPaths, WorkingPaths
-from snakemake_kochi.phases.batch_freeze import BatchFreeze, load_batch_freeze
-from snakemake_kochi.phases.keep import keep_result
+from snakemake_kochi.phases.batch_freeze import load_batch_freeze
 from snakemake_kochi.phases.launcher import placement_of
-from snakemake_kochi.phases.outputs import Output
+from snakemake_kochi.phases.outputs import Output, keep_result
 from snakemake_kochi.phases.products import (
+    CopyError,
     Install,
     forget_failure,
     merge,
@@ -30,10 +30,8 @@ from snakemake_kochi.phases.products import (
     write_build,
     write_manifest,
 )
-from snakemake_kochi.phases.record import Attempt
-from snakemake_kochi.phases.run import run_identity, run_task
+from snakemake_kochi.phases.run import Attempt, run_identity, run_task
 from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
-from snakemake_kochi.phases.workspace import CopyError
 from snakemake_kochi.project.values import CODE, parse_assignment
 
 
@@ -55,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 # Imported where it is used: the runs, of which there are thousands, need neither YAML nor git.
 def _install(file: Path, options: argparse.Namespace) -> None:
     from snakemake_kochi.phases.freeze import load_freeze
-    from snakemake_kochi.phases.install import AGAIN_VARIABLE, install_recipe
+    from snakemake_kochi.phases.make import AGAIN_VARIABLE, install_recipe
     from snakemake_kochi.project.recipes import Requirement
 
     freeze = load_freeze(file)
@@ -71,7 +69,7 @@ def _install(file: Path, options: argparse.Namespace) -> None:
 
 
 def _build(file: Path, options: argparse.Namespace) -> None:
-    from snakemake_kochi.phases.build import make
+    from snakemake_kochi.phases.make import make
 
     freeze = load_batch_freeze(file, options.subject, options.batch).at({CODE: options.code})
     installs, parameters = _installs(file, options.installs), _parameters(options.parameters)
@@ -85,12 +83,12 @@ def _run(file: Path, options: argparse.Namespace) -> None:
     of_batch = load_batch_freeze(file, options.subject, options.batch)
     freeze = of_batch.at(parameters)
     point = replace(freeze.point(parameters, options.duplicate), rerun_of=options.rerun_of)
-    outputs = [
-        Output(artifact.type, artifact.dest, artifact.src, file)
-        for artifact, file in zip(point.artifacts, options.artifacts, strict=True)
-    ]
+    pairs = zip(point.artifacts, options.artifacts, strict=True)
+    outputs = [Output(each.type, each.dest, each.src, path) for each, path in pairs]
     resources = {n: int(text) for n, text in _parameters(options.resource).items()}
     placement = placement_of(options.launcher, freeze.launchers, freeze.machine_name, resources)
+    prepared = str(options.prepared) if options.prepared else None
+    own = (freeze.run, freeze.load_environment, point, str(options.build))
     attempt = Attempt(
         freeze=freeze,
         point=point,
@@ -98,10 +96,7 @@ def _run(file: Path, options: argparse.Namespace) -> None:
         installs=_installs(file, options.installs),
         outputs=outputs,
         prepared=read_build(options.prepared) if options.prepared else None,
-        identity=run_identity(
-            *(freeze.run, freeze.load_environment, point, str(options.build)),
-            *(options.prepared and str(options.prepared), placement.determines),
-        ),
+        identity=run_identity(*own, prepared, placement.determines),
         timeout=options.timeout,
         placement=placement,
     )
@@ -110,29 +105,20 @@ def _run(file: Path, options: argparse.Namespace) -> None:
             record = run_task(attempt)
         except CopyError:
             # Finished work needs none; this one was forced to run. Or it was deleted just now:
-            # under its lock it is found or made again.
-            record = run_task(_made_again(attempt, of_batch))
+            # under its lock it is found or made again. `prepare` has the code of the working tree;
+            # if points have recipes of their own, it sees these, too, and makes another name.
+            from snakemake_kochi.phases.make import make
+
+            step, installs = of_batch.prepare, attempt.installs
+            build = make(freeze, of_batch.build, point.parameters, installs)
+            made = make(of_batch, step, point.parameters, installs) if step else None
+            record = run_task(replace(attempt, build=build, prepared=made))
     except PhaseError as error:
         if error.record is not None:
             keep_result(freeze, error.record)
         raise
     write_file(options.output, to_json(record))
     keep_result(freeze, record, outputs)
-
-
-def _made_again(attempt: Attempt, freeze: BatchFreeze) -> Attempt:
-    """An attempt with its build, and what was prepared, which are made unless they exist.
-
-    `freeze`: that of the working tree, whose code `prepare` has. If points have recipes of their
-    own, `prepare` sees these, too, and what it makes has another name.
-    """
-    from snakemake_kochi.phases.build import make
-
-    parameters, installs = attempt.point.parameters, attempt.installs
-    build = make(attempt.freeze, freeze.build, parameters, installs)
-    step = freeze.prepare
-    prepared = make(freeze, step, parameters, installs) if step else None
-    return replace(attempt, build=build, prepared=prepared)
 
 
 def _installs(freeze: Path, manifests: Sequence[Path]) -> tuple[Install, ...]:
@@ -146,7 +132,7 @@ def _installs(freeze: Path, manifests: Sequence[Path]) -> tuple[Install, ...]:
             note_use(InstallPaths(Path(install.prefix).parent).manifest)
         else:
             from snakemake_kochi.phases.freeze import load_freeze
-            from snakemake_kochi.phases.install import install_again
+            from snakemake_kochi.phases.make import install_again
 
             install_again(load_freeze(freeze), install, installs)
     return installs

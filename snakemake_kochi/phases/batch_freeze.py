@@ -7,6 +7,7 @@ larger the grid, and a batch the square of that.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -73,7 +74,7 @@ class BatchFreeze:
     @classmethod
     def of(cls, freeze: Freeze, experiment: Experiment, batch_name: str = "") -> BatchFreeze:
         """Raises NameNotFoundError for an unknown batch."""
-        from snakemake_kochi.phases.build import code_digest  # loads git
+        from snakemake_kochi.phases.make import code_digest  # loads git
 
         batch = experiment.batch(batch_name) if batch_name else None
         build, prepare = (batch or experiment).build, (batch or experiment).prepare
@@ -93,10 +94,7 @@ class BatchFreeze:
             prepare=prepare,
             sources={"build": code_digest(freeze, experiment, build), **prepared},
             recipes={
-                str(recipe): {
-                    "script": recipe.install_script,
-                    "envs": shown_variables(recipe.envs),
-                }
+                str(recipe): {"script": recipe.install_script, "envs": shown_variables(recipe.envs)}
                 for recipe in freeze.all_recipes
             },
             job_name=(batch or experiment).job_name,
@@ -158,10 +156,19 @@ def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
     """
     key = digest_of([BATCH_FREEZE_VERSION, experiment, batch])
     file = ProjectPaths.batch_freeze(freeze, key)
-    try:
-        return _from_json(file, read_json(file, BATCH_FREEZE_VERSION))
-    except FileNotFoundError:
-        pass
+    with suppress(FileNotFoundError):
+        data = read_json(file, BATCH_FREEZE_VERSION)
+        data.pop("version", None)
+        try:
+            for key in ("build", "run"):
+                isolation = data[key]["isolation"]
+                own = None if isolation is None else Isolation.from_dict(isolation)
+                data[key] = Phase(**{**data[key], "isolation": own})
+            data["prepare"] = data["prepare"] and Step(**data["prepare"])
+            data["artifacts"] = tuple(Artifact(**artifact) for artifact in data["artifacts"])
+            return BatchFreeze(**{**data, "launchers": Launchers(**data["launchers"])})
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedFileError(f"{file}: not what a batch was frozen to ({error})") from error
     # Imported here: it loads YAML, its schemas and git, which takes longer than most runs.
     from snakemake_kochi.phases.freeze import load_freeze
 
@@ -170,39 +177,6 @@ def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
     make_directory(file.parent)
     write_atomically(file, to_json({"version": BATCH_FREEZE_VERSION, **asdict(made)}))
     return made
-
-
-def _from_json(file: Path, data: dict[str, Any]) -> BatchFreeze:
-    fields = {key: value for key, value in data.items() if key != "version"}
-    try:
-        return BatchFreeze(
-            build=_phase(fields.pop("build")),
-            run=_phase(fields.pop("run")),
-            prepare=_step(fields.pop("prepare")),
-            artifacts=tuple(Artifact(**artifact) for artifact in fields.pop("artifacts")),
-            recorded_variables=tuple(fields.pop("recorded_variables")),
-            launchers=Launchers(**fields.pop("launchers")),
-            **fields,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"{file}: not what a batch was frozen to ({error})") from error
-
-
-def _phase(data: Mapping[str, Any]) -> Phase:
-    isolation = data["isolation"]
-    converted = {
-        "depend_params": tuple(data["depend_params"]),
-        "resources": FrozenDict(data["resources"]),
-        "isolation": None if isolation is None else Isolation.from_dict(isolation),
-    }
-    return Phase(**{**data, **converted})
-
-
-def _step(data: Mapping[str, Any] | None) -> Step | None:
-    if data is None:
-        return None
-    lists = {key: tuple(each) for key, each in data.items() if isinstance(each, list)}
-    return Step(**{**data, **lists})
 
 
 def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -26,19 +26,14 @@ from snakemake_kochi.errors import (
     NoCommitError,
     nearest,
 )
-from snakemake_kochi.files import (
-    make_directory,
-    note_use,
-    read_json,
-    to_json,
-    write_atomically,
-)
+from snakemake_kochi.files import make_directory, note_use, read_json, to_json, write_atomically
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import ProjectPaths, Root, SentPaths, WorkingPaths
-from snakemake_kochi.phases.given import given_in, given_of
 from snakemake_kochi.phases.sources import (
     SNAKEMAKE_STATE,
+    given_in,
+    given_of,
     local_sources,
     locked_sources,
     restored_sources,
@@ -49,18 +44,30 @@ from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import ROUNDS, Batch, Recorded
 from snakemake_kochi.project.machines import SENT_VARIABLE, CommonFile, Machine, common_files
-from snakemake_kochi.project.recipes import Project, Recipe, Requirement
+from snakemake_kochi.project.recipes import (
+    Project,
+    Recipe,
+    Requirement,
+    distinct,
+    names_in,
+    place_of_value,
+    requirements_at,
+)
 from snakemake_kochi.project.sent import sent_note
 from snakemake_kochi.project.shape import is_experiment
 from snakemake_kochi.project.sweeps import Given
+from snakemake_kochi.project.values import CODE, WORKING_TREE
 from snakemake_kochi.snapshot import (
     Entry,
     Snapshot,
     deleted_files,
     difference,
     fetch_source,
+    find_commit,
     freeze,
+    freeze_commit,
     keep_repository,
+    keep_repository_at,
     list_entries,
     matcher,
     overlay,
@@ -70,6 +77,8 @@ from snakemake_kochi.snapshot import (
 
 FREEZE_VERSION = 1
 EXPERIMENT_GLOBS = ("*.yaml", "*.yml", "experiments/**/*.yaml", "experiments/**/*.yml")
+# Names the file that says that this command is about to read files that another computer sent.
+USE_VARIABLE = "KOCHI_SENT_USE"
 
 
 @dataclass(frozen=True)
@@ -98,11 +107,6 @@ class Code:
 
     snapshot: Snapshot
     git_directory: str | None = None
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Code:
-        """From JSON."""
-        return cls(Snapshot(**data["snapshot"]), data["git_directory"])
 
 
 @dataclass(frozen=True)
@@ -217,65 +221,7 @@ class Freeze:
         return tuple(recipe for each in every for recipe in each.values())
 
 
-def take_freeze(
-    start: Path,
-    machine: str,
-    experiment_globs: Sequence[str] = EXPERIMENT_GLOBS,
-    *,
-    named: str | None = None,
-) -> Freeze:
-    """Freeze the project of a directory for one machine. The `named` file is an experiment whatever
-    its content; with one, other files that cannot be read are none.
-
-    Raises GitError outside of a repository, KochiError without a kochi.yaml, ConfigError when a
-    file is wrong.
-    """
-    directory = find_project(start)
-    config_file = configuration_file(directory)
-    config = read_text(config_file, str(config_file))
-    common = common_files(machines=[machine])
-    project = load_project(directory, config, config_file, common)
-    used = project.machine(machine).at_home()
-    root = Root.find(used.kochi_root, where=used.root_said_at)
-    paths = root.project(directory)
-    root.secure(paths.directory)
-    with root.explaining():
-        # Done before a process of the run could be the first and settle the default.
-        settle_locks(root.machine(machine), used.lock_directory, used.lock_kind)
-    outputs = own_outputs(start, directory, root)
-    snapshot = _as_sent(directory, freeze(directory, paths.store, outputs))
-    git_directory = keep_repository(directory, paths.store, paths.repository, outputs)
-    experiments = {}
-    for path in _experiment_files(directory, experiment_globs):
-        name = path.relative_to(directory).as_posix()
-        try:
-            text = read_text(path, name)
-        except ConfigError:
-            if named in (None, name):
-                raise
-            continue
-        if path != config_file and (name == named or is_experiment(text)):
-            experiments[name] = text
-    restored = restored_sources(WorkingPaths(start, machine))
-    every = [recipe for each in project.dependencies.values() for recipe in each.values()]
-    sources, without_source = local_sources(every, project, paths, restored)
-    sources |= locked_sources(directory, every)
-    data = {
-        "root": str(root.directory),
-        "directory": str(directory),
-        "machine": machine,
-        "snapshot": asdict(snapshot),
-        "diff": _difference(directory, paths, snapshot, outputs),
-        "config_file": str(config_file),
-        "config": config,
-        "common": [asdict(each) for each in common],
-        "experiments": experiments,
-        "sources": sources,
-        "without_source": without_source,
-        "git_directory": None if git_directory is None else str(git_directory),
-        **given_in(experiments, used, partial(read_file, paths.store, snapshot.tree)),
-    }
-    return write_freeze(paths, data)
+# ---- its file
 
 
 def write_freeze(paths: ProjectPaths, data: Mapping[str, Any]) -> Freeze:
@@ -286,6 +232,11 @@ def write_freeze(paths: ProjectPaths, data: Mapping[str, Any]) -> Freeze:
         make_directory(file.parent)
         write_atomically(file, content)
     return load_freeze(file)
+
+
+def changed(frozen: Freeze, **keys: Any) -> Freeze:
+    """The same freeze with other values of some keys of its file."""
+    return write_freeze(frozen.paths, {**read_json(frozen.file, FREEZE_VERSION), **keys})
 
 
 def load_freeze(file: Path) -> Freeze:
@@ -304,7 +255,10 @@ def load_freeze(file: Path) -> Freeze:
         "config_file": Path,
         "common": lambda files: tuple(CommonFile(**each) for each in files),
         "rerun": Rerun.of,
-        "codes": lambda codes: {code: Code.of(each) for code, each in codes.items()},
+        "codes": lambda codes: {
+            code: Code(Snapshot(**each["snapshot"]), each["git_directory"])
+            for code, each in codes.items()
+        },
     }
     try:
         own = {key: read[key](each) if key in read else each for key, each in data.items()}
@@ -314,9 +268,86 @@ def load_freeze(file: Path) -> Freeze:
         raise DamagedFileError(f"{file}: not a freeze ({error})") from error
 
 
-def _difference(
-    directory: Path, paths: ProjectPaths, snapshot: Snapshot, outputs: Sequence[str]
+# ---- taking one
+
+
+def take_freeze(
+    start: Path,
+    machine: str,
+    experiment_globs: Sequence[str] = EXPERIMENT_GLOBS,
+    *,
+    named: str | None = None,
+    git: str | None = None,
+) -> Freeze:
+    """Freeze the project of a directory for one machine. The `named` file is an experiment whatever
+    its content; with one, other files that cannot be read are none. `git`: a repository from which
+    the checked-out commit is taken, below the changes of the working tree.
+
+    Raises GitError outside of a repository, KochiError without a kochi.yaml, ConfigError when a
+    file is wrong.
+    """
+    directory = find_project(start)
+    config_file = configuration_file(directory)
+    config = read_text(config_file, str(config_file))
+    common = common_files(machines=[machine])
+    project = load_project(directory, config, config_file, common)
+    used = project.machine(machine).at_home()
+    root = Root.find(used.kochi_root, where=used.root_said_at)
+    paths = root.project(directory)
+    root.secure(paths.directory)
+    with root.explaining():
+        # Done before a process of the run could be the first and settle the default.
+        settle_locks(root.machine(machine), used.lock_directory, used.lock_kind)
+    outputs = own_outputs(start, directory, root)
+    snapshot = freeze(directory, paths.store, outputs)
+    note = sent_note(directory)
+    if note and (note.get("tree"), note["base"] or None) == (snapshot.tree, snapshot.base):
+        # Whether files differ from a commit depends on the filters and settings of the computer
+        # from which they were sent.
+        snapshot = replace(snapshot, dirty=bool(note["dirty"]))
+    diff = difference_of(directory, paths, snapshot, outputs)
+    git_directory = keep_repository(directory, paths.store, paths.repository, outputs)
+    experiments = {}
+    for path in sorted({p for g in experiment_globs for p in directory.glob(g) if p.is_file()}):
+        name = path.relative_to(directory).as_posix()
+        try:
+            text = read_text(path, name)
+        except ConfigError:
+            if named in (None, name):
+                raise
+            continue
+        if path != config_file and (name == named or is_experiment(text)):
+            experiments[name] = text
+    restored = restored_sources(WorkingPaths(start, machine))
+    every = [recipe for each in project.dependencies.values() for recipe in each.values()]
+    sources, without_source = local_sources(every, project, paths, restored)
+    sources |= locked_sources(directory, every)
+    data = {
+        "root": str(root.directory),
+        "directory": str(directory),
+        "machine": machine,
+        "snapshot": asdict(snapshot),
+        "diff": diff,
+        "config_file": str(config_file),
+        "config": config,
+        "common": [asdict(each) for each in common],
+        "experiments": experiments,
+        "sources": sources,
+        "without_source": without_source,
+        "git_directory": None if git_directory is None else str(git_directory),
+        **given_in(experiments, used, partial(read_file, paths.store, snapshot.tree)),
+    }
+    if git is not None:
+        data["snapshot"] = asdict(_with_commit_of(git, directory, paths.store, snapshot, outputs))
+    frozen = write_freeze(paths, data)
+    codes = _codes(frozen, outputs)
+    return changed(frozen, **codes) if codes else frozen
+
+
+def difference_of(
+    directory: Path, paths: ProjectPaths, snapshot: Snapshot, outputs: Sequence[str] = ()
 ) -> str:
+    """How a snapshot differs from its commit."""
     try:
         return difference(directory, paths.store, snapshot, matcher(outputs))
     except GitError as error:
@@ -328,11 +359,10 @@ def own_outputs(start: Path, directory: Path, root: Root) -> list[str]:
     """Patterns for the files that a run in `start` writes: its outputs must not count as code."""
     # Without a slash at the end: they may be links to directories on another filesystem.
     patterns = ["/results", *SNAKEMAKE_STATE]
-    own = ((start.resolve(), "/results"), (root.directory.resolve(), ""))
-    for path, below in own:
-        if path.is_relative_to(directory.resolve()) and path != directory.resolve():
-            relative = pattern_of(path.relative_to(directory.resolve()).as_posix())
-            patterns.append(f"/{relative}{below}")
+    top = directory.resolve()
+    for path, below in ((start.resolve(), "/results"), (root.directory.resolve(), "")):
+        if path.is_relative_to(top) and path != top:
+            patterns.append(f"/{pattern_of(path.relative_to(top).as_posix())}{below}")
     return patterns
 
 
@@ -341,20 +371,14 @@ def pattern_of(path: str) -> str:
     return "".join(f"\\{character}" if character in "*?[]\\!#" else character for character in path)
 
 
-def _experiment_files(directory: Path, globs: Sequence[str]) -> list[Path]:
-    return sorted({path for glob in globs for path in directory.glob(glob) if path.is_file()})
-
-
-def with_source_from(frozen: Freeze, git: str) -> Freeze:
-    """The same freeze, but with the checked-out commit and its submodules from another repository
-    (a URL or a local path), and with the changes of the working tree.
-
-    Raises GitError when the commit is not available there.
-    """
-    base, store = frozen.snapshot.base, frozen.paths.store
-    if base is None:
+def _with_commit_of(
+    git: str, top: Path, store: Path, snapshot: Snapshot, excluded: Sequence[str]
+) -> Snapshot:
+    """The checked-out commit and its submodules from another repository (a URL or a local path),
+    with the changes of the working tree. Raises GitError when the commit is not available there."""
+    if (base := snapshot.base) is None:
         raise GitError(
-            f"{frozen.directory} has no commit yet, so none can be fetched from {git}",
+            f"{top} has no commit yet, so none can be fetched from {git}",
             f"Commit, then type: git push {git} HEAD",
         )
     with tempfile.TemporaryDirectory(prefix="kochi-") as scratch:
@@ -364,46 +388,21 @@ def with_source_from(frozen: Freeze, git: str) -> Freeze:
         except NoCommitError as error:
             raise GitError(
                 f"the repository {git} does not have the commit that is checked out in "
-                f"{frozen.directory}, {base[:12]}",
+                f"{top}, {base[:12]}",
                 f"Push it there: git push {git} HEAD",
             ) from error
-        excluded = own_outputs(Path.cwd(), frozen.directory, frozen.root)
         fetched = list_entries(store, freeze(directory, store, excluded).tree)
         modules = submodules(directory)
+    above = list_entries(store, snapshot.tree)
     # A submodule that is checked out here is not fetched: its files may have been deleted.
-    here = {str(parent) for entry in frozen.entries for parent in PurePosixPath(entry.path).parents}
-    gone = {*here.intersection(modules), *deleted_files(frozen.directory, base)}
+    here = {str(parent) for entry in above for parent in PurePosixPath(entry.path).parents}
+    gone = {*here.intersection(modules), *deleted_files(top, base)}
     below = [
         entry
         for entry in fetched
         if gone.isdisjoint((entry.path, *map(str, PurePosixPath(entry.path).parents)))
     ]
-    snapshot = overlay(store, below, frozen.entries)
-    return changed(
-        frozen, snapshot=asdict(replace(snapshot, base=base, dirty=frozen.snapshot.dirty))
-    )
-
-
-def changed(frozen: Freeze, **keys: Any) -> Freeze:
-    """The same freeze with other values of some keys of its file."""
-    data = {**read_json(frozen.file, FREEZE_VERSION), **keys}
-    return write_freeze(frozen.paths, data)
-
-
-# Names the file that says that this command is about to read files that another computer sent.
-USE_VARIABLE = "KOCHI_SENT_USE"
-
-
-def _as_sent(directory: Path, snapshot: Snapshot) -> Snapshot:
-    """The snapshot of a project, as it was described at home if it is the one that was sent.
-
-    Whether files differ from a commit depends on the filters and settings of the computer at home.
-    Raises DamagedFileError.
-    """
-    note = sent_note(directory)
-    if note is None or note.get("tree") != snapshot.tree or (note["base"] or None) != snapshot.base:
-        return snapshot
-    return replace(snapshot, dirty=bool(note["dirty"]))
+    return replace(overlay(store, below, above), base=base, dirty=snapshot.dirty)
 
 
 def have_read() -> None:
@@ -412,3 +411,79 @@ def have_read() -> None:
     if place and token:
         with suppress(OSError):
             SentPaths(Path(place)).use(token).unlink(missing_ok=True)
+
+
+# ---- what points need beside the checked-out code
+
+
+def code_at(frozen: Freeze, value: str, excluded: Sequence[str]) -> Code:
+    """The code of a branch, a tag or a commit, in the store of a freeze. `excluded`: patterns of
+    what is none. Raises GitError."""
+    directory, paths = frozen.directory, frozen.paths
+    commit = find_commit(directory, value)
+    snapshot = freeze_commit(directory, commit, paths.store, excluded)
+    repository = keep_repository_at(directory, paths.store, paths.repository, commit)
+    return Code(snapshot, None if repository is None else str(repository))
+
+
+def _codes(frozen: Freeze, excluded: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The keys of a freeze about the commits that points need: looked up once, when a run begins. A
+    batch that is wrong is left out: the checks of all batches tell its problems."""
+    places: dict[str, str] = {}
+    for file, text in frozen.experiments.items():
+        # Most experiments need nothing; to read one takes longer than to look for the key.
+        if CODE not in text:
+            continue
+        with suppress(ConfigError):
+            experiment = frozen.experiment(file)
+            for batch in experiment.batches.values():
+                with suppress(ConfigError):
+                    for value, place in _codes_of(experiment, batch, frozen.machine_name):
+                        places.setdefault(value, place)
+    found, without_code = {}, {}
+    for value, place in places.items():
+        try:
+            found[value] = asdict(code_at(frozen, value, excluded))
+        except GitError as error:
+            without_code[value] = f"{place}: {error}"
+    return {"codes": found, "without_code": without_code} if places else {}
+
+
+def _codes_of(experiment: Experiment, batch: Batch, machine: str) -> Iterator[tuple[str, str]]:
+    """The values of `code:` of a batch, and their places in its file."""
+    if batch.has_code:
+        for point in distinct(experiment.grid(batch.name, machine).points, [CODE]):
+            value = point.parameters[CODE]
+            if value != WORKING_TREE:
+                place = place_of_value(experiment, batch, CODE, value)
+                at = place or ("batches", batch.name, CODE)
+                yield value, experiment.source_map.position(at)
+
+
+def check_codes(repository: Path, experiment: Experiment, batch: Batch, machine: str) -> None:
+    """Raise a ConfigError with a line for each value of `code:` of a batch that is not here."""
+    lines = []
+    for value, place in _codes_of(experiment, batch, machine):
+        try:
+            find_commit(repository, value)
+        except GitError as error:
+            lines.append(f"{place}: {error}")
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def recipes_of(
+    project: Project, experiment: Experiment, batch: Batch, machine: str
+) -> list[Recipe]:
+    """All recipes that the points of a batch need. Raises ConfigError and NameNotFoundError."""
+    wanted = experiment.requirements_on(machine, batch.requirements)
+    origin = f"{experiment.file}: batch {batch.name}"
+    parameters: list[Mapping[str, str]] = [{}]  # no grid is made where none names a recipe
+    if names := names_in(wanted):
+        points = experiment.grid(batch.name, machine).points
+        parameters = [point.parameters for point in distinct(points, names)]
+    found: dict[str, Recipe] = {}
+    for each in parameters:
+        for recipe in project.resolve(requirements_at(wanted, each), machine, origin):
+            found[str(recipe)] = recipe
+    return list(found.values())

@@ -187,27 +187,25 @@ class Container:
         self._name, self._path, self._words = "", "", list[str]()
         self._program: Mapping[str, str] = {}
         if isolation.image:
-            programs = machine.get("programs") or list(PROGRAMS)
-            self._name, self._path = self._find("container", programs, _OTHERS)
-            self._program = PROGRAMS[self._name]
-            mounts = (
-                {} if "sees" in self._program else self._mounts | {"/tmp": self._private("tmp")}
-            )
-            mounts |= self._shared(isolation.volumes, "container.volumes", "rw")
-            self._words = self._command(mounts)
+            self._find("container", machine.get("programs") or list(PROGRAMS), _OTHERS)
+            own = self._mounts | {"/tmp": self._private("tmp")}
+            shown = {} if "sees" in self._program else own
+            shown |= self._shared(isolation.volumes, "container.volumes", "rw")
+            self._words = self._command(shown)
         elif isolation.words != ("environment",):
-            self._name, self._path = self._find("isolate", ["bwrap"], _NO_BWRAP)
-            self._program, has_all = _BWRAP, "files" not in isolation.words
+            self._find("isolate", ["bwrap"], _NO_BWRAP)
+            has_all = "files" not in isolation.words
             self._words = self._command({"/": ("/", "dev")} if has_all else self._files())
         # Whether the script's processes are children of the program, which tells their usage.
         self.is_parent = "rm" not in self._program
 
-    def _find(self, name: str, programs: Sequence[str], advice: str) -> tuple[str, str]:
-        for program in programs:
-            if (path := shutil.which(program)) is not None:
-                return program, path
-        said = f"{self._key}.{name}: there is no {' and no '.join(programs)} on {platform.node()}"
-        raise PhaseError(said, advice)
+    def _find(self, name: str, programs: Sequence[str], advice: str) -> None:
+        found = next(filter(None, ((shutil.which(each) and each) for each in programs)), None)
+        if found is None:
+            said = f"{self._key}.{name}: there is no {' and no '.join(programs)}"
+            raise PhaseError(f"{said} on {platform.node()}", advice)
+        self._name, self._path = found, str(shutil.which(found))
+        self._program = PROGRAMS.get(found, _BWRAP)
 
     def around(self, environment: Environment) -> tuple[Environment, tuple[str, ...]]:
         """The environment of the process to start, and the words before `bash`."""

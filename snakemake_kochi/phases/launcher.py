@@ -73,16 +73,9 @@ def line_of(
     if not launcher.starts_tasks:
         return ""
     if launcher.is_template:
-        return launcher.filled(
-            {
-                "tasks": str(shape.tasks),
-                "nodes": str(shape.nodes),
-                "tasks_per_node": str(shape.tasks_per_node),
-                "cpus_per_task": str(shape.cpus_per_task or 1),
-                "nodelist": nodes,
-                "hostfile": host_file,
-            }
-        )
+        values = {"nodelist": nodes, "hostfile": host_file}
+        values |= {name: str(getattr(shape, name)) for name in ("tasks", "nodes", "tasks_per_node")}
+        return launcher.filled(values | {"cpus_per_task": str(shape.cpus_per_task or 1)})
     if launcher.text != MPIRUN:
         return " ".join(LAUNCHERS[launcher.text][0](shape))
     hosts, binding = f"localhost:{shape.tasks}", "none"
@@ -138,7 +131,8 @@ def start(placement: Placement, machine: str, exclusive: bool, directory: Path) 
     launcher, resources = placement.launcher, placement.resources
     # A job on several nodes has an allocation to itself, also if it is not exclusive otherwise.
     exclusive = exclusive or resources.get("nodes", 1) > 1
-    hosts = _hosts(exclusive)
+    here = {platform.node(): len(os.sched_getaffinity(0))}
+    hosts = _hosts() or here if exclusive else here  # each with its number of CPUs; this one first
     allocation = own_allocation(os.environ)
     granted = allocation.tasks if allocation is not None and exclusive else []
     try:
@@ -151,51 +145,47 @@ def start(placement: Placement, machine: str, exclusive: bool, directory: Path) 
     if not resources and not launcher.starts_tasks:
         tasks = list(hosts.values())
     used = dict(zip(hosts, tasks, strict=False))
-    host_file = directory / "hosts"
+    nodes, host_file = ",".join(used), directory / "hosts"
     lines = "".join(f"{host} slots={number}\n" for host, number in used.items())
     write_file(host_file, lines.encode())
-    variables = {
-        "KOCHI_LAUNCH": "",
-        "KOCHI_NODELIST": ",".join(used),
-        "KOCHI_HOSTFILE": str(host_file),
-    }
+    told = {"KOCHI_LAUNCH": "", "KOCHI_NODELIST": nodes, "KOCHI_HOSTFILE": str(host_file)}
     if not launcher.starts_tasks:
-        return Started(variables)
+        return Started(told)
     works_in = LAUNCHERS[launcher.text][1] if launcher.text in LAUNCHERS else None
+    own = f"machines: {machine}: launchers:"
     if works_in is not None and (allocation is None or allocation.scheduler != works_in):
         raise PhaseError(
             f"the launcher {launcher.text} works in allocations of {works_in}, and this "
             f"job on {platform.node()} is in none",
-            f"Give machine {machine} another one in kochi.yaml: machines: {machine}: launchers: "
-            f"{{{launcher.text}: mpirun}}; or use 'launcher: auto'.",
+            f"Give machine {machine} another one in kochi.yaml: {own} {{{launcher.text}: mpirun}}; "
+            "or use 'launcher: auto'.",
         )
     slots = ",".join(f"{host}:{number}" for host, number in used.items())
-    line = line_of(launcher, shape, variables["KOCHI_NODELIST"], slots, str(host_file))
-    variables["KOCHI_LAUNCH"] = line
-    if allocation is not None:
-        variables |= allocation.variables_for(tasks)
-    program = line.split()[0]
+    line = line_of(launcher, shape, nodes, slots, str(host_file))
+    told |= {"KOCHI_LAUNCH": line, **(allocation.variables_for(tasks) if allocation else {})}
+    program, name = line.split()[0], launcher.name
     missing = (
-        f"kochi: the launcher {launcher.name} needs a program {program}, and there is none on "
+        f"kochi: the launcher {name} needs a program {program}, and there is none on "
         f"{platform.node()}\nHave load_env_script of machine {machine} load it, or give it another "
-        f"launcher in kochi.yaml: machines: {machine}: launchers: {{{launcher.name}: ...}}"
+        f"launcher in kochi.yaml: {own} {{{name}: ...}}"
     )
-    return Started(
-        variables,
-        # Here, before a script that does not stop at a command that fails.
-        f"type -P -- {shlex.quote(program)} > /dev/null || "
-        f"{{ printf '%s\\n' {shlex.quote(missing)} >&2; exit 127; }}\n",
-        {
-            "name": launcher.name,
-            "line": line,
-            "nodes": shape.nodes,
-            "tasks": shape.tasks,
-            "cpus_per_task": shape.cpus_per_task or None,
-        },
-        # Tasks of a scheduler's launcher are no children of the script, and those of a template
-        # may not be.
-        counts_tasks=launcher.text == MPIRUN,
-    )
+    # Here, before a script that does not stop at a command that fails.
+    before = f"type -P -- {shlex.quote(program)} > /dev/null || "
+    before += f"{{ printf '%s\\n' {shlex.quote(missing)} >&2; exit 127; }}\n"
+    described = {"name": name, "line": line, "nodes": shape.nodes, "tasks": shape.tasks}
+    described |= {"cpus_per_task": shape.cpus_per_task or None}
+    # Tasks of a scheduler's launcher are no children of the script, and those of a template may not
+    # be.
+    return Started(told, before, described, counts_tasks=launcher.text == MPIRUN)
+
+
+def _hosts() -> dict[str, int]:
+    """The nodes of a job that has its worker to itself, as the worker says."""
+    with suppress(KeyError, OSError, ValueError):
+        lines = Path(os.environ["KOCHI_HOSTFILE"]).read_text("utf-8").splitlines()
+        pairs = (line.partition(" slots=")[::2] for line in lines)
+        return {host: int(number) for host, number in pairs}
+    return {}
 
 
 def binding() -> dict[str, Any]:
@@ -210,14 +200,3 @@ def binding() -> dict[str, Any]:
     with suppress(OSError, IndexError), open("/proc/self/numa_maps", "rb", buffering=0) as maps:
         found["memory_policy"] = maps.read(200).split()[1].decode()
     return found
-
-
-def _hosts(exclusive: bool) -> dict[str, int]:
-    """The nodes of the job, each with its number of CPUs there; this one first."""
-    here = {platform.node(): len(os.sched_getaffinity(0))}
-    if exclusive:
-        with suppress(KeyError, OSError, ValueError):
-            lines = Path(os.environ["KOCHI_HOSTFILE"]).read_text("utf-8").splitlines()
-            pairs = (line.partition(" slots=")[::2] for line in lines)
-            return {host: int(number) for host, number in pairs} or here
-    return here

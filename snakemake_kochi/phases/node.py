@@ -1,9 +1,16 @@
-"""The node on which a run runs, as far as the kernel shows it: hardware and settings, and what
-disturbed the run: other processes, the state of the CPUs, too little memory.
+"""What a record says of the node of its run: hardware and settings, what disturbed the run, facts,
+and environment variables.
 
-It is read from /proc and /sys without a command; what is not readable (in a container, or on
+Hardware and disturbances are read from /proc and /sys; what is not readable (in a container, or on
 another architecture) is None. proc_stat(5) counts CPU time in ticks of usually 10 ms, so about the
 processes beside a single short run nothing is said; the CPU time beside many is known in sum.
+
+Facts are the output of commands, executed where the run ran, after its script: once for each build
+on each node, and again after an hour:
+<machine>/facts/<host>/<digest>.json   {"version", "time" (seconds since 1970), "facts"}
+
+Of the environment, variables of a list of names are recorded, as the script sees them. It has what
+its user does not want to show to others, so nothing else of it leaves the private directory.
 """
 
 from __future__ import annotations
@@ -11,16 +18,39 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from snakemake_kochi.confidential import is_secret_variable, without_secrets
 from snakemake_kochi.cpu_lists import cpus_in
-from snakemake_kochi.files import read_file
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import (
+    make_directory,
+    read_file,
+    read_json,
+    to_json,
+    write_atomically,
+    write_file,
+)
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.phases.products import digest_of
+from snakemake_kochi.phases.script import Environment, watched
+from snakemake_kochi.processes import this_node
 from snakemake_kochi.project.values import ANY, Thresholds
 from snakemake_kochi.project.values import QUIET as DEFAULTS
+from snakemake_kochi.schedulers.environment import RECORDED_VARIABLES
+
+if TYPE_CHECKING:
+    from snakemake_kochi.phases.isolation import Container
 
 _ROOT = Path("/")
 _CPUS = "sys/devices/system/cpu"
@@ -33,6 +63,35 @@ _SHORTEST = 1.0  # seconds
 _MOST_PRESSURE = 1.0  # percent of the time in which processes may wait for memory
 # Of the line "cpu" of stat: user, nice, system, irq, softirq, steal.
 _BUSY_COLUMNS = (1, 2, 3, 6, 7, 8)
+VERSION = 1
+TIME_LIMIT = 30.0  # seconds for all commands together
+# Seconds. A compiler or a module on a shared filesystem may be replaced at any time.
+_FRESH = 3600.0
+_MOST_OUTPUT = 4096  # bytes
+# In subshells, each with the functions that load_env_script has defined, such as `module`. The
+# environment may have changed the directory.
+_COMMAND = """\
+( ( cd -- {directory} || exit; ulimit -f 1024 2> /dev/null; . {place}/{number}.sh
+  ) >| {place}/{number}.out 2>&1 < /dev/null; builtin echo $? >| {place}/{number}.status ) &
+_kochi+=($!)
+"""
+# Names, and beginnings of names, of variables that change the results of benchmarks.
+_OWN = (
+    *("OMP_*", "KMP_*", "GOMP_*", "LIBOMP*"),
+    *("MKL_*", "OPENBLAS_*", "BLIS_*", "GOTO_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_*"),
+    *("CUDA_*", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+    *("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR", "NCCL_*"),
+    *("OMPI_MCA_*", "PRTE_MCA_*", "I_MPI_*", "MPICH_*", "MV2_*", "UCX_*", "FI_*", "PSM2_*"),
+    *("MALLOC_*", "GLIBC_TUNABLES", "TCMALLOC_*", "LD_PRELOAD", "JULIA_NUM_THREADS"),
+)
+# A * ends the beginning of a name.
+VARIABLES = (*_OWN, *RECORDED_VARIABLES)
+_MOST = 200
+_LONGEST = 1000  # characters of a value
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+# ---- what it is, and what disturbs a run
 
 
 def hardware(root: Path = _ROOT) -> dict[str, Any]:
@@ -114,10 +173,8 @@ def _groups(root: Path, online: list[int], name: str, older_name: str) -> int | 
 
 
 class Noise:
-    """Watches the node of a run from its creation on.
-
-    `count_jobs`: how many other jobs of Kochi run on this computer now.
-    """
+    """Watches the node of a run from its creation on. `count_jobs`: how many other jobs of Kochi
+    run on this computer now."""
 
     def __init__(
         self, root: Path = _ROOT, count_jobs: Callable[[], int | None] = lambda: None
@@ -132,25 +189,20 @@ class Noise:
 
         `own_seconds`: the CPU time of the run, None if not known. `system`: see `node.system`.
         """
-        after = _read(self._root)
-        since = {
-            key: after[key] - before if before is not None and after[key] is not None else None
-            for key, before in self._before.items()
-        }
-        seconds = since["moment"] or 0.0
-        busy = None if own_seconds is None else since["busy"]
+        since, before = _read(self._root), self._before
+        for key, after in since.items():
+            since[key] = None if after is None or before[key] is None else after - before[key]
+        seconds, stalled = since["moment"], since["stalled"]
+        is_known = own_seconds is not None and since["busy"] is not None
         # Below 0 by up to a tick: in a sum of many these errors vanish.
-        beside = None if busy is None else round(busy - (own_seconds or 0.0), 3)
-        is_long, stalled = seconds >= _SHORTEST, since["stalled"]
-        jobs, limits = self._count_jobs(), {**DEFAULTS, **thresholds}
+        beside = round(since["busy"] - own_seconds, 3) if is_known else None
+        is_long, jobs, limits = seconds >= _SHORTEST, self._count_jobs(), {**DEFAULTS, **thresholds}
+        cpus = round(max(0.0, beside) / seconds, 2) if is_long and beside is not None else None
+        waited = round(100 * stalled / seconds, 1) if is_long and stalled is not None else None
         seen = {
-            "other_cpus": (
-                round(max(0.0, beside) / seconds, 2) if is_long and beside is not None else None
-            ),
+            "other_cpus": cpus,
             "other_cpu_seconds": beside,
-            "memory_pressure": (
-                round(100 * stalled / seconds, 1) if is_long and stalled is not None else None
-            ),
+            "memory_pressure": waited,
             "throttled": since["throttled"],
             "other_jobs": None if jobs is None or self._jobs is None else max(jobs, self._jobs),
             "load_limit": None if limits["load"] == ANY else limits["load"],
@@ -193,3 +245,146 @@ def _warnings(seen: Mapping[str, Any], limits: Thresholds) -> Iterator[str]:
         yield f"throttled: CPUs were throttled {throttled} times during the run"
     if seen["governor"] is not None and governor not in (ANY, seen["governor"]):
         yield f"governor: {seen['governor']}"
+
+
+# ---- facts
+
+
+@dataclass(frozen=True)
+class Facts:
+    """`commands` for bash by name, in an `environment`; `build` is the digest of the build,
+    `container` what an isolated run is in."""
+
+    commands: Mapping[str, str]
+    environment: Environment
+    build: str
+    container: Container | None = None
+
+    def known(self, machine: MachinePaths) -> dict[str, Any]:
+        """The facts as they were found on this node, in this build, not long ago; else none."""
+        with suppress(OSError, DamagedFileError, KeyError, TypeError):
+            found = read_json(self._file(machine), VERSION)
+            if 0 <= time.time() - found["time"] < _FRESH:
+                return dict(found["facts"])
+        return {}
+
+    def find(
+        self, machine: MachinePaths, directory: Path, scratch: Path, limit: float = TIME_LIMIT
+    ) -> dict[str, Any]:
+        """Execute the commands, unless their output is known; return the facts of a record.
+
+        They see the `directory` as theirs, may write to it, and start with the environment of the
+        run script without its parameters. `scratch` is private. Nothing in a command ends the run:
+        one that is not ready after `limit` seconds is ended, and has no exit status.
+        """
+        if not self.commands or (self.container and not self.container.has_begun):
+            return {}
+        if known := self.known(machine):
+            return known
+        at, place = datetime.now(UTC).isoformat(timespec="seconds"), scratch / "facts"
+        of_all: int | None = None
+        with suppress(OSError):  # a full disk, for example
+            of_all = self._execute(directory, make_directory(place), limit)
+        found: dict[str, Any] = {}
+        for number, (name, command) in enumerate(self.commands.items()):
+            file, status = place / f"{number}.sh", of_all
+            with suppress(OSError, ValueError):
+                status = int(file.with_suffix(".status").read_text())
+            # Without its own: the environment could not be loaded.
+            printed = file.with_suffix(".out")
+            text = _shown(printed if printed.exists() else place / "all.out")
+            # Bash begins its own messages with the file, whose name is another one each time.
+            output = text.replace(str(file), name)
+            found[name] = {"command": command, "output": output, "exit_status": status, "at": at}
+        if missing := [name for name, each in found.items() if each["exit_status"] is None]:
+            print(
+                f"kochi: not found within {limit:g} seconds, and not tried again here for an hour: "
+                f"{', '.join(missing)} (below the key 'facts')",
+                file=sys.stderr,
+            )
+        with suppress(OSError):
+            file = self._file(machine)
+            make_directory(file.parent)
+            content = {"version": VERSION, "time": time.time(), "facts": found}
+            write_atomically(file, to_json(content))
+        return found
+
+    def _file(self, machine: MachinePaths) -> Path:
+        installs = [install.identity for install in self.environment.installs]
+        loaded = self.environment.load_environment
+        isolated = [asdict(self.container.isolation)] if self.container else []
+        digest = digest_of([dict(self.commands), loaded, installs, self.build, *isolated])
+        return machine.facts(this_node().host, digest)
+
+    def _execute(self, directory: Path, place: Path, limit: float) -> int | None:
+        """Execute all commands at once, in one process and one container; their files are in the
+        private `place`. Returns the exit status of the process, if it ended by itself."""
+        environment, wrapper = self.environment, tuple[str, ...]()
+        if self.container:
+            environment, wrapper = self.container.around(environment)
+        words = {"directory": shlex.quote(str(directory)), "place": shlex.quote(str(place))}
+        lines = [environment.preamble(), "set +e +m +o pipefail\n_kochi=()\n"]
+        texts = {f"{number}.sh": each + "\n" for number, each in enumerate(self.commands.values())}
+        lines += [_COMMAND.format(number=number, **words) for number in range(len(texts))]
+        # Not as an argument: every user of a node can read those, and they have a greatest length.
+        texts["all.sh"] = "".join(lines) + 'wait "${_kochi[@]}"\n'
+        for name, text in texts.items():
+            write_file(place / name, text.encode("utf-8", "surrogateescape"))
+        with (place / "all.out").open("wb") as output:
+            process = subprocess.Popen(
+                [*wrapper, "bash", "--norc", str(place / "all.sh")],
+                cwd=directory,
+                env=environment.of_process(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+        try:
+            has_ended = watched(process.pid).wait(limit)
+        finally:
+            # Before it is waited for: until then its number is that of no other process.
+            os.killpg(process.pid, signal.SIGKILL)
+            status = process.wait()
+            if self.container:
+                self.container.end()
+        return (status if status >= 0 else 128 - status) if has_ended else None
+
+
+def _shown(file: Path) -> str:
+    text = ""
+    with suppress(OSError), file.open("rb") as stream:
+        text = stream.read(_MOST_OUTPUT).decode("utf-8", "replace").rstrip()
+    return "\n".join(without_secrets(text.splitlines()))
+
+
+# ---- variables
+
+
+def noting(file: Path) -> str:
+    """A line for bash that writes the exported variables to a file, for `noted`. Nothing in it ends
+    the script."""
+    return f"{{ command -p env -0; }} 2> /dev/null >| {shlex.quote(str(file))} || :\n"
+
+
+def noted(more: Iterable[str], file: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """The variables of the list that `noting` wrote, by name; without a file those of the `given`.
+
+    Names and values that look like secrets are left out, and the rest of a long value.
+    """
+    found = given
+    with suppress(OSError):
+        lines = os.fsdecode(file.read_bytes()).split("\0")
+        found = dict(line.partition("=")[::2] for line in lines if line)
+    patterns = (*VARIABLES, *more)
+    whole = {pattern for pattern in patterns if not pattern.endswith("*")}
+    beginnings = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
+    wanted = {
+        name: value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        for name, value in sorted(found.items())
+        # Bash has others in its environment, and not as variables.
+        if _NAME.fullmatch(name)
+        and (name in whole or name.startswith(beginnings))
+        and not is_secret_variable(name, value)
+    }
+    return {name: value[:_LONGEST] for name, value in list(wanted.items())[:_MOST]}

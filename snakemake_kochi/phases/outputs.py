@@ -1,28 +1,41 @@
-"""The artifacts of a run: what it leaves in its workspace and prints, as files in results/."""
+"""The artifacts of a run, as files in results/; and keeping them: journaled first, then committed
+to the machine's artifact branch.
+
+Not every run commits, because git takes longer than many a run. In a burst one run in some seconds
+commits what all have journaled, and the process that started them commits the rest at its end. A
+run that outlives that process commits at once.
+"""
 
 from __future__ import annotations
 
+import atexit
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.artifacts.agreement import disagree, note_directory, told_missed
+from snakemake_kochi.artifacts.begun import end, keep_unfinished
+from snakemake_kochi.artifacts.journal import Result, is_commit_due, journal, pending
+from snakemake_kochi.artifacts.promises import is_commit_promised, promise_to_commit
+from snakemake_kochi.errors import STOPPED, GitError, KochiError, PhaseError
 from snakemake_kochi.files import answered, blocks_of, copy_file, copy_stream, make_directory
+from snakemake_kochi.paths import ProjectPaths
+from snakemake_kochi.phases.batch_freeze import BatchFreeze
 
 _RULE = b"-" * 80 + b"\n"
-# It is in each run's artifact, and the end of a long build is the interesting part.
-MOST_OF_BUILD = 64 * 1024  # bytes
+# Bytes. It is in each run's artifact, and the end of a long build is the interesting part.
+MOST_OF_BUILD = 64 * 1024
+_PATIENCE = 30.0  # seconds to wait for a branch
 
 
 @dataclass(frozen=True)
 class Output:
-    """An artifact of a point and its file.
-
-    `source` is a path in the workspace, for type "file"; `destination` is the path below the
-    machine's directory in the artifact branch.
-    """
+    """An artifact of a point and its file. `source`: a path in the workspace, for type "file";
+    `destination`: the path below the machine's directory in the artifact branch."""
 
     type: str
     destination: str
@@ -102,12 +115,15 @@ def write_printed(
     that alone.
     """
     with file.open("wb") as target, captured.open("rb", buffering=0) as source:
-        target.write(_encoded(f"Kochi job {name} (ID={job}) started.\n") + _RULE)
+        # Paths and names need not be UTF-8.
+        title = f"Kochi job {name} (ID={job}) started.\n"
+        target.write(title.encode("utf-8", "surrogateescape") + _RULE)
         if before := _printed_by_build(build_log):
             target.write(before if before.endswith(b"\n") else before + b"\n")
         start, size = target.tell(), copy_stream(source, target)
-        if size and not _ends_a_line(captured):
-            target.write(b"\n")
+        if size:
+            source.seek(-1, 2)
+            target.write(b"\n" if source.read(1) != b"\n" else b"")
         target.write(_RULE + b"Saving artifacts...\n")
     return {"start": start, "size": size}
 
@@ -120,7 +136,8 @@ def _printed_by_build(log: Path) -> bytes:
             text = source.read(MOST_OF_BUILD)
         if size > MOST_OF_BUILD:
             text = text.partition(b"\n")[2]
-            text = _encoded(f"[{size - len(text)} bytes before this are in {log}]\n") + text
+            said = f"[{size - len(text)} bytes before this are in {log}]\n"
+            text = said.encode("utf-8", "surrogateescape") + text
         return text
 
     try:
@@ -129,34 +146,21 @@ def _printed_by_build(log: Path) -> bytes:
         return b""  # a build without a script
 
 
-def _ends_a_line(file: Path) -> bool:
-    with file.open("rb") as stream:
-        stream.seek(-1, 2)
-        return stream.read(1) == b"\n"
-
-
-def _encoded(text: str) -> bytes:
-    """Paths and names need not be UTF-8."""
-    return text.encode("utf-8", "surrogateescape")
-
-
 def own_output(record: Mapping[str, Any], file: Path) -> str:
     """The run's own output, from the artifact beside its record."""
     return own_output_in(record, answered(file.read_bytes))
 
 
 def own_output_in(record: Mapping[str, Any], content: bytes) -> str:
-    """The run's own output, from the content of the artifact."""
+    """The run's own output, from the content of the artifact of type stdout."""
     if (found := record.get("output")) is not None:
         content = content[found["start"] : found["start"] + found["size"]]
     return content.decode("utf-8", "replace")
 
 
 def described(output: Output) -> dict[str, Any]:
-    """An artifact as its record describes it.
-
-    With "size" in bytes and "sha256" in hex, except in type "stats", which is the record itself.
-    """
+    """An artifact as its record describes it, with "size" in bytes and "sha256" in hex, except in
+    type "stats", which is the record itself."""
     found = {"type": output.type, "dest": output.destination, "src": output.source}
     if output.type == "stats":
         return found
@@ -167,3 +171,113 @@ def described(output: Output) -> dict[str, Any]:
             digest.update(block)
             size += len(block)
     return {**found, "size": size, "sha256": digest.hexdigest()}
+
+
+# ---- keeping them
+
+
+def keep_result(
+    freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequence[Output] = ()
+) -> None:
+    """Journal the artifacts and the record of an attempt, and commit the journal if that is due. An
+    attempt that failed has no artifacts.
+
+    Raises KochiError for invalid artifacts. If they cannot be journaled or committed now (a full
+    disk, a branch that another process holds), the run does not fail, which would lose its
+    products: they are in the results directory, with the record, and are committed later.
+    """
+    paths, machine = freeze.paths, freeze.machine_name
+    is_failure = record.get("outcome") == "failed"
+    files = {each.destination: each.file for each in outputs}
+    try:
+        result = Result(record["identity"], files, record)
+        journal(paths, machine, result, freeze.repository, freeze.large_files)
+    except (OSError, GitError) as error:
+        said = f"the record of this failed attempt is not kept: {error}"
+        if not is_failure:
+            disagree(paths, machine)
+            said = f"the result is only in results/ for now: {error}\nThe next run, or "
+            said += "'kochi artifact sync', commits it from there."
+        print(f"kochi: {said}", file=sys.stderr)
+        return
+    finally:
+        end(paths, record)
+    # Who stops a run waits only some seconds for its end.
+    if is_failure and record["exit_status"] in STOPPED:
+        return
+    if is_commit_due(paths, machine) or not is_commit_promised(paths, machine):
+        with _not_now():
+            from snakemake_kochi.artifacts.committer import commit_in_burst  # loads git
+
+            commit_in_burst(freeze.repository, paths, machine)
+
+
+def commit_at_exit(
+    repository: Path,
+    paths: ProjectPaths,
+    machine: str,
+    wanted: Callable[[], bool],
+    large: int | None = None,
+) -> None:
+    """At the end of this process, commit what runs left in the journal, and results in results/ in
+    the current directory that no commit has, if `wanted` says so then.
+
+    `large`: see `journal`. If this process is killed, runs that are still running and the next
+    process do so.
+    """
+    promise = ExitStack()
+    promise.enter_context(promise_to_commit(paths, machine))
+    note_directory(paths, machine, Path.cwd().resolve())
+    if wanted():
+        from snakemake_kochi.artifacts.published import fix_published_name  # loads git
+
+        with suppress(GitError, OSError):  # as for a result that cannot be committed now
+            fix_published_name(repository, machine)
+
+    def commit_rest() -> None:
+        promise.close()
+        if wanted():
+            commit_journal(repository, paths, machine, large)
+
+    atexit.register(commit_rest)
+
+
+@contextmanager
+def alive(repository: Path, paths: ProjectPaths, machine: str) -> Iterator[None]:
+    """Let `kochi clean` see a process that starts several runs, one after another, by the promise
+    to commit, which is then kept: a run that outlives its own main process may rely on it."""
+    try:
+        with promise_to_commit(paths, machine):
+            yield
+    finally:
+        if pending(paths, machine):
+            commit_journal(repository, paths, machine)
+
+
+def commit_journal(
+    repository: Path, paths: ProjectPaths, machine: str, large: int | None = None
+) -> None:
+    """Commit what is in the journal, and results that no commit has; say so if that fails."""
+    from snakemake_kochi.artifacts.committer import commit_in_burst, commit_missing
+    from snakemake_kochi.artifacts.replaced import take_replaced
+
+    with _not_now():
+        keep_unfinished(paths, machine)
+        if pending(paths, machine):
+            commit_in_burst(repository, paths, machine, _PATIENCE)
+        if count := commit_missing(repository, paths, machine, _PATIENCE, large=large):
+            print(f"kochi: committed {told_missed(count, machine)}", file=sys.stderr)
+        if (replaced := take_replaced(paths, machine)) is not None:
+            print(f"kochi: {replaced.describe()}", file=sys.stderr)
+
+
+@contextmanager
+def _not_now() -> Iterator[None]:
+    try:
+        yield
+    except (KochiError, OSError, KeyboardInterrupt) as error:
+        print(
+            f"kochi: not committed yet: {error or 'interrupted'}\n"
+            "The result is kept; 'kochi artifact sync' commits it.",
+            file=sys.stderr,
+        )

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from snakemake_kochi.errors import PhaseError
@@ -41,6 +41,11 @@ _GRACE_OF_REST = 1.0  # for what is left when the script has ended
 _PAUSE = 0.02
 STATUS_OF_TIMEOUT = 124  # as of timeout(1): the signal was not sent by a person
 _STOPPING = "set -e -o pipefail"  # of the preamble
+# A line for bash that notes when the script itself begins. Bash 4 has no such variable. The
+# environment may define functions and set options; its trace would show this line.
+_NOTE = """\
+{{ builtin printf %s "${{EPOCHREALTIME:-$(command date +%s.%N)}}" >| {file} || :; }} 2> /dev/null
+"""
 SAVED_THREADS_VARIABLE = "KOCHI_SAVED_THREADS"
 # The number of the main process of Snakemake, for its jobs.
 MAIN_VARIABLE = "KOCHI_MAIN_PROCESS"
@@ -123,8 +128,8 @@ def own_environment() -> dict[str, str]:
 class Ended:
     """How a script ended. `status`: its exit status, 128 + n after signal n. `timeout`: the seconds
     after which it was ended, if it was. `unfinished`: which processes of its pipeline did not end,
-    if so. `environment_seconds`: how long the environment was loaded before the script began,
-    `pipeline_seconds`: how long the rest of its pipeline was waited for.
+    if so. `started` (seconds since 1970) and `seconds` are those of its process without the rest of
+    its pipeline; for `environment_seconds` of them the environment was loaded.
 
     `usage`: what its processes took, without those for which no process waited; None if they were
     those of another program. Seconds of CPU time, "peak_memory_mb" of the largest single process in
@@ -135,8 +140,28 @@ class Ended:
     usage: Mapping[str, float] | None
     timeout: float | None = None
     unfinished: str = ""
+    started: float = 0.0
+    seconds: float = 0.0
     environment_seconds: float = 0.0
-    pipeline_seconds: float = 0.0
+
+    @property
+    def times(self) -> dict[str, str | float]:
+        """When the script itself ran."""
+        # The clock may have been set meanwhile.
+        loading = min(self.environment_seconds, self.seconds)
+        began = datetime.fromtimestamp(self.started + loading, UTC)
+        return {
+            "started": began.isoformat(),
+            "ended": (began + timedelta(seconds=self.seconds - loading)).isoformat(),
+            "seconds": round(self.seconds - loading, 6),
+            "environment_seconds": round(loading, 6),
+        }
+
+    @property
+    def made(self) -> dict[str, str | float]:
+        """Where and when, as the records of installations and builds have it."""
+        started = datetime.fromtimestamp(self.started, UTC).isoformat()
+        return {"node": platform.node(), "started": started, "seconds": round(self.seconds, 6)}
 
     @property
     def has_failed(self) -> bool:
@@ -144,7 +169,7 @@ class Ended:
 
     @property
     def how(self) -> str:
-        """How a script ended that has failed, as the rest of a sentence about it."""
+        """As the rest of a sentence about a script that has failed."""
         if self.timeout is not None:
             return f"ran for longer than its timeout of {self.timeout:g} s"
         if self.unfinished:
@@ -193,20 +218,19 @@ def run_script(
     for, and so is every process that writes to one of the `files`.
     """
     preamble = scratch / "environment.sh"
-    body, first = scratch / f"{name}.sh", _STOPPING
+    body, first, loaded = scratch / f"{name}.sh", _STOPPING, Path(f"{preamble}.end")
     if environment.is_loaded:
         write_file(preamble, environment.preamble().encode("utf-8", "surrogateescape"))
         # Sourced, not appended: bash then reports the user's script with its own line numbers.
         first = f". {shlex.quote(str(preamble))}"
-        before += _noting_start(preamble)
-        Path(f"{preamble}.end").unlink(missing_ok=True)  # of an earlier script in this directory
+        before += _NOTE.format(file=shlex.quote(str(loaded)))
+        loaded.unlink(missing_ok=True)  # of an earlier script in this directory
     write_file(body, f"{script}\n".encode("utf-8", "surrogateescape"))
     lines = f"{first}\n{before}{mode_of(strict)}\n. {shlex.quote(str(body))}\n"
     # $0 is the user's script. Without --norc, a bash with -c may read ~/.bashrc where SSH_CLIENT is
     # set and SHLVL is not.
     command = [*wrapper, "bash", "--norc", "-c", lines, str(body)]
     variables = environment.of_process()
-    began = time.time()
     with ExitStack() as opened:
         # To a file and not through a pipe: a background child that keeps the pipe open would delay
         # the job as long as it lives.
@@ -219,44 +243,28 @@ def run_script(
                 sys.stdout.buffer.flush()
 
         adopt_orphans()
-        processes = _Processes(_children())
+        processes = _Processes(_children(), follow)
         error = None if output is None else subprocess.STDOUT
+        processes.started = time.time(), time.monotonic()
         process = subprocess.Popen(
             command, cwd=directory, env=variables, stdout=writer, stderr=error
         )
         try:
-            logs = [] if output is None else [output]
-            ended = _wait(process, processes, follow, timeout, files, logs)
+            ended = _wait(process, processes, timeout, files, [output] if output else [])
         except BaseException:  # Ctrl-C
             process.kill()
             process.wait()
             raise
     if not environment.is_loaded:
         return ended
-    seconds = _seconds_until_start(preamble, began, ended.status == 0)
-    return replace(ended, environment_seconds=seconds)
-
-
-def _noting_start(preamble: Path) -> str:
-    """A line for bash that notes when the script itself begins."""
-    file = shlex.quote(f"{preamble}.end")
-    # Bash 4 has no such variable. The environment may define functions and set options; its trace
-    # would show this line.
-    note = f'builtin printf %s "${{EPOCHREALTIME:-$(command date +%s.%N)}}" >| {file} || :'
-    return f"{{ {note}; }} 2> /dev/null\n"
-
-
-def _seconds_until_start(preamble: Path, began: float, has_ended_well: bool) -> float:
-    """How long the environment was loaded: to the end if the script itself has not begun; 0 if
-    that is not known, as on a full disk."""
-    now = time.time()
+    # To the end if the script itself has not begun; 0 if that is not known, as on a full disk.
+    now = end = time.time()
     try:
         # The locale of the script says what its decimal point is.
-        now = min(now, float(Path(f"{preamble}.end").read_text().replace(",", ".")))
+        end = min(now, float(loaded.read_text().replace(",", ".")))
     except (OSError, ValueError):
-        if has_ended_well:
-            return 0.0
-    return max(0.0, now - began)
+        end = ended.started if ended.status == 0 else now
+    return replace(ended, environment_seconds=max(0.0, end - ended.started))
 
 
 def mode_of(strict: bool) -> str:
@@ -267,28 +275,27 @@ def mode_of(strict: bool) -> str:
 def _wait(
     process: subprocess.Popen[bytes],
     processes: _Processes,
-    follow: Callable[[], None],
     timeout: float | None,
     files: Iterable[Path],
     logs: Iterable[Path],
 ) -> Ended:
-    """Wait for a script; call `follow` from time to time and at its end."""
+    """Wait for a script, and follow its output."""
     ends_at = math.inf if timeout is None else time.monotonic() + timeout
     pause, has_ended, is_over = _FOLLOW_SECONDS, watched(process.pid), False
     while not has_ended.wait(max(0.0, min(pause, ends_at - time.monotonic()))):
-        follow()
+        processes.follow()
         if is_over := time.monotonic() >= ends_at:
-            processes.end(process.pid, follow)
+            processes.end(process.pid)
             break
         pause = min(2 * pause, _MOST_SECONDS)
     # Not Popen.wait: it does not tell the usage.
     _, status, used = os.wait4(process.pid, 0)
     code = process.returncode = os.waitstatus_to_exitcode(status)
-    began, unfinished = time.monotonic(), ""
+    started, clock = processes.started
+    seconds, unfinished = time.monotonic() - clock, ""
     if code == 0 and not is_over:
-        paths = (list(map(str, files)), list(map(str, logs)))
-        unfinished = processes.wait_for_pipeline(*paths, ends_at, follow)
-    follow()
+        unfinished = processes.wait_for_pipeline(files, logs, ends_at)
+    processes.follow()
     usage = {
         "user_seconds": round(used.ru_utime, 6),
         "system_seconds": round(used.ru_stime, 6),
@@ -299,10 +306,7 @@ def _wait(
         "involuntary_switches": used.ru_nivcsw,
     }
     status = STATUS_OF_TIMEOUT if unfinished else code if code >= 0 else 128 - code
-    return Ended(
-        *(status, usage, timeout if is_over else None, unfinished),
-        pipeline_seconds=time.monotonic() - began,
-    )
+    return Ended(status, usage, timeout if is_over else None, unfinished, started, seconds)
 
 
 def watched(pid: int) -> threading.Event:
@@ -322,16 +326,15 @@ def watched(pid: int) -> threading.Event:
     return ended
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Processes:
-    """The processes that a script starts. `_before`: the children that this process had before."""
+    """The processes that a script starts. `before`: the children that this process had before;
+    `follow` is called again and again while they are waited for. `started`: when the script did, in
+    seconds since 1970 and of the monotonic clock."""
 
-    _before: set[int]
-
-    @property
-    def left(self) -> set[int]:
-        """The children that the script has left to this process, with those that are dead."""
-        return _children() - self._before
+    before: set[int]
+    follow: Callable[[], None]
+    started: tuple[float, float] = (0.0, 0.0)
 
     def of(self, *roots: int) -> list[ProcessIdentity]:
         """The living ones of these children, of those that were left to this process, and of all
@@ -339,7 +342,7 @@ class _Processes:
         for a child that was told to end before it, and go on as if the child had ended by itself.
         """
         entries = [entry for entry in all_entries() if entry.state not in "ZX"]
-        known = {*roots, *self.left}
+        known = {*roots, *(_children() - self.before)}
         while more := {e.pid for e in entries if e.parent in known} - known:
             known |= more
         found = [ProcessIdentity(e.pid, e.start) for e in entries if e.pid in known]
@@ -347,14 +350,14 @@ class _Processes:
 
     def reap(self) -> list[ProcessIdentity]:
         """The living processes that the script left; reaps the dead ones. Without the script."""
-        if not (orphans := self.left):
+        if not (orphans := _children() - self.before):
             return []
         for pid in orphans:
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         return self.of()
 
-    def end(self, script: int, meanwhile: Callable[[], None]) -> None:
+    def end(self, script: int) -> None:
         """End a script with all that it started, again and again: it may start others while it
         ends. SIGKILL comes after the grace. A process that hangs in the kernel is left."""
         began = time.monotonic()
@@ -363,11 +366,9 @@ class _Processes:
             if time.monotonic() >= began + GRACE:
                 send_signal(alive, signal.SIGKILL)
             time.sleep(_PAUSE)
-            meanwhile()
+            self.follow()
 
-    def wait_for_pipeline(
-        self, files: list[str], logs: list[str], ends_at: float, meanwhile: Callable[[], None]
-    ) -> str:
+    def wait_for_pipeline(self, files: Iterable[Path], logs: Iterable[Path], ends_at: float) -> str:
         """Wait for what the script's pipeline still writes; returns why not all of it was written,
         or "". All other processes stay, but for those that only hold what the script prints."""
         if not (left := self.reap()):
@@ -375,8 +376,12 @@ class _Processes:
         # Imported here: few scripts leave a process.
         from snakemake_kochi.own_pipeline import OwnPipeline
 
+        def say(text: str) -> None:
+            print(f"kochi: {text}", file=sys.stderr, flush=True)
+
         limit = None if ends_at == math.inf else ends_at
-        pipeline = OwnPipeline(files, logs, min(each.start for each in left), limit, _say)
+        paths = list(map(str, files)), list(map(str, logs))
+        pipeline = OwnPipeline(*paths, min(each.start for each in left), limit, say)
         failure, ended = "", dict[ProcessIdentity, float]()
         while left:
             everything, now = pipeline.look(left), time.monotonic()
@@ -393,13 +398,9 @@ class _Processes:
                 elif now >= ended[each] + _GRACE_OF_REST:
                     send_signal([each], signal.SIGKILL)
             time.sleep(max(_PAUSE if ending else 0.0, pipeline.due - time.monotonic()))
-            meanwhile()
+            self.follow()
             left = self.reap()
         return failure
-
-
-def _say(text: str) -> None:
-    print(f"kochi: {text}", file=sys.stderr, flush=True)
 
 
 def _children() -> set[int]:
@@ -425,28 +426,3 @@ def clean_up_on_sigterm(*others: signal.Signals) -> None:
 
     for each in (signal.SIGTERM, *others):
         signal.signal(each, leave)
-
-
-@dataclass
-class Stopwatch:
-    """Start and duration of a phase: wall clock for people, monotonic clock for the difference."""
-
-    started: float = 0.0
-    _monotonic: float = 0.0
-    seconds: float = 0.0
-
-    def __enter__(self) -> Stopwatch:
-        self.started, self._monotonic = time.time(), time.perf_counter()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds = time.perf_counter() - self._monotonic
-
-    @property
-    def record(self) -> dict[str, str | float]:
-        """Where and when, as the records of installations and builds have it."""
-        return {
-            "node": platform.node(),
-            "started": datetime.fromtimestamp(self.started, UTC).isoformat(),
-            "seconds": round(self.seconds, 6),
-        }

@@ -1,4 +1,5 @@
-"""The sources of recipes: which commit or tree each one has, and how an installation gets it.
+"""What a freeze takes beside the project's files: sources of recipes, facts of the machine, and CSV
+files with values of parameters. And how an installation gets its source.
 
 kochi.lock, beside kochi.yaml, has the commits of remote sources, so that a branch means the same on
 every machine; people commit it. It is a mapping from recipes (DEPENDENCY:RECIPE) to `git`, `branch`
@@ -12,8 +13,9 @@ known which code they used, and the project's repository has that code:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
@@ -24,6 +26,7 @@ from snakemake_kochi.errors import (
     DamagedFileError,
     GitError,
     KochiError,
+    NameNotFoundError,
     PhaseError,
     nearest,
 )
@@ -32,9 +35,11 @@ from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.git import FULL_IDENTITY
 from snakemake_kochi.paths import ProjectPaths, WorkingPaths
 from snakemake_kochi.phases.products import Install
-from snakemake_kochi.project.document import is_null, read_text, read_yaml, section
+from snakemake_kochi.project.document import decode_text, is_null, read_text, read_yaml, section
+from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Project, Recipe
 from snakemake_kochi.project.sent import local_path
+from snakemake_kochi.project.sweeps import CSV, STANDARD_FACTS, Given
 from snakemake_kochi.snapshot import (
     fetch_source,
     freeze,
@@ -46,15 +51,21 @@ from snakemake_kochi.snapshot import (
 
 # Snakemake's own state is never part of the code, whatever .gitignore says.
 SNAKEMAKE_STATE = (".snakemake",)
-_RESTORED_VERSION = 1
+LOCK_FILE = "kochi.lock"
 Sources = Mapping[str, Mapping[str, str]]
 _NONE: Sources = FrozenDict()
-LOCK_FILE = "kochi.lock"
+_RESTORED_VERSION = 1
 _Entry = Mapping[str, str | None]
 _HEADER = (
     "# The commits of remote sources. Commit this file.\n"
     "# To use newer ones: kochi install --newest DEPENDENCY:RECIPE...\n"
 )
+_FACT = re.compile(r"(?<!\$)(?:\$\$)*\$\{?machine\.([A-Za-z_][A-Za-z0-9_]*)")
+# A file of a million rows with a few columns; a freeze contains it.
+_MOST_BYTES = 50 * 2**20
+
+
+# ---- sources on this computer
 
 
 def local_sources(
@@ -68,8 +79,9 @@ def local_sources(
         try:
             source = local_source(recipe, project, paths)
         except GitError as error:
-            if is_missing(recipe, project) and is_source_of(recipe, restored.get(str(recipe), {})):
-                sources[str(recipe)] = dict(restored[str(recipe)])
+            known = restored.get(str(recipe), {})
+            if is_missing(recipe, project) and is_source_of(recipe, known):
+                sources[str(recipe)] = dict(known)
             else:
                 without[str(recipe)] = str(error)
         else:
@@ -90,55 +102,6 @@ def check_sources(project: Project, recipes: Iterable[Recipe], restored: Sources
                 lines.append(str(error))
     if lines:
         raise ConfigError("\n".join(lines))
-
-
-def determining(source: Mapping[str, str]) -> dict[str, str]:
-    """What of a source determines an installation.
-
-    The rest is provenance: an empty commit in a mirrored directory, or another place of it on
-    another computer, changes nothing.
-    """
-    return {key: value for key, value in source.items() if key not in ("base", "mirror")}
-
-
-def restored_sources(working: WorkingPaths) -> Sources:
-    """The sources that restored results used, by `dependency:recipe`. Raises DamagedFileError."""
-    try:
-        return dict(read_json(working.restored_sources, _RESTORED_VERSION)["sources"])
-    except FileNotFoundError:
-        return {}
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"{working.restored_sources}: not a list of sources") from error
-
-
-def note_restored_sources(working: WorkingPaths, sources: Sources) -> None:
-    """Note the sources of restored results, beside those that are noted already."""
-    content = {
-        "version": _RESTORED_VERSION,
-        "sources": {**restored_sources(working), **{name: dict(s) for name, s in sources.items()}},
-    }
-    make_directory(working.restored_sources.parent)
-    write_atomically(working.restored_sources, to_json(content))
-
-
-def is_source_of(recipe: Recipe, source: Mapping[str, Any]) -> bool:
-    """Whether a recorded source may be that of a recipe whose own source is a local directory."""
-    name = source.get("tree") if recipe.mirror else source.get("commit")
-    is_same = recipe.mirror or source.get("git") == recipe.git
-    values = source.values()
-    return bool(
-        is_same
-        and isinstance(name, str)
-        and FULL_IDENTITY.fullmatch(name)
-        and all(isinstance(value, str) for value in values)
-    )
-
-
-def is_missing(recipe: Recipe, project: Project) -> bool:
-    """Whether the directory of a source on this computer does not exist."""
-    if (mirrored := project.mirror_directory(recipe)) is not None:
-        return not os.path.isdir(mirrored)
-    return recipe.git is not None and not os.path.isdir(_local_path(recipe.git, project.directory))
 
 
 def local_source(recipe: Recipe, project: Project, paths: ProjectPaths) -> dict[str, str] | None:
@@ -180,24 +143,73 @@ def _local_commit(recipe: Recipe, project: Project) -> str | None:
 
 
 def _require_directory(path: Path, place: str) -> None:
-    # Not Path.is_dir: it may be longer than a path.
-    if os.path.isdir(path):
-        return
-    beside = os.listdir(path.parent) if os.path.isdir(path.parent) else ()
-    said = nearest(path.name, (name for name in beside if (path.parent / name).is_dir()))
-    meant = f", {said}" if said.startswith("did you mean") else ""
-    raise GitError(f"{place}: there is no directory {os.path.normpath(path)}{meant}")
+    # Not Path.is_dir, here and below: it may be longer than a path.
+    if not os.path.isdir(path):
+        beside = os.listdir(path.parent) if os.path.isdir(path.parent) else ()
+        said = nearest(path.name, (name for name in beside if (path.parent / name).is_dir()))
+        meant = f", {said}" if said.startswith("did you mean") else ""
+        raise GitError(f"{place}: there is no directory {os.path.normpath(path)}{meant}")
+
+
+def _local_path(git: str, directory: Path) -> Path:
+    return local_path(directory, "git", git, "git")
 
 
 def local_repository(git: str, directory: Path) -> str | None:
     """The absolute path of a `git:` that is a directory of this computer, else None."""
     path = _local_path(git, directory)
-    # Not Path.is_dir: an address may be longer than a path.
     return str(path.resolve()) if os.path.isdir(path) else None
 
 
-def _local_path(git: str, directory: Path) -> Path:
-    return local_path(directory, "git", git, "git")
+def is_missing(recipe: Recipe, project: Project) -> bool:
+    """Whether the directory of a source on this computer does not exist."""
+    if (mirrored := project.mirror_directory(recipe)) is not None:
+        return not os.path.isdir(mirrored)
+    return recipe.git is not None and not os.path.isdir(_local_path(recipe.git, project.directory))
+
+
+def determining(source: Mapping[str, str]) -> dict[str, str]:
+    """What of a source determines an installation.
+
+    The rest is provenance: an empty commit in a mirrored directory, or another place of it on
+    another computer, changes nothing.
+    """
+    return {key: value for key, value in source.items() if key not in ("base", "mirror")}
+
+
+# ---- sources of restored results
+
+
+def restored_sources(working: WorkingPaths) -> Sources:
+    """The sources that restored results used, by `dependency:recipe`. Raises DamagedFileError."""
+    try:
+        return dict(read_json(working.restored_sources, _RESTORED_VERSION)["sources"])
+    except FileNotFoundError:
+        return {}
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"{working.restored_sources}: not a list of sources") from error
+
+
+def note_restored_sources(working: WorkingPaths, sources: Sources) -> None:
+    """Note the sources of restored results, beside those that are noted already."""
+    known = {**restored_sources(working), **{name: dict(s) for name, s in sources.items()}}
+    make_directory(working.restored_sources.parent)
+    content = to_json({"version": _RESTORED_VERSION, "sources": known})
+    write_atomically(working.restored_sources, content)
+
+
+def is_source_of(recipe: Recipe, source: Mapping[str, Any]) -> bool:
+    """Whether a recorded source may be that of a recipe whose own source is a local directory."""
+    name = source.get("tree") if recipe.mirror else source.get("commit")
+    return bool(
+        (recipe.mirror or source.get("git") == recipe.git)
+        and isinstance(name, str)
+        and FULL_IDENTITY.fullmatch(name)
+        and all(isinstance(value, str) for value in source.values())
+    )
+
+
+# ---- at an installation
 
 
 def find_source(
@@ -222,10 +234,7 @@ def find_source(
     if where == recipe.git and before is not None and before.source.get("git") == recipe.git:
         # Finished work is based on it; a branch is looked up only on request.
         return dict(before.source)
-    return {
-        "git": recipe.git,
-        "commit": resolve_source(where, recipe.branch, recipe.commit_hash),
-    }
+    return {"git": recipe.git, "commit": resolve_source(where, recipe.branch, recipe.commit_hash)}
 
 
 def fetch(
@@ -242,21 +251,24 @@ def fetch(
     store with the files of the source. A directory of another computer is replaced by the code that
     the project's repository has of it, without history. Raises GitError.
     """
+    where = None
+    if tree is None and recipe.mirror:
+        tree = source["tree"]
+        if not has_tree(store, tree):
+            restore_code(project, f"{CODE}/{tree}", store)
+    elif tree is None and recipe.git is not None:
+        where = local_repository(recipe.git, project) or (recipe.git if recipe.is_remote else None)
+        if where is None:
+            tree, _ = restore_code(project, f"{CODE}/{source['commit']}", store)
     if tree is not None:
         materialise(store, tree, directory)
-    elif recipe.mirror:
-        if not has_tree(store, source["tree"]):
-            restore_code(project, f"{CODE}/{source['tree']}", store)
-        materialise(store, source["tree"], directory)
-    elif recipe.git is not None:
-        where = local_repository(recipe.git, project)
-        if where is None and not recipe.is_remote:
-            tree, _ = restore_code(project, f"{CODE}/{source['commit']}", store)
-            materialise(store, tree, directory)
-        else:
-            fetch_source(where or recipe.git, recipe.branch, source["commit"], store, directory)
+    elif where is not None:
+        fetch_source(where, recipe.branch, source["commit"], store, directory)
     else:
         make_directory(directory)
+
+
+# ---- kochi.lock
 
 
 def locked_sources(directory: Path, recipes: Iterable[Recipe]) -> dict[str, dict[str, str]]:
@@ -264,7 +276,7 @@ def locked_sources(directory: Path, recipes: Iterable[Recipe]) -> dict[str, dict
 
     Raises ConfigError for a damaged file.
     """
-    entries = _read(directory)
+    entries = _read_lock(directory)
     return {
         str(recipe): {"git": str(recipe.git), "commit": str(entries[str(recipe)]["commit"])}
         for recipe in recipes
@@ -284,10 +296,10 @@ def lock_commits(
     A recipe that has none gets that of its installation, else the present one; with `newest`, all
     get the present one. Raises GitError if a repository is not available, ConfigError.
     """
-    from snakemake_kochi.phases.install import recipe_states  # which imports freezes, as we do
+    from snakemake_kochi.phases.make import recipe_states  # which imports freezes, as we do
 
     remote = list(filter(_is_open, recipes))
-    entries = _read(project.directory) if remote else {}
+    entries = _read_lock(project.directory) if remote else {}
     open_ones = [each for each in remote if newest or not _is_of(entries.get(str(each)), each)]
     changed = {}
     for state in recipe_states(paths, project.machine(machine), open_ones) if open_ones else ():
@@ -314,7 +326,7 @@ def _is_of(entry: _Entry | None, recipe: Recipe) -> bool:
     return entry is not None and (entry["git"], entry["branch"]) == (recipe.git, recipe.branch)
 
 
-def _read(directory: Path) -> dict[str, _Entry]:
+def _read_lock(directory: Path) -> dict[str, _Entry]:
     try:
         document = read_yaml(LOCK_FILE, read_text(directory / LOCK_FILE, LOCK_FILE))
     except FileNotFoundError:
@@ -323,12 +335,108 @@ def _read(directory: Path) -> dict[str, _Entry]:
     found = document.data if isinstance(document.data, dict) else {"": None}
     for name in found:
         keys = section(found, name).items()
-        texts = {
-            key: str(each) for key, each in keys if isinstance(each, str) and not is_null(each)
-        }
+        texts = {k: str(each) for k, each in keys if isinstance(each, str) and not is_null(each)}
         entries[name] = {key: texts.get(key) for key in ("git", "branch", "commit")}
         if not FULL_IDENTITY.fullmatch(texts.get("commit", "")):
             said = "a mapping with git, branch and a commit of 40 digits was expected"
             document.problems.add((name,), f"{said}; type: git checkout -- {LOCK_FILE}")
     document.problems.raise_all()
     return entries
+
+
+# ---- facts and CSV files: only what texts use, because a scheduler may take seconds to answer
+
+
+def given_now(file: str, text: str, machine: Machine, directory: Path) -> Given:
+    """What an experiment of the working tree of a project uses, without a freeze. Raises as
+    `given_in`."""
+
+    def read(path: str) -> bytes:
+        place = directory / path
+        if not os.path.isfile(place):  # or a device, which has no end
+            raise NameNotFoundError(f"{path}: no such file")
+        try:
+            return place.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+    return given_of(machine, **given_in({file: text}, machine, read))
+
+
+def given_of(
+    machine: Machine,
+    facts: Mapping[str, str] = FrozenDict(),
+    without_facts: str = "",
+    tables: Mapping[str, str] = FrozenDict(),
+) -> Given:
+    """What determines points, from what `given_in` has found; facts that the machine's definition
+    tells come first."""
+    return Given(machine.name, {**facts, **machine.facts}, without_facts, tables)
+
+
+def given_in(
+    experiments: Mapping[str, str], machine: Machine, read: Callable[[str], bytes]
+) -> dict[str, Any]:
+    """The keys of a freeze about what the texts of experiments, by their paths, use.
+
+    `facts`: those of the machine that its scheduler or this computer knows, as texts by name;
+    `without_facts`: why some are not known; `tables`: the texts of CSV files, by path. A key with
+    nothing in it is left out. `read` gives the content of a file of the project, and raises
+    NameNotFoundError without it. Raises ConfigError for a CSV file that is no text, or too large.
+    """
+    found: dict[str, Any] = {}
+    used = {name for text in experiments.values() for name in _FACT.findall(text)}
+    if wanted := used & {*STANDARD_FACTS} - {"name", *machine.facts}:
+        try:
+            known = _known_facts(machine)
+        except KochiError as error:
+            known, found["without_facts"] = {}, error.message
+        found["facts"] = {name: str(known[name]) for name in sorted(wanted) if name in known}
+    tables = {}
+    for file, text in experiments.items():
+        for path in _csv_files(file, text) if re.search(r"\bcsv\b", text) else ():
+            try:
+                content = read(path)
+            except NameNotFoundError:
+                continue  # told with the key that names it
+            if len(content) > _MOST_BYTES:
+                raise ConfigError(f"{path}: values come from files of at most {_MOST_BYTES} bytes")
+            tables[path] = decode_text(content, path)
+    found["tables"] = tables
+    return {key: value for key, value in found.items() if value}
+
+
+def _known_facts(machine: Machine) -> Mapping[str, int]:
+    # Imported here: few experiments use facts.
+    if machine.scheduler is not None:
+        from snakemake_kochi.schedulers.native import system
+
+        return system(machine.scheduler).node_facts(machine.allocation, machine.allocation_at)
+    if machine.alloc_script:
+        raise ConfigError("its alloc_script says nothing about nodes")
+    from snakemake_kochi.phases.node import hardware
+    from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
+
+    here = capacity_of_this_node(gpus=gpus_of_this_node())
+    found = {"cores": here.cores, "memory_mb": here.memory_mb, "gpus": here.gpus, "nodes": 1}
+    sockets = hardware()["sockets"]
+    return found if sockets is None else {**found, "sockets": sockets}
+
+
+def _csv_files(file: str, text: str) -> Iterator[str]:
+    """The paths in the project from which an experiment takes values."""
+    try:
+        left = [read_yaml(file, text).data]
+    except ConfigError:
+        return  # told when it is read as an experiment
+    while left:
+        data = left.pop()
+        left += data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+        # With a column it is a metric, which reads a file that the run writes.
+        if isinstance(data, dict) and "column" not in data:
+            value = data.get(CSV)
+            first = value[0] if isinstance(value, list) and value else value
+            if isinstance(first, str):
+                path = PurePosixPath(first)
+                if first and not path.is_absolute() and ".." not in path.parts:
+                    yield str(first)

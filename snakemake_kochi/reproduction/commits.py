@@ -14,9 +14,8 @@ from typing import Any
 
 from snakemake_kochi.files import is_there
 from snakemake_kochi.library.files import BatchFiles, Place
-from snakemake_kochi.phases.freeze import Code, Freeze, changed, own_outputs
+from snakemake_kochi.phases.freeze import Code, Freeze, changed, code_at, own_outputs
 from snakemake_kochi.phases.products import digest_of, read_failure
-from snakemake_kochi.phases.variants import code_at
 from snakemake_kochi.project.grid import Grid, Recorded
 from snakemake_kochi.project.values import CODE
 

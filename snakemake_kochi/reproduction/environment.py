@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from snakemake_kochi.phases.facts import Facts
 from snakemake_kochi.phases.freeze import Freeze
-from snakemake_kochi.phases.install import expected_digests
-from snakemake_kochi.phases.node import hardware, system
+from snakemake_kochi.phases.make import expected_digests
+from snakemake_kochi.phases.node import Facts, hardware, system
 from snakemake_kochi.phases.products import Install
 from snakemake_kochi.phases.script import Environment
 from snakemake_kochi.project.recipes import Recipe

@@ -18,10 +18,15 @@ from snakemake_kochi.artifacts.code import CODE
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import ProjectPaths
-from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, Code, Freeze, write_freeze
-from snakemake_kochi.phases.given import given_in
+from snakemake_kochi.phases.freeze import (
+    EXPERIMENT_GLOBS,
+    Code,
+    Freeze,
+    difference_of,
+    write_freeze,
+)
 from snakemake_kochi.phases.products import digest_of
-from snakemake_kochi.phases.sources import local_repository, local_source
+from snakemake_kochi.phases.sources import given_in, local_repository, local_source
 from snakemake_kochi.project.configuration import FILE_NAME, configuration_file, load_project
 from snakemake_kochi.project.document import decode_text, read_text
 from snakemake_kochi.project.experiment_file import load_experiment
@@ -34,7 +39,6 @@ from snakemake_kochi.reproduction.subject import RecordedCode, Subject
 from snakemake_kochi.snapshot import (
     Entry,
     Snapshot,
-    difference,
     has_commit,
     has_tree,
     keep_repository_at,
@@ -132,7 +136,7 @@ def restore(location: Location, group: Group, below: str) -> Restored:
             "directory": str(project.directory),
             "machine": location.machine.name,
             "snapshot": asdict(configured.snapshot),
-            "diff": _difference(project.directory, paths, configured.snapshot),
+            "diff": difference_of(project.directory, paths, configured.snapshot),
             "config_file": str(file),
             "config": text,
             "common": [asdict(each) for each in common],
@@ -188,13 +192,6 @@ def _tree(repository: Path, paths: ProjectPaths, name: str, what: str, remarks: 
     if left_out:
         remarks.append(f"{what} was published without {', '.join(left_out)}")
     return tree
-
-
-def _difference(directory: Path, paths: ProjectPaths, snapshot: Snapshot) -> str:
-    try:
-        return difference(directory, paths.store, snapshot, matcher(()))
-    except GitError as error:
-        return f"[not available: {error.message}]\n"
 
 
 # ---- configuration

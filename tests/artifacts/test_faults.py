@@ -19,8 +19,7 @@ from snakemake_kochi.artifacts.promises import promise_to_commit
 from snakemake_kochi.artifacts.published import branch_called as branch
 from snakemake_kochi.paths import ProjectPaths, Root, WorkingPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
-from snakemake_kochi.phases.keep import keep_result
-from snakemake_kochi.phases.outputs import Output
+from snakemake_kochi.phases.outputs import Output, keep_result
 
 MACHINE = "local"
 

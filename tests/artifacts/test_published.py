@@ -19,7 +19,7 @@ from snakemake_kochi.artifacts.journal import Result, journal
 from snakemake_kochi.artifacts.published import choose_name, default_name, published_name
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import ProjectPaths, Root
-from snakemake_kochi.phases.keep import commit_at_exit
+from snakemake_kochi.phases.outputs import commit_at_exit
 
 MACHINE = "local"
 MINE = "kochi_artifacts_ada-laptop"

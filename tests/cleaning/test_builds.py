@@ -17,9 +17,8 @@ from snakemake_kochi.cleaning import projects
 from snakemake_kochi.files import make_directory, note_use, to_json
 from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.paths import ProjectPaths, WorkingPaths
-from snakemake_kochi.phases.install import Install
-from snakemake_kochi.phases.products import Build, write_build, write_manifest
-from snakemake_kochi.phases.workspace import scratch_directory
+from snakemake_kochi.phases.make import Install
+from snakemake_kochi.phases.products import Build, scratch_directory, write_build, write_manifest
 
 RECIPE = ("tool", "fast")
 

@@ -18,8 +18,7 @@ from support import git, worker_command, write
 
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.phases.freeze import take_freeze
-from snakemake_kochi.phases.products import Build
-from snakemake_kochi.phases.workspace import scratch_directory
+from snakemake_kochi.phases.products import Build, scratch_directory
 from snakemake_kochi.queue import Inbox, Ticket, allocate_ids, find_job
 from snakemake_kochi.snapshot.pruning import is_whole
 

@@ -10,7 +10,7 @@ from cleaning.stage import Stage, make_old
 
 from snakemake_kochi.detached.launches import look_at, make_launch, write_end
 from snakemake_kochi.files import make_directory
-from snakemake_kochi.phases.workspace import scratch_directory
+from snakemake_kochi.phases.products import scratch_directory
 from snakemake_kochi.processes import ProcessIdentity, host_key, this_node
 from snakemake_kochi.queue import Queue, RunFile, list_runs
 from snakemake_kochi.queue.heartbeat import time_awake_or_asleep

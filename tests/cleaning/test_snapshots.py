@@ -19,8 +19,7 @@ from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.own_rules.watch import begin_notes, note
 from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
-from snakemake_kochi.phases.keep import alive
-from snakemake_kochi.phases.variants import with_variants
+from snakemake_kochi.phases.outputs import alive
 from snakemake_kochi.queue import Ticket
 from snakemake_kochi.snapshot import has_tree, materialise, pruning, restore_code
 from snakemake_kochi.snapshot.pruning import is_whole, snapshot_refs
@@ -101,11 +100,11 @@ def test_the_code_of_other_commits_stays_as_long_as_the_freeze_that_names_it(
 ) -> None:
     experiment = "batches: {b: {code: [main, working-tree]}}\nrun: {script: x}\n"
     write(repository.directory / "e.yaml", experiment)
-    first = with_variants(repository.freeze("newest\n"), repository.directory)
+    first = repository.freeze("newest\n")
     git(repository.directory, "commit", "-q", "--allow-empty", "-m", "other")
     write(repository.directory / "kept.txt", "other\n")
     git(repository.directory, "commit", "-qam", "other")
-    newest = with_variants(repository.freeze("newest\n"), repository.directory)
+    newest = repository.freeze("newest\n")
     repository.age()
     make_old(newest.file, 39)
     repository.stage.clean()

@@ -123,7 +123,7 @@ def installed(project: Path) -> Path:
 def install(text: str, again: bool = False) -> None:
     """As `kochi install`, but without the seconds that Snakemake takes to start."""
     from snakemake_kochi.phases.freeze import take_freeze
-    from snakemake_kochi.phases.install import current_installs, install_recipe
+    from snakemake_kochi.phases.make import current_installs, install_recipe
     from snakemake_kochi.project.recipes import Requirement
 
     freeze = take_freeze(Path.cwd(), "local")

@@ -278,7 +278,7 @@ def _what_changed_is_said(project: Path, kochi: Kochi, monkeypatch: pytest.Monke
         ("time: $KOCHI", "time: 1$KOCHI", "run script changed"),
         ('script: "true"', "script: sleep 0", "build script changed"),
         ("flags: -O2", "flags: -O3", "parameter flags is -O3, was -O2"),
-        ("recipe: plain", "recipe: other", "recipe tool:other instead of tool:plain"),
+        ("recipe: plain", "recipe: other", "recipe tool is other, was plain"),
         ("  exclusive: false", "  exclusive: false\n  isolate: environment", _ISOLATED),
         ("run:\n", 'prepare: {script: "true"}\nrun:\n', "prepare script changed"),
         ('.log"}]', '.log"}, {type: stats, dest: "${n}${t}${duplicate}"}]', "artifacts changed"),

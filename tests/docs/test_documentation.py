@@ -25,9 +25,9 @@ from support import REPOSITORY, run
 
 from snakemake_kochi.cli.main import kochi
 from snakemake_kochi.executor import ExecutorSettings
-from snakemake_kochi.phases.build import NOT_SOURCES
-from snakemake_kochi.phases.facts import VARIABLES
-from snakemake_kochi.phases.given import given_now
+from snakemake_kochi.phases.make import NOT_SOURCES
+from snakemake_kochi.phases.node import VARIABLES
+from snakemake_kochi.phases.sources import given_now
 from snakemake_kochi.project.configuration import load_project
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.sweeps import Given

@@ -13,8 +13,8 @@ from support import write
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.phases import facts as module
-from snakemake_kochi.phases.facts import Facts, noted, noting
+from snakemake_kochi.phases import node as module
+from snakemake_kochi.phases.node import Facts, noted, noting
 from snakemake_kochi.phases.products import Install
 from snakemake_kochi.phases.script import Environment, run_script
 from snakemake_kochi.processes import process_entry

@@ -17,7 +17,7 @@ from support import wait_until, write
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.paths import Root
-from snakemake_kochi.phases.facts import Facts
+from snakemake_kochi.phases.node import Facts
 from snakemake_kochi.phases.script import Ended
 from snakemake_kochi.project.grid import Isolation
 

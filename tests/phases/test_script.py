@@ -23,9 +23,8 @@ from support import wait_until
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.phases import __main__ as phases
 from snakemake_kochi.phases import script as module
-from snakemake_kochi.phases.record import times_of
-from snakemake_kochi.phases.script import Ended, Environment, Stopwatch, run_script
-from snakemake_kochi.phases.workspace import give_repository, scratch_directory
+from snakemake_kochi.phases.products import give_repository, scratch_directory
+from snakemake_kochi.phases.script import Ended, Environment, run_script
 from snakemake_kochi.processes import ProcessIdentity
 
 PLAIN = Environment("", [], {"WORDS": "hello"})
@@ -70,8 +69,8 @@ def test_the_loading_of_the_environment_is_timed_beside_the_script(tmp_path: Pat
         assert 0 < seconds(loaded, "sleep 1") < 1
     assert "EPOCH" not in (said := (tmp_path / "output").read_text()) and "+ sleep 1" in said
     start = datetime(2026, 1, 1, tzinfo=UTC)
-    watch = Stopwatch(started=start.timestamp(), seconds=5.0)
-    assert times_of(watch, Ended(0, None, environment_seconds=1.5)) == {
+    times = {"started": start.timestamp(), "seconds": 5.0, "environment_seconds": 1.5}
+    assert Ended(0, None, **times).times == {
         "seconds": 3.5,
         "environment_seconds": 1.5,
         "started": (start + timedelta(seconds=1.5)).isoformat(),
@@ -228,7 +227,7 @@ def test_what_only_holds_the_output_of_a_script_has_a_moment_to_save(tmp_path: P
 
 HOLD = """\
 import os, pathlib, sys
-from snakemake_kochi.phases.workspace import scratch_directory
+from snakemake_kochi.phases.products import scratch_directory
 with scratch_directory(pathlib.Path(sys.argv[1])) as directory:
     print(directory.name, flush=True)
     sys.stdin.readline()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.phases.workspace import give_repository
+from snakemake_kochi.phases.products import give_repository
 from snakemake_kochi.snapshot import freeze, keep_repository, materialise, renew
 
 from .git_helpers import files_of, git, write

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from snakemake_kochi.phases.interactive import commands_of
+from snakemake_kochi.phases.job import commands_of
 from snakemake_kochi.terminal.output import Modes
 from snakemake_kochi.terminal.protocol import (
     FrameReader,

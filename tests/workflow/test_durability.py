@@ -15,9 +15,9 @@ MAKE = textwrap.dedent("""\
     from pathlib import Path
     from snakemake_kochi.errors import KochiError
     from snakemake_kochi.phases.batch_freeze import BatchFreeze
-    from snakemake_kochi.phases.build import make
+    from snakemake_kochi.phases.make import make
     from snakemake_kochi.phases.freeze import take_freeze
-    from snakemake_kochi.phases.install import install_recipe
+    from snakemake_kochi.phases.make import install_recipe
     freeze = take_freeze(Path.cwd(), "local")
     batch = BatchFreeze.of(freeze, freeze.experiment("sum.yaml"))
     for each in (

@@ -18,8 +18,8 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.locks import LockLostError, find_lock_settings, settle_locks
 from snakemake_kochi.paths import Root
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
-from snakemake_kochi.phases.build import make
 from snakemake_kochi.phases.freeze import take_freeze
+from snakemake_kochi.phases.make import make
 
 from .conftest import results
 
@@ -97,7 +97,7 @@ BUILD = """\
     import os, sys
     from pathlib import Path
     from snakemake_kochi.phases.batch_freeze import BatchFreeze
-    from snakemake_kochi.phases.build import make
+    from snakemake_kochi.phases.make import make
     from snakemake_kochi.phases.freeze import take_freeze
     os.environ["KOCHI_ROOT"] = sys.argv[1]
     freeze = take_freeze(Path.cwd(), "local")

@@ -21,7 +21,7 @@ from support import PYTHON_PATH, git, run, write
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.artifacts.record import contradictions
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.own_rules.flag import check_output
+from snakemake_kochi.own_rules.watch import check_output
 
 KOCHI = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
 BRANCH = "kochi_artifacts_local"
@@ -243,7 +243,7 @@ def test_why_tells_the_story_of_an_own_output_here_and_in_a_clone(
 KILLED = """
     import os
     if at := os.environ.get("KILL_AT"):
-        import snakemake_kochi.phases.keep
+        import snakemake_kochi.phases.outputs
         from snakemake_kochi.own_rules import record
 
         def end(*_):
@@ -254,7 +254,7 @@ KILLED = """
         elif at == "record":
             record.write_atomically = end
         elif at == "commit":
-            snakemake_kochi.phases.keep.commit_journal = end
+            snakemake_kochi.phases.outputs.commit_journal = end
     """
 
 

@@ -9,7 +9,7 @@ import pytest
 from support import write
 
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.library.part import Part
+from snakemake_kochi.library.library import Part
 
 # n fails while a file of its name is there.
 FAILS = """\

@@ -31,14 +31,9 @@ for batch in kochi.batches:
             ],
         localrule: True
         params:
-            **batch.skipped,
             experiment=kochi.verbatim(batch.experiment.file),
             batch=kochi.verbatim(batch.grid.batch),
-            varying=kochi.verbatim(list(batch.grid.varying)),
-            metrics=kochi.verbatim({k: str(v) for k, v in batch.grid.metrics.items()}),
-            quantities=kochi.verbatim(repr(dict(batch.grid.quantities))),
-            plots=kochi.verbatim(list(map(repr, batch.grid.plots))),
-            repeat=kochi.verbatim(repr(batch.grid.repeat)),
+            shows=batch.shows,
         shell:
             '"$KOCHI_PYTHON" -P -m snakemake_kochi.tables {params.experiment:q}'
             " {params.batch:q} {output.table:q}"

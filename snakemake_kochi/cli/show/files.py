@@ -91,7 +91,7 @@ def job_path(machine: str | None, as_json: bool, job: int) -> None:
 @click.argument("recipe", metavar="DEPENDENCY:RECIPE")
 def install_path(machine: str | None, as_json: bool, recipe: str) -> None:
     """Show the prefix of an installed recipe."""
-    from snakemake_kochi.phases.install import current_installs
+    from snakemake_kochi.phases.make import current_installs
 
     location = find_location(machine)
     project = location.require_project()

@@ -19,7 +19,7 @@ from snakemake_kochi.cli.output import (
     readable,
 )
 from snakemake_kochi.location import Location, find_location
-from snakemake_kochi.phases.install import RecipeState, recipe_states
+from snakemake_kochi.phases.make import RecipeState, recipe_states
 
 
 @click.command("installs")

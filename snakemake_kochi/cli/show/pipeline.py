@@ -42,11 +42,10 @@ def pipeline_command(
     """
     from snakemake_kochi.enqueue.experiment_files import globs_with, load, path_in_project
     from snakemake_kochi.library.batch import BatchRules
-    from snakemake_kochi.library.part import check_part, name_of
+    from snakemake_kochi.library.library import check_part, name_of
     from snakemake_kochi.library.products import Products
     from snakemake_kochi.location import find_location
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
-    from snakemake_kochi.phases.variants import with_variants
     from snakemake_kochi.project.conditions import Where
 
     location = find_location(machine)
@@ -56,7 +55,6 @@ def pipeline_command(
     os.chdir(project.directory)
     globs = globs_with(project, path) or EXPERIMENT_GLOBS
     freeze = take_freeze(Path.cwd(), location.machine.name, globs, named=path)
-    freeze = with_variants(freeze, Path.cwd())
     rules = BatchRules.of(Products(freeze), freeze.experiment(path), batch)
     grid = rules.grid
     where = Where.parse(conditions) if conditions else None

@@ -14,12 +14,11 @@ from typing import Any
 
 from snakemake_kochi.artifacts.begun import Begun
 from snakemake_kochi.enqueue.experiment_files import globs_with
+from snakemake_kochi.library.library import name_of
 from snakemake_kochi.library.looks import Look
-from snakemake_kochi.library.part import name_of
 from snakemake_kochi.library.states import STATES, BatchStates, PointState
 from snakemake_kochi.location import Location
 from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, have_read, take_freeze
-from snakemake_kochi.phases.variants import with_variants
 from snakemake_kochi.project.conditions import Where
 from snakemake_kochi.project.grid import Grid
 from snakemake_kochi.queue.making import LiveJob, LiveRun, Making, MakingWatch
@@ -71,7 +70,6 @@ class Points:
         os.chdir(project.directory)
         globs = globs_with(project, file) or EXPERIMENT_GLOBS
         freeze = take_freeze(Path.cwd(), machine, globs, named=file)
-        freeze = with_variants(freeze, Path.cwd())
         have_read()
         self._states = BatchStates.of(freeze, file, batch)
         self._where = Where.parse(conditions) if conditions else None

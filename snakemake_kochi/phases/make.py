@@ -1,9 +1,12 @@
-"""Installations of recipes: making one, and which one is in use.
+"""Installations of recipes, and builds: making one, and which installation is in use.
 
-Each has a permanent prefix of its own. Its manifest is written last, and then it becomes the one in
-use: a file has the name of that, which is replaced by one rename. A manifest has the keys of
-`Install`, "machine", "node", "started" as ISO time, "seconds", and "depends": the installations on
-which it depends.
+An installation has a permanent prefix of its own. Its manifest is written last, and then it becomes
+the one in use: a file has the name of that, which is replaced by one rename. A manifest has the
+keys of `Install`, "machine", "node", "started" as ISO time, "seconds", and "depends": the
+installations on which it depends.
+
+A build is a source tree of the snapshot with the products of the build script. What a `prepare`
+script makes is named by what determines it, too, so that batches share it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,23 +32,35 @@ from snakemake_kochi.files import (
     write_last,
 )
 from snakemake_kochi.locks import Held, find_lock_settings
-from snakemake_kochi.paths import InstallPaths, ProjectPaths
-from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.paths import BuildPaths, InstallPaths, ProjectPaths
+from snakemake_kochi.phases.batch_freeze import BatchFreeze
+from snakemake_kochi.phases.freeze import Freeze, pattern_of
 from snakemake_kochi.phases.products import (
-    MANIFEST_VERSION,
+    VERSION,
+    Build,
     Install,
     digest_of,
+    give_repository,
     merge,
+    scratch_directory,
 )
-from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
+from snakemake_kochi.phases.script import Ended, Environment, run_script, source_variables
 from snakemake_kochi.phases.sources import determining, fetch, find_source
-from snakemake_kochi.phases.workspace import scratch_directory
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.grid import Phase, Step
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Recipe, Requirement
+from snakemake_kochi.snapshot import Entry, digest_sources, materialise, select_sources
 
 # Recipes to install again, as DEPENDENCY:RECIPE and separated by blanks.
 AGAIN_VARIABLE = "KOCHI_INSTALL_AGAIN"
 State = Literal["installed", "stale", "NOT installed"]
+# Files that are no code of an experiment, unless its `sources:` say otherwise: Kochi's own files,
+# the workflow and its documentation. Patterns as in .gitignore.
+NOT_SOURCES = (
+    *("/kochi.yaml", "/kochi.lock", "Snakefile", "*.smk", "/workflow/", "/profiles/", "docs/"),
+    *("doc/", "*.md", "*.rst", "LICENSE*", ".gitignore", ".github/"),
+)
 
 
 @dataclass(frozen=True)
@@ -82,13 +97,9 @@ def _digest(
     machine: Machine, recipe: Recipe, dependencies: Sequence[Install], source: Mapping[str, str]
 ) -> str:
     """The name of an installation. One that was made again has a number after it."""
-    return digest_of(
-        recipe_description(machine, recipe)
-        | {
-            "source": determining(source),
-            "depends": [dependency.identity for dependency in dependencies],
-        }
-    )
+    depends = [dependency.identity for dependency in dependencies]
+    description = recipe_description(machine, recipe)
+    return digest_of(description | {"source": determining(source), "depends": depends})
 
 
 def _place(paths: ProjectPaths, machine: str, recipe: Recipe, name: str) -> InstallPaths:
@@ -96,14 +107,8 @@ def _place(paths: ProjectPaths, machine: str, recipe: Recipe, name: str) -> Inst
 
 
 def _install_of(recipe: Recipe, place: InstallPaths, source: Mapping[str, str]) -> Install:
-    return Install(
-        dependency=recipe.dependency,
-        recipe=recipe.name,
-        digest=place.directory.name,
-        prefix=str(place.prefix),
-        source=source,
-        activate_script=recipe.activate_script,
-    )
+    names = (recipe.dependency, recipe.name, place.directory.name, str(place.prefix))
+    return Install(*names, source, recipe.activate_script)
 
 
 def install_recipe(
@@ -126,16 +131,19 @@ def install_recipe(
     paths, machine = freeze.paths, freeze.machine_name
     digest = _digest(freeze.machine, recipe, dependencies, source)
     # After KOCHI_ROOT was emptied, the same installation is made again, under the same name.
-    names = [before.digest] if before and before.digest.partition("-")[0] == digest else [digest]
+    name = before.digest if before and before.digest.partition("-")[0] == digest else digest
     locks = find_lock_settings(freeze.root.machine(machine))
     own = locks.paths.project(paths.directory).install(recipe.dependency, recipe.name)
     current = paths.current_install(machine, recipe.dependency, recipe.name)
+
+    def is_made(name: str) -> bool:
+        return is_there(_place(paths, machine, recipe, name).manifest)
+
     with freeze.root.explaining(), locks.hold(own) as lock:
-        while is_there(_place(paths, machine, recipe, following := _following(names[-1])).manifest):
-            names.append(following)
-        if again and is_there(_place(paths, machine, recipe, names[-1]).manifest):
-            names.append(following)
-        place = _place(paths, machine, recipe, names[-1])
+        number = int(name.partition("-")[2] or 1)
+        while is_made(following := f"{digest}-{number + 1}"):
+            name, number = following, number + 1
+        place = _place(paths, machine, recipe, following if again and is_made(name) else name)
         install = _install_of(recipe, place, source)
         if note_use(place.manifest) and is_there(place.prefix):
             print(f"{recipe} is installed already in {place.prefix}")
@@ -144,12 +152,6 @@ def install_recipe(
         if freeze.rerun is None:  # else it may be an old one, which is not for `kochi run`
             write_atomically(current, os.fsencode(install.digest))
     return (*dependencies, install)
-
-
-def _following(name: str) -> str:
-    """The name of the next installation of the same digest."""
-    digest, _, number = name.partition("-")
-    return f"{digest}-{int(number or 1) + 1}"
 
 
 def _install(
@@ -165,34 +167,19 @@ def _install(
     make_directory(place.prefix)
     tree = freeze.source_trees.get(str(recipe))
     fetch(recipe, install.source, freeze.paths.store, freeze.directory, place.source, tree)
-    environment = Environment(
-        load_environment=freeze.machine.load_env_for_install(recipe.on_machine),
-        installs=dependencies,
-        variables={
-            **recipe.envs,
-            "KOCHI_INSTALL_PREFIX": str(place.prefix),
-            "KOCHI_MACHINE": freeze.machine_name,
-        },
-    )
+    load = freeze.machine.load_env_for_install(recipe.on_machine)
+    told = {"KOCHI_INSTALL_PREFIX": str(place.prefix), "KOCHI_MACHINE": freeze.machine_name}
     print(f"Installing {recipe} into {place.prefix}", flush=True)
-    with scratch_directory(freeze.workspaces) as scratch, Stopwatch() as watch:
+    with scratch_directory(freeze.workspaces) as scratch:
         ended = run_script(
-            recipe.install_script,
-            f"install_{recipe.dependency}_{recipe.name}",
-            place.source,
-            environment,
-            recipe.strict,
-            scratch,
+            *(recipe.install_script, f"install_{recipe.dependency}_{recipe.name}", place.source),
+            *(Environment(load, dependencies, {**recipe.envs, **told}), recipe.strict, scratch),
             output=place.log,
             timeout=recipe.request.timeout,
         )
     ended.require_success(str(recipe), "the install script", place.log)
-    record = asdict(install) | {
-        "version": MANIFEST_VERSION,
-        "machine": freeze.machine_name,
-        **watch.record,
-        "depends": [asdict(dependency) for dependency in dependencies],
-    }
+    record = asdict(install) | ended.made | {"machine": freeze.machine_name, "version": VERSION}
+    record["depends"] = [asdict(dependency) for dependency in dependencies]
     lock.require()
     write_last(place.manifest, to_json(record), place.directory)
 
@@ -214,10 +201,7 @@ def install_again(freeze: Freeze, install: Install, others: Sequence[Install]) -
 
 
 def as_recorded(
-    freeze: Freeze,
-    recipe: Recipe,
-    dependencies: Sequence[Install],
-    recorded: Mapping[str, Any],
+    freeze: Freeze, recipe: Recipe, dependencies: Sequence[Install], recorded: Mapping[str, Any]
 ) -> tuple[Install, ...] | None:
     """The install set that a run elsewhere used, as it would be made here by the present recipe.
 
@@ -260,7 +244,7 @@ def _current(
     with suppress(FileNotFoundError):
         place = InstallPaths(current.with_name(os.fsdecode(answered(current.read_bytes))))
         if is_there(place.prefix):
-            return read_json(place.manifest, MANIFEST_VERSION)
+            return read_json(place.manifest, VERSION)
     return None
 
 
@@ -294,16 +278,11 @@ def current_installs(
     """
     states = recipe_states(paths, machine, recipes)
     if missing := [str(each.recipe) for each in states if each.install is None]:
-        raise PhaseError(
-            f"not installed on machine '{machine.name}': {', '.join(missing)}",
-            _line_to_type(missing),
-        )
+        said = f"not installed on machine '{machine.name}': {', '.join(missing)}"
+        raise PhaseError(said, _line_to_type(missing))
     if stale := [str(each.recipe) for each in states if each.state == "stale"]:
-        raise PhaseError(
-            f"{', '.join(stale)}: the recipe or one of its dependencies has changed since it was "
-            "installed",
-            _line_to_type(stale),
-        )
+        said = "the recipe or one of its dependencies has changed since it was installed"
+        raise PhaseError(f"{', '.join(stale)}: {said}", _line_to_type(stale))
     installs = tuple(each.install for each in states if each.install is not None)
     for install in installs:
         note_use(InstallPaths(Path(install.prefix).parent).manifest)
@@ -315,12 +294,13 @@ def current_digests(paths: ProjectPaths, machine: str) -> set[tuple[str, str, st
 
     Raises OSError and DamagedFileError if they are not known now.
     """
-    found: set[tuple[str, str, str]] = set()
-    for place in paths.recipes(machine):
-        if (own := _current(paths, machine, place.parent.name, place.name)) is not None:
-            each = (own, *own["depends"])
-            found.update((i["dependency"], i["recipe"], i["digest"]) for i in each)
-    return found
+    every = (_current(paths, machine, p.parent.name, p.name) for p in paths.recipes(machine))
+    return {
+        (each["dependency"], each["recipe"], each["digest"])
+        for own in every
+        if own is not None
+        for each in (own, *own["depends"])
+    }
 
 
 def read_install(paths: ProjectPaths, machine: str, recipe: Recipe, digest: str) -> Install:
@@ -328,7 +308,7 @@ def read_install(paths: ProjectPaths, machine: str, recipe: Recipe, digest: str)
     DamagedFileError."""
     place = _place(paths, machine, recipe, digest)
     try:
-        return _present(read_json(place.manifest, MANIFEST_VERSION), recipe)
+        return _present(read_json(place.manifest, VERSION), recipe)
     except FileNotFoundError:
         raise PhaseError(
             f"{recipe}: the installation {place.directory} is gone", _line_to_type([str(recipe)])
@@ -342,3 +322,127 @@ def _line_to_type(recipes: Sequence[str]) -> str:
 def _present(manifest: Mapping[str, Any], recipe: Recipe) -> Install:
     # An edited activate_script needs no new installation, so the recorded one is out of date.
     return replace(Install.of(manifest), activate_script=recipe.activate_script)
+
+
+# ---- builds
+
+
+def sources_of(
+    entries: Iterable[Entry], freeze: Freeze, experiment: Experiment
+) -> tuple[Entry, ...]:
+    """The code of an experiment among the files of any snapshot: those under its `sources:`. An
+    edited README or an empty commit changes nothing."""
+    return select_sources(entries, *_patterns(freeze, experiment))
+
+
+def _patterns(freeze: Freeze, experiment: Experiment) -> tuple[Sequence[str], Sequence[str]]:
+    if experiment.sources is None:
+        # A file with values of parameters is like the experiment: a further point changes no other.
+        own = (*freeze.experiments, *map(pattern_of, freeze.tables))
+        return ("*",), (*NOT_SOURCES, *(f"/{file}" for file in own))
+    return experiment.sources, ()
+
+
+def code_digest(freeze: Freeze, experiment: Experiment, step: Phase | Step) -> str:
+    """A digest of the files that determine what a script `build` or `prepare` makes."""
+    patterns = _patterns(freeze, experiment)
+    if isinstance(step, Step) and step.sources is not None:
+        if not step.sources:
+            return ""
+        patterns = (step.sources, ())
+    return digest_sources(freeze.entries, *patterns)
+
+
+def describe_script(step: Phase | Step, sources: str) -> dict[str, object]:
+    """What determines what a script makes, beside its parameters and its environment; `sources`:
+    see `code_digest`."""
+    beside = step.beside_script if isinstance(step, Phase) else {}
+    return {**beside, "sources": sources, "script": step.script, "strict": step.strict}
+
+
+def make(
+    freeze: BatchFreeze,
+    step: Phase | Step,
+    parameters: Mapping[str, str],
+    installs: Sequence[Install],
+    timeout: float | None = None,
+) -> Build:
+    """Execute the script `build` or `prepare` of a batch, unless what it makes exists already.
+
+    What determines it names it. An experiment without a build script gets the bare source tree. A
+    `prepare` script runs in a private copy of the snapshot, which is deleted afterwards; the `tree`
+    of what is returned is then the directory that scripts find in $KOCHI_PREPARED. `parameters`:
+    of a point, or those that the script sees; `timeout`: seconds. Raises PhaseError when the script
+    fails.
+    """
+    kind = "prepare" if isinstance(step, Step) else "build"
+    variables = step.environment(parameters)
+    description = {
+        **describe_script(step, freeze.sources[kind]),
+        "variables": variables,
+        "installs": [install.identity for install in installs],
+        "load_environment": freeze.load_environment,
+    }
+    digest = digest_of(description)
+    named = freeze.paths.prepared if isinstance(step, Step) else freeze.paths.build
+    place = named(freeze.machine_name, digest)
+    locks = find_lock_settings(freeze.kochi_root.machine(freeze.machine_name))
+    own = locks.paths.project(freeze.paths.directory).build(digest)
+    with freeze.kochi_root.explaining(), locks.hold(own) as lock:
+        if not note_use(place.manifest):
+            shutil.rmtree(place.directory, ignore_errors=True)
+            with scratch_directory(freeze.workspaces) as scratch:
+                ended = _execute(freeze, step, variables, installs, timeout, scratch, place)
+            record = {
+                **description,
+                "version": VERSION,
+                "digest": digest,
+                "experiment": freeze.file,
+                "snapshot": freeze.snapshot["tree"],
+                **ended.made,
+            }
+            lock.require()
+            write_last(place.manifest, to_json(record), place.directory)
+    return Build(digest, place.tree)
+
+
+def _execute(
+    freeze: BatchFreeze,
+    step: Phase | Step,
+    variables: Mapping[str, str],
+    installs: Sequence[Install],
+    timeout: float | None,
+    scratch: Path,
+    place: BuildPaths,
+) -> Ended:
+    """Execute the script in a copy of the snapshot. Raises PhaseError when it fails."""
+    kind, log = "build", place.log
+    told = source_variables(freeze.snapshot["base"], freeze.snapshot["dirty"])
+    told |= {"KOCHI_MACHINE": freeze.machine_name, **variables}
+    # In its final place: compilers write the path of their working directory into products.
+    directory = place.tree
+    if isinstance(step, Step):
+        kind, directory = "prepare", scratch / "workspace"
+        told |= {"KOCHI_PREPARED": str(make_directory(place.tree))}
+    environment, wrapper = Environment(freeze.load_environment, installs, told), tuple[str, ...]()
+    materialise(freeze.paths.store, freeze.snapshot["tree"], directory)
+    give_repository(freeze.git_directory, directory)
+    container = None
+    if isinstance(step, Phase) and step.isolation is not None:
+        from snakemake_kochi.phases.isolation import Container
+
+        where = (directory, scratch, installs, (), f"{freeze.file}: build")
+        container = Container(step.isolation, freeze.machine_isolation, *where)
+        environment, wrapper = container.around(environment)
+    ended = run_script(
+        *(step.script, f"{kind}_{freeze.experiment}", directory, environment, step.strict, scratch),
+        output=log,
+        timeout=timeout,
+        wrapper=wrapper,
+    )
+    if container is not None:
+        container.finish(ended, log)
+    ended.require_success(freeze.file, f"the {kind} script", log)
+    # A run of another commit may use the same build: it gets its own .git.
+    give_repository(None, directory)
+    return ended
