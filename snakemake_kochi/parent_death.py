@@ -1,7 +1,7 @@
 """A child process that ends with its parent, however the parent ends; and a process that becomes
 the parent of what its children leave behind.
 
-The processes of jobs have their own way (`worker/runners/job_process.py`): they call the kernel
+The processes of jobs have their own way (`next/worker/job_process.py`): they call the kernel
 themselves, after the fork that made them.
 """
 

@@ -25,13 +25,13 @@ from typing import Any, NoReturn
 
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.errors import DamagedFileError, KochiError, WorkerError
+from snakemake_kochi.next.worker.job_process import end_with_parent
 from snakemake_kochi.parent_death import adopt_orphans
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, child_pids
 from snakemake_kochi.queue.heartbeat import SUPERVISOR_PATIENCE
 from snakemake_kochi.queue.observer import Observer
 from snakemake_kochi.worker.output import log_to_file
-from snakemake_kochi.worker.runners.job_process import end_with_parent
 from snakemake_kochi.worker.signals import (
     STOP_SIGNALS,
     Wake,

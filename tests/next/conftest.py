@@ -62,11 +62,9 @@ class Site:
     def ticket(self, script: str, **options: Any) -> bytes:
         resources = Resources(**options.pop("resources", {}))
         shell = ShellJob(script=script, executable="/bin/bash")
-        ticket = Ticket(
-            **{"name": "job", "directory": str(self.work), "shell": shell, **options},
-            command=("/bin/sh", "-c", script),
-            resources=resources,
-        )
+        own = {"name": "job", "directory": str(self.work), "shell": shell}
+        own |= {"command": ("/bin/sh", "-c", script), **options}
+        ticket = Ticket(**own, resources=resources)
         return json.dumps(ticket.to_dict()).encode()
 
     def collect(self, count: int = 1) -> list[End]:

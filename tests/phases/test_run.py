@@ -21,10 +21,11 @@ NOT_FOR_RUNS = {
 }
 
 
-@pytest.mark.parametrize("spawner", ["", ", snakemake_kochi.worker.runners.phase_process"])
+@pytest.mark.parametrize("spawner", ["", "worker.runners.phase_process", "next.worker.phase"])
 def test_a_run_does_not_load_what_few_runs_need(spawner: str) -> None:
     """The spawner copies what it has loaded for each run."""
-    code = f"import sys, snakemake_kochi.phases.__main__{spawner}; print(*sys.modules)"
+    modules = ", ".join(f"snakemake_kochi.{name}" for name in ("phases.__main__", spawner) if name)
+    code = f"import sys, {modules}; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(found.stdout.split())
     assert "snakemake_kochi.phases.run" in loaded

@@ -164,6 +164,9 @@ class Processes:
     def beat(self) -> None:
         return
 
+    def close(self) -> None:
+        return
+
     def abandon(self) -> None:
         for execution in self._living.values():
             execution.end = clock.now()
@@ -171,8 +174,10 @@ class Processes:
         raise Killed
 
     def start(
-        self, name: Name, ticket: Ticket, log: int, environment: Any, pinned: Any, ended: Any
+        self, name: Name, ticket: Ticket, log: int, environment: Any, *more: Any
     ) -> tuple[ProcessIdentity, str, str]:
+        ended, _, begin = more[1:]
+        begin()
         worker, story = self._worker, self._worker.story
         if worker.puts_back:
             worker.puts_back = False

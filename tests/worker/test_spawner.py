@@ -96,7 +96,7 @@ def test_a_sibling_is_a_process_of_its_own(tmp_path):
     # The process in the middle makes a sibling, which tells what it is, also by a thread.
     program = """
         import os, signal, sys, threading
-        from snakemake_kochi.worker.runners.sibling import sibling_fork
+        from snakemake_kochi.next.worker.sibling import sibling_fork
 
         parent = os.getpid()
         if os.fork() == 0:

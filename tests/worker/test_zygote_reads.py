@@ -10,7 +10,7 @@ import pytest
 
 READ = """
     import glob, importlib, os, pathlib, sys
-    from snakemake_kochi.worker.runners.zygote.parse_state import Reads
+    from snakemake_kochi.next.worker.parse_state import Reads
     reads = Reads([".snakemake"])
     reads.begin()
     {read}

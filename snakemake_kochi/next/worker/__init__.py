@@ -4,19 +4,18 @@ supervisor  the process that is started: it forks the jobs, reaps them, and leav
 forks       what the worker asks of its supervisor
 job         the thread of one job: log, process, leftovers, end
 loop        which tickets are claimed; drain
+runners     the cheapest way to execute a ticket, and the servers that some need
+
+A server is a process that forks itself for each job (`server`), after it has imported the phases
+(`phase`), parsed a workflow (`zygote`) or imported what a `benchmark:` needs (`benchmark`).
 """
 
+import os
 import sys
-from pathlib import Path
 
 
-def start_command(settings: Path) -> list[str]:
+def start_command(settings: str | os.PathLike[str]) -> list[str]:
     """The command that starts a worker with a file of settings (see `worker.settings`)."""
     # Without packages: the supervisor forks faster the smaller it is.
-    return [
-        sys.executable,
-        "-I",
-        "-S",
-        str(Path(__file__).with_name("supervisor.py")),
-        str(settings),
-    ]
+    program = os.path.join(os.path.dirname(__file__), "supervisor.py")
+    return [sys.executable, "-I", "-S", program, os.fspath(settings)]

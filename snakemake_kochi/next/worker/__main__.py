@@ -65,8 +65,10 @@ def main(arguments: list[str]) -> int:
     )
 
     def make_forks(stop: Callable[[Signals], None]) -> tuple[Forks, Runners]:
-        forks = Forks(link, stop, lambda name, message: None)
-        return forks, Runners(forks)
+        forks = Forks(link, stop, lambda *heard: runners.hear(*heard))
+        own = common | {"KOCHI_WORKER_ID": life.name}
+        runners = Runners(forks, own, capacity.memory_mb, life.paths.directory)
+        return forks, runners
 
     threading.excepthook = _crash
     return Worker(layout, life, settings, means, make_forks).run()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from signal import Signals
+from signal import SIGKILL, Signals
 from typing import Any, NoReturn
 
 from snakemake_kochi.next.worker.supervisor import receive, send
@@ -18,14 +18,17 @@ from snakemake_kochi.processes import (
     find_job_processes,
     send_signal,
 )
-from snakemake_kochi.worker.runners.interface import Exit as OldExit
+
+_SERVER_PATIENCE = 10.0  # seconds for a fork, which takes milliseconds
 
 
 @dataclass(frozen=True)
-class Exit(OldExit):
-    """How a process ended: by a status or by a signal. `cpu_seconds` and `peak_memory_mb` (MiB, of
-    the largest single process) also count the processes that it waited for."""
+class Exit:
+    """How a process ended: by a status or by a signal; the other is None. `cpu_seconds` and
+    `peak_memory_mb` (MiB, of the largest single process) also count what it waited for."""
 
+    status: int | None
+    signal: int | None
     cpu_seconds: float = 0.0
     peak_memory_mb: int = 0
 
@@ -44,7 +47,7 @@ class Start:
 
     ended: Callable[[Exit], None]
     process: ProcessIdentity | None = None
-    error: int = 0
+    error: OSError | None = None
     is_known: threading.Event = field(default_factory=threading.Event)
 
 
@@ -75,7 +78,10 @@ class Forks:
     def start(
         self, request: Mapping[str, Any], log: int, ended: Callable[[Exit], None], server: str = ""
     ) -> ProcessIdentity:
-        """Fork the main process of a job. Raises OSError; ESRCH: the server is gone."""
+        """Fork the main process of a job. Raises OSError, by which nothing of it was executed.
+
+        A server that does not answer is killed.
+        """
         number = next(self._numbers)
         start = self._starts[number] = Start(ended)
         try:
@@ -83,9 +89,12 @@ class Forks:
         except OSError:
             del self._starts[number]
             raise
-        start.is_known.wait()
-        if start.process is None:
-            raise OSError(start.error, os.strerror(start.error))
+        if not start.is_known.wait(_SERVER_PATIENCE if server else None):
+            self.end(server, SIGKILL)
+            start.is_known.wait()
+        if start.error is not None:
+            raise start.error
+        assert start.process is not None
         return start.process
 
     def serve(
@@ -100,8 +109,9 @@ class Forks:
         request = {"command": command, "environment": dict(environment), "directory": directory}
         self._send({"serve": name, **request}, log)
 
-    def end(self, server: str) -> None:
-        self._send({"end": server})
+    def end(self, server: str, by: Signals) -> None:
+        """Send a server a signal. Raises OSError."""
+        self._send({"end": server, "by": by})
 
     def abandon(self) -> NoReturn:
         """End this process, by which the supervisor ends all others."""
@@ -148,7 +158,8 @@ class Forks:
             if "pid" in message:
                 start.process = ProcessIdentity(message["pid"], message["start"])
             else:
-                start.error = message["error"]
+                code = message["error"]
+                start.error = OSError(code, message.get("why") or os.strerror(code))
                 del self._starts[message["forked"]]
             start.is_known.set()
         elif "ended" in message:

@@ -87,8 +87,6 @@ class Job:
             self._take_turn()
             log = self._repeated(self._open_log)
             try:
-                # After the log, which a full disk may delay for long.
-                self._repeated(self._worker.require_life)
                 allotment = self._worker.allot(self.ticket)
                 self._execute(log, allotment)
             finally:
@@ -122,9 +120,7 @@ class Job:
             clock.spawn(partial(self._bring, wanted, place))
             try:
                 while self._lock is None:
-                    self._hear(math.inf)
-                    if self.stop:
-                        raise StoppedError
+                    self._rest(math.inf)
             finally:
                 place.give_up()
 
@@ -142,14 +138,18 @@ class Job:
     def _repeated(self, action: Callable[[], Answer]) -> Answer:
         """Until the filesystem answers. Raises StoppedError."""
         while True:
-            self._hear(0.0)
-            if self.stop:
-                raise StoppedError
+            self._rest(0.0)
             try:
                 return action()
             except OSError as error:
                 _log.warning("job %s cannot begin yet: %s", self.name, error)
             self._hear(_RETRY)
+
+    def _rest(self, seconds: float) -> None:
+        """Raises StoppedError."""
+        self._hear(seconds)
+        if self.stop:
+            raise StoppedError
 
     def _hear(self, seconds: float) -> None:
         """Take what others tell this job; wait for it so long."""
@@ -186,10 +186,9 @@ class Job:
         if self._lock is not None:
             environment[HELD_VARIABLE] = this_node().host
         counts = self._worker.oom.counts()
-        self._details["started"] = _now()
-        self.began = clock.now()
+        own = self.name, self.ticket, log, environment, allotment.pinned
         self._process, runner, skipped = self._worker.runners.start(
-            *(self.name, self.ticket, log, environment, allotment.pinned, self._mail.put)
+            *own, self._mail.put, self._rest, self._begin
         )
         self._details |= {"runner": runner, "skipped_runners": skipped}
         _log.info("job %s (%s) started", self.name, self.ticket.name)
@@ -197,6 +196,12 @@ class Job:
         self._explain_kill(counts)
         self._end_leftovers()
         self._settle()
+
+    def _begin(self) -> None:
+        """Just before the process is made: a full disk or a server may have taken long."""
+        self._repeated(self._worker.require_life)
+        self.began = clock.now()
+        self._details["started"] = _now()
 
     def _wait(self) -> None:
         expires = math.inf if self.limit is None else clock.now() + self.limit

@@ -451,6 +451,7 @@ class Worker:
         with suppress(OSError):
             text = json.dumps({"reason": self._why, "ended": datetime.now(UTC).isoformat()})
             files.overwrite(self._life.paths.left, f"{text}\n".encode())
+        self.runners.close()
         return 1 if self._why.startswith("set aside") else 0
 
 

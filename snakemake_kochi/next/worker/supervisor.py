@@ -7,11 +7,11 @@ log as a descriptor. A large one is in a file in memory, the last descriptor.
 
     {"fork": 7, "server": "", "job": {...}, "shell": {...}, ...}    fork a job
     {"serve": "phase-1", "command": [...], ...}                     start a server that forks jobs
-    {"end": "phase-1"}  {"beat": 1}                                 end a server; the loop lives
+    {"end": "phase-1", "by": 15}  {"beat": 1}                       signal a server; the loop lives
 
 The answers, in order:
 
-    {"forked": 7, "pid": 4711, "start": 812345}  or  {"forked": 7, "error": 12}
+    {"forked": 7, "pid": 4711, "start": 812345}  or  {"forked": 7, "error": 12, "why": "..."}
     {"ended": 7, "status": 0, "signal": null, "cpu": 0.1, "memory": 12}
     {"served": "phase-1", "pid": 4712}  {"said": "phase-1", ...}  {"gone": "phase-1"}
     {"signal": 15}                                                  a request to stop
@@ -40,7 +40,7 @@ from types import SimpleNamespace
 if __name__ == "__main__":
     sys.path.append(os.path.dirname(__file__).rpartition("/snakemake_kochi/")[0])
 
-from snakemake_kochi.worker.runners.job_process import (
+from snakemake_kochi.next.worker.job_process import (
     CANNOT_EXECUTE,
     end_with_parent,
     enter,
@@ -48,13 +48,14 @@ from snakemake_kochi.worker.runners.job_process import (
     lead_session,
     say,
 )
-from snakemake_kochi.worker.runners.shell_job import execute_shell_job
+from snakemake_kochi.next.worker.shell_job import execute_shell_job
 
 TYPE_CHECKING = False  # not from typing, for its size
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
-    Message = dict[str, Any]
+Message = dict[str, "Any"]
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 MOST_BYTES = 1 << 16  # of a message; Linux limits those of sockets to some 200 KiB
@@ -94,18 +95,33 @@ def receive(link: socket.socket) -> tuple[Message | None, list[int]]:
     return message, descriptors
 
 
-def become_job(request: Message, log: int, parent: int) -> NoReturn:
-    """Live as the main process of a job; `parent` is the supervisor."""
+def become_job(
+    request: Message,
+    log: int,
+    parent: int,
+    live: Callable[[Any, Message], int],
+    link: socket.socket | None = None,
+) -> NoReturn:
+    """Live as the main process of a job; `parent` is the supervisor. `link`: that of a server."""
     job = SimpleNamespace(**request["job"])
     status = CANNOT_EXECUTE
     try:
         lead_session(log, request["cpus"])
-        if os.getppid() == parent:
-            status = _execute(job, request)
+        if os.getppid() == parent and (link is None or _is_known(request, link)):
+            os.close(log)
+            status = live(job, request)
     except BaseException as error:
         say(job, repr(error))
     finally:
         os._exit(status)
+
+
+def _is_known(request: Message, link: socket.socket) -> bool:
+    """Tell the supervisor about this process; False if it has given the server up."""
+    with link, contextlib.suppress(OSError):
+        send(link, {"forked": request["fork"], "pid": os.getpid()})
+        return True
+    return False
 
 
 def _execute(job: Any, request: Message) -> int:
@@ -206,7 +222,7 @@ class Supervisor:
                 elif "serve" in message:
                     self._serve(message, descriptors)
                 elif "end" in message:
-                    self._drop(message["end"])
+                    self._signal(message["end"], message["by"])
             finally:
                 for number in descriptors:
                     os.close(number)
@@ -236,7 +252,7 @@ class Supervisor:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if pid == 0:
             self._restore_signals()
-            become_job(request, descriptors[0], own)
+            become_job(request, descriptors[0], own, _execute)
         self._note(number, pid)
 
     def _restore_signals(self) -> None:
@@ -252,17 +268,19 @@ class Supervisor:
     def _reap(self) -> None:
         """Report the ends of jobs; reap all others that have ended."""
         while True:
+            options = os.WEXITED | os.WNOHANG | os.WNOWAIT
             try:
-                pid, status, used = os.wait4(-1, os.WNOHANG)
+                if (found := os.waitid(os.P_ALL, 0, options)) is None:
+                    return
             except ChildProcessError:
                 return
-            if not pid:
-                return
+            pid = found.si_pid
+            if pid not in self._jobs:
+                self._hear_servers(pid)  # it was told before it could end
+            _, status, used = os.wait4(pid, 0)
             if pid == self._pid:
                 self._pid, self._status = 0, status
                 return
-            if pid not in self._jobs:
-                self._hear_servers()  # it was told before it could end
             if (number := self._jobs.pop(pid, None)) is not None:
                 is_killed = os.WIFSIGNALED(status)
                 self._answer(
@@ -295,8 +313,15 @@ class Supervisor:
         self._asked[name] = set()
         self._answer({"served": name, "pid": pid})
 
-    def _hear_servers(self) -> None:
-        for name, (link, _) in list(self._servers.items()):
+    def _signal(self, name: str, number: int) -> None:
+        if name in self._servers:
+            os.kill(self._servers[name][1], number)  # our child: it is there until it is reaped
+
+    def _hear_servers(self, ended: int = 0) -> None:
+        """`ended`: a process that is about to be reaped."""
+        for name, (link, pid) in list(self._servers.items()):
+            if pid == ended:  # its socket may live on in a process that it has left behind
+                link.shutdown(socket.SHUT_RD)
             while name in self._servers:
                 try:
                     message, descriptors = receive(link)
@@ -320,11 +345,10 @@ class Supervisor:
     def _drop(self, name: str) -> None:
         if name not in self._servers:
             return
-        link, pid = self._servers.pop(name)
-        link.close()
+        self._signal(name, signal.SIGKILL)
+        self._servers.pop(name)[0].close()
         for number in self._asked.pop(name):
-            self._answer({"forked": number, "error": errno.ESRCH})
-        os.kill(pid, signal.SIGKILL)  # our child: it is there until it is reaped
+            self._answer({"forked": number, "error": errno.ESRCH, "why": "its process ended"})
         self._answer({"gone": name, "error": 0})
 
     # ---- processes
@@ -409,6 +433,14 @@ def _start_of(pid: int) -> int:
     return int(_stat_of(pid)[19])
 
 
+def _keep_files() -> None:
+    """What a scheduler's launcher left open is not for jobs: it waits until all have closed it."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
+
+
 def _adopt_orphans() -> None:
     import ctypes
 
@@ -416,6 +448,7 @@ def _adopt_orphans() -> None:
 
 
 def main(arguments: list[str]) -> int:
+    _keep_files()
     _adopt_orphans()
     # -P: a queue.py in the user's directory must not be imported in place of the library.
     worker = [sys.executable, "-P", "-m", "snakemake_kochi.next.worker", *arguments]

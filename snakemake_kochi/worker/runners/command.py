@@ -16,16 +16,16 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn
 
 from snakemake_kochi.files.together import settle
-from snakemake_kochi.queue.ticket import Ticket
-from snakemake_kochi.worker.runners.interface import Child, Runner
-from snakemake_kochi.worker.runners.job_process import (
+from snakemake_kochi.next.worker.job_process import (
     CANNOT_EXECUTE,
-    await_release,
     enter,
     execute,
     lead_session,
     say,
 )
+from snakemake_kochi.queue.ticket import Ticket
+from snakemake_kochi.worker.runners.interface import Child, Runner
+from snakemake_kochi.worker.runners.job_process import await_release
 
 
 class CommandRunner(Runner):

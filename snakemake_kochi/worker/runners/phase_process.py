@@ -20,15 +20,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from snakemake_kochi.worker.runners.job_process import end_with_parent
-from snakemake_kochi.worker.runners.python_process import memory_mb, run_as_main
-from snakemake_kochi.worker.runners.shell_job import execute_shell_job
+from snakemake_kochi.next.worker.copies import memory_mb, run_as_main
+from snakemake_kochi.next.worker.job_process import end_with_parent
+from snakemake_kochi.next.worker.shell_job import execute_shell_job
 from snakemake_kochi.worker.runners.spawner_process import SpawnerProcess
 from snakemake_kochi.worker.runners.variables import Variables
 
 if TYPE_CHECKING:
+    from snakemake_kochi.next.worker.job_process import Job
     from snakemake_kochi.queue.ticket import ShellJob
-    from snakemake_kochi.worker.runners.job_process import Job
 
 # Seconds without a job, as of a zygote.
 _IDLE = 300.0

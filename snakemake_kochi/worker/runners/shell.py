@@ -16,20 +16,20 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
-from snakemake_kochi.queue.ticket import Benchmark, ShellJob, Ticket
-from snakemake_kochi.worker.runners.command import fork_child
-from snakemake_kochi.worker.runners.interface import Child, Runner, RunnerUnavailableError
-from snakemake_kochi.worker.runners.job_process import (
+from snakemake_kochi.next.worker.job_process import (
     CANNOT_EXECUTE,
     NOT_FOUND,
     say,
 )
-from snakemake_kochi.worker.runners.shell_job import (
+from snakemake_kochi.next.worker.shell_job import (
     TEMPORARY_SOURCES,
     UNPREPARED,
     execute_shell_job,
 )
-from snakemake_kochi.worker.runners.snakemake_internals import UnfitError, load_benchmarks
+from snakemake_kochi.next.worker.snakemake_internals import UnfitError, load_benchmarks
+from snakemake_kochi.queue.ticket import Benchmark, ShellJob, Ticket
+from snakemake_kochi.worker.runners.command import fork_child
+from snakemake_kochi.worker.runners.interface import Child, Runner, RunnerUnavailableError
 from snakemake_kochi.worker.runners.spawner import Spawner, SpawnerFailedError
 
 

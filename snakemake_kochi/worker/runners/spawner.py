@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import snakemake_kochi
+from snakemake_kochi.next.worker.shell_job import TEMPORARY_SOURCES, find_temporary_directory
 from snakemake_kochi.queue.ticket import ShellJob, Ticket
 from snakemake_kochi.worker.runners import spawner_process
 from snakemake_kochi.worker.runners.interface import Child
-from snakemake_kochi.worker.runners.shell_job import TEMPORARY_SOURCES, find_temporary_directory
 
 _log = logging.getLogger(__name__)
 

@@ -30,22 +30,22 @@ from types import SimpleNamespace
 if __name__ == "__main__":
     sys.path += sys.argv[3:]  # without them, it finds the standard library only
 
-from snakemake_kochi.worker.runners.job_process import (
+from snakemake_kochi.next.worker.job_process import (
     CANNOT_EXECUTE,
-    await_release,
     end_with_parent,
     lead_session,
     say,
 )
-from snakemake_kochi.worker.runners.shell_job import execute_shell_job
-from snakemake_kochi.worker.runners.sibling import sibling_fork
+from snakemake_kochi.next.worker.shell_job import execute_shell_job
+from snakemake_kochi.next.worker.sibling import sibling_fork
+from snakemake_kochi.worker.runners.job_process import await_release
 
 TYPE_CHECKING = False  # not from typing, for its size
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
+    from snakemake_kochi.next.worker.job_process import Job
     from snakemake_kochi.queue.ticket import ShellJob
-    from snakemake_kochi.worker.runners.job_process import Job
 
 _MOST_BYTES = 1 << 20
 _DESCRIPTORS = 2

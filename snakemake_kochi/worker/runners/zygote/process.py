@@ -23,27 +23,27 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from snakemake_kochi.processes import child_pids
-from snakemake_kochi.worker.runners.job_process import (
+from snakemake_kochi.next.worker.copies import memory_mb, run_as_main
+from snakemake_kochi.next.worker.job_process import (
     CANNOT_EXECUTE,
     end_with_parent,
     lead_session,
 )
-from snakemake_kochi.worker.runners.python_process import memory_mb, run_as_main
-from snakemake_kochi.worker.runners.shell_job import missing_files
-from snakemake_kochi.worker.runners.snakemake_internals import (
+from snakemake_kochi.next.worker.parse_state import (
+    Randomness,
+    Reads,
+    keep_temporary_directories,
+)
+from snakemake_kochi.next.worker.shell_job import missing_files
+from snakemake_kochi.next.worker.snakemake_internals import (
     ParsedWorkflow,
     UnfitError,
     parse,
     pose_as_snakemake,
 )
+from snakemake_kochi.processes import child_pids
 from snakemake_kochi.worker.runners.variables import Variables
 from snakemake_kochi.worker.runners.zygote.link import VERSION, Copies, Job, receive, send
-from snakemake_kochi.worker.runners.zygote.parse_state import (
-    Randomness,
-    Reads,
-    keep_temporary_directories,
-)
 
 # Seconds without a job. A run whose jobs come in waves should still find the zygote. A worker that
 # stays serves many runs, each with a zygote of its own of some 100 MiB.

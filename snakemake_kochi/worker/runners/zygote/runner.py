@@ -16,11 +16,11 @@ from pathlib import Path
 
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.files import TRANSIENT
+from snakemake_kochi.next.worker.snakemake_internals import JOB_OPTIONS
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import WorkerPaths
 from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.worker.runners.interface import Child, Runner, RunnerUnavailableError
-from snakemake_kochi.worker.runners.snakemake_internals import JOB_OPTIONS
 from snakemake_kochi.worker.runners.zygote.link import ZygoteFailedError, ZygoteLink
 
 _log = logging.getLogger(__name__)

@@ -11,19 +11,19 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from snakemake_kochi.thread_variables import THREAD_VARIABLES
-from snakemake_kochi.worker.runners.job_process import (
+from snakemake_kochi.next.worker.job_process import (
     enter,
     execute,
     note,
     repeated_if_stale,
     say,
 )
+from snakemake_kochi.thread_variables import THREAD_VARIABLES
 
 TYPE_CHECKING = False  # not from typing, for its size
 if TYPE_CHECKING:
+    from snakemake_kochi.next.worker.job_process import Job
     from snakemake_kochi.queue.ticket import ShellJob
-    from snakemake_kochi.worker.runners.job_process import Job
 
 UNPREPARED = 1  # the status of a Snakemake that refuses a job
 
