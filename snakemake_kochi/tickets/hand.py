@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from snakemake_kochi.base import files
 from snakemake_kochi.base.wake import wake
-from snakemake_kochi.tickets.moving import is_listed, listing, moved
+from snakemake_kochi.tickets.moving import listing, moved
 from snakemake_kochi.tickets.names import Layout, Name, Shard, make_queue, nonce
 from snakemake_kochi.tickets.run import ENDED, OWN, journal, last_line, make_run, written_aside
 
@@ -99,27 +99,42 @@ def cancel(layout: Layout, queue: str, run: int, job: int) -> bool:
 
     To be repeated until then: its ticket may move meanwhile. Raises OSError.
     """
-    paths, inbox = layout.queue(queue), layout.run(run).inbox
-    for path, name in _waiting(paths.waiting, run, job):
-        if moved(path, f"{inbox}/{name.ended('cancelled', 'c')}", _PATIENCE):
-            return True
-    for ticket in Name.parse_all(listing(paths.running)):
-        if ticket.key == (run, job):
-            worker = layout.worker(ticket.worker)
-            files.overwrite(worker.cancel(ticket), b"cancel\n")
-            wake(worker.wake)
+    jobs = {(run, job)}
+    if withdraw(layout, queue, jobs):
+        return True
+    interrupt(layout, queue, jobs)
     return is_over(layout, run, job)
 
 
-def _waiting(directory: str, run: int, job: int) -> list[tuple[str, Name]]:
-    found = []
+def withdraw(layout: Layout, queue: str, jobs: Collection[tuple[int, int]]) -> int:
+    """Cancel those of these jobs, by run and number, that wait; how many. Raises OSError."""
+    count = 0
+    for path, name in _waiting(layout.queue(queue).waiting, jobs):
+        ended = name.ended("cancelled", "c")
+        count += moved(path, f"{layout.run(name.run).inbox}/{ended}", _PATIENCE)
+    return count
+
+
+def interrupt(layout: Layout, queue: str, jobs: Collection[tuple[int, int]]) -> None:
+    """Have the workers cancel those of these jobs that they hold. Raises OSError."""
+    for ticket in Name.parse_all(listing(layout.queue(queue).running)):
+        if ticket.key in jobs:
+            worker = layout.worker(ticket.worker)
+            files.overwrite(worker.cancel(ticket), b"cancel\n")
+            wake(worker.wake)
+
+
+def _waiting(directory: str, jobs: Collection[tuple[int, int]]) -> Iterator[tuple[str, Name]]:
+    runs = {run for run, _ in jobs}
     for text in listing(directory):
         name, shard = Name.parse(text), Shard.parse(text)
-        if name is not None and name.key == (run, job):
-            found.append((f"{directory}/{text}", name))
-        if shard is not None and shard.run == run and shard.first <= job <= shard.last:
-            name = Name(run, job)
-            path = f"{directory}/{text}/{name.in_shard}"
-            if is_listed(path):
-                found.append((path, name))
-    return found
+        if name is not None and name.key in jobs:
+            yield f"{directory}/{text}", name
+        if shard is not None and shard.run in runs:
+            if not any((shard.run, job) in jobs for job in range(shard.first, shard.last + 1)):
+                continue
+            for name in Name.parse_all(
+                f"{shard.run}.{each}" for each in listing(f"{directory}/{text}")
+            ):
+                if name.key in jobs:
+                    yield f"{directory}/{text}/{name.in_shard}", name

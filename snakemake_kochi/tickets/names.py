@@ -237,6 +237,11 @@ def make_queue(layout: Layout, queue: str) -> None:
         files.make_below(layout.directory, "queues", queue, name)
 
 
+def has_workers(layout: Layout, queue: str) -> bool:
+    """Whether a worker has said that it serves a queue. Raises OSError."""
+    return any(text.startswith(SERVING) for text in files.names(layout.queue(queue).directory))
+
+
 def wake_workers(layout: Layout, queue: str) -> None:
     """Wake the workers of a queue that are on this computer."""
     directory = layout.queue(queue).directory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -66,7 +66,8 @@ class Part:
 
 
 class Run:
-    """One run, by one thread; `beat`, every INTERVAL seconds, may come from another."""
+    """One run, by one thread. `beat`, every INTERVAL seconds, may come from another one, and so may
+    `submit`, which a slow filesystem keeps for long. `next`: the number of the next job."""
 
     def __init__(self, layout: Layout, number: int, directory: str, is_gone: IsGone) -> None:
         """Use `begin`."""
@@ -75,7 +76,7 @@ class Run:
         self.number = number
         self._directory = directory
         self.paths = layout.run(number)
-        self._next = 1
+        self.next = 1
         self._parts = {number: Part(number, OWN)}
         self._ended: set[tuple[int, int]] = set()  # by run and job
         self._beat = Beat(self.paths.alive, self._check)
@@ -87,7 +88,7 @@ class Run:
         self._journals: set[int] = set()  # of former owners: they may have ends of our parts
         self._taken_over: list[End] = []  # ends that former owners wrote, to be returned
         self._unread: Counter[Name] = Counter()  # tickets in an inbox that are there, by tries
-        self._not_ours: set[int] = set()  # runs that have ended, or are of other directories
+        self._not_ours: set[int] = set()  # runs that have ended, or that do not concern us
 
     @classmethod
     def begin(
@@ -110,12 +111,13 @@ class Run:
             self._submit(queue, keys, [tickets[key] for key in keys])
 
     def _submit(self, queue: str, keys: Sequence[str], contents: Sequence[bytes]) -> None:
-        first, last = self._next, self._next + len(contents) - 1
-        self._next = last + 1  # numbers are used once, whatever happens now
+        first, last = self.next, self.next + len(contents) - 1
+        self.next = last + 1  # numbers are used once, whatever happens now
         aside = written_aside(self.paths.token(OWN), first, contents)
         note = {"submitted": first, "keys": keys, "queue": queue, "aside": aside.rpartition("/")[2]}
         self._note([note])
         self._beat.require_fresh()
+        self._parts[self.number].note(note)  # before one of them can end
         target = f"{self.layout.queue(queue).waiting}/{self.number}.{first}-{last}"
         # For as long as it takes: a server may act on a request after it was given up.
         while True:
@@ -123,7 +125,6 @@ class Run:
             with suppress(OSError):
                 is_done = moved(aside, target, INTERVAL)
                 break
-        self._parts[self.number].note(note)
         if not is_done:
             # Workers may have taken all of it, unless the token has gone with it.
             self._check()
@@ -145,9 +146,14 @@ class Run:
         return name.run in self._parts and name.key not in self._ended
 
     @property
+    def parts(self) -> list[int]:
+        """The runs that this one owns: itself, and those that it took over from."""
+        return list(self._parts)
+
+    @property
     def open(self) -> list[Job]:
         """The jobs that have not ended."""
-        return [job for part in self._parts.values() for job in part.open.values()]
+        return [job for part in list(self._parts.values()) for job in list(part.open.values())]
 
     # ---- ends
 
@@ -222,24 +228,27 @@ class Run:
 
     # ---- adoption
 
-    def adopt(self) -> bool:
-        """Take over from the dead runs of this directory; False while one may be alive.
+    def adopt(self, concerns: Callable[[Any], bool] = lambda facts: True) -> list[Any]:
+        """Take over from the dead runs of this directory. Then their jobs are in `open`, or come
+        from `collect`.
 
-        Then their jobs are in `open`, or come from `collect`.
-        Raises FencedError, or OSError: call it again.
+        Returns the facts of those that may be alive: nothing was done, call it again. `concerns`:
+        whether to take over from a run with these facts. Raises FencedError, or OSError: call it
+        again.
         """
-        owners = self._owners()
-        if not all(owner == self.number or self._is_dead(owner) for owner in owners.values()):
-            return False
+        owners = self._owners(concerns)
+        alive = [o for o in {*owners.values()} - {self.number} if not self._is_dead(o)]
+        if alive:
+            return [(facts_in(self.layout.run(o).facts) or {}).get("facts") for o in alive]
         for number in owners:
             self._take_token(number)
         self._journals |= set(owners)
         for number in sorted(owners.keys() - self._parts.keys()):
             self._parts[number] = self._read_part(number)
         self._read_ends()
-        return True
+        return []
 
-    def _owners(self) -> dict[int, int]:
+    def _owners(self, concerns: Callable[[Any], bool]) -> dict[int, int]:
         """The owner of each earlier run of this directory that has not ended."""
         owners = {}
         numbers = {int(text) for text in files.names(self.layout.runs) if text.isdecimal()}
@@ -247,7 +256,7 @@ class Run:
             if number >= self.number:
                 continue
             token = self._token(number)
-            if token in (None, ENDED) or not self._is_of_directory(number):
+            if token is None or token == ENDED or not self._is_ours(number, concerns):
                 self._not_ours.add(number)
                 continue
             owners[number] = number if token == OWN else int(token.partition(".")[2])
@@ -260,10 +269,11 @@ class Run:
         texts = listing(self.layout.run(number).directory)
         return next((t for t in texts if t == ENDED or t.partition(".")[0] == OWN), None)
 
-    def _is_of_directory(self, number: int) -> bool:
+    def _is_ours(self, number: int, concerns: Callable[[Any], bool]) -> bool:
         facts = facts_in(self.layout.run(number).facts)
         # One that is damaged, although it was synced: nobody knows whose it was.
-        return facts is not None and bool(facts["directory"] == self._directory)
+        is_here = facts is not None and facts["directory"] == self._directory
+        return is_here and concerns(facts["facts"])
 
     def _is_dead(self, number: int) -> bool:
         if number not in self._pulses:

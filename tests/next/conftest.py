@@ -35,7 +35,7 @@ class Site:
         machine.directory.mkdir(parents=True)
         self.layout = Layout(str(machine.directory))
         self.run = Run.begin(self.layout, str(self.work), is_gone=is_gone)
-        assert self.run.adopt()
+        assert not self.run.adopt()
         self._wake = Wake(self.run.paths.wake)
         self.workers: list[subprocess.Popen[bytes]] = []
         self.begun = 0

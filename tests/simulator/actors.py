@@ -248,7 +248,7 @@ class Controller:
         self._story.numbers[run.number] += 1
         self._world.fork(self._beat)
         try:
-            while not _again(run.adopt):
+            while _again(run.adopt):
                 clock.sleep(INTERVAL)
             for part in run._parts:
                 if part != run.number:

@@ -150,8 +150,8 @@ RULES = [
     Rule(
         "a cancelled ticket ends by one rename",
         "hand",
-        "if moved(path, f\"{inbox}/{name.ended('cancelled', 'c')}\", _PATIENCE):",
-        "if files.unlink(path) is None:",
+        'moved(path, f"{layout.run(name.run).inbox}/{ended}", _PATIENCE)',
+        "files.unlink(path) is None",
         "kills",
         "cancel against finish",
     ),
