@@ -154,6 +154,8 @@ class Worker:
         self._mail.put(_NEWS)
 
     def _seconds_to_wait(self) -> float:
+        if self._why and not (self._threads or self._unread):
+            return 0.0  # it is over
         now = clock.now()
         moments = [self._beat_due]
         if not self._why:
