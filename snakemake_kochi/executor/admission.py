@@ -134,7 +134,7 @@ class Admission:
             return self._forced
         named = queue_of(job, self._machine)
         if named is None and job.resources.get(self.JOINS):
-            for queue in self._named_queues:
+            for queue in self.named_queues:
                 if self._workers.have_one_size or not self._workers.will_serve(queue):
                     return queue
         if named is None and not self._has_workers:
@@ -147,7 +147,7 @@ class Admission:
         return named or self._private
 
     @cached_property
-    def _named_queues(self) -> tuple[str, ...]:
+    def named_queues(self) -> tuple[str, ...]:
         """The queues that jobs name, as far as one job of each rule shows."""
         jobs = self._of_each_rule((), defaultdict(list))
         named = (job.resources.get(QUEUE) for _, job in jobs)

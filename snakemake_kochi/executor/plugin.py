@@ -8,6 +8,7 @@ Snakemake of a job. The rest of the package takes a quarter of such a start. It 
 # No `from __future__ import annotations`: Snakemake calls a setting's type on the option's text.
 import os
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Optional
 
@@ -48,12 +49,13 @@ def changed_state() -> str:
 
 
 class Executor(RemoteExecutor):
-    """Becomes a KochiExecutor when Snakemake instantiates it."""
+    """Becomes a KochiExecutor when Snakemake instantiates it: with KOCHI_NEXT=1, the next one."""
 
     def __new__(cls, *arguments: Any, **options: Any) -> "Executor":
-        from snakemake_kochi.executor.executor import KochiExecutor
-
-        made: Executor = super().__new__(KochiExecutor)
+        is_next = os.environ.get("KOCHI_NEXT") == "1"
+        package = "snakemake_kochi.next.executor" if is_next else "snakemake_kochi.executor"
+        module = import_module(f"{package}.executor")
+        made: Executor = super().__new__(module.KochiExecutor)
         return made
 
 

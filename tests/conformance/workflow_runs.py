@@ -21,6 +21,8 @@ from support import PYTHON_PATH, run
 
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import list_jobs
+from snakemake_kochi.tickets import history
+from snakemake_kochi.tickets.names import Layout
 
 WORKFLOWS = Path(__file__).parent / "workflows"
 LOCAL = "local"
@@ -203,6 +205,17 @@ class _Run:
     def _runners(self) -> dict[tuple[str, str], set[str]]:
         machine = Root(self._base / "kochi-root").machine("local")
         found = defaultdict(set)
+        layout = Layout(str(machine.directory))
+        if os.environ.get("KOCHI_NEXT") == "1" and self._executor != LOCAL:
+            for ended in history.ended(layout):
+                rule = ended.ticket["labels"]["rule"]
+                if rule not in self._rules:  # a group, whose name begins with its first feature
+                    features = sorted(map(feature_of, self._rules), key=len, reverse=True)
+                    feature, rule = next(name for name in features if name in rule), ""
+                else:
+                    feature = feature_of(rule)
+                found[feature, rule].add(ended.line["details"]["runner"])
+            return dict(found)
         for view in list_jobs(machine, ended=True, limit=1000):
             ticket, result = view.ticket, view.result
             assert ticket is not None

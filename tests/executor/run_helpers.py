@@ -13,6 +13,9 @@ from typing import Any
 import psutil
 from support import Process, start
 
+from snakemake_kochi.tickets import history
+from snakemake_kochi.tickets.names import Layout
+
 
 def our_processes() -> list[psutil.Process]:
     """Every living process that has this test's KOCHI_ROOT in its environment, but ourselves."""
@@ -30,16 +33,37 @@ def our_processes() -> list[psutil.Process]:
 def results() -> list[dict[str, Any]]:
     """The results of all jobs, as other programs read them."""
     root = Path(os.environ["KOCHI_ROOT"])
+    if os.environ.get("KOCHI_NEXT") == "1":
+        return _next_results(Layout(str(root / "machines" / "local")))
     return [
         json.loads(path.read_text())
         for path in sorted(root.glob("machines/local/jobs/*/*/result.json"))
     ]
 
 
+def _next_results(layout: Layout) -> list[dict[str, Any]]:
+    """Those of tickets, in the form of the queue."""
+    if not Path(layout.runs).exists():
+        return []
+    reasons = {"memory": "out of memory", "node": "node failed"}
+    return [
+        {
+            "job": f"{view.name.run}.{view.name.job}",
+            "attempt": view.name.attempt,
+            "worker": int(view.name.worker) if view.name.worker.isdecimal() else None,
+            "log": layout.run(view.name.run).log(view.name),
+            "reason": reasons.get(view.name.state, view.name.state),
+            **(details := view.line.get("details") or {}),
+            "node": {"host": details.get("node", "")},
+        }
+        for view in sorted(history.ended(layout), key=lambda view: view.name)
+    ]
+
+
 def nothing_is_left() -> bool:
     """Neither a process of the run, nor its inbox, nor a queue."""
     machine = Path(os.environ["KOCHI_ROOT"]) / "machines" / "local"
-    left = [*machine.glob("controllers/*"), *machine.glob("queues/*")]
+    left = [*machine.glob("controllers/*"), *machine.glob("queues/*"), *machine.glob("runs/*/own*")]
     assert left == []
     return our_processes() == []
 

@@ -1,0 +1,7 @@
+"""The executor on tickets: Snakemake's jobs become tickets, and their ends are reported.
+
+executor  the class that Snakemake instantiates: one run
+ends      what is said of the end of a job, and of all of them
+adopted   earlier runs, and their jobs that this run takes over
+workers   the run's own workers, on this computer
+"""

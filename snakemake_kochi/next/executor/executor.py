@@ -1,0 +1,696 @@
+"""`--executor kochi` with KOCHI_NEXT=1: the class that Snakemake instantiates.
+
+Snakemake's thread calls `run_jobs`, which submits. `_watch` is the thread that collects ends and
+reports them, and looks after the workers; `_beat` is the one that gives signs of life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from humanfriendly.text import pluralize
+from snakemake_interface_executor_plugins.executors.base import AbstractExecutor, SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.real import RealExecutor
+from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
+
+from snakemake_kochi.allocation.workers import HERE, check_where, location_of_run
+from snakemake_kochi.base import clock
+from snakemake_kochi.base.wake import Wake
+from snakemake_kochi.errors import KochiError, UserError, for_snakemake, nearest
+from snakemake_kochi.executor.admission import (
+    Admission,
+    described,
+    note_refused,
+    unknown_rules,
+)
+from snakemake_kochi.executor.internals import (
+    SchedulerWakes,
+    is_told_to_end,
+    leave_to_adopter,
+    without_jobs,
+)
+from snakemake_kochi.executor.plugin import Executor, ExecutorSettings
+from snakemake_kochi.executor.tickets import (
+    RUNNERS,
+    Tickets,
+    outputs_of_run,
+    with_readable_targets,
+)
+from snakemake_kochi.files import may_pass
+from snakemake_kochi.hints import typed
+from snakemake_kochi.location import Location
+from snakemake_kochi.next.executor import ends
+from snakemake_kochi.next.executor.adopted import (
+    Adopted,
+    Key,
+    await_earlier,
+    facts_of_run,
+    is_forced,
+    is_over,
+)
+from snakemake_kochi.next.executor.workers import LocalWorkers
+from snakemake_kochi.notices import Notices
+from snakemake_kochi.queue.ticket import Resources, Ticket
+from snakemake_kochi.tickets.hand import interrupt, withdraw
+from snakemake_kochi.tickets.moving import removed
+from snakemake_kochi.tickets.names import Layout, has_workers, wake_workers
+from snakemake_kochi.tickets.run import SHARD, End, Job, Run
+from snakemake_kochi.tickets.watching import INTERVAL, FencedError
+from snakemake_kochi.worker.settings import WorkerSettings
+
+_log = logging.getLogger(__name__)
+
+# Tickets that are submitted at once: the first of them run while those of the others are made.
+_FIRST_PORTION = 8
+_SHORTEST = 0.05  # seconds between two looks into the inbox
+_PATIENCE = 15.0  # seconds in which cancelled jobs are to end
+_RETRY = 0.5
+_FENCED = "another run of this directory took over (no heartbeat for 60 s); stopping"
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A job whose end is awaited.
+
+    `queue`: where this run submits it; `adopted`: what is awaited instead, of an earlier run.
+    """
+
+    job: JobExecutorInterface
+    ticket: Ticket
+    queue: str
+    adopted: Job | None = None
+
+
+class KochiExecutor(Executor):
+    """One run: it hands tickets to queues and reports each end at once."""
+
+    @for_snakemake
+    def __post_init__(self) -> None:
+        self.wait = False  # of RemoteExecutor: its polling thread has nothing to do
+        settings = self.workflow.executor_settings
+        self.logger.addFilter(_name_machine)
+        location = location_of_run(settings.where, self.logger, settings.queue is not None)
+        location.require_here()
+        self._root = location.root
+        with self._root.explaining():
+            self._location = location
+            count = _check_settings(settings, location)
+            self._machine = location.prepare_machine()
+            self._begin(settings, count)
+
+    def _begin(self, settings: ExecutorSettings, count: int) -> None:
+        self._layout = Layout(str(self._machine.directory))
+        directory: str = self.workflow.workdir_init
+        outputs = outputs_of_run(self.workflow, directory)
+        facts = facts_of_run(settings.queue, outputs)
+        self._run = Run.begin(self._layout, directory, facts, is_over)
+        self._queue = f"run-{self._run.number}"
+        self._wake = Wake(self._run.paths.wake)
+        self._signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._stopping, self._over, self._urgent = (threading.Event() for _ in range(3))
+        self._is_fenced = self._is_broken = self._has_checked = self._has_submitted = False
+        self._submitting, self._changing = threading.Lock(), threading.Lock()
+        self._pending: dict[Key, Pending] = {}
+        self._held: deque[tuple[Pending, set[Key]]] = deque()  # until those jobs have ended
+        self._late: deque[tuple[Pending, End]] = deque()  # ended in an earlier run
+        self._queues = {settings.queue or self._queue}
+        self._private = {self._queue}  # also those of earlier runs
+        self._counts = ends.RunnerCounts()
+        self._notices, self._told = Notices(_log), Notices(self.logger)
+        self._wakes = SchedulerWakes(self.workflow)
+        cores = settings.cores or self.workflow.resource_settings.cores
+        self._workers = LocalWorkers(
+            WorkerSettings(
+                str(self._root.directory),
+                self._machine.name,
+                cores=cores if isinstance(cores, int) else None,
+                stay=True,
+                controller=str(self._run.number),
+            ),
+            count,
+            self._layout,
+            self.logger,
+        )
+        threading.Thread(target=self._beat, name="kochi-heartbeat", daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, name="kochi-run", daemon=True)
+        try:
+            await_earlier(self._run, outputs, self._told)
+            self._adopt_earlier()
+        except BaseException:
+            self._end()
+            raise
+        for warning in unknown_rules(self.workflow):
+            self.logger.warning(warning)
+        self._admission = Admission(
+            *(self.workflow, self._machine, cast(Any, self._workers), self.logger),
+            *(self._queue, settings.queue, count > 0),
+        )
+        inheriting = self._queue if count else None
+        self._tickets = Tickets(self, settings.runner, self._queue, self.logger, inheriting)
+        atexit.register(self._end_unused)
+        self._watcher.start()
+
+    # ---- life
+
+    def _beat(self) -> None:
+        while not self._over.wait(INTERVAL):
+            try:
+                self._run.beat()
+            except FencedError:
+                self._is_fenced = True
+                self._rouse()
+                return
+            except OSError as error:
+                _log.debug("no sign of life can be given now: %s", error)
+
+    def _rouse(self) -> None:
+        """Have the watching thread look."""
+        os.eventfd_write(self._signal, 1)
+
+    # ---- earlier runs
+
+    def _adopt_earlier(self) -> None:
+        self._private = {f"run-{run}" for run in self._run.parts}
+        self._adopted = Adopted(self._layout, self._run.open)
+        for end in self._run.collect():
+            self._adopted.note(end)
+        said = []
+        running, finished = len(self._adopted.running), self._adopted.unread
+        if running or finished:
+            said.append(
+                f"It left {running} running and {finished} finished kochi jobs; this run adopts "
+                "those that it needs."
+            )
+        if count := self._adopted.cancelled:
+            said.append(
+                "1 of its jobs is cancelled, and starts again if this run needs it."
+                if count == 1
+                else f"{count} of its jobs are cancelled, and start again if this run needs them."
+            )
+        if said:
+            self.logger.info(
+                "An earlier run in this directory was killed, or reached its time limit. "
+                f"{' '.join(said)}"
+            )
+
+    def _adopts(self, pending: Pending) -> bool:
+        """Await a job of an earlier run, instead of submitting this one or before that."""
+        if self._adopted.is_empty:
+            return False
+        with self._changing:
+            is_wanted = not is_forced(self.workflow, pending.job)
+            found = self._adopted.take(pending.ticket) if is_wanted else None
+            if isinstance(found, Job):
+                self._pending[found.run, found.number] = replace(pending, adopted=found)
+            keys = set() if found else self._adopted.clear_way_for(pending.ticket)
+        if keys:
+            self._held.append((pending, keys))
+            numbers = " ".join(f"{run}.{job}" for run, job in sorted(keys))
+            self.logger.info(
+                f"{pending.ticket.name} starts after the end of kochi jobs {numbers} of a killed "
+                "run: they write the same files, but do other work."
+            )
+        if found is None:
+            return bool(keys)
+        run, job = (found.run, found.number) if isinstance(found, Job) else found.name.key
+        how = "still runs" if isinstance(found, Job) else "has finished"
+        self.logger.info(
+            f"kochi job {run}.{job} of a killed run {how} and is not started again, log: "
+            f"kochi show log job {run}.{job}"
+        )
+        self._register([pending], [f"{run}.{job}"])
+        if isinstance(found, End):
+            self._late.append((pending, found))
+            self._rouse()
+        return True
+
+    # ---- submission, in Snakemake's thread
+
+    @for_snakemake
+    def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
+        """Submit all jobs that are ready."""
+        try:
+            with self._root.explaining():
+                # A queue keeps the order; Snakemake gives them in any order.
+                self._submit_all(sorted(jobs, key=lambda job: -job.priority))
+        except KochiError:
+            # Older versions of Snakemake end without a call of `cancel` or `shutdown`.
+            self.cancel()
+            raise
+
+    def run_job(self, job: JobExecutorInterface) -> None:
+        self.run_jobs([job])
+
+    def _submit_all(self, jobs: Sequence[JobExecutorInterface]) -> None:
+        admitted = self._admission.admit(jobs)
+        if not self._has_checked:
+            self._has_checked = True
+            if said := self._admission.what_never_runs(frozenset(jobs)):
+                self.logger.warning(said)
+                admitted = self._admission.admit(jobs)  # without those that only they need
+            self._queues |= self._named_queues()
+        self._refuse(admitted.refused)
+        for queue, those in admitted.by_queue.items():
+            for portion in _portions(those, len(self._pending)):
+                ready = []
+                for job, resources in portion:
+                    self.run_job_pre(job)
+                    pending = Pending(job, self._tickets.of(job, resources, queue), queue)
+                    if not self._adopts(pending):
+                        ready.append(pending)
+                if ready:
+                    self._insist(queue, ready)
+
+    def _named_queues(self) -> set[str]:
+        """The queues that rules name: one worker is to serve all of them."""
+        if self.workflow.executor_settings.queue is not None:
+            return set()
+        names = set()
+        for name in self._admission.named_queues:
+            with suppress(KochiError):  # of the job, which is refused
+                names.add(self._machine.queue(name).name)
+        return names
+
+    def _refuse(self, refused: Sequence[tuple[JobExecutorInterface, KochiError]]) -> None:
+        """Report jobs that can never run: those of one rule by one message."""
+        by_rule = defaultdict(list)
+        for job, why in refused:
+            by_rule[job.name].append((job, why))
+        for own in by_rule.values():
+            (job, why), *others = own
+            self.run_job_pre(job)
+            text = described(own) if others else why.sentences
+            self.report_job_error(SubmittedJobInfo(job), msg=text)
+            for other, _ in others:
+                self.workflow.scheduler.error_callback(other)
+            note_refused(own)
+
+    def _insist(self, queue: str, jobs: Sequence[Pending]) -> None:
+        """Submit at most SHARD jobs, also after a full disk or a fault of the filesystem."""
+        problem = f"jobs for queue {queue} cannot be submitted now, and are tried again"
+        while True:
+            try:
+                with self._submitting, interrupts_deferred(self._urgent):
+                    self._submit(queue, jobs)
+                break
+            except OSError as error:
+                if not self._has_submitted or self._stopping.is_set() or not may_pass(error):
+                    raise
+                self._notices.fault(problem, error)
+            time.sleep(_RETRY)
+        self._notices.over(problem)
+        if self._urgent.is_set():
+            raise KeyboardInterrupt
+
+    def _submit(self, queue: str, jobs: Sequence[Pending]) -> None:
+        """Raises OSError: they were not submitted. Raises KochiError."""
+        self._queues.add(queue)
+        first = self._run.next
+        keys = [(self._run.number, number) for number in range(first, first + len(jobs))]
+        numbers = [f"{run}.{number}" for run, number in keys]
+        # Before the tickets are in the queue: their ends may come at once.
+        self._register(jobs, numbers)
+        self._pending.update(zip(keys, jobs, strict=True))
+        try:
+            self._run.submit(queue, self._contents(queue, jobs, numbers))
+        except FencedError as error:
+            self._is_fenced = True
+            raise KochiError(_FENCED) from error
+        except OSError:
+            if not any((job.run, job.number) == keys[0] for job in self._run.open):
+                for key in keys:
+                    del self._pending[key]
+                raise
+        self._has_submitted = True
+        wake_workers(self._layout, queue)
+        self._workers.serve(self._queues)
+        self._tell_numbers(queue, numbers)
+
+    def _contents(
+        self, queue: str, jobs: Sequence[Pending], numbers: Sequence[str]
+    ) -> dict[str, bytes]:
+        contents: dict[str, bytes] = {}
+        for job, number in zip(jobs, numbers, strict=True):
+            ticket = job.ticket.handed_over(0, queue, self._machine.name)
+            data = json.dumps(ticket.to_dict(), separators=(",", ":")).encode()
+            is_one = ticket.identity is not None and ticket.identity not in contents
+            contents[str(ticket.identity) if is_one else number] = data
+        return contents
+
+    def _register(self, jobs: Sequence[Pending], numbers: Sequence[str]) -> None:
+        """Report submitted jobs to Snakemake, which marks their outputs as incomplete."""
+        infos = [
+            SubmittedJobInfo(pending.job, external_jobid=number)
+            for pending, number in zip(jobs, numbers, strict=True)
+        ]
+        for info in infos:
+            # Not RemoteExecutor's method: it would add the job to those that it polls.
+            RealExecutor.report_job_submission(self, info, register_job=False)
+        try:
+            for info in infos:
+                info.job.register(external_jobid=info.external_jobid)
+        except OSError as error:
+            self.logger.info(
+                f"Failed to mark the outputs of started jobs as incomplete ({error}). Snakemake "
+                "goes on, but after a kill it may take such an output for a complete one."
+            )
+
+    def _tell_numbers(self, queue: str, numbers: Sequence[str]) -> None:
+        # One message each takes Snakemake longer than the submission.
+        if len(numbers) == 1:
+            jobs, log = f"job {numbers[0]}", f"log: kochi show log job {numbers[0]}"
+        else:
+            jobs, log = f"jobs {numbers[0]} to {numbers[-1]}", "logs: kochi show log job JOB"
+        self.logger.info(f"kochi {jobs} in queue {queue}, {log}", extra={"kochi_once": queue})
+
+    # ---- ends, in a thread
+
+    def _watch(self) -> None:
+        pause, look_due = _SHORTEST, clock.now() + INTERVAL
+        try:
+            while not self._stopping.is_set():
+                self._wake.wait(pause, self._signal, *self._workers.descriptors)
+                with suppress(BlockingIOError):
+                    os.eventfd_read(self._signal)
+                if self._is_fenced:
+                    raise FencedError
+                try:
+                    ended = self._report()
+                    pause = _SHORTEST if ended else min(2 * pause, INTERVAL)
+                    if is_told_to_end(self.workflow):
+                        self._withdraw()
+                    if not self._adopted.is_empty:
+                        self._adopted.tick()
+                    self._submit_held()
+                    self._workers.tick(bool(self._pending))
+                    if clock.now() >= look_due:
+                        look_due = clock.now() + INTERVAL
+                        self._run.look_after()
+                        self._tell_unserved()
+                    self._notices.over("the state of the run cannot be read now")
+                except OSError as error:
+                    self._notices.fault("the state of the run cannot be read now", error)
+        except Exception as error:
+            if isinstance(error, FencedError):
+                self._is_fenced, error = True, UserError(_FENCED)
+            elif isinstance(error, KochiError):
+                error = UserError(error.message, error.hint)
+            self._is_broken = True  # Snakemake would wait for ever
+            self.workflow.scheduler.executor_error_callback(error)
+
+    def _report(self) -> bool:
+        """Report what has ended; whether anything has."""
+        found = self._run.collect()
+        known: list[tuple[Pending, End]] = []
+        for end in found:
+            with self._changing:
+                pending = self._pending.pop(end.name.key, None)
+                if end.name.run != self._run.number:
+                    self._adopted.note(end)
+            if pending is None:
+                continue
+            if pending.adopted is not None and end.name.state == ends.CANCELLED:
+                # It went back to a queue that is not this run's.
+                self._held.append((replace(pending, adopted=None), set()))
+            else:
+                known.append((pending, end))
+        while self._late:
+            known.append(self._late.popleft())
+        ends.show_outputs((p.ticket, end) for p, end in known if end.name.state == ends.SUCCESS)
+        for pending, end in known:
+            self._report_one(pending, end)
+        return bool(known)
+
+    def _report_one(self, pending: Pending, end: End) -> None:
+        self._wakes.drop()
+        self._counts.add(pending.ticket, end)
+        self._workers.job_ended()
+        number = ends.number_of(end)
+        info = SubmittedJobInfo(pending.job, external_jobid=number)
+        if end.name.state == ends.SUCCESS:
+            ends.note_end(pending.job, pending.queue, end)
+            self.report_job_success(info)
+        elif end.name.state == ends.CANCELLED and is_told_to_end(self.workflow):
+            without_jobs(self.workflow, [pending.job])
+        else:
+            log = self._layout.run(end.name.run).log(end.name)
+            self.report_job_error(
+                info,
+                msg=ends.failure_message(pending.ticket, end, log),
+                aux_logs=[log],
+                see=typed(f"kochi show log job {number}"),
+            )
+
+    def _by_queue(self) -> dict[str, set[Key]]:
+        queues: dict[str, set[Key]] = defaultdict(set)
+        for key, pending in list(self._pending.items()):
+            queues[(pending.adopted or pending).queue].add(key)
+        return queues
+
+    def _tell_unserved(self) -> None:
+        """Say once for each queue that no worker serves it: one may come."""
+        for queue in self._by_queue():
+            if not self._workers.will_serve(queue) and not has_workers(self._layout, queue):
+                start = self._location.to_start_worker(queue)
+                self._told.warning(f"No worker serves queue {queue} yet; start one with: {start}")
+
+    def _withdraw(self) -> None:
+        """Withdraw the jobs that have not begun, of which Snakemake would await the ends."""
+        count = sum(withdraw(self._layout, *each) for each in self._by_queue().items())
+        while self._held:
+            without_jobs(self.workflow, [self._held.popleft()[0].job])
+            count += 1
+        if count:
+            some = pluralize(count, "job that had", "jobs that had")
+            self.logger.info(f"Withdrew {some} not begun, because of SIGTERM.")
+            self._rouse()
+
+    def _submit_held(self) -> None:
+        """Submit the jobs that waited for others, if those have ended. Raises OSError."""
+        for _ in range(len(self._held)):
+            pending, keys = self._held[0]
+            if self._adopted.have_ended(keys) and self._submitting.acquire(blocking=False):
+                try:
+                    self._submit(pending.queue, [pending])
+                    self._held.popleft()
+                finally:
+                    self._submitting.release()
+            else:
+                self._held.rotate(-1)
+
+    # ---- the end
+
+    def cancel(self) -> None:
+        """Cancel the run after an interrupt or an error."""
+        self._urgent.clear()
+        with interrupts_deferred(self._urgent):
+            super().cancel()
+
+    def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
+        """Cancel all jobs: `active_jobs` are those that RemoteExecutor polls, so there are none."""
+        # A report for each cancelled job would bury the important messages.
+        self._stop_watching()
+        self._held.clear()
+        if self._is_fenced:
+            return
+        count = len(self._pending)
+        until, pause = clock.now() + _PATIENCE, _SHORTEST
+        try:
+            while not self._cancel_pending() and clock.now() < until:
+                if self._urgent.is_set():
+                    break
+                self._wake.wait(pause)
+                pause = min(2 * pause, 1.0)
+        finally:
+            # Whatever cannot be read or written: no worker stays behind.
+            self._workers.stop(self._urgent.is_set)
+        self._cancel_pending()  # what they gave back, too
+        if self._pending:
+            numbers = " ".join(f"{run}.{job}" for run, job in sorted(self._pending))
+            self.logger.error(
+                f"Cancelled, but not ended yet: kochi jobs {numbers}. To see them, type: kochi "
+                f"show jobs\nIf they do not end, type: kochi cancel {numbers}"
+            )
+        elif count:
+            jobs = pluralize(count, "kochi job")
+            self.logger.info(f"Cancelled {jobs}; nothing of this run is left.")
+
+    def _cancel_pending(self) -> bool:
+        """Have all jobs end; whether they have."""
+        try:
+            for queue, keys in self._by_queue().items():
+                withdraw(self._layout, queue, keys)
+                interrupt(self._layout, queue, keys)
+            for end in self._run.collect():
+                self._pending.pop(end.name.key, None)
+        except FencedError:
+            self._is_fenced = True
+        except OSError as error:
+            self._notices.fault("jobs cannot be cancelled now", error)
+        return self._is_fenced or not self._pending
+
+    def shutdown(self) -> None:
+        """End the run; called again when it was interrupted itself."""
+        if self._is_broken:
+            # Snakemake shuts down without waiting for jobs or cancelling them.
+            self._is_broken = False
+            self.cancel_jobs([])
+        self._end()
+        atexit.unregister(self._end_unused)
+        self._wakes.end_timers()
+        super().shutdown()
+
+    def _end_unused(self) -> None:
+        """End a run without jobs, which Snakemake does not shut down."""
+        if not self._has_submitted:
+            self._end()
+
+    def _end(self) -> None:
+        if self._over.is_set():
+            return
+        self._stop_watching()
+        self._workers.stop(self._urgent.is_set)
+        if self._is_fenced:
+            leave_to_adopter(self.workflow)
+        else:
+            try:
+                self._tidy_up()
+            except (OSError, FencedError) as error:
+                self.logger.warning(
+                    f"The run has ended, but not all of its last steps worked: {error}"
+                )
+        self._over.set()
+        self._wake.close()
+
+    def _tidy_up(self) -> None:
+        if said := self._counts.describe():
+            self.logger.info(said)
+        self._run.collect()
+        left = [job for job in self._run.open if job.run != self._run.number]
+        if left:
+            numbers = " ".join(f"{job.run}.{job.number}" for job in left)
+            self.logger.warning(
+                "Jobs of a killed run still run, and this run did not need them. To end them, "
+                f"type: kochi cancel {numbers}"
+            )
+        self._run.end()
+        if not self._run.open:
+            for queue in self._private:
+                removed(self._layout.queue(queue).directory)
+
+    def _stop_watching(self) -> None:
+        self._stopping.set()
+        self._rouse()
+        if self._watcher.is_alive() and threading.current_thread() is not self._watcher:
+            self._watcher.join()
+
+    # ---- what Snakemake asks of an executor
+
+    def get_job_args(self, job: JobExecutorInterface, **kwargs: Any) -> str:
+        return with_readable_targets(super().get_job_args(job, **kwargs), job)
+
+    def additional_general_args(self) -> str:
+        # The inner scheduler's rate limiter keeps its process alive for a second after the job's
+        # end, unless the period is zero. The inner Snakemake's own messages would bury the job's
+        # output in the log. (A text: the interface declares a list, and joins texts.)
+        return "--max-jobs-per-timespan 100000/0s --quiet host progress rules reason"
+
+    def print_job_error(
+        self, job_info: SubmittedJobInfo, msg: str | None = None, **kwargs: Any
+    ) -> None:
+        # RemoteExecutor's method would refer users to "the cluster/cloud log".
+        if job_info.job.is_group():
+            # The report of a group has no field for a message.
+            self.logger.error(msg)
+        kwargs["external_jobid"] = job_info.external_jobid
+        AbstractExecutor.print_job_error(self, job_info, msg=msg, **kwargs)
+
+    async def check_active_jobs(
+        self, active_jobs: list[SubmittedJobInfo]
+    ) -> AsyncGenerator[SubmittedJobInfo, None]:
+        """Nothing to poll: ends come to their own thread."""
+        for active_job in active_jobs:
+            yield active_job
+
+    async def sleep(self) -> None:
+        # Shutdown waits for this interval: Snakemake's default is ten seconds. The sleeping thread
+        # starts before __post_init__ could set an interval.
+        await asyncio.sleep(0.05)
+
+
+@contextmanager
+def interrupts_deferred(noted: threading.Event) -> Iterator[None]:
+    """Note an interrupt (Ctrl-C) and go on; the second after that is one again."""
+    previous: Any = None
+
+    def note(number: int, frame: Any) -> None:
+        if noted.is_set():
+            signal.signal(signal.SIGINT, previous)
+        noted.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # interrupts are raised in the main thread alone
+        return
+    previous = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _portions(
+    jobs: Sequence[tuple[Any, Resources]], waiting: int
+) -> Iterator[Sequence[tuple[Any, Resources]]]:
+    """The first of many jobs run while the tickets of the others are made."""
+    start, size = 0, max(_FIRST_PORTION, min(waiting, SHARD))
+    while start < len(jobs):
+        yield jobs[start : start + size]
+        start, size = start + size, min(2 * size, SHARD)
+
+
+def _check_settings(settings: ExecutorSettings, location: Location) -> int:
+    """Check the settings and return the number of workers to start.
+
+    Raises KochiError, naming the option, for an invalid setting.
+    """
+    if settings.cores is not None and settings.cores < 1:
+        raise KochiError(f"--kochi-cores {settings.cores}: a number from 1 was expected")
+    if settings.workers is not None and settings.workers < 0:
+        raise KochiError(f"--kochi-workers {settings.workers}: a number from 0 was expected")
+    if settings.runner is not None and settings.runner not in RUNNERS:
+        raise KochiError(
+            f"--kochi-runner {settings.runner}: one of {', '.join(RUNNERS)} was expected",
+            nearest(settings.runner, RUNNERS),
+        )
+    if settings.queue is not None:
+        try:
+            location.machine_paths.queue(settings.queue)
+        except KochiError as error:
+            raise KochiError(f"--kochi-queue: {error.message}", error.hint) from error
+    default = 1 if settings.queue is None else 0
+    count: int = default if settings.workers is None else settings.workers
+    if check_where(settings.where, location) != HERE and count:
+        raise KochiError(
+            "with KOCHI_NEXT=1 there are no workers in allocations yet",
+            "Type: unset KOCHI_NEXT",
+        )
+    return count
+
+
+def _name_machine(record: logging.LogRecord) -> bool:
+    """Have the commands in a message name the machine."""
+    if isinstance(record.msg, str):
+        record.msg = typed(record.msg)
+    return True
