@@ -275,6 +275,26 @@ def test_a_job_that_writes_the_same_files_starts_after_the_one_of_the_killed_run
     assert nothing_is_left()
 
 
+def test_two_runs_share_a_queue_and_each_works_on_its_own_jobs(
+    tmp_path: Path, snakemake: Any
+) -> None:
+    for name in ("long", "short"):
+        write(tmp_path / name / "Snakefile", STEPS)
+    shared = (*OURS, "--default-resources", "kochi_queue='shared'")
+    with run_of(*shared, "--kochi-cores", "1", cwd=tmp_path / "long") as long:
+        wait_until(lambda: list((tmp_path / "long").glob("*.starts")))
+        for name in "ab":
+            (tmp_path / "short" / f"go-{name}").touch()
+        assert snakemake(*shared, cwd=tmp_path / "short").returncode == 0
+        for name in "ab":
+            (tmp_path / "long" / f"go-{name}").touch()
+        output, _ = long.communicate(timeout=120)
+    print(output)
+    assert long.returncode == 0
+    assert [(name.attempt, name.state) for name in ends()] == [(1, "success")] * 4
+    assert nothing_is_left()
+
+
 def test_a_run_of_which_another_one_took_over_stops(tmp_path: Path) -> None:
     write(tmp_path / "Snakefile", STEPS)
     with run_of(*OURS, cwd=tmp_path) as run:

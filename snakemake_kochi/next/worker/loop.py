@@ -309,8 +309,8 @@ class Worker:
         taken = [*running, *(each.resources for each in tickets if isinstance(each, Ticket))]
         if self._capacity.is_full(taken):
             return None
-        if name in self._skipped:
-            return False
+        if name in self._skipped or self._settings.controller not in (None, str(name.run)):
+            return False  # another run's: it would go back to its queue when the own run is over
         try:
             ticket = _ticket(name, read())
         except DamagedFileError as error:
