@@ -8,12 +8,13 @@ from typing import Any
 
 from snakemake_kochi.base import files
 from snakemake_kochi.base.wake import wake
-from snakemake_kochi.tickets.moving import listing, moved
+from snakemake_kochi.tickets.history import HAND_JOB, journal, kept, last_line, places
+from snakemake_kochi.tickets.moving import is_listed, listing, moved, removed
 from snakemake_kochi.tickets.names import Layout, Name, Shard, make_queue, nonce
-from snakemake_kochi.tickets.run import ENDED, OWN, journal, last_line, make_run, written_aside
+from snakemake_kochi.tickets.run import ENDED, OWN, make_run, written_aside
+from snakemake_kochi.tickets.watching import facts_in
 
 HAND = "hand"
-BY_HAND = 1  # the number of the only job of such a run
 _PATIENCE = 30.0
 
 
@@ -36,11 +37,11 @@ def submit_by_hand(
     make_queue(layout, queue)
     number = make_run(layout, "", HAND, {"queue": queue, "facts": facts})
     token = layout.run(number).token(HAND)
-    aside = written_aside(token, BY_HAND, [content])
+    aside = written_aside(token, HAND_JOB, [content])
     tell(number)
     try:
         # Whoever is not at the source any more has been submitted: nobody else moves it.
-        moved(aside, f"{paths.waiting}/{number}.{BY_HAND}-{BY_HAND}", _PATIENCE)
+        moved(aside, f"{paths.waiting}/{number}.{HAND_JOB}-{HAND_JOB}", _PATIENCE)
     except OSError as error:
         try:
             if not moved(aside, f"{token}/withdrawn.{nonce()}", _PATIENCE):
@@ -57,9 +58,8 @@ def is_by_hand(layout: Layout, number: int) -> bool:
     return HAND in listing(layout.run(number).directory)
 
 
-def fold(layout: Layout, number: int, history: str) -> Name | None:
-    """Write the end of a job by hand into a new file of `history`, which is there, and free its
-    inbox.
+def fold(layout: Layout, number: int) -> Name | None:
+    """Write the end of a job by hand into a new file of the history, and free its inbox.
 
     None: it has not ended, or that was done before: `is_over` tells. Several may do this at a time.
     Raises OSError: do it again.
@@ -67,12 +67,31 @@ def fold(layout: Layout, number: int, history: str) -> Name | None:
     paths = layout.run(number)
     name = next(iter(Name.parse_all(files.names(paths.inbox))), None)
     if name is not None:
-        line = {"ended": str(name), **last_line(files.read(f"{paths.inbox}/{name}"), name)}
-        text = f"{json.dumps(line)}\n"
-        files.write_new(f"{history}/{nonce()}.jsonl", text.encode(), sync=True)
+        data = files.read(f"{paths.inbox}/{name}")
+        facts = facts_in(paths.facts) or {"facts": {"queue": ""}}
+        about = {"ticket": kept(data), "queue": facts["facts"]["queue"]}
+        # In the order of the journal of a run: `history.ended` searches for a state before a key.
+        line = {**last_line(data, name), **about, "ended": str(name), "key": ""}
+        files.make_below(layout.directory, "history")
+        path = f"{layout.history}/{number}-{number}.{nonce()}.jsonl"
+        files.write_new(path, f"{json.dumps(line)}\n".encode(), sync=True)
         moved(paths.token(HAND), paths.token(ENDED), _PATIENCE)
         files.unlink(f"{paths.inbox}/{name}")
     return name
+
+
+def remove_queue(layout: Layout, queue: str) -> None:
+    """Cancel what waits in a queue to which nobody submits any more, and remove it if nothing runs.
+
+    Raises OSError: do it again.
+    """
+    paths = layout.queue(queue)
+    for name, of_queue, path in places(layout):
+        if of_queue == queue and not name.worker:
+            inbox = layout.run(name.run).inbox
+            moved(path, f"{inbox}/{name.ended('cancelled', 'c')}", _PATIENCE)
+    if is_listed(paths.directory) and not listing(paths.running):
+        removed(paths.directory)
 
 
 def is_over(layout: Layout, run: int, job: int) -> bool:

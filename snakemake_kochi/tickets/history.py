@@ -1,11 +1,14 @@
 """What is known of jobs: those that live, those that have ended, and their logs.
 
-An ended job is a line of a journal; logs of ended jobs are folded, up to 256 into one file.
+An ended job is a line of a journal, or of a file of `history/` if it was submitted by hand; logs of
+ended jobs are folded, up to 256 into one file.
 """
 
 from __future__ import annotations
 
+import heapq
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,8 +16,11 @@ from typing import Any
 
 from snakemake_kochi.base import files
 from snakemake_kochi.tickets.moving import is_listed, listing
-from snakemake_kochi.tickets.names import Layout, Name, RunPaths, Shard, nonce
+from snakemake_kochi.tickets.names import Layout, Name, QueuePaths, RunPaths, Shard, nonce
 
+HAND_JOB = 1  # the number of the only job of a run by hand
+# Lines of jobs by hand, by the numbers of the first and the last.
+_HISTORY = re.compile(r"(\d+)-(\d+)\.\w+\.jsonl")
 # What a journal keeps of an ended ticket.
 _KEPT = ("name", "directory", "submitted", "resources", "labels", "command")
 
@@ -28,6 +34,34 @@ def kept(data: bytes) -> dict[str, Any]:
             brief = {name: ticket[name] for name in _KEPT if name in ticket}
             return brief | ({"command": script} if script else {})
     return {}
+
+
+def journal(data: bytes) -> list[dict[str, Any]]:
+    """The whole lines of a file to which one process appends, and may have been killed."""
+    lines = []
+    for text in data.splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict):
+            lines.append(line)
+    return lines
+
+
+def last_line(data: bytes, name: Name) -> dict[str, Any]:
+    """What the worker that ended this ticket wrote at its end; others may have written, too.
+
+    `earlier`: what others wrote when they put it back, if anything.
+    """
+    lines = journal(data)
+    earlier = [line for line in lines if line.get("state") == "waiting"]
+    own = [
+        line
+        for line in lines
+        if line.get("attempt") == name.attempt and line.get("worker") == name.worker
+    ]
+    return (own[-1] if own else {}) | ({"earlier": earlier} if earlier else {})
 
 
 # ---- logs
@@ -73,6 +107,14 @@ def log_of(paths: RunPaths, name: Name) -> bytes | None:
 
 # ---- jobs
 
+JobId = int | str  # for people: 17, a job by hand, or "17.3", job 3 of run 17
+
+
+def key_of(job: JobId) -> tuple[int, int]:
+    """Run and job, as in `Name.key`."""
+    run, _, number = str(job).partition(".")
+    return int(run), int(number or HAND_JOB)
+
 
 @dataclass(frozen=True)
 class View:
@@ -82,6 +124,11 @@ class View:
     queue: str
     ticket: dict[str, Any]
     line: dict[str, Any] = field(default_factory=dict)
+    is_by_hand: bool = False
+
+    @property
+    def job(self) -> JobId:
+        return self.name.run if self.is_by_hand else f"{self.name.run}.{self.name.job}"
 
     @property
     def state(self) -> str:
@@ -89,24 +136,50 @@ class View:
         return self.name.state or ("running" if self.name.worker else "waiting")
 
 
-def living(layout: Layout, accept: Callable[[Name], bool] = lambda name: True) -> Iterator[View]:
-    """The jobs that wait or run and that `accept` wants, the newest first. Raises OSError."""
+def was_by_hand(layout: Layout, run: int) -> bool:
+    """Whether a person submitted its only job; its directory may be gone. Raises OSError."""
+    with suppress(ValueError):
+        try:
+            return not json.loads(files.read(layout.run(run).facts))["directory"]
+        except FileNotFoundError:
+            return True
+    return False
+
+
+def places(layout: Layout) -> list[tuple[Name, str, str]]:
+    """The tickets that wait or run, each with its queue and its path. Raises OSError."""
     found: list[tuple[Name, str, str]] = []
     for queue in listing(layout.queues):
-        paths = layout.queue(queue)
-        for directory in (paths.waiting, paths.running):
-            for text in listing(directory):
-                if (name := Name.parse(text)) is not None:
-                    found.append((name, queue, f"{directory}/{text}"))
-                elif (shard := Shard.parse(text)) is not None:
-                    inner = Name.parse_all(
-                        f"{shard.run}.{each}" for each in listing(f"{directory}/{text}")
-                    )
-                    found += [(n, queue, f"{directory}/{text}/{n.in_shard}") for n in inner]
-    for name, queue, path in sorted(found, reverse=True):
+        try:
+            found += [(name, queue, path) for name, path in _in_queue(layout.queue(queue))]
+        except OSError:
+            if is_listed(layout.queue(queue).directory):
+                raise
+    return found
+
+
+def _in_queue(paths: QueuePaths) -> Iterator[tuple[Name, str]]:
+    for directory in (paths.waiting, paths.running):
+        for text in listing(directory):
+            path = f"{directory}/{text}"
+            if (name := Name.parse(text)) is not None:
+                yield name, path
+            elif (shard := Shard.parse(text)) is not None:
+                for inner in Name.parse_all(f"{shard.run}.{each}" for each in listing(path)):
+                    yield inner, f"{path}/{inner.in_shard}"
+
+
+def living(layout: Layout, accept: Callable[[Name], bool] = lambda name: True) -> Iterator[View]:
+    """The jobs that wait or run and that `accept` wants, the newest first. Raises OSError."""
+    by_hand: dict[int, bool] = {}
+    for name, queue, path in sorted(places(layout), reverse=True):
         if accept(name):
             with suppress(FileNotFoundError):  # it has moved meanwhile
-                yield View(name, queue, kept(files.read(path)))
+                data = files.read(path)
+                line = last_line(data, name) if name.attempt > 1 else {}
+                if name.run not in by_hand:
+                    by_hand[name.run] = was_by_hand(layout, name.run)
+                yield View(name, queue, kept(data), line, by_hand[name.run])
 
 
 def ended(
@@ -120,18 +193,53 @@ def ended(
     jobs, the last hundred take no longer than those of a hundred. Raises OSError.
     """
     wanted = [f'={state}", "key": "'.encode() for state in states] or [b'"ended": "']
-    for number in sorted((int(t) for t in files.names(layout.runs) if t.isdecimal()), reverse=True):
-        paths = layout.run(number)
-        with suppress(FileNotFoundError):
-            facts = json.loads(files.read(paths.facts))
-            if runs(facts):
-                queue = str(facts.get("queue") or "")
-                for line in _lines_backwards(paths.journal, wanted):
-                    if (name := Name.parse(line.get("ended", ""))) is not None:
-                        yield View(name, line.get("queue", queue), line.get("ticket", {}), line)
+
+    def of_runs() -> Iterator[View]:
+        numbers = sorted((int(t) for t in listing(layout.runs) if t.isdecimal()), reverse=True)
+        for paths in map(layout.run, numbers):
+            with suppress(FileNotFoundError):
+                if runs(json.loads(files.read(paths.facts))):
+                    for line in lines_backwards(paths.journal, wanted):
+                        if (view := _of_line(line)) is not None:
+                            yield view
+
+    def by_hand() -> Iterator[View]:
+        if runs({"directory": ""}):
+            for view in _by_hand(layout):
+                if not states or view.state in states:
+                    yield view
+
+    yield from heapq.merge(of_runs(), by_hand(), key=lambda view: view.name.run, reverse=True)
 
 
-def _lines_backwards(path: str, words: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+def _of_line(line: dict[str, Any], is_by_hand: bool = False) -> View | None:
+    name = Name.parse(line.get("ended", ""))
+    if name is None:
+        return None
+    return View(name, line.get("queue", ""), line.get("ticket", {}), line, is_by_hand)
+
+
+def _by_hand(layout: Layout, wanted: int | None = None) -> Iterator[View]:
+    """The ended jobs by hand, the newest first, or one. A job may be in several files."""
+    found = []
+    for text in listing(layout.history):
+        if match := _HISTORY.fullmatch(text):
+            first, last = map(int, match.groups())
+            if wanted is None or first <= wanted <= last:
+                found.append((last, text))
+    found.sort(reverse=True)
+    views: dict[int, View] = {}
+    for (_, text), (following, _) in zip(found, [*found[1:], (0, "")], strict=False):
+        with suppress(FileNotFoundError):  # joined meanwhile
+            for line in journal(files.read(f"{layout.history}/{text}")):
+                view = _of_line(line, is_by_hand=True)
+                if view is not None and wanted in (None, view.name.run):
+                    views[view.name.run] = view
+        for run in sorted((run for run in views if run > following), reverse=True):
+            yield views.pop(run)
+
+
+def lines_backwards(path: str, words: Sequence[bytes]) -> Iterator[dict[str, Any]]:
     """The lines of JSON with one of the words, from the last to the first."""
     with files.mapped(path) as data:
         end = len(data)
@@ -146,21 +254,32 @@ def _lines_backwards(path: str, words: Sequence[bytes]) -> Iterator[dict[str, An
 
 def find(layout: Layout, run: int, job: int) -> View | None:
     """A job, wherever it is; None if there is none. Raises OSError."""
-    if not is_listed(layout.run(run).directory):
-        return None
     for _ in range(3):  # it may move from a place not yet searched to one that was
+        if not is_listed(layout.run(run).directory):
+            return next(_by_hand(layout, run), None) if job == HAND_JOB else None
         for view in living(layout, lambda name: name.key == (run, job)):
             return view
-        paths = layout.run(run)
-        for name in Name.parse_all(listing(paths.inbox)):
-            if name.key == (run, job) and is_listed(f"{paths.inbox}/{name}"):
-                with suppress(FileNotFoundError):
-                    return View(name, "", kept(files.read(f"{paths.inbox}/{name}")))
+        for view in in_inbox(layout, run):
+            if view.name.job == job:
+                return view
+        if was_by_hand(layout, run):
+            for view in _by_hand(layout, run):
+                return view
+            continue
         for number in sorted(int(text) for text in listing(layout.runs) if text.isdecimal()):
             if number >= run:
                 key = f'"ended": "{run}.{job}.'.encode()
-                for line in _lines_backwards(layout.run(number).journal, [key]):
-                    name_ = Name.parse(line.get("ended", ""))
-                    if name_ is not None and name_.key == (run, job):
-                        return View(name_, line.get("queue", ""), line.get("ticket", {}), line)
+                for line in lines_backwards(layout.run(number).journal, [key]):
+                    found = _of_line(line)
+                    if found is not None and found.name.key == (run, job):
+                        return found
     return None
+
+
+def in_inbox(layout: Layout, run: int) -> Iterator[View]:
+    """The ended jobs of a run of which nobody has written that yet. Raises OSError."""
+    inbox, by_hand = layout.run(run).inbox, was_by_hand(layout, run)
+    for name in Name.parse_all(listing(inbox)):
+        with suppress(FileNotFoundError):
+            data = files.read(f"{inbox}/{name}")
+            yield View(name, "", kept(data), last_line(data, name), by_hand)

@@ -217,6 +217,11 @@ class Layout:
     def workers(self) -> str:
         return f"{self.directory}/workers"
 
+    @property
+    def history(self) -> str:
+        """What is left of ended jobs by hand."""
+        return f"{self.directory}/history"
+
     def run(self, number: int) -> RunPaths:
         return RunPaths(f"{self.runs}/{number}")
 

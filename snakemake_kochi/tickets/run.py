@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from snakemake_kochi.base import files
-from snakemake_kochi.tickets.history import fold, kept
+from snakemake_kochi.tickets.history import fold, journal, kept, last_line
 from snakemake_kochi.tickets.moving import Pause, is_listed, listing, moved, removed, repeated
 from snakemake_kochi.tickets.names import Layout, Name, RunPaths, make_queue, nonce
 from snakemake_kochi.tickets.watching import (
@@ -401,31 +401,3 @@ def written_aside(token: str, first: int, contents: Sequence[bytes]) -> str:
             if not is_listed(token):
                 raise FencedError(token)
         pause(reason)
-
-
-def journal(data: bytes) -> list[dict[str, Any]]:
-    """The whole lines of a file to which one process appends, and may have been killed."""
-    lines = []
-    for text in data.splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict):
-            lines.append(line)
-    return lines
-
-
-def last_line(data: bytes, name: Name) -> dict[str, Any]:
-    """What the worker that ended this ticket wrote at its end; others may have written, too.
-
-    `earlier`: what others wrote when they put it back, if anything.
-    """
-    lines = journal(data)
-    earlier = [line for line in lines if line.get("state") == "waiting"]
-    own = [
-        line
-        for line in lines
-        if line.get("attempt") == name.attempt and line.get("worker") == name.worker
-    ]
-    return (own[-1] if own else {}) | ({"earlier": earlier} if earlier else {})

@@ -42,7 +42,6 @@ from snakemake_kochi.worker.settings import WorkerSettings
 QUEUE = "q"
 DEADLY = "deadly"  # a job that kills its worker
 LAYOUT = Layout("/k")
-HISTORY = "/k/history"
 T = TypeVar("T")
 
 
@@ -338,4 +337,4 @@ def fold_all(world: World) -> None:
         runs = world.tree.names(LAYOUT.runs)
     for text in runs:
         if text.isdecimal() and is_by_hand(LAYOUT, int(text)):
-            fold(LAYOUT, int(text), HISTORY)
+            fold(LAYOUT, int(text))

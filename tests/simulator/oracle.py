@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
-from simulator.actors import HISTORY, LAYOUT, QUEUE, Execution, Story
+from simulator.actors import LAYOUT, QUEUE, Execution, Story
 from simulator.world import World
+from snakemake_kochi.tickets.history import journal
 from snakemake_kochi.tickets.names import Name, Shard
-from snakemake_kochi.tickets.run import journal
 from snakemake_kochi.tickets.watching import INTERVAL
 
 
@@ -75,8 +75,8 @@ def _of_executions(world: World, story: Story) -> Iterator[str]:
 def _of_hand(world: World, story: Story) -> Iterator[str]:
     lines = [
         line
-        for file in names(world, HISTORY)
-        for line in journal(world.tree.read(f"{HISTORY}/{file}"))
+        for file in names(world, LAYOUT.history)
+        for line in journal(world.tree.read(f"{LAYOUT.history}/{file}"))
     ]
     ends = {name for line in lines if (name := Name.parse(line["ended"])) is not None}
     for key, number in story.by_hand.items():

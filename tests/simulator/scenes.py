@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from simulator.actors import (
     DEADLY,
-    HISTORY,
     LAYOUT,
     QUEUE,
     Canceller,
@@ -50,8 +49,7 @@ def tell(scene: Scene, world: World, faults: Mapping[tuple[str, int], Fault] = {
     """The scene with these faults, and then, without any, a new run and a new worker."""
     story = Story()
     world.faults.update(faults)
-    for directory in (LAYOUT.directory, HISTORY):
-        world.tree.make(directory)
+    world.tree.make(LAYOUT.directory)
     with world.in_place():
         scene.play(world, story)
         world.run(scene.seconds)

@@ -64,13 +64,11 @@ def test_a_job_by_hand_has_one_end_and_one_number(tmp_path: Path) -> None:
     assert told == [first, second]
     assert cancel(layout, QUEUE, second, 1)
     work(str(tmp_path), "w")
-    (tmp_path / "history").mkdir()
-    history = str(tmp_path / "history")
     states = {}
     for number in (first, second):
-        name = fold(layout, number, history)
+        name = fold(layout, number)
         assert name is not None
         states[number] = name.state
-        assert fold(layout, number, history) is None
+        assert fold(layout, number) is None
     assert states == {first: "ok", second: "cancelled"}
     assert len(list((tmp_path / "history").iterdir())) == 2
