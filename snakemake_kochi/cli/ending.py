@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 from humanfriendly.text import pluralize
@@ -23,18 +24,24 @@ from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.locks import read_lock_settings
-from snakemake_kochi.queue import (
-    Release,
-    RequestedWorker,
-    WorkerState,
-    cancel_all,
-    find_worker,
-    list_jobs,
-    list_workers,
-    order_release,
-    read_queues,
-    requested_workers,
-)
+from snakemake_kochi.next import IS_NEXT
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.queue import (
+        Release,
+        RequestedWorker,
+        WorkerState,
+        cancel_all,
+        find_worker,
+        list_jobs,
+        list_workers,
+        order_release,
+        read_queues,
+        requested_workers,
+    )
+else:
+    from snakemake_kochi.next.by_hand import cancel_all, order_release
+    from snakemake_kochi.next.views import find_worker, list_jobs, list_workers
 
 _SENTENCES = {
     "cancelled": "Job {} was cancelled.",
@@ -133,7 +140,7 @@ def release_command(
     for queue in queues:
         location.machine_paths.queue(queue)
     location.secure(location.machine_paths.directory)
-    requested = requested_workers(location.machine_paths)
+    requested = {} if IS_NEXT else requested_workers(location.machine_paths)
     how: Release = "now" if now else "finish"
     outcomes = []
     has_failed = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
 from snakemake_kochi.cli.job_options import CommandOrFile, surroundings_options
@@ -14,6 +16,7 @@ from snakemake_kochi.cli.options import (
 from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.enqueue.request import Request, prepare, without_worker
 from snakemake_kochi.location import Location, find_location
+from snakemake_kochi.next import IS_NEXT, by_hand
 from snakemake_kochi.packing import pack_in_background
 from snakemake_kochi.queue import Queue, Ticket
 
@@ -30,22 +33,29 @@ def command(machine: str | None, quiet: bool, as_json: bool, **typed: object) ->
     The command runs word for word, without a shell, in the current directory. A job has a worker
     to itself, unless --shared, --cores, --memory or --gpus is given.
     """
-    location, given = submit(machine, Request(**typed))  # type: ignore[arg-type]
+
+    def tell(job: int) -> None:
+        """Before the decision: whatever happens then, a person can ask for the job."""
+        if not as_json:
+            click.echo(str(job) if quiet else f"Job {job} ", nl=quiet)
+
+    location, given = submit(machine, Request(**typed), tell)  # type: ignore[arg-type]
     queue = given.queue
     if as_json:
         print_json({"job": given.job, "name": given.name, "queue": queue, "machine": given.machine})
-    elif quiet:
-        say(str(given.job))
-    else:
-        say(f"Job {given.job} was submitted to queue '{queue}' on machine '{given.machine}'.")
+    elif not quiet:
+        say(f"was submitted to queue '{queue}' on machine '{given.machine}'.")
         if said := without_worker(location, queue):
             remark(said)
 
 
-def submit(machine: str | None, request: Request) -> tuple[Location, Ticket]:
+def submit(
+    machine: str | None, request: Request, tell: Callable[[int], None] = lambda job: None
+) -> tuple[Location, Ticket]:
     """Submit a job from the command line; returns its ticket as it was submitted.
 
-    Raises KochiError, and click.UsageError without a queue.
+    `tell` gets its number as soon as it has one. Raises KochiError, and click.UsageError without a
+    queue.
     """
     location = find_location(machine, asks=True)
     location.require_here()
@@ -61,6 +71,9 @@ def submit(machine: str | None, request: Request) -> tuple[Location, Ticket]:
         file = request.words[0]
         raise click.UsageError(f"a queue was expected: -q QUEUE, or default_queue in {file}")
     machine_paths = location.prepare_machine()
+    if IS_NEXT:
+        return location, by_hand.submit(machine_paths, queue, prepared.ticket, tell)
     (given,) = Queue(machine_paths, queue).submit([prepared.ticket])
+    tell(given.job)
     pack_in_background(machine_paths, is_often=True)
     return location, given

@@ -15,6 +15,7 @@ import click
 from snakemake_kochi.cli.elsewhere import runs_elsewhere
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.hints import ask_for
+from snakemake_kochi.next import IS_NEXT
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment
@@ -40,8 +41,17 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # not generic before 8
         self.fail(f"{text[:40]!r} is not {self._meaning}", param, ctx)
 
 
+class _Job(Number):
+    """The number of a job by hand, or RUN.K for job K of a run."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if IS_NEXT and re.fullmatch(r"\d{1,15}\.\d{1,15}", str(value)):
+            return str(value)
+        return super().convert(value, param, ctx)
+
+
 COUNT = Number(1, 2**31 - 1, "a whole number of 1 or more")
-JOB = Number(0, 2**53, "the number of a job. To list the jobs, type: kochi show jobs -t")
+JOB = _Job(0, 2**53, "the number of a job. To list the jobs, type: kochi show jobs -t")
 WORKER = Number(
     0, 2**53, "the number of a worker. To list the workers, type: kochi show workers -a"
 )

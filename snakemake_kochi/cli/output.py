@@ -150,8 +150,8 @@ _LOOK_SECONDS = 0.1  # pause between two looks at a followed file
 _CHECK_SECONDS = 0.5  # pause between two questions whether it still grows
 
 
-def show_file(path: Path, follow: bool, has_ended: Callable[[], bool]) -> None:
-    """Copy a file to standard output as it is, byte by byte.
+def show_file(path: Path, follow: bool, has_ended: Callable[[], bool]) -> int:
+    """Copy a file to standard output as it is, byte by byte; returns how many there were.
 
     With `follow`, continue as it grows.
     """
@@ -161,7 +161,7 @@ def show_file(path: Path, follow: bool, has_ended: Callable[[], bool]) -> None:
     while True:
         position = copy_from(path, position)
         if ended:
-            return
+            return position
         if check.is_due:
             # One more round copies the output between the last look and the end.
             ended = has_ended()

@@ -12,6 +12,7 @@ import click
 
 from snakemake_kochi.cli.options import COUNT, duration, machine_option, memory
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.next import IS_NEXT
 
 if TYPE_CHECKING:
     from snakemake_kochi.allocation.request import WorkerCommand
@@ -76,19 +77,24 @@ def work_command(
 
     location = find_location(machine, asks=True)
     location.prepare_machine()
-    return run_worker(
-        WorkerSettings(
-            str(location.root.directory),
-            location.machine.name,
-            queues,
-            cores=cores,
-            memory_mb=memory,
-            gpus=gpus,
-            walltime=walltime,
-            stay=blocking,
-            echo=True,
-        )
+    settings = WorkerSettings(
+        str(location.root.directory),
+        location.machine.name,
+        queues,
+        cores=cores,
+        memory_mb=memory,
+        gpus=gpus,
+        walltime=walltime,
+        stay=blocking,
+        echo=True,
     )
+    if IS_NEXT:
+        from snakemake_kochi.next.by_hand import work
+
+        for queue in queues:
+            location.machine_paths.queue(queue)
+        return work(settings)
+    return run_worker(settings)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.enqueue.experiment_files import is_experiment_file
@@ -15,22 +16,35 @@ from snakemake_kochi.enqueue.own_worker import OwnWorker, own_worker
 from snakemake_kochi.enqueue.request import Request, prepare, without_worker
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import Location, find_location
+from snakemake_kochi.next import IS_NEXT, by_hand
 from snakemake_kochi.packing import pack_in_background
 from snakemake_kochi.quantities import format_duration, memory_of
-from snakemake_kochi.queue import (
-    JobView,
-    Queue,
-    Ticket,
-    cancel,
-    find_job,
-    has_ended,
-    packed_log,
-    reasons,
-    seconds_for_jobs,
-    shared_workers,
-    state_name,
-    state_of,
-)
+from snakemake_kochi.queue import Queue, Ticket
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.queue import (
+        JobView,
+        cancel,
+        find_job,
+        has_ended,
+        packed_log,
+        reasons,
+        seconds_for_jobs,
+        shared_workers,
+        state_name,
+        state_of,
+    )
+else:
+    from snakemake_kochi.next.by_hand import cancel
+    from snakemake_kochi.next.views import (
+        find_job,
+        has_ended,
+        reasons,
+        shared_workers,
+        state_name,
+        state_of,
+    )
+    from snakemake_kochi.next.views import seconds_left as seconds_for_jobs
 
 # Seconds between two looks for the end of a job, which double from the first to the longest.
 _PAUSE, _LONGEST_PAUSE = 0.01, 0.5
@@ -123,6 +137,8 @@ class Job:
     @property
     def stdout(self) -> str:
         """What it has printed so far, to standard output and standard error."""
+        if not TYPE_CHECKING and IS_NEXT:
+            return self._view.output.decode("utf-8", "replace")
         for _ in range(2):
             with contextlib.suppress(FileNotFoundError):
                 return self.log.read_text("utf-8", "replace")
@@ -220,8 +236,11 @@ def submit(
     if worker is not None:
         worker.start()
     chosen = prepared.queue or (worker.queue if worker is not None else "")
-    (ticket,) = Queue(paths, chosen).submit([prepared.ticket])
-    pack_in_background(paths, is_often=True)
+    if IS_NEXT:
+        ticket = by_hand.submit(paths, chosen, prepared.ticket)
+    else:
+        (ticket,) = Queue(paths, chosen).submit([prepared.ticket])
+        pack_in_background(paths, is_often=True)
     if worker is None and (said := without_worker(location, chosen)):
         warnings.warn(said, stacklevel=2)
     return Job(location, ticket, worker)

@@ -7,8 +7,9 @@ import io
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -26,9 +27,14 @@ from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundErr
 from snakemake_kochi.files import is_there, read_json
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.locks import intended_lock_settings, read_lock_settings
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
 from snakemake_kochi.project.recipes import Requirement
-from snakemake_kochi.queue import JobView, find_job, find_worker, packed_log, packed_result
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.queue import JobView, find_job, find_worker, packed_log, packed_result
+else:
+    from snakemake_kochi.next.views import find_job, find_worker
 
 
 @click.group("path", cls=Group)
@@ -79,7 +85,9 @@ def job_path(machine: str | None, as_json: bool, job: int) -> None:
     The directory exists once the job has started.
     """
     paths = find_location(machine).machine_paths
-    find_job(paths, job)
+    view = find_job(paths, job)
+    if IS_NEXT:
+        return _print(view.log.parent, as_json)
     directory = paths.job(job).directory
     packed = None if is_there(directory) else packed_result(paths, job)
     _print(directory if packed is None else packed.pack, as_json)
@@ -201,10 +209,33 @@ def job_log(machine: str | None, follow: bool, job: int) -> None:
             remark(f"Job {job} is waiting for attempt {view.attempt}.")
         else:
             remark(f"Job {job} is waiting: it has printed nothing yet.")
+    if not TYPE_CHECKING and IS_NEXT:
+        return _show_output(paths, view, follow)
     if view.state != "ended":
         show_file(view.log, follow, lambda: find_job(paths, job).state == "ended")
     if view.state == "ended" or not is_there(view.log):
         _show_log_of_ended(paths, view)
+
+
+def _show_output(machine: MachinePaths, view: Any, follow: bool) -> None:
+    """Copy the output of a job: each attempt that is followed, and the last one."""
+    shown = 0
+    while view.state != "ended":
+        log, shown = view.log, show_file(view.log, follow, partial(_is_over, machine, view))
+        if not follow:
+            return
+        view = find_job(machine, view.job)
+        shown = shown if view.log == log else 0
+    output = view.output
+    sys.stdout.buffer.write(output[shown:])
+    sys.stdout.buffer.flush()
+    if not output:
+        remark(f"Job {view.job} printed nothing: {view.result.describe()}")
+
+
+def _is_over(machine: MachinePaths, view: Any) -> bool:
+    now = find_job(machine, view.job)
+    return now.state == "ended" or bool(now.log != view.log)
 
 
 def _show_log_of_ended(machine: MachinePaths, view: JobView) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import click
 from humanfriendly.text import pluralize
@@ -25,22 +26,39 @@ from snakemake_kochi.cli.output import (
 )
 from snakemake_kochi.errors import shortened
 from snakemake_kochi.location import Location, find_location
-from snakemake_kochi.packs import JobFilter
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.project.recipes import Project
-from snakemake_kochi.queue import (
-    AttemptView,
-    JobView,
-    Resources,
-    attempts,
-    find_job,
-    list_jobs,
-    packed_log,
-    reasons,
-    seconds_since,
-    state_name,
-    state_of,
-    summary_of,
-)
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.packs import JobFilter
+    from snakemake_kochi.queue import (
+        AttemptView,
+        JobView,
+        Resources,
+        attempts,
+        find_job,
+        list_jobs,
+        packed_log,
+        reasons,
+        seconds_since,
+        state_name,
+        state_of,
+        summary_of,
+    )
+else:
+    from snakemake_kochi.next.views import (
+        JobFilter,
+        find_job,
+        list_jobs,
+        reasons,
+        seconds_since,
+        state_name,
+        state_of,
+    )
+
+    def attempts(machine: object, view: JobView) -> Sequence[AttemptView]:
+        return view.attempts
+
 
 _LIMIT = 30
 _WIDTH = 48  # the width of the column that distinguishes jobs of one name
@@ -144,7 +162,7 @@ def job_command(machine: str | None, as_json: bool, job: int) -> None:
     view = find_job(paths, job)
     if as_json:
         tried = [attempt_to_dict(attempt) for attempt in attempts(paths, view)]
-        packed = None if view.result is None else packed_log(paths, job)
+        packed = None if IS_NEXT or view.result is None else packed_log(paths, job)
         pack = None if packed is None else str(packed.pack)
         why = reasons(paths, view, location.to_start_worker)
         print_json({**to_dict(view), "pack": pack, "why": why, "attempts": tried})
@@ -155,7 +173,7 @@ def job_command(machine: str | None, as_json: bool, job: int) -> None:
 def _pairs(location: Location, view: JobView) -> dict[str, object]:
     machine = location.machine_paths
     ticket, result = view.ticket, view.result
-    packed = None if result is None else packed_log(machine, view.job)
+    packed = None if IS_NEXT or result is None else packed_log(machine, view.job)
     pairs: dict[str, object] = {"ID": view.job}
     if ticket is None:
         pairs["Name"] = "(the ticket is damaged)"
@@ -183,6 +201,8 @@ def _pairs(location: Location, view: JobView) -> dict[str, object]:
         pairs["Directory"] = ticket.directory
         pairs["Executed"] = shlex.join(ticket.command)
     pairs["Log"] = view.log if packed is None else packed.place
+    if IS_NEXT and result is not None and not view.log.exists():
+        pairs["Log"] = f"is folded; to see it, type: kochi show log job {view.job}"
     return {key: value for key, value in pairs.items() if value not in (None, "")}
 
 
@@ -293,5 +313,7 @@ def belongs_to(view: JobView, project: Project) -> bool:
     """
     if view.ticket is None:
         return False
-    summary = summary_of(view.ticket, state_name(view))
-    return JobFilter(project=project.directory).accepts(summary)
+    wanted = JobFilter(project=project.directory)
+    if not TYPE_CHECKING and IS_NEXT:
+        return wanted.accepts(view)
+    return wanted.accepts(summary_of(view.ticket, state_name(view)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 import humanfriendly
@@ -14,16 +15,27 @@ from snakemake_kochi.cli.output import coloured, print_json, print_table, short_
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import is_there, modified
 from snakemake_kochi.location import find_location
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import (
-    WorkerState,
-    find_job,
-    list_queues,
-    list_workers,
-    seconds_left,
-    seconds_since,
-)
-from snakemake_kochi.queue.heartbeat import LOST_AFTER
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.queue import (
+        WorkerState,
+        find_job,
+        list_queues,
+        list_workers,
+        seconds_left,
+        seconds_since,
+    )
+    from snakemake_kochi.queue.heartbeat import LOST_AFTER
+else:
+    from snakemake_kochi.next.views import (
+        find_job,
+        list_queues,
+        list_workers,
+        seconds_left,
+        seconds_since,
+    )
 
 _GONE = ("left", "lost")
 # Seconds without a heartbeat after which nobody expects another one: while its run may watch it,
@@ -73,7 +85,7 @@ def workers_command(
 
 def _without_silent(machine: MachinePaths, worker: WorkerState) -> WorkerState:
     """The worker, as lost if it was killed on another node and no process watches it any more."""
-    if worker.is_gone or worker.is_on_this_node:
+    if IS_NEXT or worker.is_gone or worker.is_on_this_node:
         return worker
     with contextlib.suppress(OSError):
         silent = time.time() - modified(machine.worker(worker.worker).state)

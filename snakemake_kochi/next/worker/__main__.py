@@ -21,6 +21,7 @@ from snakemake_kochi.next.worker.runners import Runners
 from snakemake_kochi.node_lock import has_lock, lock_directory
 from snakemake_kochi.processes import ALL_VARIABLE, is_gone, this_node
 from snakemake_kochi.tickets.claims import WorkerLife
+from snakemake_kochi.tickets.hand import remove_queue
 from snakemake_kochi.tickets.names import Layout
 from snakemake_kochi.worker.node.capacity import OomWatch, capacity_of_this_node, find_gpus
 from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
@@ -71,7 +72,11 @@ def main(arguments: list[str]) -> int:
         return forks, runners
 
     threading.excepthook = _crash
-    return Worker(layout, life, settings, means, make_forks).run()
+    status = Worker(layout, life, settings, means, make_forks).run()
+    if settings.owns_queues:
+        for queue in settings.queues:
+            remove_queue(layout, queue)
+    return status
 
 
 def _crash(arguments: Any) -> None:

@@ -1,0 +1,255 @@
+"""What people do with jobs and workers by hand: submit, cancel, release, `kochi work`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.base import files
+from snakemake_kochi.base.wake import wake
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.next.views import find_job, layout_of, state_name, uncollected
+from snakemake_kochi.next.worker import start_command
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.ticket import Ticket
+from snakemake_kochi.tickets import hand, history
+from snakemake_kochi.tickets.history import JobId, key_of
+from snakemake_kochi.tickets.moving import listing, removed
+from snakemake_kochi.tickets.names import Layout, Name, RunPaths, nonce, wake_workers
+from snakemake_kochi.tickets.run import SHARD
+from snakemake_kochi.tickets.watching import facts_in
+from snakemake_kochi.worker.settings import WorkerSettings, save_settings
+
+_OLD = 3600.0  # seconds after which nobody still moves the ticket of an ended job
+_PATIENCE = 10.0  # seconds in which a worker is to end a job that is cancelled
+_PAUSE = 0.1  # seconds
+_WIDTH = 80
+_LINE = re.compile(r"INFO: job ([\w.@=-]+) \((.*)\)(?: started|: (\w+))")
+
+
+class UnknownSubmissionError(KochiError):
+    """Nobody knows whether a job was submitted."""
+
+    exit_status = 75  # EX_TEMPFAIL
+
+
+def submit(
+    machine: MachinePaths,
+    queue: str,
+    ticket: Ticket,
+    tell: Callable[[int], None] = lambda number: None,
+) -> Ticket:
+    """Submit a job by hand; its ticket then has its number, which `tell` gets before the decision.
+
+    Raises KochiError and OSError: it was not submitted; UnknownSubmissionError.
+    """
+    layout = layout_of(machine)
+    given = ticket.handed_over(0, queue, machine.name)
+    content = json.dumps(given.to_dict()).encode()
+    try:
+        number = hand.submit_by_hand(layout, queue, content, tell)
+    except hand.NotSubmittedError as error:
+        reason = error.__cause__
+        raise KochiError(f"job {error} was not submitted: {reason}") from error
+    except hand.UnknownError as error:
+        raise UnknownSubmissionError(
+            f"whether job {error} was submitted is not known: {error.__cause__}",
+            f"When the filesystem answers, type: kochi show job {error}",
+        ) from error
+    wake_workers(layout, queue)
+    if number % SHARD == 0:  # now and then
+        with suppress(OSError):
+            tidy(layout)
+    return ticket.handed_over(number, queue, machine.name)
+
+
+def tidy(layout: Layout) -> None:
+    """Note ends, and join what is left of the jobs by hand that ended an hour ago, if it is much.
+
+    The logs and the lines of 256 of them become two files, and their directories go; that of the
+    highest number stays. Raises OSError: call it again.
+    """
+    for _ in uncollected(layout):  # which notes ends
+        pass
+    highest = max(int(text) for text in listing(layout.runs) if text.isdecimal())
+    old: dict[int, str] = {}
+    for text in listing(layout.history):
+        first, _, last = text.partition(".")[0].partition("-")
+        path = f"{layout.history}/{text}"
+        if first.isdecimal() and first == last and int(first) < highest:
+            with suppress(FileNotFoundError):
+                if time.time() - os.stat(path).st_mtime > _OLD:
+                    old[int(first)] = path
+    numbers = sorted(old)
+    for start in range(0, len(numbers) - SHARD + 1, SHARD):
+        _join(layout, {number: old[number] for number in numbers[start : start + SHARD]})
+
+
+def _join(layout: Layout, old: dict[int, str]) -> None:
+    paths = RunPaths(layout.history)
+    files.make_below(layout.history, "logs")
+    lines, logs = [], []
+    for number, path in old.items():
+        lines.append(data := files.read(path))
+        name = Name.parse(json.loads(data)["ended"])
+        assert name is not None
+        for attempt in range(1, name.attempt + 1):
+            logs.append(Name(0, number, attempt))
+            with suppress(FileNotFoundError):
+                log = layout.run(number).log(replace(name, attempt=attempt))
+                files.move(log, paths.log(logs[-1]))
+    history.fold(paths, logs)
+    path = f"{layout.history}/{min(old)}-{max(old)}.{nonce()}.jsonl"
+    files.write_new(path, b"".join(lines), sync=True)
+    for number, path in old.items():
+        gone = f"{layout.runs}/gone.{nonce()}"
+        with suppress(FileNotFoundError):
+            files.move(layout.run(number).directory, gone)
+            removed(gone)
+        files.unlink(path)
+
+
+# ---- ending
+
+
+def cancel_all(
+    machine: MachinePaths, jobs: Iterable[JobId], patience: float = _PATIENCE
+) -> dict[JobId, str | Exception]:
+    """Cancel jobs: "cancelled", "cancelling" (its worker still does that), "ended", or an error."""
+    layout = layout_of(machine)
+    known = {name.key: (name, queue) for name, queue, _ in history.places(layout)}
+    outcomes: dict[JobId, str | Exception] = {}
+    left = list(dict.fromkeys(jobs))
+    until = time.monotonic() + patience
+    while left:
+        for job in list(left):
+            try:
+                outcomes[job] = _cancel(machine, layout, job, known)
+            except (KochiError, OSError) as error:
+                outcomes[job] = error
+            if outcomes[job] != "cancelling":
+                left.remove(job)
+        if time.monotonic() >= until:
+            break
+        time.sleep(_PAUSE if left else 0.0)
+    return outcomes
+
+
+def _cancel(
+    machine: MachinePaths, layout: Layout, job: JobId, known: dict[tuple[int, int], Any]
+) -> str:
+    key = key_of(job)
+    if key not in known or not (isinstance(job, str) or history.was_by_hand(layout, key[0])):
+        view = find_job(machine, job)
+        if view.state == "ended":
+            return "ended"
+        known[key] = view.name, view.queue
+    name, queue = known[key]
+    if not hand.cancel(layout, queue, *key):
+        return "cancelling"
+    wake(layout.run(key[0]).wake)
+    is_cancelled = not name.worker or state_name(find_job(machine, job)) == "cancelled"
+    return "cancelled" if is_cancelled else "ended"
+
+
+def cancel(machine: MachinePaths, job: JobId) -> str:
+    """As `cancel_all`, without waiting for the worker. Raises KochiError and OSError."""
+    outcome = cancel_all(machine, [job], 0.0)[job]
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def order_release(machine: MachinePaths, worker: int, how: str) -> None:
+    """Have a worker leave: "finish" its jobs, or "now". Raises OSError."""
+    paths = layout_of(machine).worker(str(worker))
+    files.overwrite(paths.release, f"{how}\n".encode())
+    wake(paths.wake)
+
+
+# ---- a worker in this terminal
+
+
+def worker_of_process(layout: Layout, pid: int) -> int | None:
+    """The newest worker whose supervisor has this number; None before it has its directory."""
+    for number in sorted((int(t) for t in listing(layout.workers) if t.isdecimal()), reverse=True):
+        with suppress(FileNotFoundError):
+            facts = facts_in(layout.worker(str(number)).facts)
+            if facts is not None and facts["process"]["pid"] == pid:
+                return number
+    return None
+
+
+def work(settings: WorkerSettings) -> int:
+    """Run a worker and show what its jobs print, each when it has ended; its exit status.
+
+    Ctrl-C and SIGTERM have it give its jobs back and leave.
+    """
+    layout = Layout(str(settings.paths.directory))
+    own = save_settings(replace(settings, parent=os.getpid()))
+    # In a session of its own, or Ctrl-C would reach it twice.
+    process = subprocess.Popen(start_command(own), stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def pass_on(number: int, frame: Any) -> None:
+        process.send_signal(number)
+
+    for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(stop, pass_on)
+    while (worker := worker_of_process(layout, process.pid)) is None and process.poll() is None:
+        time.sleep(_PAUSE)
+    own.unlink(missing_ok=True)  # which no other worker reads
+    if worker is not None:
+        print(f"Kochi worker {worker} started on machine {settings.machine}.\n{'=' * _WIDTH}")
+        echo = Echo(layout, Path(layout.worker(str(worker)).log))
+        with suppress(BrokenPipeError):  # nobody reads it any more: its jobs go on
+            while process.poll() is None:
+                echo.show()
+                time.sleep(_PAUSE)
+            echo.show()
+    status = process.wait()
+    return status if status >= 0 else 128 - status
+
+
+class Echo:
+    """Shows the starts and the ends of a worker's jobs, as its log tells of them."""
+
+    def __init__(self, layout: Layout, log: Path) -> None:
+        self._layout, self._log = layout, log
+        self._read = 0
+
+    def show(self) -> None:
+        """Raises OSError if nobody reads it."""
+        with suppress(FileNotFoundError), self._log.open("rb") as stream:
+            stream.seek(self._read)
+            for line in stream.read().splitlines(keepends=True):
+                if line.endswith(b"\n"):
+                    self._read += len(line)
+                    if match := _LINE.search(line.decode("utf-8", "replace")):
+                        self._say(*match.groups())
+        sys.stdout.flush()
+
+    def _say(self, text: str, called: str, state: str | None) -> None:
+        name = Name.parse(text)
+        if name is None:
+            return
+        job = history.View(name, "", {}, is_by_hand=history.was_by_hand(self._layout, name.run)).job
+        if state is None:
+            print(f"Kochi job {called} (ID={job}) started.")
+            return
+        print("-" * _WIDTH, flush=True)
+        output = history.log_of(self._layout.run(name.run), name) or b""
+        sys.stdout.buffer.write(output + (b"" if output.endswith(b"\n") or not output else b"\n"))
+        sys.stdout.buffer.flush()
+        print("-" * _WIDTH)
+        if state != "success":
+            print(f"Kochi job {called} (ID={job}): {state}.")
