@@ -192,10 +192,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 # What programs learn from variables about their terminal.
 TERMINAL_VARIABLES = ("TERM", "COLORTERM")
 
@@ -260,3 +256,7 @@ def _is_complete(text: str) -> bool:
         ["bash", "-n"], input=text.encode("utf-8", "surrogateescape"), capture_output=True
     )
     return done.returncode == 0 and not done.stderr
+
+
+if __name__ == "__main__":
+    sys.exit(main())
