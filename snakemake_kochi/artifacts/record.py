@@ -100,8 +100,8 @@ def may_be_of(label: str, experiment: str | None, batch: str | None) -> bool:
 
 
 def is_success(record: Mapping[str, Any]) -> bool:
-    """Whether the attempt of a record has a result."""
-    return bool(record.get("outcome") == "success")
+    """Whether the attempt of a record has a result, also of one that lacks keys."""
+    return bool(record.get("outcome", "success") == "success")
 
 
 def record_schema() -> dict[str, Any]:
