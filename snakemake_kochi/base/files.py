@@ -41,10 +41,10 @@ class Disk:
     def close(self, number: int) -> None:
         os.close(number)
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, most: int = -1) -> bytes:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         with open(number, "rb") as file:
-            return file.read()
+            return file.read(most)
 
     @contextmanager
     def mapped(self, path: str) -> Iterator[bytes | mmap.mmap]:
@@ -130,8 +130,9 @@ def mapped(path: str) -> Iterator[bytes | mmap.mmap]:
         yield data
 
 
-def read(path: str) -> bytes:
-    return disk.read(path)
+def read(path: str, most: int = -1) -> bytes:
+    """The content of a file, or the beginning of it: `most` bytes."""
+    return disk.read(path, most)
 
 
 @contextmanager

@@ -173,7 +173,8 @@ def cancel(machine: MachinePaths, job: JobId) -> str:
 def order_release(machine: MachinePaths, worker: int, how: str) -> None:
     """Have a worker leave: "finish" its jobs, or "now". Raises OSError."""
     paths = layout_of(machine).worker(str(worker))
-    files.overwrite(paths.release, f"{how}\n".encode())
+    # Of one length: it is written over an earlier order.
+    files.overwrite(paths.release, f"{how:8}\n".encode())
     wake(paths.wake)
 
 

@@ -152,8 +152,9 @@ class Claims:
         names = Name.parse_all(listing(self._paths.running))
         mine = {name for name in names if name.worker == self._life.name}
         now = clock.now()
-        old = {name for name, when in self._let_go.items() if now - when > _OLD}
-        missed = sorted(mine - self._held - self._let_go.keys())
+        let_go = dict(self._let_go)  # as it is now: jobs end in other threads
+        old = {name for name, when in let_go.items() if now - when > _OLD}
+        missed = sorted(mine - self._held - let_go.keys())
         self._held.update(missed)
         self._is_unsure = False
         for name in old & mine:

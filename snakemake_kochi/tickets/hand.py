@@ -8,7 +8,13 @@ from typing import Any
 
 from snakemake_kochi.base import files
 from snakemake_kochi.base.wake import wake
-from snakemake_kochi.tickets.history import HAND_JOB, journal, kept, last_line, places
+from snakemake_kochi.tickets.history import (
+    HAND_JOB,
+    kept,
+    last_line,
+    lines_backwards,
+    places,
+)
 from snakemake_kochi.tickets.moving import is_listed, listing, moved, removed
 from snakemake_kochi.tickets.names import Layout, Name, Shard, make_queue, nonce
 from snakemake_kochi.tickets.run import ENDED, OWN, make_run, written_aside
@@ -105,12 +111,12 @@ def is_over(layout: Layout, run: int, job: int) -> bool:
     # An end is in the journal of whoever collected it: the run, or one that took over from it.
     owners = [int(text.partition(".")[2]) for text in texts if text.startswith(f"{OWN}.")]
     numbers = {int(text) for text in files.names(layout.runs) if text.isdecimal()}
-    for number in sorted(numbers & {*range(run, max([run, *owners]) + 1)}):
-        lines = journal(files.read(layout.run(number).journal))
-        ended = Name.parse_all(line.get("ended", "") for line in lines)
-        if any(name.key == (run, job) for name in ended):
-            return True
-    return False
+    key = f'"ended": "{run}.{job}.'.encode()
+    return any(
+        True
+        for number in sorted(numbers & {*range(run, max([run, *owners]) + 1)})
+        for _ in lines_backwards(layout.run(number).journal, [key])
+    )
 
 
 def cancel(layout: Layout, queue: str, run: int, job: int) -> bool:

@@ -21,6 +21,7 @@ from snakemake_kochi.tickets.names import Layout, Name, QueuePaths, RunPaths, Sh
 HAND_JOB = 1  # the number of the only job of a run by hand
 # Lines of jobs by hand, by the numbers of the first and the last.
 _HISTORY = re.compile(r"(\d+)-(\d+)\.\w+\.jsonl")
+LARGE = 4 * 2**20  # bytes of a log
 # What a journal keeps of an ended ticket.
 _KEPT = ("name", "directory", "submitted", "resources", "labels", "command")
 
@@ -76,7 +77,9 @@ def fold(paths: RunPaths, names: Sequence[Name]) -> None:
     contents: dict[str, bytes] = {}
     for name in names:
         with suppress(FileNotFoundError):
-            contents[f"{name.job}.a{name.attempt}"] = files.read(paths.log(name))
+            content = files.read(paths.log(name), LARGE)
+            if len(content) < LARGE:  # a larger one stays what it is
+                contents[f"{name.job}.a{name.attempt}"] = content
     if not contents:
         return
     places, at = {}, 0

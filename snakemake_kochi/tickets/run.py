@@ -205,11 +205,15 @@ class Run:
 
         Raises OSError: call it again. Any thread may call it, one at a time.
         """
-        while len(self._logs) >= SHARD or (self._logs and not self.open):
+        while len(self._logs) >= SHARD or (self._logs and not self._has_open):
             names = self._logs[:SHARD]
             for number in sorted({name.run for name in names}):
                 fold(self.layout.run(number), [name for name in names if name.run == number])
             del self._logs[: len(names)]
+
+    @property
+    def _has_open(self) -> bool:
+        return any(part.open for part in list(self._parts.values()))
 
     def _end(self, name: Name) -> None:
         self._ended.add(name.key)
@@ -236,6 +240,7 @@ class Run:
         whether to take over from a run with these facts. Raises FencedError, or OSError: call it
         again.
         """
+        self._beat.feed()
         owners = self._owners(concerns)
         alive = [o for o in {*owners.values()} - {self.number} if not self._is_dead(o)]
         if alive:

@@ -401,6 +401,10 @@ class WorldDisk:
             write = partial(tree.write, opened[0], part, bool(at_end))
             self._world.call("write", name, write)
 
+    @contextmanager
+    def mapped(self, path: str) -> Iterator[bytes]:
+        yield self.read(path)
+
     def open_end(self, path: str) -> int:
         self._changes("create", lambda: self._tree.create(path, False), path)
         return 0
@@ -408,7 +412,7 @@ class WorldDisk:
     def close(self, number: int) -> None:
         return
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, most: int = -1) -> bytes:
         return self._world.call("read", path, lambda: self._tree.read(path))
 
     def try_lock(self, path: str) -> int | None:

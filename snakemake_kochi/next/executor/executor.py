@@ -144,6 +144,7 @@ class KochiExecutor(Executor):
             self.logger,
         )
         threading.Thread(target=self._beat, name="kochi-heartbeat", daemon=True).start()
+        threading.Thread(target=self._fold, name="kochi-logs", daemon=True).start()
         self._watcher = threading.Thread(target=self._watch, name="kochi-run", daemon=True)
         try:
             await_earlier(self._run, outputs, self._told)
@@ -174,6 +175,12 @@ class KochiExecutor(Executor):
                 return
             except OSError as error:
                 _log.debug("no sign of life can be given now: %s", error)
+
+    def _fold(self) -> None:
+        """A thread of its own: it reads a file for each job."""
+        while not self._over.wait(INTERVAL):
+            with suppress(OSError):
+                self._run.fold()
 
     def _rouse(self) -> None:
         """Have the watching thread look."""
@@ -335,7 +342,10 @@ class KochiExecutor(Executor):
                 raise
         self._has_submitted = True
         wake_workers(self._layout, queue)
-        self._workers.serve(self._queues)
+        try:
+            self._workers.serve(self._queues)
+        except OSError as error:  # `_watch` tries again: the jobs are in the queue
+            self._notices.fault("no worker can be started now", error)
         self._tell_numbers(queue, numbers)
 
     def _contents(
@@ -398,6 +408,7 @@ class KochiExecutor(Executor):
                     if clock.now() >= look_due:
                         look_due = clock.now() + INTERVAL
                         self._run.look_after()
+                        self._workers.serve(set(self._queues))
                         self._tell_unserved()
                     self._notices.over("the state of the run cannot be read now")
                 except OSError as error:
@@ -578,6 +589,7 @@ class KochiExecutor(Executor):
         if said := self._counts.describe():
             self.logger.info(said)
         self._run.collect()
+        self._run.fold()
         left = [job for job in self._run.open if job.run != self._run.number]
         if left:
             numbers = " ".join(f"{job.run}.{job.number}" for job in left)

@@ -11,9 +11,8 @@ from itertools import count
 from signal import SIGKILL, Signals
 from typing import Any, NoReturn
 
-from snakemake_kochi.next.worker.supervisor import receive, send
+from snakemake_kochi.next.worker.supervisor import children, receive, send
 from snakemake_kochi.processes import (
-    PROC,
     ProcessIdentity,
     find_job_processes,
     send_signal,
@@ -82,12 +81,14 @@ class Forks:
 
         A server that does not answer is killed.
         """
-        number = next(self._numbers)
-        start = self._starts[number] = Start(ended)
+        number, start = next(self._numbers), Start(ended)
+        with self._lock:
+            self._starts[number] = start
         try:
             self._send({"fork": number, "server": server, **request}, log)
         except OSError:
-            del self._starts[number]
+            with self._lock:
+                del self._starts[number]
             raise
         if not start.is_known.wait(_SERVER_PATIENCE if server else None):
             self.end(server, SIGKILL)
@@ -133,8 +134,7 @@ class Forks:
         with self._lock:
             known = {s.process.pid for s in self._starts.values() if s.process is not None}
             helpers = {os.getpid(), *self._servers.values()}
-        path = PROC / f"{self._supervisor}/task/{self._supervisor}/children"
-        pids = {int(word) for word in path.read_text().split()} - known - helpers
+        pids = {*children(self._supervisor)} - known - helpers
         found = [ProcessIdentity.of(pid) for pid in pids if _session(pid) not in helpers]
         return [process for process in found if process is not None and process.is_alive()]
 
@@ -160,7 +160,8 @@ class Forks:
             else:
                 code = message["error"]
                 start.error = OSError(code, message.get("why") or os.strerror(code))
-                del self._starts[message["forked"]]
+                with self._lock:
+                    del self._starts[message["forked"]]
             start.is_known.set()
         elif "ended" in message:
             with self._lock:

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -75,6 +76,8 @@ class Job:
         self._timeout = ""  # why it took too long
         self._nonce = random_word(8)
         self._lock: int | None = None
+        self._bringing = threading.Lock()
+        self._is_stopped = False  # before its turn came
         self._details: dict[str, Any] = {"node": this_node().host}
 
     def end(self, stop: Stop, grace: float) -> None:
@@ -94,8 +97,10 @@ class Job:
             state, why = self._judge()
         except StoppedError:
             state, why = ("cancelled" if self.stop == "cancel" else ""), None
-        except OSError as error:  # no process can be made here
-            state, why = "", ("node failed", str(error))
+        except OSError as error:
+            if self._process is not None:
+                raise  # the crash path ends it, and others get the ticket
+            state, why = "", ("node failed", str(error))  # no process can be made here
         if allotment is not None:
             self._worker.give_back(allotment)
         if self._lock is not None:
@@ -123,14 +128,22 @@ class Job:
                     self._rest(math.inf)
             finally:
                 place.give_up()
+                with self._bringing:
+                    self._is_stopped = self._lock is None
+                while self._lock is None and (mail := self._mail.get(0.0)) is not None:
+                    self._lock = mail if isinstance(mail, int) else None  # it came in this moment
 
     def _bring(self, wanted: tuple[Path, bool, str], place: Place) -> None:
-        with suppress(OSError):  # then it waits until it is told to end
+        try:
             found = acquire(*wanted, place=place)
-            if found is not None:
+        except OSError as error:
+            self._mail.put(error)
+            return
+        with self._bringing:
+            if found is not None and self._is_stopped:
+                release(found)
+            elif found is not None:
                 self._mail.put(found)
-                if place.is_given_up and self.stop:
-                    release(found)
 
     def _open_log(self) -> int:
         return files.open_end(self._worker.paths_of(self.name).log(self.name))
@@ -162,6 +175,8 @@ class Job:
             self._details["ended"] = _now()
         elif isinstance(mail, int):
             self._lock = mail
+        elif isinstance(mail, OSError):
+            raise mail
         else:
             stop, grace = mail
             self._kill_at = min(self._kill_at, clock.now() + grace)
@@ -347,10 +362,7 @@ class Job:
         if why is not None:
             self._details |= {"reason": why[0], "detail": why[1]}
         _log.info("job %s goes back to its queue: %s", self.name, why or "not begun")
-        while True:
-            with suppress(OSError):
-                return self._worker.put_back(self.name, None if why is None else self._details)
-            clock.sleep(_RETRY)
+        self._worker.put_back(self.name, None if why is None else self._details)
 
 
 def _now() -> str:

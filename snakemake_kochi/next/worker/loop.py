@@ -46,6 +46,8 @@ _log = logging.getLogger(__name__)
 _WOKEN, _NEWS = "woken", "news"  # by others; by a thread of this process
 _RETRY = 1.0  # seconds until a claim is tried again that failed
 _MOST_FAILED_STARTS = 3
+# Seconds in which a claim reads tickets that this worker cannot take: the loop has other duties.
+_LONGEST_CLAIM = 1.0
 # Between two looks for tickets of which nobody woke this worker, in times of the first interval.
 _LONGEST, _GROWTH = 5.0, 1.5
 
@@ -95,6 +97,8 @@ class Worker:
         self._unread: list[tuple[str, Name]] = []  # held, and not readable yet
         self._skipped: dict[Name, str] = {}  # why this worker cannot execute them
         self._must_wait = False  # the next ticket has no room
+        self._claim_until = 0.0
+        self._are_by_hand: dict[int, bool] = {}  # by run: while a ticket is held, it stays so
         self._stops = 0
         self._stop_reason = ""
         self._is_at_time_limit = False
@@ -111,7 +115,7 @@ class Worker:
         self._mail = clock.mailbox()
         self._has_left = False
         self._claims = {queue: Claims(layout, queue, life) for queue in settings.queues}
-        self._watch = Watch(layout, lambda name: is_by_hand(layout, name.run), means.is_gone)
+        self._watch = Watch(layout, self._is_by_hand, means.is_gone)
         self.forks, self.runners = make_forks(self.note_stop)
 
     # ---- the loop
@@ -223,10 +227,12 @@ class Worker:
                     self._life.look()
             except FencedError:
                 self._fence()
-        for name in self._life.cancelled & self._jobs.keys():
-            self._jobs[name].end("cancel", self.grace)
-        if self._life.release and not self._why:
-            self._drain("released by kochi release", at_once=self._life.release == "now")
+        for name in self._life.cancelled:
+            if job := self._jobs.get(name):
+                job.end("cancel", self.grace)
+        at_once = self._life.release == "now"
+        if self._life.release and (at_once or not self._why):
+            self._drain("released by kochi release", at_once)
         if self._walltime.is_over:
             self._is_at_time_limit = True
             self._drain(TIME_IS_OVER)
@@ -249,6 +255,9 @@ class Worker:
     # ---- claims
 
     def _look(self) -> None:
+        unread, self._unread = self._unread, []
+        for queue, name in unread:
+            self._begin(queue, name)
         if self._why:
             return
         now = clock.now()
@@ -256,9 +265,6 @@ class Worker:
             if now >= self._reconcile_due:
                 self._reconcile_due = now + INTERVAL
                 self._reconcile()
-            unread, self._unread = self._unread, []
-            for queue, name in unread:
-                self._begin(queue, name)
             if now >= self._look_due:
                 self._look_due = now + self._pause * random.uniform(0.75, 1.0)
                 self._pause = min(self._pause * _GROWTH, self._settings.idle_wait * _LONGEST)
@@ -281,12 +287,18 @@ class Worker:
                 if ENDED in listing(self._layout.run(int(self._settings.controller)).directory):
                     self._drain("the run that started it is over")
 
+    def _is_by_hand(self, name: Name) -> bool:
+        if name.run not in self._are_by_hand:
+            self._are_by_hand[name.run] = is_by_hand(self._layout, name.run)
+        return self._are_by_hand[name.run]
+
     def _claim(self) -> None:
         for queue, claims in self._claims.items():
             taken = [job.ticket.resources for job in list(self._jobs.values())]
             if self._capacity.is_full(taken):
                 return
             self._must_wait = False
+            self._claim_until = clock.now() + _LONGEST_CLAIM
             try:
                 names = claims.claim(partial(self._accept, taken))
             except OSError as error:
@@ -295,6 +307,7 @@ class Worker:
                 continue
             for name in names:
                 self._begin(queue, name)
+            self._tickets.clear()  # what others got
             if self._must_wait:  # or smaller tickets would take the room before it is enough
                 return
 
@@ -308,6 +321,9 @@ class Worker:
         tickets = [self._tickets[each] for each in claimed]
         taken = [*running, *(each.resources for each in tickets if isinstance(each, Ticket))]
         if self._capacity.is_full(taken):
+            return None
+        if clock.now() >= self._claim_until:  # the next claim goes on where this one was
+            self._look_due = 0.0
             return None
         if name in self._skipped or self._settings.controller not in (None, str(name.run)):
             return False  # another run's: it would go back to its queue when the own run is over
@@ -347,8 +363,8 @@ class Worker:
         if isinstance(ticket, DamagedFileError):
             details = {"node": this_node().host, "detail": f"damaged ticket: {ticket}"}
             target: Callable[[], Any] = partial(self.finish, name, "failed", details)
-        elif not self._fits(ticket) or self._is_draining:
-            target = partial(self._claims[queue].put_back, name)
+        elif not self._fits(ticket) or self._why:
+            target = partial(self.put_back, name, None)
         else:
             self._jobs[name] = target = Job(self, name, ticket)
         self._threads.add(name)
@@ -440,7 +456,12 @@ class Worker:
         return done
 
     def put_back(self, name: Name, why: Any) -> None:
-        self._claims[self._queue_of[name]].put_back(name, why)
+        """Repeats until the server answers."""
+        while True:
+            with suppress(OSError):
+                self._claims[self._queue_of[name]].put_back(name, why)
+                return
+            clock.sleep(_RETRY)
 
     # ---- the end
 

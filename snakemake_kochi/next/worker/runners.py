@@ -89,6 +89,8 @@ class _Server:
     is_ready: bool = False
     reads_cpus: bool = False  # it serves jobs with as many CPUs as the first one had
     failure: str = ""  # why it takes no more jobs
+    # So many requests fit into its socket, however large their environments are.
+    turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(4))
 
     def serves(self, program: _Program) -> bool:
         own = self.program
@@ -275,7 +277,8 @@ class Runners:
                 why = server.failure
                 continue
             try:
-                process = fork(request, server.name)
+                with server.turns:
+                    process = fork(request, server.name)
             except OSError as error:
                 why = error.strerror or ""
                 with self._lock:

@@ -327,6 +327,8 @@ class Supervisor:
                     message, descriptors = receive(link)
                 except BlockingIOError:
                     break
+                except ConnectionResetError:
+                    continue  # told once, if requests were left unread; what it sent comes now
                 except OSError:
                     message, descriptors = None, []
                 for number in descriptors:
@@ -400,17 +402,18 @@ class Supervisor:
                     pass
             except ChildProcessError:
                 return
-            for pid in children():
+            for pid in children(os.getpid()):
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
-        self._say(f"processes {' '.join(map(str, children()))} of its jobs cannot be ended")
+        self._say(
+            f"processes {' '.join(map(str, children(os.getpid())))} of its jobs cannot be ended"
+        )
 
 
-def children() -> list[int]:
-    """The children of this process."""
-    own = os.getpid()
+def children(own: int) -> list[int]:
+    """The children of a process, which has one thread."""
     try:
         with open(f"/proc/{own}/task/{own}/children") as file:
             return [int(word) for word in file.read().split()]
