@@ -81,8 +81,8 @@ RULES = [
     Rule(
         "a ticket that a worker has held is not begun again",
         "claims",
-        "mine - self._held - self._let_go.keys()",
-        "mine - self._let_go.keys()",
+        "mine - self._held - let_go.keys()",
+        "mine - let_go.keys()",
         "kills",
         "a run dies and is adopted",
         "run",
