@@ -72,7 +72,7 @@ def test_a_checked_out_commit_of_an_artifact_branch_has_results_and_one_of_code_
         {"recipes": ["base"]},
         {"recipes": None},
         {"artifacts": [{"type": "file", "dest": "first.log", "src": 1}]},
-        {"version": 2, "rule": {"name": 1}},
+        {"rule": {"name": 1}},
     ],
     ids=lambda change: json.dumps(change)[:40],
 )
@@ -125,7 +125,7 @@ def test_a_record_of_a_newer_version_is_told_as_such(
 def test_a_success_has_no_reason(
     repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept(repository, paths, {"hardware": {"cpu_model": None}})
+    kept(repository, paths, {"reason": None, "hardware": {"cpu_model": None}})
     monkeypatch.chdir(repository)
     told = CliRunner().invoke(record_command, ["first"]).output.splitlines()
     shown = {line.split()[0].rstrip(":"): line.split()[-1] for line in told}
