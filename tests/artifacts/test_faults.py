@@ -271,11 +271,10 @@ def test_a_run_that_ends_while_git_is_away_loses_nothing(
     commit_missing(repository, paths, MACHINE)
     (repository / ".git").rename(tmp_path / "away")
     keep("b")
-    # A repository without a commit cannot be told from no repository then.
-    keep("c", base=None)
+    keep("c", base=None)  # of a repository without a commit
     (tmp_path / "away").rename(repository / ".git")
-    assert commit_pending(repository, paths, MACHINE) == 1
-    assert commit_missing(repository, paths, MACHINE) == 1
+    assert commit_pending(repository, paths, MACHINE) == 2
+    assert commit_missing(repository, paths, MACHINE) == 0
     assert kept(repository) == {"a", "b", "c"}
 
 
