@@ -131,7 +131,7 @@ def test_jobs_run_in_queues_of_the_run_and_of_rules_and_nothing_is_left(
     assert (tmp_path / "elsewhere.txt").read_text() == "mine 1\n"
     (line,) = (line for line in done.stdout.splitlines() if "in queue mine, log: " in line)
     number = line.split()[-1].partition(".")[2]
-    assert Path(layout().run(1).logs, f"{number}.a1").read_text() == "said by the job\n"
+    assert history.log_of(layout().run(1), Name(1, int(number))) == b"said by the job\n"
     assert nothing_is_left()
 
 
