@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +129,11 @@ def command(
     else:
         column = _column(report, by)
     values = list(dict.fromkeys(report.runs[column].astype(str)))
+    if len(values) == 1:
+        raise KochiError(
+            f"all results of {report.title} have {column} = {values[0]}: nothing to compare",
+            f"To run the others, type: {shlex.join(['kochi', 'batch', file, batch])}",
+        )
     _check_base(report.title, column, base, values)
     chosen = chosen_metric(report, metric)
     found = compare(report, column, chosen, base or values[0], accept, within / 100)

@@ -338,6 +338,16 @@ def test_a_wrong_name_has_the_nearest_one_and_a_text_is_no_metric(compare: Compa
     assert "only one of --output and --json" in compare.fails("--by", "n", *both)
 
 
+def test_one_value_with_results_is_nothing_to_compare(compare: Compare) -> None:
+    for n in (1, 2):
+        compare.one("quick", n, 0, 5)
+    compare.project.commit()
+    for words in ((), ("--json",), ("--base", "heap")):
+        said = compare.fails("--by", "by", *words)
+        assert "all results of sort first have by = quick: nothing to compare" in said
+        assert "To run the others, type: kochi batch sort.yaml first" in said
+
+
 def test_wrong_words_are_told_before_a_batch_runs(compare: Compare) -> None:
     def fails(*words: str) -> str:
         return compare.fails("--run", *words)
