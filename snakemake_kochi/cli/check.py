@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
+import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +16,12 @@ import click
 from snakemake_kochi.cli.compare import plain
 from snakemake_kochi.cli.options import json_option
 from snakemake_kochi.cli.output import print_json
-from snakemake_kochi.cli.run_first import experiment_to_run, run_first, run_option
+from snakemake_kochi.cli.run_first import (
+    experiment_to_run,
+    machine_names,
+    run_first,
+    run_option,
+)
 from snakemake_kochi.cli.tables import at_option, machine_option, named_batch, whole_file
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.project.values import DEFAULT_BATCH
@@ -54,6 +61,8 @@ def command(
     """
     if junit is not None:
         try:
+            if os.path.lexists(junit) and not stat.S_ISREG(junit.lstat().st_mode):
+                raise KochiError(f"{junit} cannot be written: a regular file was expected")
             junit.unlink(missing_ok=True)  # that of an earlier check would stay after an error
         except OSError as error:
             raise KochiError(f"{junit} cannot be written: {error.strerror}") from error
@@ -66,8 +75,9 @@ def command(
         if (experiment := experiment_to_run(file, batch, commit)) is not None:
             own = experiment.batch(batch).references
             _require(own, f"{experiment.name} {batch}", file)
+            names = machine_names(experiment, batch, machine)
             for each in own:
-                if each.commit:
+                if each.commit and each.machine in {"", *names}:
                     earlier(each.commit)
         if status := run_first(machine, file, batch):
             return status

@@ -234,14 +234,25 @@ def _both(one: Report, other: Report, labels: tuple[str, str]) -> tuple[Report, 
     KochiError."""
     import pandas
 
+    from snakemake_kochi.project.plots import MACHINE
+    from snakemake_kochi.tables.branch import PUBLISHED_AS
     from snakemake_kochi.tables.report import free_name
 
     column = free_name(_RESULTS, {*one.runs, *other.runs})
+    parameters = {name for run in (*one.recorded, *other.recorded) for name in run.parameters}
     sides, recorded = [], []
     same = {run.identity for run in one.recorded} & {run.identity for run in other.recorded}
     for each, label in zip((one, other), labels, strict=True):
         own = [row for row, run in enumerate(each.recorded) if run.identity not in same]
         side = each.runs.iloc[own].copy()
+        # A side with a single one lacks its column.
+        for name, values in (
+            (PUBLISHED_AS, [run.published_as for run in each.recorded]),
+            (MACHINE, [run.machine for run in each.recorded]),
+        ):
+            is_in_other = name in one.runs or name in other.runs
+            if is_in_other and name not in each.runs and name not in parameters:
+                side.insert(0, name, [values[row] for row in own])
         side.insert(0, column, label)
         sides.append(side)
         recorded += [each.recorded[row] for row in own]
@@ -355,6 +366,8 @@ def _overall(each: Comparison) -> Iterator[str]:
     first, second = each.values
     if each.overall is None:
         ratios = [point.ratio for point in each.points if point.ratio is not None]
+        if not ratios:  # nothing is comparable, and each row says why
+            return
         if all(ratio.lower is None for ratio in ratios):
             yield f"Nothing can be said of all points together: {each.needed} pairs are needed."
         elif count > 1:
@@ -369,11 +382,11 @@ def _overall(each: Comparison) -> Iterator[str]:
         ends = ratio.ends(".3f")
         of_all = f"the mean ratio is {ratio.estimate:.3f}{f' ({ends})' if ends else ''}, and "
     p = f"p = {max(each.chance, 0.0001):.2g}"
-    is_sure = each.chance <= 1 - each.confidence
-    there = "at least one point differs" if is_sure else "no point is shown to differ"
+    there = "at least one point differs" if each.differs else "no point is shown to differ"
+    if each.differs is None:
+        there = "the pairs are too few for a word on all points together"
     points = f"over all {count} points {of_all}" if count > 1 else ""
-    said = f"{second} compared with {first}: {points}{there} ({p})."
-    yield said
+    yield f"{second} compared with {first}: {points}{there} ({p})."
     fewest = min((p.ratio.n for p in each.points if p.ratio is not None), default=0)
     if count > 1:
         yield (

@@ -16,6 +16,7 @@ import click
 from snakemake_kochi.cli.tables import in_repository
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.plots import MACHINE
 
 run_option = click.option(
     "--run",
@@ -28,7 +29,8 @@ run_option = click.option(
 
 @dataclass(frozen=True)
 class Planned:
-    """What a report of a batch will have, and `values`: of each parameter."""
+    """What a report of a batch will have, and `values`: of each parameter, and of the column of
+    several machines."""
 
     title: str
     values: Mapping[str, Sequence[str]]
@@ -56,15 +58,29 @@ def experiment_to_run(file: str, batch: str, commit: str | None) -> Experiment |
 def planned(experiment: Experiment, batch: str, machine: str | None) -> Planned | None:
     """What a batch will show; None where only its machine can tell."""
     try:
-        grids = [experiment.grid(batch, name) for name in _machines(experiment, batch, machine)]
+        machines = [*_machines(experiment, batch, machine)]
+        grids = [experiment.grid(batch, name) for name in machines]
     except KochiError:
         return None
     points = [point.parameters for grid in grids for point in grid.points]
     names = dict.fromkeys(name for point in points for name in point)
     values = {name: [*dict.fromkeys(point.get(name, "") for point in points)] for name in names}
+    if len(machines) > 1 and MACHINE not in values:
+        values = {MACHINE: machines, **values}
     varying = [name for name, each in values.items() if len(each) > 1]
     title = f"{experiment.name} {batch}"
     return Planned(title, values, varying, [*experiment.batch(batch).metrics])
+
+
+def machine_names(experiment: Experiment, batch: str, machine: str | None) -> Iterator[str]:
+    """The machines where a batch runs, also by the names under which their results are published.
+    Raises KochiError."""
+    from snakemake_kochi.artifacts.published import published_name
+    from snakemake_kochi.snapshot import toplevel
+
+    repository = toplevel(Path.cwd())
+    for name in _machines(experiment, batch, machine):
+        yield from (name, published_name(repository, name))
 
 
 def _machines(experiment: Experiment, batch: str, machine: str | None) -> Iterator[str]:

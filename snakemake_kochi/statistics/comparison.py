@@ -154,6 +154,15 @@ def pairs_needed(points: int, confidence: float = 0.95) -> int:
     return math.ceil(math.log2(2 * points / (1 - confidence)))
 
 
+def least_chance(rounds: int, stretch: float = 1.0) -> float:
+    """The smallest p of `of_rounds`: as measured, and with all signs flipped."""
+    return 2.0 ** (1 - _blocks(rounds, stretch))
+
+
+def _blocks(rounds: int, stretch: float) -> int:
+    return math.ceil(rounds / math.ceil(stretch**2))
+
+
 def of_rounds(
     logs_of: NDArray[np.float64], stretch: float = 1.0, confidence: float = 0.95
 ) -> tuple[Ratio, float]:
@@ -168,7 +177,7 @@ def of_rounds(
     complete = logs_of[~np.isnan(logs_of).any(axis=1)]
     mean = paired(np.mean(complete, axis=1), confidence, stretch)
     rounds, block = len(logs_of), math.ceil(stretch**2)
-    blocks = -(-rounds // block)
+    blocks = _blocks(rounds, stretch)
     if blocks <= _EXACT:
         bits = np.arange(2**blocks)[:, None] >> np.arange(blocks) & 1
     else:

@@ -63,6 +63,11 @@ def median_interval(values: Values, confidence: float = 0.95, stretch: float = 1
     return _between(ordered, rank, stretch)
 
 
+def runs_needed(confidence: float = 0.95) -> int:
+    """The least number of values of whose median there is an interval: 6 at 95 %."""
+    return math.ceil(math.log2(2 / (1 - confidence)))
+
+
 def interpolated_interval(values: Values, confidence: float, stretch: float = 1.0) -> Interval:
     """The median, with an interval between order statistics that are interpolated to the exact
     level: for `stopping`, where plain ones would stop late. Source: Hettmansperger and Sheather,

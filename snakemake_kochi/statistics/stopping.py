@@ -37,6 +37,12 @@ def looks(least: int, most: int) -> Iterator[int]:
     yield most
 
 
+def median_confidence(confidence: float = 0.95) -> float:
+    """That of the interval of a median at a look, so that it holds with `confidence` at the look
+    that stops."""
+    return 1 - 0.6 * (1 - confidence)
+
+
 def interval_so_far(
     values: Values,
     confidence: float = 0.95,
@@ -46,10 +52,10 @@ def interval_so_far(
     """The interval of the median at a look: wider than that of a fixed number of runs, so that it
     holds with `confidence` at the look that stops. Of several units, see `intervals.interval_of`,
     that of the mean of their medians."""
-    medians = medians_of(values, units) if units else {}
+    medians, level = medians_of(values, units) if units else {}, median_confidence(confidence)
     if len(medians) > 1:
-        return mean_interval([*medians.values()], 1 - 0.6 * (1 - confidence))
-    return interpolated_interval(values, 1 - 0.6 * (1 - confidence), stretch)
+        return mean_interval([*medians.values()], level)
+    return interpolated_interval(values, level, stretch)
 
 
 def is_enough(

@@ -10,7 +10,7 @@ import datetime
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -27,7 +27,7 @@ from snakemake_kochi.statistics.comparison import of_medians
 from snakemake_kochi.statistics.intervals import Interval
 from snakemake_kochi.tables.branch import read_batch
 from snakemake_kochi.tables.collect import Run, read_report
-from snakemake_kochi.tables.compare import FASTER, words_of
+from snakemake_kochi.tables.compare import FASTER, NOT_COMPARABLE, words_of
 from snakemake_kochi.tables.report import Report, markdown_table, page, sentence
 
 WORSE, PERHAPS, EXPECTED, ACCEPTED = "worse", "perhaps worse", "as expected", "accepted"
@@ -41,7 +41,8 @@ class Checked:
     """A point and a reference. `now` and `before`: the medians, in the unit of the metric; of a
     reference with a value `before` is that; `change`: their ratio, with its interval. `verdict`:
     WORSE if the whole interval is beyond what does not matter, PERHAPS if only the estimate is,
-    TOO_FEW if there is no interval. `fails`: for this the exit status is 1."""
+    TOO_FEW if there is no interval, NOT_COMPARABLE if only one side has several allocations or
+    nodes. `fails`: for this the exit status is 1."""
 
     metric: str
     point: Mapping[str, str]
@@ -76,15 +77,15 @@ def check(
     """Each point with each of its references. `earlier`: the report of a commit.
 
     A point without a value, now or in the commit, is NO_RESULT, and so is a reference without a
-    point. Raises KochiError for a metric without numbers, or with numbers that have no ratio.
+    point. Of a reference for another machine, the commit is not read. Raises KochiError for a
+    metric without numbers, or with numbers that have no ratio.
     """
-    found = [
-        checked
-        for each in references
-        for checked in _Check(
-            report, each, earlier(each.commit) if each.value is None else None, today
-        ).points()
-    ]
+    machines = {"", *report.machines, *(machine for machine, _ in report.missing)}
+    found = []
+    for each in references:
+        is_read = each.value is None and each.machine in machines
+        before = earlier(each.commit) if is_read else None
+        found += _Check(report, each, before, today).points()
     if any(each.verdict != NO_RESULT for each in found):
         return found
     return [replace(each, fails=True) for each in found]
@@ -104,20 +105,20 @@ class _Check:
         if found:
             return found
         where = {name: "|".join(values) for name, values in self.reference.where.items()}
-        machines = {
-            name for run in self.report.recorded for name in (run.machine, run.published_as)
-        }
-        is_elsewhere = self.reference.machine not in {"", *machines}
+        is_elsewhere = self.reference.machine not in {"", *self.report.machines}
         why = f"none of {self.reference.machine}" if is_elsewhere else "no such point"
         return [self._checked(where, why=why, fails=not is_elsewhere)]
 
     def _measured(self) -> Iterator[Checked]:
-        now = _points(self.report, self.reference)
         if self.before is None:
-            for _, point in now:
+            for _, point in _points(self.report, self.reference, ()):
                 yield self._compared(point, None)
             return
-        then = dict(_points(self.before, self.reference))
+        # A parameter that only one of them has tells points apart only where it has several values.
+        names = {*self.report.varying, *self.before.varying}
+        names |= _parameters(self.report) & _parameters(self.before)
+        now = _points(self.report, self.reference, names)
+        then = dict(_points(self.before, self.reference, names))
         published = {run.published_as for run in self.before.recorded}
         for key, point in now:
             if key[0] in published:
@@ -148,10 +149,14 @@ class _Check:
             side = self.reference.named if now.units > 1 else "now"
             note = f"of {side}, all runs are in one allocation or on one node, else in several"
             change = replace(change, lower=None, upper=None, note=note)
+            return self._judged(now, then.median, change, NOT_COMPARABLE)
         return self._judged(now, then.median, change)
 
-    def _judged(self, now: _Point, before: Interval, change: Interval) -> Checked:
-        """A smaller time is better, and a larger rate; of what is neither, any change is worse."""
+    def _judged(
+        self, now: _Point, before: Interval, change: Interval, without: str = TOO_FEW
+    ) -> Checked:
+        """A smaller time is better, and a larger rate; of what is neither, any change is worse.
+        `without`: the verdict of a change without an interval."""
         metric, within = self.reference.metric, self.reference.within
         smaller, larger = words_of(metric, self.report.unit(metric))
         most, least = 1 + within, 1 / (1 + within)
@@ -159,12 +164,12 @@ class _Check:
         is_beyond = is_above or (smaller != FASTER and change.estimate < least)
         reasons, verdict = [], EXPECTED
         if change.lower is None or change.upper is None:
-            verdict = TOO_FEW
+            verdict = without
             reasons = [f"{'beyond' if is_beyond else 'within'} {percent(within)}, {change.note}"]
         elif is_beyond:
             is_sure = change.lower > most if is_above else change.upper < least
             verdict = WORSE if is_sure else PERHAPS
-        fails = verdict == WORSE or (verdict == TOO_FEW and is_beyond)
+        fails = verdict == WORSE or (verdict == without and is_beyond)
         if fails and (until := self.reference.until) is not None:
             reasons.insert(0, f"{self.reference.reason} (until {until})")
             if self.today <= until:
@@ -216,9 +221,15 @@ class _Point:
     units: int
 
 
-def _points(report: Report, reference: Reference) -> Iterator[tuple[tuple[str, ...], _Point]]:
+def _parameters(report: Report) -> set[str]:
+    return {name for run in report.recorded for name in run.parameters}
+
+
+def _points(
+    report: Report, reference: Reference, names: Collection[str]
+) -> Iterator[tuple[tuple[str, ...], _Point]]:
     """The points of a reference by the name under which results of the machine are published, and
-    the values of all parameters. Raises KochiError."""
+    the values of some parameters. Raises KochiError."""
     column, points = report.numbers(reference.metric), report.points
     intervals = points.measured(column).intervals
     for rows, interval, units in zip(points.rows, intervals, points.unit_counts, strict=True):
@@ -231,8 +242,8 @@ def _points(report: Report, reference: Reference) -> Iterator[tuple[tuple[str, .
                 if value <= 0 or math.isinf(value):
                     name = _named(reference.metric, named)
                     raise KochiError(f"{name}: a ratio needs values above 0, and one is {value:g}")
-            key = (run.published_as, *(f"{k}={v}" for k, v in sorted(run.parameters.items())))
-            yield key, _Point(named, interval, units)
+            own = (f"{k}={v}" for k, v in sorted(run.parameters.items()) if k in names)
+            yield (run.published_as, *own), _Point(named, interval, units)
 
 
 def _named(metric: str, point: Mapping[str, str]) -> str:
@@ -269,7 +280,7 @@ def remarks_on(checked: Sequence[Checked], report: Report) -> Iterator[str]:
     yield f"the results are of the commit{'s' if len(commits) > 1 else ''} {named}{more}"
     if count := sum(each.verdict == TOO_FEW for each in checked):
         have = "1 point has" if count == 1 else f"{count} points have"
-        yield f"{have} too few runs for an interval: it takes 6 runs, or 3 allocations or nodes"
+        yield f"{have} too few runs for an interval: a point needs {report.points.needed}"
     yield from report.remarks
 
 
@@ -282,7 +293,8 @@ def junit(found: Sequence[Checked], title: str) -> bytes:
         suite.set(name, str(kinds.count(kind)))
     for name, each, kind in zip(_names(found), found, kinds, strict=True):
         case = ElementTree.SubElement(suite, "testcase", classname=title, name=name)
-        since = f"{change(each.change)} of {each.expected}" if each.now.n else each.expected
+        changed = change(each.change)
+        since = f"{changed} of {each.expected}" if changed else each.expected
         said = f"{since}: {each.verdict}{f': {each.why}' if each.why else ''}"
         if kind:
             ElementTree.SubElement(case, kind, message=said)
@@ -303,7 +315,7 @@ def _names(found: Sequence[Checked]) -> Iterator[str]:
 def _junit_kind(each: Checked) -> str:
     if each.fails:
         return "failure" if each.verdict == WORSE else "error"
-    return "skipped" if each.verdict in (ACCEPTED, TOO_FEW, NO_RESULT) else ""
+    return "skipped" if each.verdict not in (PERHAPS, EXPECTED) else ""
 
 
 def change(ratio: Interval) -> str:

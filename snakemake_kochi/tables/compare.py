@@ -65,7 +65,8 @@ class Compared:
 class Comparison:
     """The second value of `by` compared with the first one. `confidence`: what intervals promise.
     `overall`: the ratio over all points, with `chance` (p) for "no point has a difference"; None if
-    nothing could be compared."""
+    nothing could be compared. `differs`: whether at least one point does; None where even the
+    smallest `chance` of so few rounds would not show it."""
 
     metric: str
     unit: str
@@ -75,6 +76,7 @@ class Comparison:
     points: Sequence[Compared]
     overall: Ratio | None
     chance: float
+    differs: bool | None
     needed: int
     remarks: Sequence[str]
 
@@ -123,7 +125,7 @@ def unknown(report: Report, repeat: Repeat) -> dict[tuple[str, ...], tuple[float
     other columns that tell points apart: half of the width of the widest; and why there is none.
 
     A ratio is known if its interval is narrow enough, or if it is decided that it is not 1, which
-    stays true whenever one looks.
+    stays true whenever one looks. Facts may differ: what is compared may choose them.
     """
     first, *others = dict.fromkeys(report.runs[repeat.by].astype(str))
     found: dict[tuple[str, ...], tuple[float, str]] = {}
@@ -180,28 +182,36 @@ class _Sides:
         chances, level = [ratios[point].p for point in known], 1 - self._confidence
         marks = dict(zip(known, comparison.marked(chances, level), strict=True))
         words = words_of(self._metric, unit)
+        needed = comparison.pairs_needed(len(self._points), self._confidence)
         points = []
         for point, (one, other) in self._points.items():
             found = (NOT_COMPARABLE, problems[point])
             if (ratio := ratios.get(point)) is not None:
                 found = _verdict(ratio, marks.get(point, False), within, words)
+                if found[0] == NOT_SHOWN:
+                    found = (NOT_SHOWN, self._why_not_shown(ratio, pairs[point], needed))
             if found[0] in words and self._is_decided(pairs[point]):
                 found = (found[0], "also under repeated looks")
             sides = (_median(medians, one), _median(medians, other))
             named = dict(zip(self._keys, point, strict=True))
             points.append(Compared(named, sides, ratio, *found))
         table = _by_round([pairs[point].differences for point in known])
-        overall, chance = None, 1.0
+        overall, chance, differs = None, 1.0, None
         if table.size:
             overall, chance = comparison.of_rounds(table, stretch, self._confidence)
+            if len(known) == 1:
+                chance = chances[0]  # a line about one point has the p of its row
+            if len(known) == 1 or comparison.least_chance(len(table), stretch) <= level:
+                differs = chance <= level
         return Comparison(
             *(self._metric, unit, self._by, self._values, self._promised, points, overall, chance),
-            comparison.pairs_needed(len(self._points), self._confidence),
+            differs,
+            needed,
             [*self._remarks(pairs, medians.alike, pairs_alike)],
         )
 
     def unknown(self, repeat: Repeat) -> dict[tuple[str, ...], tuple[float, str]]:
-        problems = {point: self._problem(*sides) for point, sides in self._points.items()}
+        problems = {point: self._obstacle(*sides) for point, sides in self._points.items()}
         found = {p: (math.inf, f"{NOT_COMPARABLE}: {why}") for p, why in problems.items() if why}
         pairs = {p: self._pairs(*s) for p, s in self._points.items() if p not in found}
         alpha = stopping.ratio_alpha(repeat.confidence)
@@ -221,6 +231,18 @@ class _Sides:
         alpha = (1 - self._promised) / len(self._points)
         return stopping.decision([*pairs.differences.values()], alpha) > 0
 
+    def _why_not_shown(self, ratio: Ratio, pairs: _Pairs, needed: int) -> str:
+        """Which difference would have been shown; or, where the interval is without 1 or any
+        difference needs more pairs, why that of one point among many does not count."""
+        count = len(self._points)
+        among = f" among {count} points" if count > 1 else ""
+        if pairs.is_by_duplicate and ratio.n < needed:
+            return f"{needed} pairs are needed{among}"
+        lower, upper = ratio.lower, ratio.upper
+        if lower is not None and upper is not None and not lower <= 1 <= upper:
+            return f"p = {ratio.p:.2g} is too large{among}"
+        return f"{percent(ratio.detectable)} would have been"
+
     def _series(self) -> list[list[float]]:
         """The values of each side of each point, in the order in which they were measured."""
         every = (side for sides in self._points.values() for side in sides)
@@ -231,8 +253,11 @@ class _Sides:
 
     def _problem(self, first: Sequence[int], second: Sequence[int]) -> str:
         """Why the sides of a point cannot be compared, or nothing."""
-        if not first or not second:
-            return f"no run with {self._by} = {self._values[bool(first)]}"
+        is_whole = first and second
+        return (self._differing(first, second) if is_whole else "") or self._obstacle(first, second)
+
+    def _differing(self, first: Sequence[int], second: Sequence[int]) -> str:
+        """The first fact that ought not to differ, or nothing."""
         facts: tuple[dict[str, set[str]], dict[str, set[str]]] = ({}, {})
         for found, side in zip(facts, (first, second), strict=True):
             for row in side:
@@ -249,6 +274,12 @@ class _Sides:
             if one != other and name not in self._accepted:
                 said = " and ".join(", ".join(map(_first_line, each)) for each in (one, other))
                 return f"{name} differs: {said}; to compare all the same: --accept {name}"
+        return ""
+
+    def _obstacle(self, first: Sequence[int], second: Sequence[int]) -> str:
+        """Why there is no ratio, whatever is accepted, or nothing."""
+        if not first or not second:
+            return f"no run with {self._by} = {self._values[bool(first)]}"
         try:
             for side in (first, second):
                 values = [self._measured[row] for row in side]
@@ -327,7 +358,7 @@ def _verdict(
         return SAME, f"within {percent(within)}"
     if is_marked:
         return words[ratio.estimate > 1], ""
-    return NOT_SHOWN, f"{percent(ratio.detectable)} would have been"
+    return NOT_SHOWN, ""
 
 
 def _first_line(text: str) -> str:

@@ -13,8 +13,14 @@ import pandas
 from snakemake_kochi.project.grid import Repeat
 from snakemake_kochi.quantities import percent
 from snakemake_kochi.statistics import dependence
-from snakemake_kochi.statistics.intervals import Interval, Values, interval_of
-from snakemake_kochi.statistics.stopping import interval_so_far
+from snakemake_kochi.statistics.intervals import (
+    FEWEST_UNITS,
+    Interval,
+    Values,
+    interval_of,
+    runs_needed,
+)
+from snakemake_kochi.statistics.stopping import interval_so_far, median_confidence
 from snakemake_kochi.tables.records import RecordedRun
 
 _CONFIDENCE = 0.95
@@ -47,6 +53,12 @@ class Points:
     def confidence(self) -> float:
         """How often the intervals have the true medians."""
         return _CONFIDENCE if self.repeat is None else self.repeat.confidence
+
+    @property
+    def needed(self) -> str:
+        """What a point needs for an interval, for people."""
+        level = self.confidence if self.repeat is None else median_confidence(self.confidence)
+        return f"{runs_needed(level)} runs, or {FEWEST_UNITS} allocations or nodes"
 
     @property
     def are_repeated(self) -> bool:

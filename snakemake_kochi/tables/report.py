@@ -84,6 +84,11 @@ class Report:
         """The columns that are parameters."""
         return list(self.runs.columns[: self.runs.columns.get_loc(DUPLICATE)])
 
+    @property
+    def machines(self) -> set[str]:
+        """Those of the results, also by the names under which these are published."""
+        return {name for run in self.recorded for name in (run.machine, run.published_as)}
+
     @cached_property
     def points(self) -> Points:
         keys = self.runs[list(self.varying)].itertuples(index=False, name=None)
@@ -182,7 +187,7 @@ class Report:
         if self.repeat is not None:
             yield from self._about_repetition(self.repeat)
         if not any(each.has_intervals for each in self.measured.values()):
-            yield "no median has an interval: it takes 6 runs of a point, or 3 allocations or nodes"
+            yield f"no median has an interval: a point needs {self.points.needed}"
         elif self.points.have_several_units:
             yield (
                 "points that ran in several allocations or on several nodes have the interval of "

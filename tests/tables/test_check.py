@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,6 +13,7 @@ import pytest
 from support import git, write
 
 from snakemake_kochi.cli.main import run
+from snakemake_kochi.frozen import FrozenDict
 
 from .conftest import BRANCH, Project
 
@@ -36,16 +38,22 @@ class Check:
         write(self.project.top / "sort.yaml", SORT.replace("REFERENCES", references))
 
     def ran(
-        self, time: float, duplicates: int = 10, points: Sequence[int] = (1, 2), **changes: Any
+        self,
+        time: float,
+        duplicates: int = 10,
+        points: Sequence[int] = (1, 2),
+        more: Mapping[str, str] = FrozenDict(),
+        **changes: Any,
     ) -> None:
-        """Runs of around so many ms, twice as many with n = 2; the rate is 1000 of it."""
+        """Runs of around so many ms, twice as many with n = 2; the rate is 1000 of it. `more`:
+        parameters beside n."""
         for n in points:
             for duplicate in range(duplicates):
                 own = n * (time + 0.1 * (7 * duplicate % 10))
                 self.project.run(
                     f"time {own}\nrate {1000 / own}\n",
                     "sort.yaml",
-                    parameters={"n": str(n)},
+                    parameters={"n": str(n), **more},
                     dest=f"sort/{n}_{duplicate}.log",
                     duplicate=duplicate,
                     **changes,
@@ -176,8 +184,9 @@ def test_several_allocations_are_not_compared_with_the_runs_of_one(check: Check)
     write(check.project.top / "sort.yaml", text.replace("value: 1", f"commit: {check.head}"))
     allocated(1000, "d")
     for each in check.json():
-        assert (each["verdict"], each["change"]["lower"]) == ("too few runs", None)
+        assert (each["verdict"], each["change"]["lower"]) == ("not comparable", None)
         assert "in one allocation or on one node, else in several" in each["why"]
+    assert "too few runs" not in check.says()
     allocated(1000, "efg")
     assert check.verdicts() == ["as expected"] * 2
 
@@ -198,6 +207,7 @@ def test_a_point_whose_result_is_gone_fails_the_check(check: Check, tmp_path: Pa
         ["system-out"],
         ["error", "system-out"],
     ]
+    assert suite[1][0].get("message") == f"{half[:12]}: no result: in {half[:12]}"
     # Now: those of n = 2 are of other code.
     check.ran(100, points=[1], run_script="newer")
     for reference in (f"commit: {whole}", "value: 1000"):
@@ -227,6 +237,19 @@ def test_an_older_file_for_continuous_integration_does_not_outlive_an_error(
     assert not junit.exists()
     junit.mkdir()
     assert "checks.xml cannot be written: " in check.says(words, status=1)
+
+
+def test_a_file_for_continuous_integration_replaces_nothing_but_a_file(
+    check: Check, tmp_path: Path
+) -> None:
+    check.write("[{value: 1000}]")
+    check.ran(100)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    (link := tmp_path / "stdout").symlink_to(pipe)
+    for name in (pipe, link):
+        said = check.says(("--junit", str(name)), status=1)
+        assert f"{name} cannot be written: a regular file was expected" in said
+    assert link.is_symlink() and pipe.is_fifo()
 
 
 @pytest.mark.parametrize(
@@ -279,6 +302,27 @@ def test_what_has_too_few_runs_is_an_error_beyond_its_tolerance_and_else_skipped
     assert check.verdicts() == ["accepted"]
 
 
+@pytest.mark.parametrize(
+    ("keys", "count"),
+    [
+        ("duplicates: 10", 6),
+        ("repeat: {until: 2%, min: 5}", 7),
+        ("repeat: {until: 2%, min: 5, confidence: 99%}", 9),
+    ],
+)
+def test_the_runs_that_an_interval_takes_are_those_of_its_confidence(
+    check: Check, keys: str, count: int
+) -> None:
+    check.write("[{value: 1000}]")
+    text = (check.project.top / "sort.yaml").read_text().replace("duplicates: 10", keys)
+    write(check.project.top / "sort.yaml", text)
+    check.ran(100, duplicates=count - 1)
+    said = f"too few runs for an interval: a point needs {count} runs, or 3 allocations or nodes."
+    assert said in check.says()
+    check.ran(100, duplicates=count)
+    assert check.verdicts() == ["as expected"] * 2
+
+
 def test_wrong_words_are_told_before_a_batch_runs(check: Check) -> None:
     check.write("[{commit: nothing}]")
     assert "there is no commit 'nothing'" in check.says(["--run"], status=1)
@@ -286,6 +330,48 @@ def test_wrong_words_are_told_before_a_batch_runs(check: Check) -> None:
     write(check.project.top / "sort.yaml", SORT.replace("    references: REFERENCES\n", ""))
     assert "sort first has no references" in check.says(["--run"], status=1)
     assert not (check.project.top / ".snakemake").exists()
+
+
+def test_a_commit_with_results_of_another_machine_is_not_read(check: Check) -> None:
+    own = "{value: 1000}"
+    check.write(f"[{{commit: nothing, machine: spica}}, {own}]")
+    check.ran(100)
+    for words in ((), ("-m", "local")):
+        found = check.json(*words)
+        assert [each["verdict"] for each in found] == ["no result", "as expected", "as expected"]
+        assert found[0]["why"] == "none of spica"
+    # The name under which results are published is one of the machine, and so is its own.
+    for name in ("ada", "local"):
+        check.write(f"[{{commit: nothing, machine: {name}}}, {own}]")
+        assert "there is no commit 'nothing'" in check.says(status=1)
+        assert "there is no commit 'nothing'" in check.says(["--run"], status=1)
+
+
+def test_before_a_batch_runs_no_commit_with_results_of_another_machine_is_read(
+    check: Check,
+) -> None:
+    check.write("[{commit: nothing, machine: spica}, {commit: never}]")
+    assert "there is no commit 'never'" in check.says(["--run"], status=1)
+    assert not (check.project.top / ".snakemake").exists()
+
+
+def test_a_parameter_that_a_commit_lacks_matters_only_with_several_values(check: Check) -> None:
+    def has(mode: str, default: str) -> None:
+        check.write(f"[{{commit: {before}}}]")
+        text = (check.project.top / "sort.yaml").read_text()
+        text = text.replace("{n: 1}", default).replace("params: {n: [", f"params: {{{mode}n: [")
+        text = text.replace("sort/${n}_", "sort/${mode}${n}_").replace("[n]", "[n, mode]")
+        write(check.project.top / "sort.yaml", text)
+
+    check.write("[{value: 1}]")
+    check.ran(100)
+    before = check.head
+    has("", "{n: 1, mode: fast}")
+    check.ran(120, more={"mode": "fast"})
+    assert check.verdicts(status=1) == ["worse", "worse"]
+    # Of which of two values the earlier results are, nobody knows.
+    has("mode: [fast, slow], ", "{n: 1, mode: fast}")
+    assert {*check.verdicts(status=1)} == {"no result"}
 
 
 def test_the_results_are_named_by_their_commits(check: Check) -> None:

@@ -14,7 +14,8 @@ import pytest
 from support import git, write
 
 from snakemake_kochi.cli.main import run
-from snakemake_kochi.tables.compare import words_of
+from snakemake_kochi.tables.branch import read_batch
+from snakemake_kochi.tables.compare import unknown, words_of
 
 from .conftest import BRANCH, Project
 
@@ -51,7 +52,7 @@ class Compare:
             f"time {time}\nsays x\nrate {time}\n",
             "sort.yaml",
             parameters={"by": by, "n": str(n)},
-            dest=f"sort/{by}_{n}_{duplicate}.log",
+            dest=f"sort{changes.get('machine', '')}/{by}_{n}_{duplicate}.log",
             duplicate=duplicate,
             started=f"{next(self._began)}+00:00",
             **changes,
@@ -205,6 +206,8 @@ def test_what_ought_not_to_differ_makes_points_not_comparable_until_it_is_accept
         "cpu_model differs: EPYC and Xeon; to compare all the same: --accept cpu_model",
     )
     assert "compiler differs: gcc 12 and gcc 13;" in two[1]
+    assert "pairs are needed" not in (text := compare.text("--by", "by"))
+    assert "all together" not in text
     one, two = compare.verdicts("--accept", "compiler")
     assert one[0] == "not comparable" and two[0] == "no difference shown"
     accepted = ("--accept", "fact.compiler", "--accept", "cpu_model")
@@ -241,6 +244,30 @@ def test_isolation_and_the_launcher_ought_not_to_differ(compare: Compare) -> Non
     assert [verdict for verdict, _ in accepted] == ["no difference shown"] * 2
 
 
+def test_points_are_repeated_until_their_ratio_is_known_also_where_facts_differ(
+    compare: Compare,
+) -> None:
+    def unknown_within(width: str) -> dict[tuple[str, ...], str]:
+        repeat = f"repeat: {{until: {width}, by: by}}"
+        write(compare.project.top / "sort.yaml", SORT.replace("duplicates: 10", repeat))
+        report = read_batch(compare.project.top, "sort.yaml", "first")
+        assert report.repeat is not None
+        return {point: why for point, (_, why) in unknown(report, report.repeat).items()}
+
+    random = noisy({})
+    for duplicate in range(10):
+        for n in (1, 2):
+            for by, launcher in (("quick", None), ("heap", {"name": "srun", "line": "srun"})):
+                compare.one(by, n, duplicate, random(by, n, duplicate), launcher=launcher)
+    compare.project.commit()
+    assert unknown_within("50%") == {}
+    assert unknown_within("0.01%") == {("1",): "", ("2",): ""}
+    compare.one("heap", 2, 0, -1)
+    compare.project.commit()
+    why = "not comparable: a ratio needs values above 0, and one is -1"
+    assert unknown_within("50%") == {("2",): why}
+
+
 def test_allocations_count_and_not_the_runs_in_them(compare: Compare) -> None:
     random = np.random.default_rng(2)
     offsets = {each: 1 + random.normal(0, 0.05) for each in "abcdef"}
@@ -268,6 +295,67 @@ def test_allocations_count_and_not_the_runs_in_them(compare: Compare) -> None:
     for point in ran(lambda by, duplicate: "a" if by == "quick" else "b"):
         assert (point["verdict"], point["why"]) == ("too few pairs", "n = 1: no interval")
     assert "medians of several allocations or nodes count" in compare.text("--by", "by")
+
+
+def test_a_difference_of_one_point_among_many_says_what_it_lacks(compare: Compare) -> None:
+    """The interval of a point is for itself, its verdict allows for all of them."""
+
+    def of_one(n: int, by: str, more: float, duplicate: int) -> float:
+        if by == "quick":
+            return 100.0
+        # Of the other point as often larger as smaller.
+        return 100 + (more if n == 2 else (duplicate % 2 - 0.5) * (duplicate + 1))
+
+    few = [10, 14, 11, 13, 9, 12]
+    compare.ran(lambda by, n, d: of_one(n, by, few[d], d), duplicates=6)
+    one, two = compare.json()["points"]
+    assert two["ratio"]["lower"] > 1
+    for each in (one, two):
+        assert each["verdict"] == "no difference shown"
+        assert each["why"] == "7 pairs are needed among 2 points"
+    # A pair of eight in the other direction.
+    more = [5, 1, 8, 2, 7, -2.5, 6, 4]
+    compare.ran(lambda by, n, d: of_one(n, by, more[d], d), duplicates=8)
+    one, two = compare.json()["points"]
+    assert two["ratio"]["lower"] > 1
+    assert (two["verdict"], two["why"]) == (
+        "no difference shown",
+        "p = 0.039 is too large among 2 points",
+    )
+    assert one["why"].endswith("would have been")
+
+
+def test_few_allocations_are_enough_for_a_point_and_not_for_all_of_them(compare: Compare) -> None:
+    def text(allocations: str) -> str:
+        for number, name in enumerate(allocations):
+            for n in (1, 2):
+                for by, time in (("quick", 100), ("heap", 150 + 5 * number % 7)):
+                    allocation = {"scheduler": "slurm", "id": name}
+                    compare.one(by, n, number, time, allocation=allocation)
+        compare.project.commit()
+        return compare.text("--by", "by")
+
+    few = text("abcd")
+    assert few.count("| slower") == 2 and "at least one point differs" not in few
+    assert "the pairs are too few for a word on all points together (p = 0.12)." in few
+    enough = text("abcdef")
+    assert enough.count("| slower") == 2 and "at least one point differs (p = 0.031)" in enough
+
+
+def test_the_line_about_all_points_says_what_their_rows_say(compare: Compare) -> None:
+    """The level of a batch with `repeat` is 4 %; here p of the only point is between 4 and 5 %."""
+    repeat = "repeat: {until: 50%, by: by, min: 6}"
+    text = SORT.replace("duplicates: 10", repeat).replace("n: [1, 2]", "n: 1")
+    write(compare.project.top / "sort.yaml", text)
+    for duplicate, more in enumerate([6, 1, 8, -2, 9, 4, 7]):
+        for by, time in (("quick", 100), ("heap", 100 + more)):
+            compare.one(by, 1, duplicate, time)
+    compare.project.commit()
+    found = compare.json()
+    (point,) = found["points"]
+    assert point["verdict"] == "no difference shown" and not found["differs"]
+    assert found["chance"] == point["ratio"]["p"] == pytest.approx(3 / 64)
+    assert "no point is shown to differ (p = 0.047)" in compare.text("--by", "by")
 
 
 def test_the_code_of_results_is_compared_where_no_parameter_names_it(compare: Compare) -> None:
@@ -310,6 +398,19 @@ def test_results_are_compared_with_those_of_an_earlier_commit_of_the_branch(
     assert "One side ran before the other" in text
     assert "there is no commit 'nothing'" in compare.fails("--against", "nothing")
     assert "--against and --with compare results, and --by" in compare.fails(*against, "--by", "n")
+
+
+def test_results_of_two_machines_are_compared_with_earlier_ones_of_one(compare: Compare) -> None:
+    compare.ran(noisy({}), duplicates=8)
+    before = git(compare.project.top, "rev-parse", BRANCH).strip()
+    compare.ran(noisy({}, seed=2), duplicates=8)
+    compare.ran(noisy({}, seed=3), duplicates=8, machine="spica")
+    points = compare.json("--against", before)["points"]
+    pairs = {"local": 8, "spica": None}
+    assert len(points) == 8
+    for each in points:
+        assert each["point"].keys() == {"machine", "by", "n"}
+        assert (each["ratio"] and each["ratio"]["n"]) == pairs[each["point"]["machine"]]
 
 
 def test_a_batch_is_compared_with_another_one_of_its_file(compare: Compare) -> None:
@@ -361,6 +462,21 @@ def test_wrong_words_are_told_before_a_batch_runs(compare: Compare) -> None:
     assert "has no artifact branch" in fails("--with", "second")
     both = ("--by", "n", "--with", "second")
     assert "--against and --with compare results, and --by" in fails(*both)
+    assert not (compare.project.top / ".snakemake").exists()
+
+
+def test_several_machines_are_a_column_before_a_batch_runs(compare: Compare) -> None:
+    text = SORT.replace("      first:\n", "      first:\n        machines: [spica, local]\n")
+    write(compare.project.top / "sort.yaml", text.replace("by: [quick, heap], ", ""))
+    said = compare.fails("--run")
+    assert "sort first has several parameters with several values" in said
+    assert "Choose what is compared: --by machine or --by n" in said
+    said = compare.fails("--run", "--by", "machine", "--base", "spice")
+    assert "no run of sort first has machine = 'spice', did you mean 'spica'?" in said
+    # The only column with several values is what is compared.
+    write(compare.project.top / "sort.yaml", text.replace("by: [quick, heap], n: [1, 2]", "n: 1"))
+    said = compare.fails("--run", "--base", "spice")
+    assert "no run of sort first has machine = 'spice', did you mean 'spica'?" in said
     assert not (compare.project.top / ".snakemake").exists()
 
 
