@@ -9,7 +9,7 @@ from typing import Any
 
 from snakemake_kochi.base import clock, files
 from snakemake_kochi.tickets.moving import is_listed, listing, moved
-from snakemake_kochi.tickets.names import Layout, Name
+from snakemake_kochi.tickets.names import Layout, Name, wake_workers
 
 INTERVAL = 5.0  # seconds between two signs of life
 SILENT = 12  # intervals without one: dead
@@ -174,4 +174,6 @@ def requeue(layout: Layout, queue: str, name: Name, losses: int) -> bool:
         target = f"{layout.run(name.run).inbox}/{name.ended('lost')}"
     else:
         target = f"{paths.waiting}/{name.waiting(losses)}"
-    return moved(f"{paths.running}/{name}", target, _PATIENCE)
+    done = moved(f"{paths.running}/{name}", target, _PATIENCE)
+    wake_workers(layout, queue)
+    return done

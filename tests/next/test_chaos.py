@@ -28,7 +28,7 @@ def control(layout: Layout, work: str, tickets: dict[str, bytes], reports: str) 
     assert own is not None
     facts = {"process": asdict(own), "node": asdict(this_node())}
     run = Run.begin(layout, work, facts, is_gone)
-    while not run.adopt():
+    while run.adopt():  # some may be alive
         time.sleep(0.1)
     wake = Wake(run.paths.wake)
     beaten = 0.0
