@@ -16,7 +16,7 @@ from snakemake_kochi.enqueue.own_worker import OwnWorker, own_worker
 from snakemake_kochi.enqueue.request import Request, prepare, without_worker
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import Location, find_location
-from snakemake_kochi.next import IS_NEXT, by_hand
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.packing import pack_in_background
 from snakemake_kochi.quantities import format_duration, memory_of
 from snakemake_kochi.queue import Queue, Ticket
@@ -237,6 +237,8 @@ def submit(
         worker.start()
     chosen = prepared.queue or (worker.queue if worker is not None else "")
     if IS_NEXT:
+        from snakemake_kochi.next import by_hand
+
         ticket = by_hand.submit(paths, chosen, prepared.ticket)
     else:
         (ticket,) = Queue(paths, chosen).submit([prepared.ticket])

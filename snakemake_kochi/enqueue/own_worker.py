@@ -16,7 +16,7 @@ from functools import cached_property
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import random_word
 from snakemake_kochi.location import Location
-from snakemake_kochi.next import IS_NEXT, by_hand
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.next import worker as next_worker
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Capacity, Queue, Resources, allocate_ids
@@ -94,6 +94,8 @@ class OwnWorker:
             return
         number: int | None = self._number
         if IS_NEXT:
+            from snakemake_kochi.next import by_hand
+
             number = by_hand.worker_of_process(self._layout, process.pid)
         raise WorkerError(
             f"worker {number}, which this process started, ended with status {status}; its "

@@ -25,7 +25,7 @@ from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.tickets import hand, history
 from snakemake_kochi.tickets.history import JobId, key_of
 from snakemake_kochi.tickets.moving import listing, removed
-from snakemake_kochi.tickets.names import Layout, Name, RunPaths, nonce, wake_workers
+from snakemake_kochi.tickets.names import Layout, Name, RunPaths, nonce, numbers_in, wake_workers
 from snakemake_kochi.tickets.run import SHARD
 from snakemake_kochi.tickets.watching import facts_in
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings
@@ -81,7 +81,7 @@ def tidy(layout: Layout) -> None:
     """
     for _ in uncollected(layout):  # which notes ends
         pass
-    highest = max(int(text) for text in listing(layout.runs) if text.isdecimal())
+    highest = max(numbers_in(listing(layout.runs)))
     old: dict[int, str] = {}
     for text in listing(layout.history):
         first, _, last = text.partition(".")[0].partition("-")
@@ -183,7 +183,7 @@ def order_release(machine: MachinePaths, worker: int, how: str) -> None:
 
 def worker_of_process(layout: Layout, pid: int) -> int | None:
     """The newest worker whose supervisor has this number; None before it has its directory."""
-    for number in sorted((int(t) for t in listing(layout.workers) if t.isdecimal()), reverse=True):
+    for number in reversed(numbers_in(listing(layout.workers))):
         with suppress(FileNotFoundError):
             facts = facts_in(layout.worker(str(number)).facts)
             if facts is not None and facts["process"]["pid"] == pid:

@@ -30,7 +30,7 @@ from snakemake_kochi.queue.workers import Capacity
 from snakemake_kochi.tickets import hand, history
 from snakemake_kochi.tickets.history import HAND_JOB, JobId, View, key_of
 from snakemake_kochi.tickets.moving import is_listed, listing
-from snakemake_kochi.tickets.names import SERVING, Layout, Name, RunPaths
+from snakemake_kochi.tickets.names import SERVING, Layout, Name, RunPaths, numbers_in
 from snakemake_kochi.tickets.run import ENDED
 from snakemake_kochi.tickets.watching import facts_in
 
@@ -262,8 +262,7 @@ def list_jobs(
 
 def uncollected(layout: Layout) -> Iterator[View]:
     """The ended jobs that their runs have not collected, the newest first; folds those by hand."""
-    numbers = (int(text) for text in listing(layout.runs) if text.isdecimal())
-    for run in sorted(numbers, reverse=True):
+    for run in reversed(numbers_in(listing(layout.runs))):
         texts = listing(layout.run(run).directory)
         if hand.HAND in texts:
             with suppress(OSError):
@@ -290,7 +289,7 @@ def find_job(machine: MachinePaths, job: JobId) -> JobView:
 def _unknown(
     machine: MachinePaths, layout: Layout, run: int, number: int, job: JobId
 ) -> NameNotFoundError:
-    runs = {int(text) for text in listing(layout.runs) if text.isdecimal()}
+    runs = numbers_in(listing(layout.runs))
     message = f"there is no job {job} on machine {machine.name}"
     if run not in runs:
         last = max(runs, default=0)
@@ -513,7 +512,7 @@ def list_workers(machine: MachinePaths) -> list[WorkerView]:
             view = View(name, queue, {}, is_by_hand=history.was_by_hand(layout, name.run))
             job = JobView(machine, view)
             running.setdefault(name.worker, {})[job.job] = job.started
-    numbers = sorted(int(text) for text in listing(layout.workers) if text.isdecimal())
+    numbers = numbers_in(listing(layout.workers))
     found = (_read_worker(layout, number, running.get(str(number))) for number in numbers)
     return [worker for worker in found if worker is not None]
 
@@ -539,8 +538,8 @@ def seconds_left(worker: WorkerView) -> float | None:
 
 def _serving(layout: Layout, queue: str) -> list[WorkerView]:
     texts = listing(layout.queue(queue).directory)
-    numbers = [text.removeprefix(SERVING) for text in texts if text.startswith(SERVING)]
-    found = (_read_worker(layout, int(text)) for text in sorted(numbers) if text.isdecimal())
+    numbers = numbers_in(text.removeprefix(SERVING) for text in texts if text.startswith(SERVING))
+    found = (_read_worker(layout, number) for number in numbers)
     return [worker for worker in found if worker is not None and not worker.is_gone]
 
 

@@ -12,11 +12,11 @@ from snakemake_kochi.tickets.history import (
     HAND_JOB,
     kept,
     last_line,
-    lines_backwards,
+    lines_of_end,
     places,
 )
 from snakemake_kochi.tickets.moving import is_listed, listing, moved, removed
-from snakemake_kochi.tickets.names import Layout, Name, Shard, make_queue, nonce
+from snakemake_kochi.tickets.names import Layout, Name, Shard, make_queue, nonce, numbers_in
 from snakemake_kochi.tickets.run import ENDED, OWN, make_run, written_aside
 from snakemake_kochi.tickets.watching import facts_in
 
@@ -110,13 +110,9 @@ def is_over(layout: Layout, run: int, job: int) -> bool:
         return True
     # An end is in the journal of whoever collected it: the run, or one that took over from it.
     owners = [int(text.partition(".")[2]) for text in texts if text.startswith(f"{OWN}.")]
-    numbers = {int(text) for text in files.names(layout.runs) if text.isdecimal()}
-    key = f'"ended": "{run}.{job}.'.encode()
-    return any(
-        True
-        for number in sorted(numbers & {*range(run, max([run, *owners]) + 1)})
-        for _ in lines_backwards(layout.run(number).journal, [key])
-    )
+    last = max([run, *owners])
+    journals = [n for n in numbers_in(files.names(layout.runs)) if run <= n <= last]
+    return any(True for _ in lines_of_end(layout, run, job, journals))
 
 
 def cancel(layout: Layout, queue: str, run: int, job: int) -> bool:

@@ -9,14 +9,22 @@ from __future__ import annotations
 import heapq
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from snakemake_kochi.base import files
 from snakemake_kochi.tickets.moving import is_listed, listing
-from snakemake_kochi.tickets.names import Layout, Name, QueuePaths, RunPaths, Shard, nonce
+from snakemake_kochi.tickets.names import (
+    Layout,
+    Name,
+    QueuePaths,
+    RunPaths,
+    Shard,
+    nonce,
+    numbers_in,
+)
 
 HAND_JOB = 1  # the number of the only job of a run by hand
 # Lines of jobs by hand, by the numbers of the first and the last.
@@ -198,8 +206,7 @@ def ended(
     wanted = [f'={state}", "key": "'.encode() for state in states] or [b'"ended": "']
 
     def of_runs() -> Iterator[View]:
-        numbers = sorted((int(t) for t in listing(layout.runs) if t.isdecimal()), reverse=True)
-        for paths in map(layout.run, numbers):
+        for paths in map(layout.run, reversed(numbers_in(listing(layout.runs)))):
             with suppress(FileNotFoundError):
                 if runs(json.loads(files.read(paths.facts))):
                     for line in lines_backwards(paths.journal, wanted):
@@ -269,14 +276,19 @@ def find(layout: Layout, run: int, job: int) -> View | None:
             for view in _by_hand(layout, run):
                 return view
             continue
-        for number in sorted(int(text) for text in listing(layout.runs) if text.isdecimal()):
-            if number >= run:
-                key = f'"ended": "{run}.{job}.'.encode()
-                for line in lines_backwards(layout.run(number).journal, [key]):
-                    found = _of_line(line)
-                    if found is not None and found.name.key == (run, job):
-                        return found
+        later = [number for number in numbers_in(listing(layout.runs)) if number >= run]
+        for line in lines_of_end(layout, run, job, later):
+            if (found := _of_line(line)) is not None:
+                return found
     return None
+
+
+def lines_of_end(
+    layout: Layout, run: int, job: int, journals: Iterable[int]
+) -> Iterator[dict[str, Any]]:
+    """What the journals of these runs say of the end of a job. Raises OSError."""
+    for number in journals:
+        yield from lines_backwards(layout.run(number).journal, [f'"ended": "{run}.{job}.'.encode()])
 
 
 def in_inbox(layout: Layout, run: int) -> Iterator[View]:

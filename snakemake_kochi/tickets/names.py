@@ -232,6 +232,11 @@ class Layout:
         return WorkerPaths(f"{self.workers}/{name}")
 
 
+def numbers_in(texts: Iterable[str]) -> list[int]:
+    """The runs or the workers in a listing, ascending; without other files."""
+    return sorted(int(text) for text in texts if text.isdecimal())
+
+
 def nonce() -> str:
     return random_word(6)
 

@@ -13,7 +13,7 @@ from typing import Any
 from snakemake_kochi.base import files
 from snakemake_kochi.tickets.history import fold, journal, kept, last_line
 from snakemake_kochi.tickets.moving import Pause, is_listed, listing, moved, removed, repeated
-from snakemake_kochi.tickets.names import Layout, Name, RunPaths, make_queue, nonce
+from snakemake_kochi.tickets.names import Layout, Name, RunPaths, make_queue, nonce, numbers_in
 from snakemake_kochi.tickets.watching import (
     FIRST,
     INTERVAL,
@@ -256,9 +256,8 @@ class Run:
     def _owners(self, concerns: Callable[[Any], bool]) -> dict[int, int]:
         """The owner of each earlier run of this directory that has not ended."""
         owners = {}
-        numbers = {int(text) for text in files.names(self.layout.runs) if text.isdecimal()}
-        for number in sorted(numbers - self._not_ours):
-            if number >= self.number:
+        for number in numbers_in(files.names(self.layout.runs)):
+            if number >= self.number or number in self._not_ours:
                 continue
             token = self._token(number)
             if token is None or token == ENDED or not self._is_ours(number, concerns):
@@ -370,8 +369,7 @@ def make_run(layout: Layout, directory: str, token: str, facts: Any = None) -> i
     while True:
         try:
             if not number:
-                texts = files.names(layout.runs)
-                number = 1 + max((int(text) for text in texts if text.isdecimal()), default=0)
+                number = 1 + max(numbers_in(files.names(layout.runs)), default=0)
             files.move(draft.directory, layout.run(number).directory)
             return number
         except OSError as error:

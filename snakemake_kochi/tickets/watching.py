@@ -141,17 +141,15 @@ class Watch:
         if worker not in self._facts:
             with suppress(FileNotFoundError):  # its directory was removed
                 self._facts[worker] = facts_in(paths.facts)
-        if self._is_gone(self._facts.get(worker)):
-            for queue, name in tickets:
-                requeue(self._layout, queue, name, name.losses + 1)
-        elif still < SILENT:
+        if still < SILENT:
             self._dead.pop(worker, None)
         elif worker not in self._dead:
             with suppress(FileNotFoundError):  # its directory was removed
                 files.overwrite(paths.dead, b"dead\n")
             self._dead[worker] = still
-        # Once it could have read that.
-        if worker in self._dead and still >= self._dead[worker] + REQUEUED - SILENT:
+        # Once it could have read that, unless it is known to be gone.
+        is_over = worker in self._dead and still >= self._dead[worker] + REQUEUED - SILENT
+        if is_over or self._is_gone(self._facts.get(worker)):
             for queue, name in tickets:
                 requeue(self._layout, queue, name, name.losses + 1)
 

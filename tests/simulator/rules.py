@@ -99,7 +99,7 @@ RULES = [
     Rule(
         "the tickets of a dead worker go back",
         "watching",
-        "        if worker in self._dead and still >= self._dead[worker] + REQUEUED - SILENT:",
+        "        if is_over or self._is_gone(self._facts.get(worker)):",
         "        if False:",
         "kills",
         "submit, run, finish",

@@ -22,7 +22,7 @@ from snakemake_kochi.files import last_lines
 from snakemake_kochi.next.worker import start_command
 from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.schedulers.interface import NO_REQUEST, AllocationRequest
-from snakemake_kochi.tickets.names import Layout
+from snakemake_kochi.tickets.names import Layout, numbers_in
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings
 
@@ -152,8 +152,7 @@ class LocalWorkers:
         """The last lines of the log of the worker that came last, or of what it said before."""
         log = self._said
         with suppress(OSError, ValueError):
-            numbers = (int(text) for text in files.names(self._layout.workers) if text.isdecimal())
-            for number in sorted(numbers, reverse=True):
+            for number in reversed(numbers_in(files.names(self._layout.workers))):
                 paths = self._layout.worker(str(number))
                 if json.loads(files.read(paths.facts))["controller"] == self._settings.controller:
                     log = Path(paths.log)

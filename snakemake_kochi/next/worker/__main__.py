@@ -22,7 +22,7 @@ from snakemake_kochi.node_lock import has_lock, lock_directory
 from snakemake_kochi.processes import ALL_VARIABLE, is_gone, this_node
 from snakemake_kochi.tickets.claims import WorkerLife
 from snakemake_kochi.tickets.hand import remove_queue
-from snakemake_kochi.tickets.names import Layout
+from snakemake_kochi.tickets.names import Layout, numbers_in
 from snakemake_kochi.worker.node.capacity import OomWatch, capacity_of_this_node, find_gpus
 from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
 from snakemake_kochi.worker.orders import find_beginning, find_walltime
@@ -88,7 +88,7 @@ def _crash(arguments: Any) -> None:
 def _register(layout: Layout, settings: WorkerSettings, facts: object) -> WorkerLife:
     """Take the next number. Raises OSError."""
     files.make_below(layout.directory, "workers")
-    numbers = [int(text) for text in files.names(layout.workers) if text.isdecimal()]
+    numbers = numbers_in(files.names(layout.workers))
     number = settings.worker or max(numbers, default=0) + 1
     for _ in range(_TRIES):
         try:
