@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +13,14 @@ from snakemake_kochi.base import clock, files
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.tickets import single_jobs
 from snakemake_kochi.next.executor.ends import CANCELLED, SUCCESS, details_of, seen_outputs
+from snakemake_kochi.next.runs import LiveRun, facts_of_run, refusal
 from snakemake_kochi.notices import Notices
-from snakemake_kochi.processes import Node, ProcessIdentity, is_gone, this_node
-from snakemake_kochi.queue.ticket import Ticket, now
+from snakemake_kochi.processes import is_gone
+from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import Layout, Name
-from snakemake_kochi.tickets.run import End, Job, Run
+from snakemake_kochi.tickets.run import OWN, End, Job, Run
 
 Key = tuple[int, int]  # of a job: run and number
 _PAUSE = 0.5  # seconds between two looks at an earlier run
@@ -118,19 +116,6 @@ class Adopted:
         return keys.isdisjoint(self._open)
 
 
-def facts_of_run(queue: str | None, outputs: Collection[str] | None) -> dict[str, Any]:
-    """What a run says of itself. `outputs`: the files that it makes, None if that is not known."""
-    process = ProcessIdentity.of(os.getpid())
-    return {
-        "started": now(),
-        "node": asdict(this_node()),
-        "process": None if process is None else asdict(process),
-        "command": sys.argv,
-        "queue": queue,
-        "outputs": None if outputs is None else sorted(outputs),
-    }
-
-
 def is_over(facts: Any) -> bool:
     """As `is_gone`; a program may also call Snakemake several times, one run after another."""
     own = facts_of_run(None, None)
@@ -156,20 +141,14 @@ def await_earlier(run: Run, outputs: Collection[str] | None, told: Notices) -> N
         except OSError as error:
             told.fault("earlier runs cannot be read now", error)
         for facts in alive:
-            node, pid = Node.from_dict(facts["node"]), facts["process"]["pid"]
-            if this_node().can_see(node):
-                raise KochiError(
-                    f"another run in this directory is alive (process {pid}, started "
-                    f"{facts['started']}) and makes the same files: each job would be executed "
-                    "twice",
-                    f"Wait for its end, or type: kill -INT {pid}\nThen type your command again. "
-                    "To see the jobs that still run, type: kochi show jobs",
-                )
+            other = LiveRun.of(0, OWN, facts)
+            if other.is_here:
+                raise refusal(other)
             told.warning(
-                f"Another run in this directory was started on {node.host} (process {pid}, "
-                f"{facts['started']}). This run waits until that one has ended, or has given no "
-                "sign of life for 70 s, and then adopts its jobs. Otherwise each job would be "
-                "executed twice."
+                f"Another run in this directory was started on {other.host} (process "
+                f"{other.process}, {other.started}). This run waits until that one has ended, or "
+                "has given no sign of life for 70 s, and then adopts its jobs. Otherwise each job "
+                "would be executed twice."
             )
         clock.sleep(_PAUSE)
 

@@ -39,6 +39,7 @@ from snakemake_kochi.executor.internals import (
     SchedulerWakes,
     is_told_to_end,
     leave_to_adopter,
+    locks_of_run,
     without_jobs,
 )
 from snakemake_kochi.executor.plugin import Executor, ExecutorSettings
@@ -48,7 +49,7 @@ from snakemake_kochi.executor.tickets import (
     outputs_of_run,
     with_readable_targets,
 )
-from snakemake_kochi.files import may_pass
+from snakemake_kochi.files import lacks_room, may_pass
 from snakemake_kochi.hints import typed
 from snakemake_kochi.location import Location
 from snakemake_kochi.next.executor import ends
@@ -56,16 +57,17 @@ from snakemake_kochi.next.executor.adopted import (
     Adopted,
     Key,
     await_earlier,
-    facts_of_run,
     is_forced,
     is_over,
 )
+from snakemake_kochi.next.executor.telling import Telling
 from snakemake_kochi.next.executor.workers import LocalWorkers
+from snakemake_kochi.next.runs import facts_of_run
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.queue.ticket import Resources, Ticket
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.moving import removed
-from snakemake_kochi.tickets.names import Layout, has_workers, wake_workers
+from snakemake_kochi.tickets.names import Layout, wake_workers
 from snakemake_kochi.tickets.run import SHARD, End, Job, Run
 from snakemake_kochi.tickets.watching import INTERVAL, FencedError
 from snakemake_kochi.worker.settings import WorkerSettings
@@ -114,7 +116,8 @@ class KochiExecutor(Executor):
         self._layout = Layout(str(self._machine.directory))
         directory: str = self.workflow.workdir_init
         outputs = outputs_of_run(self.workflow, directory)
-        facts = facts_of_run(settings.queue, outputs)
+        locks = locks_of_run(self.workflow, directory)
+        facts = facts_of_run(settings.queue, outputs, locks)
         self._run = Run.begin(self._layout, directory, facts, is_over)
         self._queue = f"run-{self._run.number}"
         self._wake = Wake(self._run.paths.wake)
@@ -140,8 +143,11 @@ class KochiExecutor(Executor):
                 controller=str(self._run.number),
             ),
             count,
-            self._layout,
+            self._machine,
             self.logger,
+        )
+        self._telling = Telling(
+            *(self._machine, directory, self.logger, self._location.to_start_worker)
         )
         threading.Thread(target=self._beat, name="kochi-heartbeat", daemon=True).start()
         threading.Thread(target=self._fold, name="kochi-logs", daemon=True).start()
@@ -315,7 +321,7 @@ class KochiExecutor(Executor):
             except OSError as error:
                 if not self._has_submitted or self._stopping.is_set() or not may_pass(error):
                     raise
-                self._notices.fault(problem, error)
+                self._note_fault(problem, error)
             time.sleep(_RETRY)
         self._notices.over(problem)
         if self._urgent.is_set():
@@ -404,15 +410,18 @@ class KochiExecutor(Executor):
                     if not self._adopted.is_empty:
                         self._adopted.tick()
                     self._submit_held()
-                    self._workers.tick(bool(self._pending))
+                    if self._workers.tick(bool(self._pending)):
+                        look_due = 0.0  # one has died, which had jobs
+                    self._telling.check_room()
+                    self._telling.check_paused()
                     if clock.now() >= look_due:
                         look_due = clock.now() + INTERVAL
                         self._run.look_after()
                         self._workers.serve(set(self._queues))
-                        self._tell_unserved()
+                        self._telling.look(self._tickets_by_queue(), self._workers.will_serve)
                     self._notices.over("the state of the run cannot be read now")
                 except OSError as error:
-                    self._notices.fault("the state of the run cannot be read now", error)
+                    self._note_fault("the state of the run cannot be read now", error)
         except Exception as error:
             if isinstance(error, FencedError):
                 self._is_fenced, error = True, UserError(_FENCED)
@@ -437,6 +446,8 @@ class KochiExecutor(Executor):
                 self._held.append((replace(pending, adopted=None), set()))
             else:
                 known.append((pending, end))
+        if found:
+            self._telling.note_room(True)  # they were written
         while self._late:
             known.append(self._late.popleft())
         ends.show_outputs((p.ticket, end) for p, end in known if end.name.state == ends.SUCCESS)
@@ -470,12 +481,17 @@ class KochiExecutor(Executor):
             queues[(pending.adopted or pending).queue].add(key)
         return queues
 
-    def _tell_unserved(self) -> None:
-        """Say once for each queue that no worker serves it: one may come."""
-        for queue in self._by_queue():
-            if not self._workers.will_serve(queue) and not has_workers(self._layout, queue):
-                start = self._location.to_start_worker(queue)
-                self._told.warning(f"No worker serves queue {queue} yet; start one with: {start}")
+    def _tickets_by_queue(self) -> dict[str, dict[Key, Ticket]]:
+        queues: dict[str, dict[Key, Ticket]] = defaultdict(dict)
+        for key, pending in list(self._pending.items()):
+            queues[(pending.adopted or pending).queue][key] = pending.ticket
+        return queues
+
+    def _note_fault(self, what: str, error: OSError) -> None:
+        if lacks_room(error):
+            self._telling.note_room(False)
+        else:
+            self._notices.fault(what, error)
 
     def _withdraw(self) -> None:
         """Withdraw the jobs that have not begun, of which Snakemake would await the ends."""

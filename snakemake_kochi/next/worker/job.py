@@ -20,7 +20,7 @@ from snakemake_kochi.base import clock, files
 from snakemake_kochi.files import random_word
 from snakemake_kochi.next.worker.forks import Exit
 from snakemake_kochi.next.worker.supervisor import STOP_SIGNALS
-from snakemake_kochi.node_lock import HELD_VARIABLE, Place, acquire, release
+from snakemake_kochi.node_lock import HELD_VARIABLE, Place, acquire, holder, release
 from snakemake_kochi.own_pipeline import OwnPipeline
 from snakemake_kochi.processes import (
     NONCE_VARIABLE,
@@ -123,10 +123,13 @@ class Job:
         if self._lock is None:
             place = Place()
             clock.spawn(partial(self._bring, wanted, place))
+            why = f"{who.partition(' of ')[0]} waits: {holder(directory)}"
+            self._worker.tell_wait(self.name, why)
             try:
                 while self._lock is None:
                     self._rest(math.inf)
             finally:
+                self._worker.tell_wait(self.name, "")
                 place.give_up()
                 with self._bringing:
                     self._is_stopped = self._lock is None

@@ -28,12 +28,14 @@ from snakemake_kochi.next.worker.job import Job
 from snakemake_kochi.next.worker.runners import Runners
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration
+from snakemake_kochi.queue.paused import PausedBatches
+from snakemake_kochi.queue.spreading import MOST_LEFT, Spreading
 from snakemake_kochi.queue.ticket import Resources, Ticket
 from snakemake_kochi.queue.workers import Capacity
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.hand import is_by_hand
 from snakemake_kochi.tickets.moving import listing
-from snakemake_kochi.tickets.names import Layout, Name, RunPaths
+from snakemake_kochi.tickets.names import SERVING, Layout, Name, RunPaths
 from snakemake_kochi.tickets.run import ENDED
 from snakemake_kochi.tickets.watching import INTERVAL, FencedError, IsGone, Watch
 from snakemake_kochi.worker.node.capacity import OomWatch
@@ -96,13 +98,15 @@ class Worker:
         self._tickets: dict[Name, Ticket | DamagedFileError] = {}  # claimed a moment ago
         self._unread: list[tuple[str, Name]] = []  # held, and not readable yet
         self._skipped: dict[Name, str] = {}  # why this worker cannot execute them
+        self._paused = PausedBatches(settings.paths)
+        self._waits_paused = set[Name]()  # tickets of paused batches
+        self._left = list[Name]()  # to others, in this claim
+        self._waits = dict[Name, str]()  # for the lock of the computer, and why
         self._must_wait = False  # the next ticket has no room
         self._claim_until = 0.0
         self._are_by_hand: dict[int, bool] = {}  # by run: while a ticket is held, it stays so
-        self._stops = 0
-        self._stop_reason = ""
-        self._is_at_time_limit = False
-        self._is_woken = False
+        self._stops, self._stop_reason = 0, ""
+        self._is_at_time_limit = self._is_woken = False
         self._why = ""  # why it leaves
         self._is_draining = False
         self._failed_starts = 0  # in a row
@@ -114,7 +118,7 @@ class Worker:
         self._look_due = self._reconcile_due = self._beat_due = 0.0
         self._mail = clock.mailbox()
         self._has_left = False
-        self._claims = {queue: Claims(layout, queue, life) for queue in settings.queues}
+        self._claims, self._spreading = dict[str, Claims](), dict[str, Spreading]()
         self._watch = Watch(layout, self._is_by_hand, means.is_gone)
         self.forks, self.runners = make_forks(self.note_stop)
 
@@ -123,9 +127,8 @@ class Worker:
     def run(self) -> int:
         """Work until told to leave, or until nothing is left; the exit status."""
         listen(self._life.paths.wake, lambda: self._mail.put(_WOKEN))
-        for queue in self._claims:
-            with suppress(OSError):
-                files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
+        for queue in self._settings.queues:
+            self._serve(queue)
         clock.spawn(self._beat)
         while True:
             self._obey()
@@ -136,6 +139,13 @@ class Worker:
             while mail is not None:
                 self._is_woken |= mail is _WOKEN
                 mail = self._mail.get(0.0)
+
+    def _serve(self, queue: str) -> None:
+        """Raises OSError."""
+        self._claims[queue] = Claims(self._layout, queue, self._life)
+        self._spreading[queue] = Spreading()
+        with suppress(OSError):
+            files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
 
     def _beat(self) -> None:
         while not self._has_left:
@@ -227,6 +237,9 @@ class Worker:
                     self._life.look()
             except FencedError:
                 self._fence()
+            for queue in self._life.queues:
+                if queue not in self._claims:
+                    self._serve(queue)
         for name in self._life.cancelled:
             if job := self._jobs.get(name):
                 job.end("cancel", self.grace)
@@ -293,6 +306,8 @@ class Worker:
         return self._are_by_hand[name.run]
 
     def _claim(self) -> None:
+        if self._paused.has_changed():
+            self._waits_paused.clear()
         for queue, claims in self._claims.items():
             taken = [job.ticket.resources for job in list(self._jobs.values())]
             if self._capacity.is_full(taken):
@@ -300,7 +315,7 @@ class Worker:
             self._must_wait = False
             self._claim_until = clock.now() + _LONGEST_CLAIM
             try:
-                names = claims.claim(partial(self._accept, taken))
+                names = self._claim_of(queue, claims, taken)
             except OSError as error:
                 _log.warning("no ticket of queue %s can be claimed now: %s", queue, error)
                 self._look_due = min(self._look_due, clock.now() + _RETRY)
@@ -311,9 +326,26 @@ class Worker:
             if self._must_wait:  # or smaller tickets would take the room before it is enough
                 return
 
+    def _claim_of(self, queue: str, claims: Claims, taken: Sequence[Resources]) -> list[Name]:
+        """Tickets like those that this worker has had (see `Spreading`) come last; one with jobs
+        leaves them while others serve the queue."""
+        spreading = self._spreading[queue]
+        self._left = []
+        if names := claims.claim(partial(self._accept, taken, spreading)):
+            spreading.overtaken(name.key for name in self._left)
+        elif self._left and not (taken and self._has_others(queue)):
+            names = claims.claim(partial(self._accept, taken, None))
+        return names
+
+    def _has_others(self, queue: str) -> bool:
+        paths = self._layout.queue(queue)
+        own = paths.serving(self._life.name).rpartition("/")[2]
+        return any(text.startswith(SERVING) and text != own for text in listing(paths.directory))
+
     def _accept(
         self,
         running: Sequence[Resources],
+        spreading: Spreading | None,
         name: Name,
         read: Callable[[], bytes],
         claimed: Sequence[Name],
@@ -325,13 +357,22 @@ class Worker:
         if clock.now() >= self._claim_until:  # the next claim goes on where this one was
             self._look_due = 0.0
             return None
-        if name in self._skipped or self._settings.controller not in (None, str(name.run)):
+        if name in self._skipped or name in self._waits_paused:
+            return False
+        if self._settings.controller not in (None, str(name.run)):
             return False  # another run's: it would go back to its queue when the own run is over
         try:
             ticket = _ticket(name, read())
         except DamagedFileError as error:
             self._tickets[name.held_by(self._life.name)] = error
             return True
+        if self._paused.has(ticket):
+            self._waits_paused.add(name)
+            return False
+        may_leave = spreading is not None and len(self._left) < MOST_LEFT
+        if spreading is not None and may_leave and spreading.leaves(ticket, name.key):
+            self._left.append(name)
+            return False
         wanted = ticket.resources
         if obstacle := self._capacity.obstacle(wanted, self._walltime.seconds_for_jobs()):
             self._skipped[name] = obstacle
@@ -341,6 +382,8 @@ class Worker:
             self._must_wait = True
             return None
         self._tickets[name.held_by(self._life.name)] = ticket
+        if spreading is not None:
+            spreading.took(ticket, name.key)
         return True
 
     def _begin(self, queue: str, name: Name) -> None:
@@ -411,6 +454,15 @@ class Worker:
     def give_back(self, allotment: Allotment) -> None:
         with self._mutex:
             self._means.devices.release(allotment)
+
+    def tell_wait(self, name: Name, why: str) -> None:
+        """Tell others why a job does not begin; "": it waits no longer."""
+        self._waits[name] = why
+        said = next(filter(None, list(self._waits.values())), "")
+        if not why:
+            del self._waits[name]
+        with suppress(OSError):
+            files.overwrite(self._life.paths.waits, f"{said}\n".encode())
 
     def is_alone(self, job: Job) -> bool:
         return len(self._jobs) == 1
