@@ -184,6 +184,11 @@ class Run:
                 files.unlink(path)
         return ends
 
+    def in_inboxes(self) -> list[Name]:
+        """Jobs that have ended, of which the journal may not know. Raises OSError."""
+        inboxes = (self.layout.run(part.number).inbox for part in self._parts.values())
+        return [name for inbox in inboxes for name in Name.parse_all(listing(inbox))]
+
     def _read_end(self, inbox: str, name: Name) -> End | None:
         """None while it may become readable: the name has the state already."""
         try:

@@ -12,12 +12,15 @@ import json
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 from humanfriendly.text import pluralize
@@ -40,6 +43,7 @@ from snakemake_kochi.executor.internals import (
     is_told_to_end,
     leave_to_adopter,
     locks_of_run,
+    marks_are_files,
     without_jobs,
 )
 from snakemake_kochi.executor.plugin import Executor, ExecutorSettings
@@ -50,6 +54,7 @@ from snakemake_kochi.executor.tickets import (
     with_readable_targets,
 )
 from snakemake_kochi.files import lacks_room, may_pass
+from snakemake_kochi.files.together import Together
 from snakemake_kochi.hints import typed
 from snakemake_kochi.location import Location
 from snakemake_kochi.next.executor import ends
@@ -60,6 +65,7 @@ from snakemake_kochi.next.executor.adopted import (
     is_forced,
     is_over,
 )
+from snakemake_kochi.next.executor.summary import Summary
 from snakemake_kochi.next.executor.telling import Telling
 from snakemake_kochi.next.executor.workers import LocalWorkers
 from snakemake_kochi.next.runs import facts_of_run
@@ -79,6 +85,12 @@ _FIRST_PORTION = 8
 _SHORTEST = 0.05  # seconds between two looks into the inbox
 _PATIENCE = 15.0  # seconds in which cancelled jobs are to end
 _RETRY = 0.5
+_PATIENCE_ON_FULL_DISK = 1.0
+_LEAST_BEFORE_BREAK = 5.0  # seconds from the second interrupt of a run to one that breaks it off
+_BROKEN_OFF = b"""\
+kochi: broken off: a step of the shutdown does not end; perhaps a filesystem does not answer.
+The workers of this run end with it; the next run in this directory adopts or cancels other jobs.
+"""
 _FENCED = "another run of this directory took over (no heartbeat for 60 s); stopping"
 
 
@@ -128,11 +140,10 @@ class KochiExecutor(Executor):
         self._pending: dict[Key, Pending] = {}
         self._held: deque[tuple[Pending, set[Key]]] = deque()  # until those jobs have ended
         self._late: deque[tuple[Pending, End]] = deque()  # ended in an earlier run
-        self._queues = {settings.queue or self._queue}
-        self._private = {self._queue}  # also those of earlier runs
-        self._counts = ends.RunnerCounts()
+        self._queues, self._private = {settings.queue or self._queue}, {self._queue}
+        self._summary = Summary(self._machine, self._run.number)
         self._notices, self._told = Notices(_log), Notices(self.logger)
-        self._wakes = SchedulerWakes(self.workflow)
+        self._wakes, self._together = SchedulerWakes(self.workflow), Together()
         cores = settings.cores or self.workflow.resource_settings.cores
         self._workers = LocalWorkers(
             WorkerSettings(
@@ -167,7 +178,15 @@ class KochiExecutor(Executor):
         inheriting = self._queue if count else None
         self._tickets = Tickets(self, settings.runner, self._queue, self.logger, inheriting)
         atexit.register(self._end_unused)
+        self._clean_at_exit()
         self._watcher.start()
+
+    def _clean_at_exit(self) -> None:
+        if self._location.machine.clean is not None:
+            # Imported here: few runs clean up.
+            from snakemake_kochi.cleaning.automatic import clean_at_exit
+
+            clean_at_exit(self._machine, Path.cwd(), lambda: True)
 
     # ---- life
 
@@ -374,9 +393,14 @@ class KochiExecutor(Executor):
         for info in infos:
             # Not RemoteExecutor's method: it would add the job to those that it polls.
             RealExecutor.report_job_submission(self, info, register_job=False)
+        marks = [partial(info.job.register, external_jobid=info.external_jobid) for info in infos]
         try:
-            for info in infos:
-                info.job.register(external_jobid=info.external_jobid)
+            if marks_are_files(self.workflow):
+                # One after the other would take longer than all the rest on a slow filesystem.
+                self._together.all(marks)
+            else:
+                for mark in marks:
+                    mark()
         except OSError as error:
             self.logger.info(
                 f"Failed to mark the outputs of started jobs as incomplete ({error}). Snakemake "
@@ -457,7 +481,7 @@ class KochiExecutor(Executor):
 
     def _report_one(self, pending: Pending, end: End) -> None:
         self._wakes.drop()
-        self._counts.add(pending.ticket, end)
+        self._summary.add(pending.ticket, end)
         self._workers.job_ended()
         number = ends.number_of(end)
         info = SubmittedJobInfo(pending.job, external_jobid=number)
@@ -522,7 +546,7 @@ class KochiExecutor(Executor):
     def cancel(self) -> None:
         """Cancel the run after an interrupt or an error."""
         self._urgent.clear()
-        with interrupts_deferred(self._urgent):
+        with interrupts_deferred(self._urgent, is_end=True):
             super().cancel()
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
@@ -538,14 +562,22 @@ class KochiExecutor(Executor):
             while not self._cancel_pending() and clock.now() < until:
                 if self._urgent.is_set():
                     break
+                if self._telling.is_full:
+                    until = min(until, clock.now() + _PATIENCE_ON_FULL_DISK)
                 self._wake.wait(pause)
                 pause = min(2 * pause, 1.0)
         finally:
             # Whatever cannot be read or written: no worker stays behind.
             self._workers.stop(self._urgent.is_set)
         self._cancel_pending()  # what they gave back, too
-        if self._pending:
-            numbers = " ".join(f"{run}.{job}" for run, job in sorted(self._pending))
+        numbers = " ".join(f"{run}.{job}" for run, job in sorted(self._pending))
+        if self._pending and self._telling.is_full:
+            self.logger.error(
+                f"KOCHI_ROOT is full: the ends of kochi jobs {numbers} could not be written. The "
+                "jobs in this run's own workers have ended. Free some space; the next run in this "
+                "directory adopts or cancels the others."
+            )
+        elif self._pending:
             self.logger.error(
                 f"Cancelled, but not ended yet: kochi jobs {numbers}. To see them, type: kochi "
                 f"show jobs\nIf they do not end, type: kochi cancel {numbers}"
@@ -561,11 +593,15 @@ class KochiExecutor(Executor):
                 withdraw(self._layout, queue, keys)
                 interrupt(self._layout, queue, keys)
             for end in self._run.collect():
-                self._pending.pop(end.name.key, None)
+                if (pending := self._pending.pop(end.name.key, None)) is not None:
+                    self._summary.add(pending.ticket, end, is_reported=False)
         except FencedError:
             self._is_fenced = True
         except OSError as error:
-            self._notices.fault("jobs cannot be cancelled now", error)
+            self._note_fault("jobs cannot be cancelled now", error)
+            if self._telling.is_full:  # the next run writes what has ended into its journal
+                for ended in self._run.in_inboxes():
+                    self._pending.pop(ended.key, None)
         return self._is_fenced or not self._pending
 
     def shutdown(self) -> None:
@@ -602,8 +638,8 @@ class KochiExecutor(Executor):
         self._wake.close()
 
     def _tidy_up(self) -> None:
-        if said := self._counts.describe():
-            self.logger.info(said)
+        if self._has_submitted and (lines := self._summary.lines()):
+            self.logger.info("\n".join(lines))
         self._run.collect()
         self._run.fold()
         left = [job for job in self._run.open if job.run != self._run.number]
@@ -659,14 +695,26 @@ class KochiExecutor(Executor):
 
 
 @contextmanager
-def interrupts_deferred(noted: threading.Event) -> Iterator[None]:
-    """Note an interrupt (Ctrl-C) and go on; the second after that is one again."""
+def interrupts_deferred(noted: threading.Event, is_end: bool = False) -> Iterator[None]:
+    """Note an interrupt (Ctrl-C) and go on; the second after that is one again.
+
+    At the end of a run it would leave the rest of the jobs running. There one that comes when the
+    end has had its time ends the process: a thread may wait for a file server for ever.
+    """
     previous: Any = None
+    first = 0.0
 
     def note(number: int, frame: Any) -> None:
-        if noted.is_set():
+        nonlocal first
+        if not noted.is_set():
+            noted.set()
+            first = time.monotonic()
+        elif not is_end:
             signal.signal(signal.SIGINT, previous)
-        noted.set()
+        elif time.monotonic() >= first + _LEAST_BEFORE_BREAK:
+            # No buffered stream: the signal may have come while that was written to.
+            os.write(sys.stderr.fileno(), _BROKEN_OFF)
+            os._exit(128 + number)
 
     if threading.current_thread() is not threading.main_thread():
         yield  # interrupts are raised in the main thread alone

@@ -47,7 +47,7 @@ class Telling:
         self._pause = GrowingPause(*_PAUSES)
         self._due = self._paused_due = 0.0
         self._room_due = time.monotonic() + _ROOM_SECONDS
-        self._is_full = False
+        self.is_full = False  # KOCHI_ROOT, as far as is known
         self._pauses = PausedBatches(machine)
         self._paused: dict[str, PausedBatch] = {}
 
@@ -56,22 +56,22 @@ class Telling:
     def check_room(self) -> None:
         """Say once when KOCHI_ROOT is full: no worker there can do so."""
         if time.monotonic() >= self._room_due:
-            self._room_due = time.monotonic() + (_FULL_SECONDS if self._is_full else _ROOM_SECONDS)
+            self._room_due = time.monotonic() + (_FULL_SECONDS if self.is_full else _ROOM_SECONDS)
             with suppress(OSError):  # not known now
                 self.note_room(has_room(self._machine.directory))
 
     def note_room(self, is_there: bool) -> None:
         """A write has worked, or has failed because the disk is full."""
-        if self._is_full and is_there:
+        if self.is_full and is_there:
             self._logger.info("KOCHI_ROOT has free space again.")
-        elif not (self._is_full or is_there):
+        elif not (self.is_full or is_there):
             self._room_due = time.monotonic() + _FULL_SECONDS
             self._logger.error(
                 f"KOCHI_ROOT is full, or your quota is exhausted: nothing can be written below "
                 f"{self._machine.directory}. Until there is space, no result arrives and no job is "
                 "submitted. Free some space; the run then continues by itself."
             )
-        self._is_full = not is_there
+        self.is_full = not is_there
 
     # ---- paused batches
 

@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     )
     machine = settings.paths
     layout = Layout(str(machine.directory))
-    facts = facts_of_worker(settings, capacity, walltime)
+    facts = facts_of_worker(settings, capacity, walltime) | {"began": began}
     life = _register(layout, settings, facts)
     logging.raiseExceptions = False  # a full disk ends no job
     form = "%(asctime)s %(levelname)s: %(message)s"
