@@ -227,6 +227,31 @@ def begin(
     return AttemptFile.begin(machine.job(ticket.job).attempt(ticket.attempt), attempt)
 
 
+IS_NEXT = os.environ.get("KOCHI_NEXT") == "1"
+FIRST = 1 if IS_NEXT else 0  # the number of the first worker, and of the first job by hand
+
+
+def job_of_run(job: int, run: int = 1) -> str:
+    """The number of a job of the first run, for people; the first one is 0."""
+    return f"{run}.{job + 1}" if IS_NEXT else str(job)
+
+
+def servers(machine: Path, queue: str) -> list[Path]:
+    """A mark for each worker that serves a queue."""
+    files = "serving.*" if IS_NEXT else "subscribers/*"
+    return list(machine.glob(f"queues/{queue}/{files}"))
+
+
+def open_runs(machine: Path) -> list[Path]:
+    """A file for each run whose jobs have not all ended."""
+    return list(machine.glob("runs/*/own*" if IS_NEXT else "controllers/*"))
+
+
+def cancel_orders(machine: Path) -> list[Path]:
+    """A file for each running job that somebody has cancelled."""
+    return list(machine.glob("workers/*/cancel.*" if IS_NEXT else "jobs/*/*/cancel"))
+
+
 def wait_until(condition: Callable[[], Found], what: str = "", seconds: float = 60) -> Found:
     """Wait for something that must happen, and return what the condition gave; how long it takes is
     not what is tested."""

@@ -237,26 +237,31 @@ class Run:
 
     # ---- adoption
 
-    def adopt(self, concerns: Callable[[Any], bool] = lambda facts: True) -> list[Any]:
+    def adopt(self, concerns: Callable[[Any], bool] = lambda facts: True) -> dict[int, Any]:
         """Take over from the dead runs of this directory. Then their jobs are in `open`, or come
         from `collect`.
 
-        Returns the facts of those that may be alive: nothing was done, call it again. `concerns`:
-        whether to take over from a run with these facts. Raises FencedError, or OSError: call it
-        again.
+        Returns the facts of those that may be alive, by number: nothing was done, call it again.
+        `concerns`: whether to take over from a run with these facts. Raises FencedError, or
+        OSError: call it again.
         """
         self._beat.feed()
         owners = self._owners(concerns)
         alive = [o for o in {*owners.values()} - {self.number} if not self._is_dead(o)]
         if alive:
-            return [(facts_in(self.layout.run(o).facts) or {}).get("facts") for o in alive]
+            return {o: (facts_in(self.layout.run(o).facts) or {}).get("facts") for o in alive}
         for number in owners:
             self._take_token(number)
         self._journals |= set(owners)
         for number in sorted(owners.keys() - self._parts.keys()):
             self._parts[number] = self._read_part(number)
         self._read_ends()
-        return []
+        return {}
+
+    def adopter(self) -> int | None:
+        """The later run that has fenced this one; None if its directory is gone. Raises OSError."""
+        token = self._token(self.number) or ""
+        return int(token.partition(".")[2]) if "." in token else None
 
     def _owners(self, concerns: Callable[[Any], bool]) -> dict[int, int]:
         """The owner of each earlier run of this directory that has not ended."""

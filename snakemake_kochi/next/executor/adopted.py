@@ -21,6 +21,7 @@ from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import Layout, Name
 from snakemake_kochi.tickets.run import OWN, End, Job, Run
+from snakemake_kochi.tickets.watching import INTERVAL, REQUEUED, Pulse
 
 Key = tuple[int, int]  # of a job: run and number
 _PAUSE = 0.5  # seconds between two looks at an earlier run
@@ -133,22 +134,25 @@ def await_earlier(run: Run, outputs: Collection[str] | None, told: Notices) -> N
         theirs = facts["outputs"]
         return theirs is None or outputs is None or not set(outputs).isdisjoint(theirs)
 
+    pulses: dict[int, Pulse] = {}
     while True:
-        alive = []
+        alive: dict[int, Any] = {}
         try:
             if not (alive := run.adopt(concerns)):
                 return
         except OSError as error:
             told.fault("earlier runs cannot be read now", error)
-        for facts in alive:
-            other = LiveRun.of(0, OWN, facts)
-            if other.is_here:
+        for number, facts in alive.items():
+            other = LiveRun.of(number, OWN, facts)
+            is_known = number in pulses
+            pulse = pulses.setdefault(number, Pulse(run.layout.run(number).alive))
+            if other.is_here or (pulse.look() == 0 and is_known):
                 raise refusal(other)
             told.warning(
                 f"Another run in this directory was started on {other.host} (process "
-                f"{other.process}, {other.started}). This run waits until that one has ended, or "
-                "has given no sign of life for 70 s, and then adopts its jobs. Otherwise each job "
-                "would be executed twice."
+                f"{other.process}, {other.started}). Whether it still runs is not known here. This "
+                f"run waits {REQUEUED * INTERVAL:.0f} s for a sign of life, and then adopts its "
+                "jobs. Otherwise each job would be executed twice."
             )
         clock.sleep(_PAUSE)
 

@@ -75,7 +75,7 @@ from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.moving import removed
 from snakemake_kochi.tickets.names import Layout, wake_workers
 from snakemake_kochi.tickets.run import SHARD, End, Job, Run
-from snakemake_kochi.tickets.watching import INTERVAL, FencedError
+from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, facts_in
 from snakemake_kochi.worker.settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
@@ -91,7 +91,6 @@ _BROKEN_OFF = b"""\
 kochi: broken off: a step of the shutdown does not end; perhaps a filesystem does not answer.
 The workers of this run end with it; the next run in this directory adopts or cancels other jobs.
 """
-_FENCED = "another run of this directory took over (no heartbeat for 60 s); stopping"
 
 
 @dataclass(frozen=True)
@@ -359,7 +358,7 @@ class KochiExecutor(Executor):
             self._run.submit(queue, self._contents(queue, jobs, numbers))
         except FencedError as error:
             self._is_fenced = True
-            raise KochiError(_FENCED) from error
+            raise KochiError(self._why_fenced()) from error
         except OSError:
             if not any((job.run, job.number) == keys[0] for job in self._run.open):
                 for key in keys:
@@ -448,11 +447,20 @@ class KochiExecutor(Executor):
                     self._note_fault("the state of the run cannot be read now", error)
         except Exception as error:
             if isinstance(error, FencedError):
-                self._is_fenced, error = True, UserError(_FENCED)
+                self._is_fenced, error = True, UserError(self._why_fenced())
             elif isinstance(error, KochiError):
                 error = UserError(error.message, error.hint)
             self._is_broken = True  # Snakemake would wait for ever
             self.workflow.scheduler.executor_error_callback(error)
+
+    def _why_fenced(self) -> str:
+        host = ""
+        with suppress(OSError, TypeError, KeyError):
+            if (adopter := self._run.adopter()) is not None:
+                facts = facts_in(self._layout.run(adopter).facts)
+                host = f" on {facts['facts']['node']['host']}"
+        silent = SILENT * INTERVAL
+        return f"another run{host} took over (no heartbeat for {silent:.0f} s); stopping"
 
     def _report(self) -> bool:
         """Report what has ended; whether anything has."""
