@@ -87,7 +87,7 @@ def note_end(job: Any, queue: str, end: End) -> None:
     details = details_of(end)
     noted = {"node": details.get("node", ""), "worker": end.name.worker, "queue": queue}
     noted |= {"job": number_of(end), "attempt": end.name.attempt}
-    noted |= {"runner": details.get("runner", "")}
+    noted |= {"runner": details.get("runner", ""), "nonce": details.get("nonce", "")}
     with suppress(KeyError, ValueError, TypeError, AttributeError):
         for key in ("started", "ended"):
             noted[key] = datetime.fromisoformat(details[key]).timestamp()

@@ -78,7 +78,7 @@ class Job:
         self._lock: int | None = None
         self._bringing = threading.Lock()
         self._is_stopped = False  # before its turn came
-        self._details: dict[str, Any] = {"node": this_node().host}
+        self._details: dict[str, Any] = {"node": this_node().host, "nonce": self._nonce}
 
     def end(self, stop: Stop, grace: float) -> None:
         """Have its processes end in `grace` seconds; a second call can only hasten that."""
