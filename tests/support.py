@@ -147,7 +147,7 @@ def git(directory: Path, *arguments: str) -> str:
 def printed(log: str) -> str:
     """What the build and the run have printed, of the text of an artifact of type stdout."""
     head, _, rest = log.partition(f"{'-' * 80}\n")
-    assert re.fullmatch(r"Kochi job .* \(ID=\d+\) started\.\n", head), log
+    assert re.fullmatch(r"Kochi job .* \(ID=[\d.]+\) started\.\n", head), log
     said, _, end = rest.rpartition(f"{'-' * 80}\n")
     assert end == "Saving artifacts...\n"
     return said
@@ -160,12 +160,13 @@ def worker_command(
     directory."""
     # Only here: who imports this module to wait for something has no worker.
     from snakemake_kochi.files import write_atomically
+    from snakemake_kochi.next.worker import start_command as next_command
     from snakemake_kochi.worker.settings import WorkerSettings, start_command
 
     content = WorkerSettings(str(root), machine, **settings).to_json()
     file = directory / f".worker-{hashlib.sha256(content).hexdigest()[:10]}.json"
     write_atomically(file, content)
-    return start_command(file)
+    return next_command(file) if IS_NEXT else start_command(file)
 
 
 def worker_state(worker: int = 1, **given: Any) -> WorkerState:

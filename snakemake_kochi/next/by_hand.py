@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -15,9 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from snakemake_kochi.backoff import GrowingPause
 from snakemake_kochi.base import files
 from snakemake_kochi.base.wake import wake
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.next.echo import Echo
 from snakemake_kochi.next.views import find_job, layout_of, state_name, uncollected
 from snakemake_kochi.next.worker import start_command
 from snakemake_kochi.paths import MachinePaths
@@ -34,7 +34,7 @@ _OLD = 3600.0  # seconds after which nobody still moves the ticket of an ended j
 _PATIENCE = 10.0  # seconds in which a worker is to end a job that is cancelled
 _PAUSE = 0.1  # seconds
 _WIDTH = 80
-_LINE = re.compile(r"INFO: job ([\w.@=-]+) \((.*)\)(?: started|: (\w+))")
+_LONGEST_PAUSE, _GROWTH = 1.0, 1.5  # while the jobs print nothing
 
 
 class UnknownSubmissionError(KochiError):
@@ -192,7 +192,7 @@ def worker_of_process(layout: Layout, pid: int) -> int | None:
 
 
 def work(settings: WorkerSettings) -> int:
-    """Run a worker and show what its jobs print, each when it has ended; its exit status.
+    """Run a worker and show what its jobs print; its exit status.
 
     Ctrl-C and SIGTERM have it give its jobs back and leave.
     """
@@ -211,46 +211,16 @@ def work(settings: WorkerSettings) -> int:
     own.unlink(missing_ok=True)  # which no other worker reads
     if worker is not None:
         print(f"Kochi worker {worker} started on machine {settings.machine}.\n{'=' * _WIDTH}")
-        echo = Echo(layout, Path(layout.worker(str(worker)).log))
+        echo = Echo(settings.paths, Path(layout.worker(str(worker)).log))
+        pause = GrowingPause(_PAUSE, _LONGEST_PAUSE, _GROWTH)
         with suppress(BrokenPipeError):  # nobody reads it any more: its jobs go on
             while process.poll() is None:
-                echo.show()
-                time.sleep(_PAUSE)
+                if echo.show():
+                    pause.reset()
+                else:
+                    pause.grow()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(pause.seconds)
             echo.show()
     status = process.wait()
     return status if status >= 0 else 128 - status
-
-
-class Echo:
-    """Shows the starts and the ends of a worker's jobs, as its log tells of them."""
-
-    def __init__(self, layout: Layout, log: Path) -> None:
-        self._layout, self._log = layout, log
-        self._read = 0
-
-    def show(self) -> None:
-        """Raises OSError if nobody reads it."""
-        with suppress(FileNotFoundError), self._log.open("rb") as stream:
-            stream.seek(self._read)
-            for line in stream.read().splitlines(keepends=True):
-                if line.endswith(b"\n"):
-                    self._read += len(line)
-                    if match := _LINE.search(line.decode("utf-8", "replace")):
-                        self._say(*match.groups())
-        sys.stdout.flush()
-
-    def _say(self, text: str, called: str, state: str | None) -> None:
-        name = Name.parse(text)
-        if name is None:
-            return
-        job = history.View(name, "", {}, is_by_hand=history.was_by_hand(self._layout, name.run)).job
-        if state is None:
-            print(f"Kochi job {called} (ID={job}) started.")
-            return
-        print("-" * _WIDTH, flush=True)
-        output = history.log_of(self._layout.run(name.run), name) or b""
-        sys.stdout.buffer.write(output + (b"" if output.endswith(b"\n") or not output else b"\n"))
-        sys.stdout.buffer.flush()
-        print("-" * _WIDTH)
-        if state != "success":
-            print(f"Kochi job {called} (ID={job}): {state}.")

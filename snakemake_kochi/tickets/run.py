@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from snakemake_kochi.base import files
-from snakemake_kochi.tickets.history import fold, journal, kept, last_line
+from snakemake_kochi.tickets.history import fold, journal, kept, last_line, lines_backwards
 from snakemake_kochi.tickets.moving import Pause, is_listed, listing, moved, removed, repeated
 from snakemake_kochi.tickets.names import Layout, Name, RunPaths, make_queue, nonce, numbers_in
 from snakemake_kochi.tickets.watching import (
@@ -356,6 +356,26 @@ class Run:
         if not self.open and self._parts:
             self._close_ended_parts()
             self._close(self._parts[self.number])
+
+
+def has_users(layout: Layout, queues: Iterable[str], over: set[int]) -> bool:
+    """Whether a run that has not ended has submitted to one of these queues. Raises OSError.
+
+    `over`: the runs of which that is not asked again.
+    """
+    words = [f'"queue": "{queue}"'.encode() for queue in queues]
+    for number in numbers_in(listing(layout.runs)):
+        if number in over:
+            continue
+        paths = layout.run(number)
+        texts = listing(paths.directory)
+        if any(text.partition(".")[0] == OWN for text in texts):
+            with suppress(FileNotFoundError):
+                for _ in lines_backwards(paths.journal, words):
+                    return True
+        else:
+            over.add(number)
+    return False
 
 
 def make_run(layout: Layout, directory: str, token: str, facts: Any = None) -> int:

@@ -47,6 +47,9 @@ def _next_results(layout: Layout) -> list[dict[str, Any]]:
     """Those of tickets, in the form of the queue."""
     if not Path(layout.runs).exists():
         return []
+    runs = [int(path.name) for path in Path(layout.runs).iterdir() if path.name.isdecimal()]
+    views = [*history.ended(layout), *(v for run in runs for v in history.in_inbox(layout, run))]
+    found = {view.name.key: view for view in views}.values()
     reasons = {"memory": "out of memory", "node": "node failed"}
     return [
         {
@@ -58,7 +61,7 @@ def _next_results(layout: Layout) -> list[dict[str, Any]]:
             **(details := view.line.get("details") or {}),
             "node": {"host": details.get("node", "")},
         }
-        for view in sorted(history.ended(layout), key=lambda view: view.name)
+        for view in sorted(found, key=lambda view: view.name)
     ]
 
 

@@ -36,7 +36,7 @@ from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.hand import is_by_hand
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import SERVING, Layout, Name, RunPaths
-from snakemake_kochi.tickets.run import ENDED
+from snakemake_kochi.tickets.run import ENDED, has_users
 from snakemake_kochi.tickets.watching import INTERVAL, FencedError, IsGone, Watch
 from snakemake_kochi.worker.node.capacity import OomWatch
 from snakemake_kochi.worker.node.devices import Allotment, Devices
@@ -100,10 +100,10 @@ class Worker:
         self._skipped: dict[Name, str] = {}  # why this worker cannot execute them
         self._paused = PausedBatches(settings.paths)
         self._waits_paused = set[Name]()  # tickets of paused batches
+        self._no_users = set[int]()  # runs that have ended
         self._left = list[Name]()  # to others, in this claim
         self._waits = dict[Name, str]()  # for the lock of the computer, and why
-        self._must_wait = False  # the next ticket has no room
-        self._claim_until = 0.0
+        self._claim_until, self._must_wait = 0.0, False  # the next ticket has no room
         self._are_by_hand: dict[int, bool] = {}  # by run: while a ticket is held, it stays so
         self._stops, self._stop_reason = 0, ""
         self._is_at_time_limit = self._is_woken = False
@@ -190,9 +190,18 @@ class Worker:
             limit = self._settings.idle_timeout
             if limit is not None and idle >= limit:
                 self._why = f"it had no job for {format_duration(limit)}"
-        elif self._look_due > clock.now() and not self._must_wait:
+        elif self._look_due > clock.now() and not self._must_wait and not self._has_users(idle):
             self._why = self._last_look()
         return bool(self._why)
+
+    def _has_users(self, idle: float) -> bool:
+        """Whether a run goes on that has submitted to these queues: between a build and its runs,
+        for example, they are empty for a moment."""
+        if idle >= self._settings.between_jobs:
+            return False
+        with suppress(OSError):
+            return has_users(self._layout, self._claims, self._no_users)
+        return True
 
     def _last_look(self) -> str:
         """Why it may leave; "" if it found a job, after others could see that it leaves.
@@ -376,7 +385,7 @@ class Worker:
         wanted = ticket.resources
         if obstacle := self._capacity.obstacle(wanted, self._walltime.seconds_for_jobs()):
             self._skipped[name] = obstacle
-            _log.info("%s is left to others: %s", name, obstacle)
+            _log.info("job %s (%s) is left to others: %s", name, ticket.name, obstacle)
             return False
         if not self._capacity.fits(wanted, taken):
             self._must_wait = True
