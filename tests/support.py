@@ -229,7 +229,6 @@ def begin(
 
 
 IS_NEXT = os.environ.get("KOCHI_NEXT") == "1"
-FIRST = 1 if IS_NEXT else 0  # the number of the first worker, and of the first job by hand
 
 
 def job_of_run(job: int, run: int = 1) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from run_helpers import background
-from support import FIRST, IS_NEXT, job_of_run, write
+from seen import FIRST
+from support import IS_NEXT, job_of_run, write
 
 SNAKEFILE = """
     rule large:

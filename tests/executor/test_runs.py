@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from run_helpers import background, nothing_is_left, our_processes, results
-from support import FIRST, cancel_orders, servers, wait_until, write
+from seen import FIRST
+from support import cancel_orders, servers, wait_until, write
 
 from snakemake_kochi.paths import Root
 
