@@ -1,5 +1,6 @@
 """Tickets, claims, results and wake-up FIFOs. The protocol is in docs/queue.md."""
 
+from snakemake_kochi.quantities import seconds_since
 from snakemake_kochi.queue.adoption import Ended, Orphans, Running
 from snakemake_kochi.queue.cancelling import cancel, cancel_all, withdraw
 from snakemake_kochi.queue.claiming import Answer, Claim
@@ -55,7 +56,6 @@ from snakemake_kochi.queue.wakeup import (
     shared_workers,
 )
 from snakemake_kochi.queue.workers import (
-    Capacity,
     RequestedWorker,
     WorkerState,
     find_worker,
@@ -65,8 +65,8 @@ from snakemake_kochi.queue.workers import (
     seconds_for_jobs,
     seconds_in_all,
     seconds_left,
-    seconds_since,
 )
+from snakemake_kochi.tickets.capacity import Capacity
 
 __all__ = [
     "AllocationNote",

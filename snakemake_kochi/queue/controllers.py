@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_name, is_there, read_json, to_json, write_exclusively
+from snakemake_kochi.heartbeat import HEARTBEAT_INTERVAL, LOST_AFTER, Stillness, sign_of_life
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue.entries import controller_names
-from snakemake_kochi.queue.heartbeat import LOST_AFTER, SETTLING, Stillness, sign_of_life
+from snakemake_kochi.queue.heartbeat import SETTLING
 from snakemake_kochi.queue.queue import remove_private_queues
 from snakemake_kochi.queue.ticket import now
-from snakemake_kochi.queue.workers import HEARTBEAT_INTERVAL
 
 VERSION = 1
 # In heartbeat intervals. A scheduler reports a node that it cannot reach as gone, although

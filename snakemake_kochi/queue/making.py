@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.heartbeat import LOST_AFTER
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.controllers import (
     ControllerState,
@@ -20,7 +21,6 @@ from snakemake_kochi.queue.controllers import (
     outputs_of,
 )
 from snakemake_kochi.queue.entries import Entry, queue_names, running_entries, waiting_entries
-from snakemake_kochi.queue.heartbeat import LOST_AFTER
 from snakemake_kochi.queue.result import read_attempt
 from snakemake_kochi.queue.ticket import read_ticket
 

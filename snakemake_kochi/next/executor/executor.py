@@ -62,11 +62,11 @@ from snakemake_kochi.next.executor.adopted import (
 )
 from snakemake_kochi.next.executor.workers import LocalWorkers
 from snakemake_kochi.notices import Notices
-from snakemake_kochi.queue.ticket import Resources, Ticket
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.moving import removed
 from snakemake_kochi.tickets.names import Layout, has_workers, wake_workers
 from snakemake_kochi.tickets.run import SHARD, End, Job, Run
+from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, FencedError
 from snakemake_kochi.worker.settings import WorkerSettings
 

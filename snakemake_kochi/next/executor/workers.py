@@ -20,9 +20,10 @@ from snakemake_kochi.base import files
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import last_lines
 from snakemake_kochi.next.worker import start_command
-from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.schedulers.interface import NO_REQUEST, AllocationRequest
+from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.names import Layout, numbers_in
+from snakemake_kochi.tickets.ticket import Resources
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings
 

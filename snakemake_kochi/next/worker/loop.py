@@ -28,13 +28,13 @@ from snakemake_kochi.next.worker.job import Job
 from snakemake_kochi.next.worker.runners import Runners
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration
-from snakemake_kochi.queue.ticket import Resources, Ticket
-from snakemake_kochi.queue.workers import Capacity
+from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.hand import is_by_hand
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import Layout, Name, RunPaths
 from snakemake_kochi.tickets.run import ENDED
+from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, FencedError, IsGone, Watch
 from snakemake_kochi.worker.node.capacity import OomWatch
 from snakemake_kochi.worker.node.devices import Allotment, Devices
