@@ -190,7 +190,7 @@ class JobView:
     def node(self) -> str | None:
         if self.result is not None:
             return self.result.node
-        worker = None if self.worker is None else _read_worker(self._layout, self.worker)
+        worker = None if self.worker is None else read_worker(self._layout, self.worker)
         return None if worker is None else worker.node.host
 
     @cached_property
@@ -362,7 +362,7 @@ def reasons(machine: MachinePaths, view: JobView, to_start: Callable[[str], str]
 
 def _why_running(machine: MachinePaths, view: JobView) -> str:
     assert view.worker is not None
-    worker = _read_worker(layout_of(machine), view.worker)
+    worker = read_worker(layout_of(machine), view.worker)
     name = f"worker {view.worker}" + (f" on {worker.node.host}" if worker else "")
     if worker is not None and worker.is_lost:
         return f"{name} died: the next worker or run that notices requeues the job"
@@ -453,7 +453,7 @@ class WorkerView:
         return this_node().can_see(self.node)
 
 
-def _read_worker(
+def read_worker(
     layout: Layout, number: int, running: Mapping[JobId, str | None] | None = None
 ) -> WorkerView | None:
     """None if there is none, or if its file is damaged."""
@@ -506,7 +506,7 @@ def list_workers(machine: MachinePaths) -> list[WorkerView]:
             job = JobView(machine, view)
             running.setdefault(name.worker, {})[job.job] = job.started
     numbers = numbers_in(listing(layout.workers))
-    found = (_read_worker(layout, number, running.get(str(number))) for number in numbers)
+    found = (read_worker(layout, number, running.get(str(number))) for number in numbers)
     return [worker for worker in found if worker is not None]
 
 
@@ -532,7 +532,7 @@ def seconds_left(worker: WorkerView) -> float | None:
 def _serving(layout: Layout, queue: str) -> list[WorkerView]:
     texts = listing(layout.queue(queue).directory)
     numbers = numbers_in(text.removeprefix(SERVING) for text in texts if text.startswith(SERVING))
-    found = (_read_worker(layout, number) for number in numbers)
+    found = (read_worker(layout, number) for number in numbers)
     return [worker for worker in found if worker is not None and not worker.is_gone]
 
 

@@ -18,11 +18,11 @@ from snakemake_kochi.executor.tickets import single_jobs
 from snakemake_kochi.next.executor.ends import CANCELLED, SUCCESS, details_of, seen_outputs
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.processes import Node, ProcessIdentity, is_gone, this_node
+from snakemake_kochi.queue.ticket import Ticket, now
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import Layout, Name
 from snakemake_kochi.tickets.run import End, Job, Run
-from snakemake_kochi.tickets.ticket import Ticket, now
 
 Key = tuple[int, int]  # of a job: run and number
 _PAUSE = 0.5  # seconds between two looks at an earlier run

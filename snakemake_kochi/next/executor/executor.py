@@ -18,6 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 from humanfriendly.text import pluralize
@@ -62,6 +63,7 @@ from snakemake_kochi.next.executor.adopted import (
 )
 from snakemake_kochi.next.executor.workers import LocalWorkers
 from snakemake_kochi.notices import Notices
+from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.moving import removed
 from snakemake_kochi.tickets.names import Layout, has_workers, wake_workers
@@ -161,12 +163,19 @@ class KochiExecutor(Executor):
         inheriting = self._queue if count else None
         self._tickets = Tickets(self, settings.runner, self._queue, self.logger, inheriting)
         atexit.register(self._end_unused)
+        if self._location.machine.clean is not None:
+            # Imported here: few runs clean up.
+            from snakemake_kochi.cleaning.automatic import clean_at_exit
+
+            clean_at_exit(self._machine, Path.cwd(), lambda: True)
         self._watcher.start()
 
     # ---- life
 
     def _beat(self) -> None:
+        environment = OwnEnvironment()
         while not self._over.wait(INTERVAL):
+            environment.note_use()
             try:
                 self._run.beat()
             except FencedError:

@@ -26,6 +26,7 @@ from snakemake_kochi.next.worker.forks import Forks
 from snakemake_kochi.next.worker.health import Health
 from snakemake_kochi.next.worker.job import Job
 from snakemake_kochi.next.worker.runners import Runners
+from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.tickets.capacity import Capacity
@@ -138,7 +139,9 @@ class Worker:
                 mail = self._mail.get(0.0)
 
     def _beat(self) -> None:
+        environment = OwnEnvironment()
         while not self._has_left:
+            environment.note_use()
             try:
                 self._life.beat()
             except FencedError:
