@@ -1,5 +1,6 @@
 """Tickets, claims, results and wake-up FIFOs. The protocol is in docs/queue.md."""
 
+from snakemake_kochi.allocation.notes import AllocationNote, list_allocations, note_allocations
 from snakemake_kochi.quantities import seconds_since
 from snakemake_kochi.queue.adoption import Ended, Orphans, Running
 from snakemake_kochi.queue.cancelling import cancel, cancel_all, withdraw
@@ -36,15 +37,7 @@ from snakemake_kochi.queue.queue import (
 )
 from snakemake_kochi.queue.recovery import recover
 from snakemake_kochi.queue.result import Attempt, EndedAttempt, Result
-from snakemake_kochi.queue.runs import (
-    AllocationNote,
-    RunFile,
-    RunRecord,
-    find_run,
-    list_allocations,
-    list_runs,
-    note_allocations,
-)
+from snakemake_kochi.queue.runs import RunFile, RunRecord, find_run, list_runs
 from snakemake_kochi.queue.ticket import Benchmark, Kind, Resources, ShellJob, Ticket
 from snakemake_kochi.queue.wakeup import (
     Release,
