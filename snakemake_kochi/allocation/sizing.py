@@ -26,8 +26,8 @@ from snakemake_kochi.allocation.packing import (
     size,
 )
 from snakemake_kochi.queue.ticket import Kind, Resources
-from snakemake_kochi.queue.workers import Capacity
 from snakemake_kochi.schedulers.interface import Limits
+from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.worker.node.capacity import OWN_MB
 from snakemake_kochi.worker.settings import START_AND_END
 

@@ -254,7 +254,7 @@ def _tell(location: Location, found: Found, as_json: bool) -> None:
 
 def _paused(location: Location, found: Found) -> list[str]:
     """The batches in the directory of a run that are paused."""
-    from snakemake_kochi.queue.controllers import is_same_directory
+    from snakemake_kochi.files import is_same_directory
     from snakemake_kochi.queue.paused import list_paused
 
     return [

@@ -21,12 +21,12 @@ from snakemake_kochi.next.echo import Echo
 from snakemake_kochi.next.views import find_job, layout_of, state_name, uncollected
 from snakemake_kochi.next.worker import start_command
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.tickets import hand, history
 from snakemake_kochi.tickets.history import JobId, key_of
 from snakemake_kochi.tickets.moving import listing, removed
 from snakemake_kochi.tickets.names import Layout, Name, RunPaths, nonce, numbers_in, wake_workers
 from snakemake_kochi.tickets.run import SHARD
+from snakemake_kochi.tickets.ticket import Ticket
 from snakemake_kochi.tickets.watching import facts_in
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings
 

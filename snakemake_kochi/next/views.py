@@ -25,15 +25,15 @@ from snakemake_kochi.base import files
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
-from snakemake_kochi.quantities import format_duration
+from snakemake_kochi.quantities import format_duration, seconds_since
 from snakemake_kochi.queue.paused import PausedBatch, pause_of
-from snakemake_kochi.queue.ticket import Resources, Ticket
-from snakemake_kochi.queue.workers import Capacity
 from snakemake_kochi.tickets import hand, history
+from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.history import HAND_JOB, JobId, View, key_of
 from snakemake_kochi.tickets.moving import is_listed, listing
 from snakemake_kochi.tickets.names import SERVE, SERVING, Layout, Name, RunPaths, numbers_in
 from snakemake_kochi.tickets.run import ENDED
+from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import facts_in
 
 # Sentences for each of hundreds of workers would hide the useful one.
@@ -419,13 +419,6 @@ def _for(moment: str | None) -> str:
     """The time since then, as in " for 3 minutes"; the clocks of two nodes differ."""
     seconds = seconds_since(moment)
     return f" for {format_duration(seconds)}" if seconds is not None and seconds >= 1 else ""
-
-
-def seconds_since(moment: str | None) -> float | None:
-    """Seconds from an ISO 8601 time to now; None for no time."""
-    with suppress(ValueError, TypeError):
-        return (datetime.now(UTC) - datetime.fromisoformat(moment or "")).total_seconds()
-    return None
 
 
 # ---- workers and queues

@@ -66,6 +66,11 @@ def goes_on(machine: MachinePaths, run: RunRecord) -> bool:
         return True
 
 
+def state_of(machine: MachinePaths, run: RunRecord) -> str:
+    """running, ended or killed."""
+    return "ended" if run.ended else "running" if goes_on(machine, run) else "killed"
+
+
 def read_history(machine: MachinePaths, run: RunRecord) -> RunHistory:
     """Read the history of a run: some small files for each job number assigned during the run."""
     runs = goes_on(machine, run)

@@ -22,7 +22,7 @@ from snakemake_kochi.queue.entries import Entry, QueueRemovedError
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.result import UncountedReason, new_nonce, read_attempt
 from snakemake_kochi.queue.ticket import Kind, Resources, Ticket, read_ticket
-from snakemake_kochi.queue.workers import Capacity
+from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.worker.obstacles import Obstacles
 from snakemake_kochi.worker.orders import Walltime
 from snakemake_kochi.worker.pace import Pace

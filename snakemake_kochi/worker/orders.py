@@ -19,13 +19,13 @@ from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError, WorkerError
 from snakemake_kochi.files import is_removed, is_there, list_names
+from snakemake_kochi.heartbeat import LOST_AFTER, Stillness, sign_of_life
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.controllers import SILENT_AFTER, read_controller
 from snakemake_kochi.queue.entries import waiting_entries
-from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, sign_of_life
 from snakemake_kochi.queue.wakeup import Release, read_release
 from snakemake_kochi.queue.workers import FRESH, ROUNDING, WorkerState
 from snakemake_kochi.schedulers.environment import own_allocation

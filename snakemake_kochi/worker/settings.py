@@ -22,7 +22,7 @@ from snakemake_kochi.files import (
     write_atomically,
 )
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue.ticket import Kind
+from snakemake_kochi.tickets.ticket import Kind
 
 VERSION = 1
 

@@ -23,7 +23,7 @@ from snakemake_kochi.next.worker.forks import Exit
 from snakemake_kochi.next.worker.loop import Worker as RealWorker
 from snakemake_kochi.processes import ProcessIdentity
 from snakemake_kochi.queue.ticket import Ticket
-from snakemake_kochi.queue.workers import Capacity
+from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.claims import WorkerLife
 from snakemake_kochi.tickets.hand import (
     NotSubmittedError,

@@ -14,8 +14,8 @@ from cluster_project import SNAKEFILE, ClusterProject
 from slurm_cluster import APART
 from support import wait_until
 
+from snakemake_kochi.heartbeat import LOST_AFTER
 from snakemake_kochi.queue import find_worker, list_workers
-from snakemake_kochi.queue.heartbeat import LOST_AFTER
 
 QUICK = 0.5  # seconds between two heartbeats of a worker
 

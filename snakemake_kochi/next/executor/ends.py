@@ -15,8 +15,8 @@ from snakemake_kochi.executor.tickets import single_jobs
 from snakemake_kochi.files import last_lines, show_new_files
 from snakemake_kochi.hints import typed
 from snakemake_kochi.processes import this_node
-from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.tickets.run import End
+from snakemake_kochi.tickets.ticket import Ticket
 
 SUCCESS, CANCELLED = "success", "cancelled"
 _LAST_LINES = 20

@@ -70,11 +70,12 @@ from snakemake_kochi.next.executor.telling import Telling
 from snakemake_kochi.next.executor.workers import LocalWorkers
 from snakemake_kochi.next.runs import facts_of_run
 from snakemake_kochi.notices import Notices
-from snakemake_kochi.queue.ticket import Resources, Ticket
+from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.moving import removed
 from snakemake_kochi.tickets.names import Layout, wake_workers
 from snakemake_kochi.tickets.run import SHARD, End, Job, Run
+from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, facts_in
 from snakemake_kochi.worker.settings import WorkerSettings
 
@@ -190,7 +191,9 @@ class KochiExecutor(Executor):
     # ---- life
 
     def _beat(self) -> None:
+        environment = OwnEnvironment()
         while not self._over.wait(INTERVAL):
+            environment.note_use()
             try:
                 self._run.beat()
             except FencedError:

@@ -24,8 +24,9 @@ from snakemake_kochi.next.views import find_worker, layout_of, shared_workers
 from snakemake_kochi.next.worker import start_command
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.schedulers.interface import NO_REQUEST, AllocationRequest
+from snakemake_kochi.tickets.capacity import Capacity
+from snakemake_kochi.tickets.ticket import Resources
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings
 

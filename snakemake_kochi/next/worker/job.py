@@ -28,8 +28,8 @@ from snakemake_kochi.processes import (
     send_signal,
     this_node,
 )
-from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.tickets.names import Name
+from snakemake_kochi.tickets.ticket import Ticket
 from snakemake_kochi.worker.node.capacity import OomCounts
 from snakemake_kochi.worker.node.devices import Allotment
 

@@ -26,17 +26,18 @@ from snakemake_kochi.next.worker.forks import Forks
 from snakemake_kochi.next.worker.health import Health
 from snakemake_kochi.next.worker.job import Job
 from snakemake_kochi.next.worker.runners import Runners
+from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.paused import PausedBatches
 from snakemake_kochi.queue.spreading import MOST_LEFT, Spreading
-from snakemake_kochi.queue.ticket import Resources, Ticket
-from snakemake_kochi.queue.workers import Capacity
+from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.hand import is_by_hand
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import SERVING, Layout, Name, RunPaths
 from snakemake_kochi.tickets.run import ENDED, has_users
+from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, FencedError, IsGone, Watch
 from snakemake_kochi.worker.node.capacity import OomWatch
 from snakemake_kochi.worker.node.devices import Allotment, Devices
@@ -148,7 +149,9 @@ class Worker:
             files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
 
     def _beat(self) -> None:
+        environment = OwnEnvironment()
         while not self._has_left:
+            environment.note_use()
             try:
                 self._life.beat()
             except FencedError:
