@@ -1,13 +1,15 @@
-"""The worker's own process: `python -P -m snakemake_kochi.next.worker SETTINGS SOCKET`."""
+"""The worker's own process: `-m snakemake_kochi.next.worker SETTINGS [OPTIONS] SOCKET`."""
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import socket
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -33,8 +35,8 @@ _TRIES = 20
 
 
 def main(arguments: list[str]) -> int:
-    settings = read_settings(Path(arguments[0]))
-    link = socket.socket(fileno=int(arguments[-1]))
+    settings, number = _read(arguments)
+    link = socket.socket(fileno=number)
     environment = dict(os.environ)
     began = None if settings.allocation is None else find_beginning(environment)
     limits = settings.walltime, environment, settings.grace, began, settings.allocation_seconds
@@ -79,6 +81,24 @@ def main(arguments: list[str]) -> int:
     return status
 
 
+def _read(arguments: list[str]) -> tuple[WorkerSettings, int]:
+    """The settings and the number of the socket. Raises KochiError."""
+    parser = argparse.ArgumentParser(prog="kochi worker")
+    parser.add_argument("settings", type=Path)
+    # Values that are known only inside an allocation take precedence over the file.
+    parser.add_argument("--allocation")
+    for name in ("--worker", "--cores", "--parent"):
+        parser.add_argument(name, type=int)
+    parser.add_argument("link", type=int)
+    given = vars(parser.parse_args(arguments))
+    path, number = given.pop("settings"), given.pop("link")
+    found = {name: value for name, value in given.items() if value is not None}
+    settings = replace(read_settings(path), **found)
+    if settings.allocation is not None:  # who started this worker here has secured it here
+        settings.kochi_root.secure(settings.paths.directory)
+    return settings, number
+
+
 def _crash(arguments: Any) -> None:
     """A thread failed: the crash path puts everything right."""
     logging.critical("thread %s failed", arguments.thread, exc_info=arguments[:3])
@@ -101,5 +121,7 @@ def _register(layout: Layout, settings: WorkerSettings, facts: object) -> Worker
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except (KochiError, OSError) as error:
+    except KochiError as error:
+        sys.exit(f"kochi worker: {error.sentences}")
+    except OSError as error:
         sys.exit(f"kochi: the worker cannot go on: {error}")
