@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import socket
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -28,15 +26,15 @@ from snakemake_kochi.tickets.names import Layout, numbers_in
 from snakemake_kochi.worker.node.capacity import OomWatch, capacity_of_this_node, find_gpus
 from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
 from snakemake_kochi.worker.orders import find_beginning, find_walltime
-from snakemake_kochi.worker.settings import WorkerSettings, read_settings
+from snakemake_kochi.worker.settings import WorkerSettings, settings_of
 from snakemake_kochi.worker.start import _environment_for_jobs
 
 _TRIES = 20
 
 
 def main(arguments: list[str]) -> int:
-    settings, number = _read(arguments)
-    link = socket.socket(fileno=number)
+    settings = settings_of(arguments[:-1])
+    link = socket.socket(fileno=int(arguments[-1]))
     environment = dict(os.environ)
     began = None if settings.allocation is None else find_beginning(environment)
     limits = settings.walltime, environment, settings.grace, began, settings.allocation_seconds
@@ -81,24 +79,6 @@ def main(arguments: list[str]) -> int:
     return status
 
 
-def _read(arguments: list[str]) -> tuple[WorkerSettings, int]:
-    """The settings and the number of the socket. Raises KochiError."""
-    parser = argparse.ArgumentParser(prog="kochi worker")
-    parser.add_argument("settings", type=Path)
-    # Values that are known only inside an allocation take precedence over the file.
-    parser.add_argument("--allocation")
-    for name in ("--worker", "--cores", "--parent"):
-        parser.add_argument(name, type=int)
-    parser.add_argument("link", type=int)
-    given = vars(parser.parse_args(arguments))
-    path, number = given.pop("settings"), given.pop("link")
-    found = {name: value for name, value in given.items() if value is not None}
-    settings = replace(read_settings(path), **found)
-    if settings.allocation is not None:  # who started this worker here has secured it here
-        settings.kochi_root.secure(settings.paths.directory)
-    return settings, number
-
-
 def _crash(arguments: Any) -> None:
     """A thread failed: the crash path puts everything right."""
     logging.critical("thread %s failed", arguments.thread, exc_info=arguments[:3])
@@ -112,7 +92,7 @@ def _register(layout: Layout, settings: WorkerSettings, facts: object) -> Worker
     number = settings.worker or max(numbers, default=0) + 1
     for _ in range(_TRIES):
         try:
-            return WorkerLife(layout, str(number), facts)
+            return WorkerLife(layout, str(number), facts, is_reserved=number == settings.worker)
         except OSError as error:
             reason, number = error, number + 1
     raise reason

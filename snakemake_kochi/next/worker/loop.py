@@ -109,7 +109,8 @@ class Worker:
         self._claim_until, self._must_wait = 0.0, False  # the next ticket has no room
         self._are_by_hand: dict[int, bool] = {}  # by run: while a ticket is held, it stays so
         self._stops, self._stop_reason = 0, ""
-        self._is_at_time_limit = self._is_woken = False
+        self._is_at_time_limit = False
+        self._is_woken = settings.worker is not None  # it may have been released before
         self._why = ""  # why it leaves
         self._is_draining = self._has_left = False
         self._failed_starts = 0  # in a row
