@@ -6,10 +6,11 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from snakemake_kochi.next.echo import Echo
 from snakemake_kochi.next.views import find_job, layout_of, state_name, uncollected
 from snakemake_kochi.next.worker import start_command
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.tickets import hand, history
 from snakemake_kochi.tickets.history import JobId, key_of
 from snakemake_kochi.tickets.moving import listing, removed
@@ -28,7 +30,7 @@ from snakemake_kochi.tickets.names import Layout, Name, RunPaths, nonce, numbers
 from snakemake_kochi.tickets.run import SHARD
 from snakemake_kochi.tickets.ticket import Ticket
 from snakemake_kochi.tickets.watching import facts_in
-from snakemake_kochi.worker.settings import WorkerSettings, save_settings
+from snakemake_kochi.worker.settings import WorkerSettings, save_settings, settings_of
 
 _OLD = 3600.0  # seconds after which nobody still moves the ticket of an ended job
 _PATIENCE = 10.0  # seconds in which a worker is to end a job that is cancelled
@@ -183,10 +185,11 @@ def order_release(machine: MachinePaths, worker: int, how: str) -> None:
 
 def worker_of_process(layout: Layout, pid: int) -> int | None:
     """The newest worker whose supervisor has this number; None before it has its directory."""
+    here = asdict(this_node())
     for number in reversed(numbers_in(listing(layout.workers))):
         with suppress(FileNotFoundError):
             facts = facts_in(layout.worker(str(number)).facts)
-            if facts is not None and facts["process"]["pid"] == pid:
+            if facts and facts["process"]["pid"] == pid and facts["node"] == here:
                 return number
     return None
 
@@ -197,6 +200,7 @@ def work(settings: WorkerSettings) -> int:
     Ctrl-C and SIGTERM have it give its jobs back and leave.
     """
     layout = Layout(str(settings.paths.directory))
+    parent = settings.parent and ProcessIdentity.of(settings.parent)
     own = save_settings(replace(settings, parent=os.getpid()))
     # In a session of its own, or Ctrl-C would reach it twice.
     process = subprocess.Popen(start_command(own), stdin=subprocess.DEVNULL, start_new_session=True)
@@ -219,8 +223,64 @@ def work(settings: WorkerSettings) -> int:
                     pause.reset()
                 else:
                     pause.grow()
+                if parent and not parent.is_alive():
+                    process.terminate()
+                    parent = None
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(pause.seconds)
             echo.show()
     status = process.wait()
     return status if status >= 0 else 128 - status
+
+
+@dataclass(frozen=True)
+class RequestedWorker:
+    """A worker that a person has requested.
+
+    `allocation` is the scheduler's name of the allocation in which it will run, and `owner` is the
+    name of that allocation as a job of the scheduler.
+    """
+
+    worker: int
+    queues: Sequence[str]
+    allocation: str
+    owner: str
+
+
+def reserve_workers(machine: MachinePaths, count: int) -> range:
+    """Numbers that no other worker gets. Raises OSError."""
+    layout = layout_of(machine)
+    files.make_below(layout.directory, "workers")
+    last = max(numbers_in(listing(layout.workers)), default=0)
+    made = 0
+    while made < count:
+        try:
+            files.make(layout.worker(str(last + made + 1)).directory)
+            made += 1
+        except FileExistsError:
+            last, made = last + made + 1, 0
+    return range(last + 1, last + 1 + count)
+
+
+def note_requested(machine: MachinePaths, requested: RequestedWorker) -> None:
+    path = machine.worker(requested.worker).requested
+    files.write_new(str(path), json.dumps(asdict(requested)).encode())
+
+
+def requested_workers(machine: MachinePaths) -> dict[int, RequestedWorker]:
+    """Those that have not started and were not released meanwhile."""
+    found = {}
+    layout = layout_of(machine)
+    for number in numbers_in(listing(layout.workers)):
+        texts = listing(layout.worker(str(number)).directory)
+        path = machine.worker(number).requested
+        if path.name in texts and not {"worker.json", "release"} & {*texts}:
+            found[number] = RequestedWorker(**json.loads(files.read(str(path))))
+    return found
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(work(settings_of(sys.argv[1:])))
+    except KochiError as error:
+        sys.exit(f"kochi worker: {error.sentences}")

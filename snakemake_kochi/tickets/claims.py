@@ -27,12 +27,20 @@ Accept = Callable[[Name, Callable[[], bytes], Sequence[Name]], bool | None]
 class WorkerLife:
     """The directory of a worker: its signs of life, and what others write for it."""
 
-    def __init__(self, layout: Layout, name: str, facts: Any = None) -> None:
-        """Make the directory. Raises OSError: begin again with a new name."""
+    def __init__(
+        self, layout: Layout, name: str, facts: Any = None, is_reserved: bool = False
+    ) -> None:
+        """Make the directory, unless it was made to reserve the name.
+
+        Raises OSError: begin again with a new name.
+        """
         self.name = Name(1, 1, worker=name).checked().worker
         self.paths = layout.worker(name)
         files.make_below(layout.directory, "workers")
-        files.make(self.paths.directory)
+        if is_reserved:
+            files.make_below(layout.directory, "workers", name)
+        else:
+            files.make(self.paths.directory)
         files.write_new(self.paths.facts, json.dumps(facts).encode())
         # Before the first claim: a worker without this file is never found dead.
         files.write_new(self.paths.alive, FIRST)

@@ -132,7 +132,9 @@ class LocalWorkers:
         """Readable when one of them ends."""
         return list(self._running)
 
-    def serve(self, queues: set[str]) -> None:
+    def serve(
+        self, queues: set[str], request_of: Callable[[str], AllocationRequest] | None = None
+    ) -> None:
         """Have workers for these queues, too. Raises OSError."""
         if not self._count or queues <= self._queues:
             return
@@ -241,6 +243,10 @@ class LocalWorkers:
                 waits = "" if number is None else find_worker(self._machine, number).waits
                 if waits and self._notices.is_new(("waits", number), quiet=_REPEAT_WAITS):
                     self._logger.info(f"{waits[:1].upper()}{waits[1:]}.")
+
+    def abandon(self) -> None:
+        """End them: their jobs go back to the queue, for the run that took over."""
+        self.stop(lambda: False)
 
     def stop(self, is_urgent: Callable[[], bool]) -> None:
         """Drain the workers, then end those that do not leave; at once when it becomes urgent."""

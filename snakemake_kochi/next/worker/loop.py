@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -34,11 +35,12 @@ from snakemake_kochi.queue.spreading import MOST_LEFT, Spreading
 from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.hand import is_by_hand
+from snakemake_kochi.tickets.history import places
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import SERVING, Layout, Name, RunPaths
-from snakemake_kochi.tickets.run import ENDED, has_users
+from snakemake_kochi.tickets.run import ENDED, OWN, has_users
 from snakemake_kochi.tickets.ticket import Resources, Ticket
-from snakemake_kochi.tickets.watching import INTERVAL, FencedError, IsGone, Watch
+from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, IsGone, Pulse, Watch
 from snakemake_kochi.worker.node.capacity import OomWatch
 from snakemake_kochi.worker.node.devices import Allotment, Devices
 from snakemake_kochi.worker.orders import END_SIGNAL, TIME_IS_OVER, Walltime
@@ -53,6 +55,7 @@ _MOST_FAILED_STARTS = 3
 _LONGEST_CLAIM = 1.0
 # Between two looks for tickets of which nobody woke this worker, in times of the first interval.
 _LONGEST, _GROWTH = 5.0, 1.5
+_CANCEL_PATIENCE = 20.0  # seconds for the command that cancels allocations
 
 
 @dataclass(frozen=True)
@@ -106,19 +109,19 @@ class Worker:
         self._waits = dict[Name, str]()  # for the lock of the computer, and why
         self._claim_until, self._must_wait = 0.0, False  # the next ticket has no room
         self._are_by_hand: dict[int, bool] = {}  # by run: while a ticket is held, it stays so
-        self._stops, self._stop_reason = 0, ""
-        self._is_at_time_limit = self._is_woken = False
+        self._stops, self._stop_reason, self._is_at_time_limit = 0, "", False
+        self._is_woken = settings.worker is not None  # it may have been released before
         self._why = ""  # why it leaves
-        self._is_draining = False
+        self._is_draining = self._has_left = False
         self._failed_starts = 0  # in a row
         parent = settings.parent
         # One that is gone already has no start: nobody lives who began at -1.
         self._parent = parent and (ProcessIdentity.of(parent) or ProcessIdentity(parent, -1))
         self._idle_since = clock.now()
+        self._pulse = _pulse_of_run(layout, settings.controller)
         self._pause = settings.idle_wait
         self._look_due = self._reconcile_due = self._beat_due = 0.0
         self._mail = clock.mailbox()
-        self._has_left = False
         self._claims, self._spreading = dict[str, Claims](), dict[str, Spreading]()
         self._watch = Watch(layout, self._is_by_hand, means.is_gone)
         self.forks, self.runners = make_forks(self.note_stop)
@@ -189,11 +192,15 @@ class Worker:
         if self._why:
             return True
         idle = clock.now() - self._idle_since
-        if self._settings.stay:
+        has_looked = self._look_due > clock.now() and not self._must_wait
+        if has_looked and self._is_run_dead():
+            self._why = "the run that started it was killed, and it has no job"
+            self._cancel_waiting()
+        elif self._settings.stay:
             limit = self._settings.idle_timeout
             if limit is not None and idle >= limit:
                 self._why = f"it had no job for {format_duration(limit)}"
-        elif self._look_due > clock.now() and not self._must_wait and not self._has_users(idle):
+        elif has_looked and not self._has_users(idle):
             self._why = self._last_look()
         return bool(self._why)
 
@@ -307,10 +314,41 @@ class Worker:
                 _log.warning("queue %s cannot be read now: %s", queue, error)
         with suppress(OSError):
             self._watch.look(self._claims)
-        if self._settings.controller is not None:
+        if (run := self._settings.controller) is not None:
             with suppress(OSError):
-                if ENDED in listing(self._layout.run(int(self._settings.controller)).directory):
-                    self._drain("the run that started it is over")
+                self._look_at_run(listing(self._layout.run(int(run)).directory))
+
+    def _look_at_run(self, texts: Sequence[str]) -> None:
+        if ENDED in texts:
+            self._drain("the run that started it is over")
+        elif any(text.startswith(f"{OWN}.") for text in texts) and not self._why:
+            # It has cancelled what waits, and awaits what runs.
+            self._drain("another run took over from the one that started it", at_once=False)
+        elif self._pulse is not None:
+            self._pulse.look()
+
+    def _is_run_dead(self) -> bool:
+        """Whether it left an allocation behind: on its own computer a worker ends with it."""
+        is_silent = self._pulse and self._pulse.still >= SILENT * INTERVAL
+        return bool(is_silent and self._settings.allocation)
+
+    def _cancel_waiting(self) -> None:
+        """Cancel the allocations of a dead run that have not begun: each would keep a node later,
+        without any job."""
+        command, run = self._settings.cancel_waiting, self._settings.controller
+        try:
+            waiting = (name for name, *_ in places(self._layout) if not name.worker)
+            if not command or any(str(name.run) == run for name in waiting):
+                return
+            subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_CANCEL_PATIENCE,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            _log.warning("waiting allocations are not cancelled: %s", error)
 
     def _is_by_hand(self, name: Name) -> bool:
         if name.run not in self._are_by_hand:
@@ -542,6 +580,10 @@ class Worker:
         return 1 if self._why.startswith("set aside") else 0
 
 
+def _pulse_of_run(layout: Layout, run: str | None) -> Pulse | None:
+    return None if run is None else Pulse(layout.run(int(run)).alive)
+
+
 def _ticket(name: Name, data: bytes) -> Ticket:
     """Raises DamagedFileError."""
     line = data.partition(b"\n")[0]
@@ -566,6 +608,7 @@ def facts_of_worker(settings: WorkerSettings, capacity: Capacity, walltime: Wall
         "capacity": asdict(capacity),
         "started": datetime.now(UTC).isoformat(timespec="microseconds"),
         "until": walltime.until,
+        "seconds": walltime.seconds_for_jobs(),  # at its beginning
         "controller": settings.controller,
         "allocation": settings.allocation,
     }
