@@ -19,6 +19,7 @@ from snakemake_kochi.files import random_word
 
 WAKE = "wake"  # a FIFO: who listens on it looks at once; see base.wake
 SERVING = "serving."
+LOGIN = "login"
 CANCEL = "cancel."  # what the name of an order to a worker begins with
 _NAME = re.compile(r"(\d+)\.(\d+)\.a(\d+)\.l(\d+)(?:@([\w-]+)(?:=(\w+))?)?")
 _SHARD = re.compile(r"(\d+)\.(\d+)-(\d+)")
@@ -155,6 +156,11 @@ class RunPaths:
     def wake(self) -> str:
         return f"{self.directory}/{WAKE}"
 
+    @property
+    def terminal(self) -> str:
+        """Where the terminal of a job by hand is, if it has one: see terminal/address.py."""
+        return f"{self.directory}/terminal.json"
+
     def log(self, name: Name) -> str:
         """The output of one attempt."""
         return f"{self.logs}/{name.job}.a{name.attempt}"
@@ -194,6 +200,16 @@ class WorkerPaths:
     @property
     def log(self) -> str:
         return f"{self.directory}/log"
+
+    @property
+    def login(self) -> str:
+        """The directory of its ssh server: see terminal/login.py."""
+        return f"{self.directory}/{LOGIN}"
+
+    @property
+    def login_asked(self) -> str:
+        """Exists until the worker has seen that a person wants to log in."""
+        return f"{self.login}/asked"
 
     def cancel(self, name: Name) -> str:
         return f"{self.directory}/{CANCEL}{name}"

@@ -25,6 +25,7 @@ from snakemake_kochi.files import random_word
 from snakemake_kochi.next.worker.forks import Forks
 from snakemake_kochi.next.worker.health import Health
 from snakemake_kochi.next.worker.job import Job
+from snakemake_kochi.next.worker.logins import Logins
 from snakemake_kochi.next.worker.runners import Runners
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration
@@ -117,6 +118,7 @@ class Worker:
         self._claims = {queue: Claims(layout, queue, life) for queue in settings.queues}
         self._watch = Watch(layout, self._is_by_hand, means.is_gone)
         self.forks, self.runners = make_forks(self.note_stop)
+        self._logins = Logins(self.forks, life.name, life.paths)
 
     # ---- the loop
 
@@ -145,7 +147,7 @@ class Worker:
                 self._fence()
             except OSError as error:
                 _log.warning("no sign of life can be given now: %s", error)
-            if self._life.cancelled or self._life.release:
+            if self._life.cancelled or self._life.release or self._life.wants_login:
                 self._notify()
             clock.sleep(INTERVAL)
 
@@ -230,6 +232,9 @@ class Worker:
         for name in self._life.cancelled:
             if job := self._jobs.get(name):
                 job.end("cancel", self.grace)
+        if self._life.wants_login:
+            self._life.wants_login = False
+            self._logins.obey()
         at_once = self._life.release == "now"
         if self._life.release and (at_once or not self._why):
             self._drain("released by kochi release", at_once)
@@ -384,13 +389,15 @@ class Worker:
     # ---- what jobs call, from their threads
 
     def environment_of(self, name: Name, ticket: Ticket) -> dict[str, str]:
+        """Raises OSError."""
+        number = name.run if self._is_by_hand(name) else f"{name.run}.{name.job}"
         return {
             **self._means.environment,
             "PWD": ticket.directory,
             **ticket.environment,
             "KOCHI_WORKER_ID": self._life.name,
             "KOCHI_QUEUE": self._queue_of[name],
-            "KOCHI_JOB_ID": f"{name.run}.{name.job}",
+            "KOCHI_JOB_ID": str(number),
             "KOCHI_JOB_NAME": ticket.name,
             "KOCHI_ATTEMPT": str(name.attempt),
         }
@@ -474,6 +481,7 @@ class Worker:
         with suppress(OSError):
             text = json.dumps({"reason": self._why, "ended": datetime.now(UTC).isoformat()})
             files.overwrite(self._life.paths.left, f"{text}\n".encode())
+        self._logins.close()
         self.runners.close()
         return 1 if self._why.startswith("set aside") else 0
 
