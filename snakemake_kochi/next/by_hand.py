@@ -22,14 +22,14 @@ from snakemake_kochi.next.echo import Echo
 from snakemake_kochi.next.views import find_job, layout_of, state_name, uncollected
 from snakemake_kochi.next.worker import start_command
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.processes import ProcessIdentity, this_node
+from snakemake_kochi.processes import ProcessIdentity, is_gone, this_node
 from snakemake_kochi.tickets import hand, history
 from snakemake_kochi.tickets.history import JobId, key_of
 from snakemake_kochi.tickets.moving import listing, removed
 from snakemake_kochi.tickets.names import Layout, Name, RunPaths, nonce, numbers_in, wake_workers
 from snakemake_kochi.tickets.run import SHARD
 from snakemake_kochi.tickets.ticket import Ticket
-from snakemake_kochi.tickets.watching import facts_in
+from snakemake_kochi.tickets.watching import Watch, facts_in
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings, settings_of
 
 _OLD = 3600.0  # seconds after which nobody still moves the ticket of an ended job
@@ -157,6 +157,8 @@ def _cancel(
             return "ended"
         known[key] = view.name, view.queue
     name, queue = known[key]
+    if name.worker:  # nobody else may look after the jobs of a dead worker
+        Watch(layout, lambda each: each.key == key, is_gone).look([queue])
     if not hand.cancel(layout, queue, *key):
         return "cancelling"
     wake(layout.run(key[0]).wake)
@@ -164,9 +166,9 @@ def _cancel(
     return "cancelled" if is_cancelled else "ended"
 
 
-def cancel(machine: MachinePaths, job: JobId) -> str:
-    """As `cancel_all`, without waiting for the worker. Raises KochiError and OSError."""
-    outcome = cancel_all(machine, [job], 0.0)[job]
+def cancel(machine: MachinePaths, job: JobId, patience: float = 0.0) -> str:
+    """As `cancel_all`. Raises KochiError and OSError."""
+    outcome = cancel_all(machine, [job], patience)[job]
     if isinstance(outcome, Exception):
         raise outcome
     return outcome

@@ -50,6 +50,11 @@ def layout_of(machine: MachinePaths) -> Layout:
     return Layout(str(machine.directory))
 
 
+def _was_used(machine: MachinePaths) -> bool:
+    """Whether there is a directory for it: else nothing is missing that it lacks."""
+    return machine.directory.is_dir()
+
+
 # ---- jobs
 
 
@@ -247,6 +252,8 @@ def list_jobs(
 ) -> list[JobView]:
     """The newest `limit` jobs: those that wait and run, then, with `ended`, those that ended."""
     layout = layout_of(machine)
+    if not _was_used(machine):
+        return []
     views: Iterator[View] = history.living(layout)
     if ended:
         # In the order in which a job moves: none is missed.
@@ -401,18 +408,34 @@ def _why_waiting(
     )
     if able and before:
         yield f"{before} {'other job waits' if before == 1 else 'other jobs wait'} before it"
-    held = Counter(name.worker for name, *_ in places)
+    held: dict[str, list[tuple[Name, str, str]]] = {}
+    for place in places:
+        held.setdefault(place[0].worker, []).append(place)
     for each in servers[:_MOST_NAMED]:
         if each not in open_:
             yield f"worker {each.worker} is being stopped"
         elif each not in able:
             yield f"worker {each.worker}: {obstacles[each.worker]}"
-        elif count := held[str(each.worker)]:
-            yield f"worker {each.worker} runs {pluralize(count, 'job')}"
+        elif jobs := held.get(str(each.worker)):
+            yield f"worker {each.worker} runs {_named(machine, jobs)}"
         else:
             yield f"worker {each.worker} is idle and claims it at its next look"
     if len(servers) > _MOST_NAMED:
         yield f"and {len(servers) - _MOST_NAMED} more workers"
+
+
+def _named(machine: MachinePaths, jobs: Sequence[tuple[Name, str, str]]) -> str:
+    """As in "job 17 (exclusive) for 3 minutes and 2 more": the oldest is the one of interest."""
+    layout = layout_of(machine)
+    name, queue, path = min(jobs)
+    kept: dict[str, Any] = {}
+    with suppress(OSError):  # it has just ended
+        kept = history.kept(files.read(path))
+    by_hand = history.was_by_hand(layout, name.run)
+    view = JobView(machine, View(name, queue, kept, is_by_hand=by_hand))
+    is_exclusive = view.ticket is not None and view.ticket.resources.exclusive
+    text = f"job {view.job}{' (exclusive)' if is_exclusive else ''}{_for(view.started)}"
+    return f"{text} and {len(jobs) - 1} more" if len(jobs) > 1 else text
 
 
 def _for(moment: str | None) -> str:
@@ -526,6 +549,8 @@ def _state_of_worker(
 def list_workers(machine: MachinePaths) -> list[WorkerView]:
     """All workers, by number."""
     layout = layout_of(machine)
+    if not _was_used(machine):
+        return []
     running: dict[str, dict[JobId, str | None]] = {}
     for name, queue, _ in history.places(layout):
         if name.worker:
@@ -579,6 +604,8 @@ class QueueView:
 
 def list_queues(machine: MachinePaths) -> list[QueueView]:
     layout = layout_of(machine)
+    if not _was_used(machine):
+        return []
     waiting: Counter[str] = Counter()
     running: Counter[str] = Counter()
     for name, queue, _ in history.places(layout):

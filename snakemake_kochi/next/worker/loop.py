@@ -26,6 +26,7 @@ from snakemake_kochi.files import random_word
 from snakemake_kochi.next.worker.forks import Forks
 from snakemake_kochi.next.worker.health import Health
 from snakemake_kochi.next.worker.job import Job
+from snakemake_kochi.next.worker.logins import Logins
 from snakemake_kochi.next.worker.runners import Runners
 from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.processes import ProcessIdentity, this_node
@@ -94,7 +95,7 @@ class Worker:
         self._means = means
         self._capacity = means.capacity
         self._walltime = means.walltime
-        self._began = clock.now()
+        self._began = self._idle_since = clock.now()
         self._mutex = threading.Lock()  # of devices, and of what jobs change here
         self._jobs: dict[Name, Job] = {}  # those that take room
         self._threads: set[Name] = set()
@@ -117,7 +118,6 @@ class Worker:
         parent = settings.parent
         # One that is gone already has no start: nobody lives who began at -1.
         self._parent = parent and (ProcessIdentity.of(parent) or ProcessIdentity(parent, -1))
-        self._idle_since = clock.now()
         self._pulse = _pulse_of_run(layout, settings.controller)
         self._pause = settings.idle_wait
         self._look_due = self._reconcile_due = self._beat_due = 0.0
@@ -125,6 +125,7 @@ class Worker:
         self._claims, self._spreading = dict[str, Claims](), dict[str, Spreading]()
         self._watch = Watch(layout, self._is_by_hand, means.is_gone)
         self.forks, self.runners = make_forks(self.note_stop)
+        self._logins = Logins(self.forks, life.name, life.paths)
 
     # ---- the loop
 
@@ -161,7 +162,7 @@ class Worker:
                 self._fence()
             except OSError as error:
                 _log.warning("no sign of life can be given now: %s", error)
-            if self._life.cancelled or self._life.release:
+            if self._life.cancelled or self._life.release or self._life.wants_login:
                 self._notify()
             clock.sleep(INTERVAL)
 
@@ -262,6 +263,9 @@ class Worker:
         for name in self._life.cancelled:
             if job := self._jobs.get(name):
                 job.end("cancel", self.grace)
+        if self._life.wants_login:
+            self._life.wants_login = False
+            self._logins.obey()
         at_once = self._life.release == "now"
         if self._life.release and (at_once or not self._why):
             self._drain("released by kochi release", at_once)
@@ -477,13 +481,15 @@ class Worker:
     # ---- what jobs call, from their threads
 
     def environment_of(self, name: Name, ticket: Ticket) -> dict[str, str]:
+        """Raises OSError."""
+        number = name.run if self._is_by_hand(name) else f"{name.run}.{name.job}"
         return {
             **self._means.environment,
             "PWD": ticket.directory,
             **ticket.environment,
             "KOCHI_WORKER_ID": self._life.name,
             "KOCHI_QUEUE": self._queue_of[name],
-            "KOCHI_JOB_ID": f"{name.run}.{name.job}",
+            "KOCHI_JOB_ID": str(number),
             "KOCHI_JOB_NAME": ticket.name,
             "KOCHI_ATTEMPT": str(name.attempt),
         }
@@ -576,6 +582,7 @@ class Worker:
         with suppress(OSError):
             text = json.dumps({"reason": self._why, "ended": datetime.now(UTC).isoformat()})
             files.overwrite(self._life.paths.left, f"{text}\n".encode())
+        self._logins.close()
         self.runners.close()
         return 1 if self._why.startswith("set aside") else 0
 
