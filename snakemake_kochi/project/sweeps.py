@@ -138,10 +138,10 @@ def without_parameter(missing: str, values: Mapping[str, str], own: Iterable[str
 
 class Condition(NamedTuple):
     """An expression, at the key `place`: it skips a point if it is `when_true`, or if it is false.
-    `reason`: a value text for people, or empty."""
+    `reason`: a value text for people, or empty; None: the point is not even told."""
 
     text: str
-    reason: str
+    reason: str | None
     when_true: bool
     place: KeyPath
 
@@ -151,6 +151,8 @@ class Condition(NamedTuple):
 
     def reason_for(self, values: Mapping[str, str]) -> str:
         """Why a point is skipped. Raises KeyError for a name that it does not have."""
+        if self.reason is None:
+            return ""
         if self.reason:
             return parse_value(self.reason).render(values).strip() or "no reason is given"
         given = ", ".join(f"{n}={values[n]}" for n in dict.fromkeys(self.expression.names))
@@ -162,15 +164,13 @@ class Condition(NamedTuple):
 class Sweep:
     """A product of values, at the key `place`, and what limits it.
 
-    `parameters` replace default ones. Those of each group in `zipped` go side by side. An entry of
-    `exclude` leaves out the combinations that have one of its values for each of its parameters.
+    `parameters` replace default ones. Those of each group in `zipped` go side by side.
     `has_code`: whether the batch says which code of the project its points run.
     """
 
     parameters: Parameters
     place: KeyPath
     zipped: tuple[tuple[str, ...], ...] = ()
-    exclude: tuple[tuple[KeyPath, Mapping[str, tuple[str, ...]]], ...] = ()
     conditions: tuple[Condition, ...] = ()
     has_code: bool = False
 
@@ -262,16 +262,14 @@ class SweepReader:
             self._problems.add((*path, CODE), said)
         for name, value in params.items():
             parameters[name] = self._choices(value, (*path, "params", name), name in repeated)
-        exclude = enumerate(data.get("exclude", []))
-        excluded = (self._excluded(each, (*path, "exclude", index)) for index, each in exclude)
-        return Sweep(
-            parameters,
-            path,
-            zipped,
-            (*common.exclude, *excluded),
-            (*common.conditions, *self._conditions(data, path)),
-            has_code,
+        conditions = (
+            *common.conditions,
+            *self._excluded(data, path),
+            *self._conditions(data, path),
         )
+        # What is excluded does not have to fulfil the others.
+        conditions = tuple(sorted(conditions, key=lambda each: each.reason is not None))
+        return Sweep(parameters, path, zipped, conditions, has_code)
 
     def _zipped(self, groups: list[Any], path: KeyPath) -> Iterator[tuple[str, ...]]:
         is_one = not any(isinstance(each, list) for each in groups)
@@ -290,20 +288,22 @@ class SweepReader:
                 taken += group
                 yield tuple(group)
 
-    def _excluded(
-        self, entry: dict[str, Any], path: KeyPath
-    ) -> tuple[KeyPath, Mapping[str, tuple[str, ...]]]:
-        if not entry:
-            self._problems.add(path, "this leaves out all points; name values of parameters")
-        found = {}
-        for name, value in entry.items():
-            texts = map(parse_value, self._texts(value, (*path, name), True))
-            try:
-                found[name] = tuple(each.render({}) for each in texts)
-            except KeyError:
-                said = "a value was expected; for one that depends on others, use 'when'"
-                self._problems.add((*path, name), said)
-        return path, FrozenDict(found)
+    def _excluded(self, data: Mapping[str, Any], path: KeyPath) -> Iterator[Condition]:
+        """Each entry of `exclude`, as a condition."""
+        for index, entry in enumerate(data.get("exclude", [])):
+            place, tests = (*path, "exclude", index), []
+            if not entry:
+                self._problems.add(place, "this leaves out all points; name values of parameters")
+            for name, value in entry.items():
+                try:
+                    values = map(parse_value, self._texts(value, (*place, name), True))
+                    texts = ", ".join(repr(each.render({})) for each in values)
+                    tests.append(f"${{{name}}} in ({texts.replace('$', '$$')},)")
+                except KeyError:
+                    said = "a value was expected; for one that depends on others, use 'when'"
+                    self._problems.add((*place, name), said)
+            if tests:
+                yield Condition(" and ".join(tests), None, True, place)
 
     def _conditions(self, data: Mapping[str, Any], path: KeyPath) -> Iterator[Condition]:
         for key in ("when", "skip_if"):
@@ -594,8 +594,8 @@ class Expansion:
                 raise TemplateError(self._facts.problem(name) if is_fact(name) else said)
         return expression.result(self._known)
 
-    def __iter__(self) -> Iterator[tuple[FrozenDict[str, str], str]]:
-        """Each combination, resolved, and why it is skipped, or nothing. The last parameter varies
+    def __iter__(self) -> Iterator[tuple[FrozenDict[str, str], str | None]]:
+        """Each combination, resolved, and why it is skipped, or None. The last parameter varies
         fastest. A parameter whose value cannot be computed is noted and left out, with those that
         use it."""
         for parts in itertools.product(*(make() for _, make in self._axes)):
@@ -612,12 +612,9 @@ class Expansion:
                         # One that has no value was noted.
                         if str(error.args[0]) not in templates:
                             self._note(self._places[name], error, values)
-            if not any(
-                all(values.get(name) in texts for name, texts in entry.items())
-                for _, entry in self.sweep.exclude
-            ):
+            if (reason := self._skipped(values)) != "":
                 named = ((name, values[name]) for name in self._places if name in values)
-                yield FrozenDict(named), self._skipped(values)
+                yield FrozenDict(named), reason
 
     def _union(self, parts: Sequence[_Part]) -> _Part:
         union = {name: value for part in parts for name, value in part.items()}
@@ -639,8 +636,8 @@ class Expansion:
         if not isinstance(error, KeyError) or is_fact(name) or name in self._sometimes:
             self._problems.add_example(place, said)
 
-    def _skipped(self, values: Mapping[str, str]) -> str:
-        """Why a combination is skipped, or nothing."""
+    def _skipped(self, values: Mapping[str, str]) -> str | None:
+        """Why a combination is skipped, "" if it is excluded; or None."""
         for condition in self.sweep.conditions:
             expression = condition.expression
             # A condition is not about points without a sub-parameter that it uses.
@@ -657,7 +654,7 @@ class Expansion:
                     )
             except (KeyError, TemplateError) as error:
                 self._note(condition.place, error, values)
-        return ""
+        return None
 
 
 def _template(value: Any) -> Template | Expression:
