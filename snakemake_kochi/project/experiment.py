@@ -98,7 +98,8 @@ def uses_of(experiment: Experiment, batch: Batch | None, telling: bool = False) 
         yield Use((*path, CODE), (CODE,))
     for sweep in owner.sweeps:
         for condition in sweep.conditions:
-            for name in (*condition.expression.names, *parse_value(condition.reason or "").names):
+            reason = () if condition.reason is None else condition.reason.names
+            for name in (*condition.expression.names, *reason):
                 at = (*condition.place, name)  # of an entry of `exclude`
                 is_there = at in experiment.source_map.lines
                 yield Use(at if is_there else condition.place, (name,), facts)
