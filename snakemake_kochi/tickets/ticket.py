@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,7 +32,7 @@ def _is_text(value: object) -> bool:
     if not isinstance(value, str) or "\0" in value:
         return False
     try:
-        os.fsencode(value)
+        value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return False
     return True
@@ -241,7 +240,7 @@ class Ticket:
             "a tuple of at least one text without NUL",
         )
         _require(
-            _is_text(self.directory) and os.path.isabs(self.directory),
+            _is_text(self.directory) and self.directory.startswith("/"),
             f"directory {self.directory!r}",
             "an absolute path",
         )

@@ -93,8 +93,7 @@ class Worker:
         self._life = life
         self._settings = settings
         self._means = means
-        self._capacity = means.capacity
-        self._walltime = means.walltime
+        self._capacity, self._walltime = means.capacity, means.walltime
         self._began = self._idle_since = clock.now()
         self._mutex = threading.Lock()  # of devices, and of what jobs change here
         self._jobs: dict[Name, Job] = {}  # those that take room
@@ -111,10 +110,10 @@ class Worker:
         self._claim_until, self._must_wait = 0.0, False  # the next ticket has no room
         self._are_by_hand: dict[int, bool] = {}  # by run: while a ticket is held, it stays so
         self._stops, self._stop_reason, self._is_at_time_limit = 0, "", False
+        self._failed_starts = 0  # in a row
         self._is_woken = settings.worker is not None  # it may have been released before
         self._why = ""  # why it leaves
         self._is_draining = self._has_left = False
-        self._failed_starts = 0  # in a row
         parent = settings.parent
         # One that is gone already has no start: nobody lives who began at -1.
         self._parent = parent and (ProcessIdentity.of(parent) or ProcessIdentity(parent, -1))
@@ -123,6 +122,8 @@ class Worker:
         self._look_due = self._reconcile_due = self._beat_due = 0.0
         self._mail = clock.mailbox()
         self._claims, self._spreading = dict[str, Claims](), dict[str, Spreading]()
+        for queue in settings.queues:
+            self._serve(queue)
         self._watch = Watch(layout, self._is_by_hand, means.is_gone)
         self.forks, self.runners = make_forks(self.note_stop)
         self._logins = Logins(self.forks, life.name, life.paths)
@@ -132,8 +133,6 @@ class Worker:
     def run(self) -> int:
         """Work until told to leave, or until nothing is left; the exit status."""
         listen(self._life.paths.wake, lambda: self._mail.put(_WOKEN))
-        for queue in self._settings.queues:
-            self._serve(queue)
         clock.spawn(self._beat)
         while True:
             self._obey()
