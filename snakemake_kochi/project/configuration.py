@@ -76,7 +76,7 @@ def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Pa
     has_own = top is None and Root.find(environment=environment).has_configuration()
     if configured is not None or has_own or (top is not None and (top / FILE_NAME).is_file()):
         return top or start.absolute()
-    found = _nearest_file(start)
+    found, where = _nearest_file(start), top or start.absolute()
     if found is not None and (top is None or found.is_relative_to(top)):
         why = f"{found.parent} is not in a git repository"
         if top is not None:
@@ -85,15 +85,15 @@ def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Pa
             f"{found} is not read, because {why}",
             f"{'Or t' if top else 'T'}ype: git init {shlex.quote(str(found.parent))}",
         )
-    if top is not None:
-        hint = f"To write one, type: cd {top} && kochi init"
-        raise ConfigError(f"there is no {FILE_NAME} in {top}", hint)
-    raise ConfigError(
-        f"there is no {FILE_NAME} in {start.absolute()}, and this directory is not in a git "
-        "repository",
-        f"A project is a git repository with a {FILE_NAME}. To make one, type in its "
-        "directory: git init && kochi init",
+    said, hint = (
+        f"there is no {FILE_NAME} in {where}",
+        f"To write one, type: cd {top} && kochi init",
     )
+    if top is None:
+        said += ", and this directory is not in a git repository"
+        hint = f"A project is a git repository with a {FILE_NAME}. To make one, type in its "
+        hint += "directory: git init && kochi init"
+    raise ConfigError(said, hint)
 
 
 def _nearest_file(start: Path) -> Path | None:
@@ -226,21 +226,18 @@ def _read_common(common: CommonFile) -> Document:
 def _dependencies(
     data: Mapping[str, Any], problems: Problems
 ) -> FrozenDict[str, FrozenDict[str, Recipe]]:
-    dependencies = {}
-    variables: dict[str, str] = {}
+    dependencies, variables = {}, dict[str, str]()
     for name, common in data.items():
         path: KeyPath = ("dependencies", name)
-        other = variables.setdefault(environment_name(name), name)
-        if other != name:
+        if (other := variables.setdefault(environment_name(name), name)) != name:
             said = f"'{name}' and '{other}' would share their environment variables; rename one"
             problems.add(path, said)
         recipes: dict[str, Recipe] = {}
         for index, own in enumerate(common["recipes"]):
             place = (*path, "recipes", index)
             recipe = _recipe(name, common, own, place, problems)
-            if recipe.name in recipes:
+            if recipes.setdefault(recipe.name, recipe) is not recipe:
                 problems.add(place, f"there are two recipes '{recipe.name}'; rename one")
-            recipes[recipe.name] = recipe
         dependencies[name] = FrozenDict(recipes)
     return FrozenDict(dependencies)
 

@@ -227,15 +227,15 @@ def common_files(
 
 def _of_site(file: Path) -> CommonFile:
     """The file of the site. Raises ConfigError."""
-    if not file.exists():
-        raise ConfigError(
-            f"{SITE_VARIABLE} names {file}, which does not exist",
-            f"Correct the variable, or type: unset {SITE_VARIABLE}",
-        )
     without = f"To go on without it, type: export {SITE_VARIABLE}="
     try:
         check_followed(file)
         return CommonFile(str(file), read_text(file, str(file)), is_of_site=True)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{SITE_VARIABLE} names {file}, which does not exist",
+            f"Correct the variable, or type: unset {SITE_VARIABLE}",
+        ) from error
     except OthersError as error:
         message = f"the machines in {file} are for the whole site and run commands as you, but "
         raise ConfigError(f"{message}{error.message}", error.hint or without) from error
