@@ -89,11 +89,10 @@ def check_own_outputs(outputs: Iterable[str], experiments: Iterable[Experiment])
             owners |= dict.fromkeys(filter(None, begins), f"batch '{name}' of {experiment.file}")
     lines = []
     for path in sorted(set(outputs)):
-        wrong = dest_problem(path)
-        for fixed, owner in owners.items():
-            if path.startswith(fixed) or f"{fixed}/".startswith(f"{path}/"):
-                wrong = wrong or f"{owner} has this path in the artifact branch; rename one"
-        lines += [f'artifact("{path}"): {wrong}'] if wrong else []
+        parts = [f for f in owners if path.startswith(f) or f"{f}/".startswith(f"{path}/")]
+        said = [f"{owners[f]} has this path in the artifact branch; rename one" for f in parts[:1]]
+        if wrong := [*filter(None, [dest_problem(path)]), *said]:
+            lines.append(f'artifact("{path}"): {wrong[0]}')
     if lines:
         raise ConfigError("\n".join(lines[:MAXIMUM_LINES]))
 
