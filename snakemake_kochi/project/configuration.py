@@ -20,7 +20,6 @@ from snakemake_kochi.project.document import (
     Document,
     KeyPath,
     Problems,
-    chain,
     merged,
     read_text,
     read_yaml,
@@ -300,12 +299,12 @@ def _check_requirements(project: Project, data: Mapping[str, Any], problems: Pro
         name = str(recipe)
         if name in way:
             index = list(project.dependencies[recipe.dependency]).index(recipe.name)
-            circle = chain((*way[way.index(name) :], name))
+            circle = " -> ".join((*way[way.index(name) :], name))
             said = f"recipes depend on each other in a circle: {circle}"
             problems.add(("dependencies", recipe.dependency, "recipes", index), said)
         elif len(way) == _LONGEST_CHAIN:
             said = f"more than {len(way)} recipes depend on each other in a row"
-            problems.add_first(("dependencies",), f"{said}: {chain(way)}")
+            problems.add_first(("dependencies",), f"{said}: {' -> '.join(way)}")
         elif name not in ended:
             for each in recipe.depends:
                 if project.recipe_problem(each) is None:

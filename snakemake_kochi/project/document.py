@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,6 @@ _MOST_READ_AGAIN = 500_000  # characters, for a better message
 MAXIMUM_LINES = 20  # per batch
 _MOST_LINES = 100  # per file
 _MOST_OF_KEY = 9
-_SHOWN = 10  # how many names of a chain are shown
 # What batches take from the file, by the keys that they have for it.
 ABOVE = {
     "params": "default_params",
@@ -108,10 +107,10 @@ class Problems:
             self._lines[text] = self.source_map.line(at) or 0
             self._counts[at] += 1
 
-    def add_first(self, path: KeyPath, message: str | Callable[[], str]) -> None:
+    def add_first(self, path: KeyPath, message: str) -> None:
         """Add it, unless its key has a problem already."""
         if self.source_map.at(path) not in self._counts:
-            self.add(path, message if isinstance(message, str) else message())
+            self.add(path, message)
 
     def add_example(self, path: KeyPath, message: str) -> None:
         """Add a problem of a point; of a key that batches share, only the first."""
@@ -150,15 +149,6 @@ class _Noting(AbstractContextManager[None, bool]):
         if is_noted := isinstance(error, ValueError):
             self.problems.add(self.path, str(error))
         return is_noted
-
-
-def chain(names: Sequence[object]) -> str:
-    """`a -> b -> c`; of a long chain the beginning and the end."""
-    shown = [str(name) for name in names]
-    if len(shown) > _SHOWN:
-        half = _SHOWN // 2
-        shown[half:-half] = [f"... {len(shown) - 2 * half} more ..."]
-    return " -> ".join(shown)
 
 
 # ---- data

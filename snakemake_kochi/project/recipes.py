@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.files import is_name
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.document import KeyPath, Problems, chain
+from snakemake_kochi.project.document import KeyPath, Problems
 from snakemake_kochi.project.expressions import TemplateError, parse_value
 from snakemake_kochi.project.grid import NO_REQUEST, Batch, Point, Request
 from snakemake_kochi.project.machines import Machine
@@ -211,7 +211,7 @@ class Project:
                 elif known and known[-1] != own[-1]:
                     said = f"two recipes of '{each.dependency}' on machine '{machine}':"
                     raise ConfigError(
-                        f"{said}\n  {chain(known)}\n  {chain(own)}",
+                        f"{said}\n  {' -> '.join(known)}\n  {' -> '.join(own)}",
                         "Make both require the same recipe.",
                     )
 

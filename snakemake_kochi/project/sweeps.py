@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.document import KeyPath, Problems, Scalar, chain, is_null, section
+from snakemake_kochi.project.document import KeyPath, Problems, Scalar, is_null, section
 from snakemake_kochi.project.expressions import (
     FACT,
     Expression,
@@ -122,7 +122,7 @@ def dependency_order(used: Mapping[str, Iterable[str]]) -> list[str]:
     try:
         return list(TopologicalSorter(graph).static_order())
     except CycleError as error:
-        names = chain(error.args[1][::-1])
+        names = " -> ".join(error.args[1][::-1])
         said = f"parameters refer to each other in a circle: {names}; give one of them a value"
         raise TemplateError(said) from None
 
