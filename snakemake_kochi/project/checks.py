@@ -11,8 +11,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from humanfriendly.text import concatenate
-
 from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Problems
 from snakemake_kochi.project.experiment import Destinations, Experiment, Use, uses_of
@@ -89,11 +87,10 @@ def check_own_outputs(outputs: Iterable[str], experiments: Iterable[Experiment])
             owners |= dict.fromkeys(filter(None, begins), f"batch '{name}' of {experiment.file}")
     lines = []
     for path in sorted(set(outputs)):
-        wrong = dest_problem(path)
-        for fixed, owner in owners.items():
-            if path.startswith(fixed) or f"{fixed}/".startswith(f"{path}/"):
-                wrong = wrong or f"{owner} has this path in the artifact branch; rename one"
-        lines += [f'artifact("{path}"): {wrong}'] if wrong else []
+        parts = [f for f in owners if path.startswith(f) or f"{f}/".startswith(f"{path}/")]
+        said = [f"{owners[f]} has this path in the artifact branch; rename one" for f in parts[:1]]
+        if wrong := [*filter(None, [dest_problem(path)]), *said]:
+            lines.append(f'artifact("{path}"): {wrong[0]}')
     if lines:
         raise ConfigError("\n".join(lines[:MAXIMUM_LINES]))
 
@@ -114,10 +111,6 @@ def check_references(experiment: Experiment, project: Project | None, problems: 
     references = _References(experiment, problems, {*variables_mentioned(before)})
     for batch in (None, *experiment.batches.values()):
         references.check(batch)
-    for (path, name), batches in references.without.items():
-        listed = concatenate([f"'{batch}'" for batch in batches])
-        where = f"batch {listed}" if len(batches) == 1 else f"the batches {listed}"
-        problems.add(path, f"the parameter '{name}' has no value in {where}")
     check_plots(experiment, problems)
 
 
@@ -144,8 +137,6 @@ class _References:
         # The parameters of any batch: a default may use one that only batches define.
         every = [experiment.default_parameters]
         every += [batch.parameters for batch in experiment.batches.values()]
-        # Where a parameter is used that some batches lack, and which ones.
-        self.without: dict[tuple[KeyPath, str], dict[str, None]] = {}
         self.anywhere = dict.fromkeys(name for each in every for name in each)
 
     def check(self, batch: Batch | None) -> None:
@@ -160,9 +151,8 @@ class _References:
             self._names(batch, Use(place, used, (BATCH_NAME, FACT)), known)
         if batch is None:
             self.is_sound = self._together(defaults, ("default_params",))
-        for sweep in owner.sweeps:
-            if self.is_sound:
-                self._together({**defaults, **sweep.parameters}, (*sweep.place, "params"))
+        for sweep in owner.sweeps if self.is_sound else ():
+            self._together({**defaults, **sweep.parameters}, (*sweep.place, "params"))
         for use in uses_of(self.experiment, batch):
             self._names(batch, use, known)
         for at, value in owner.build.requested.items():
@@ -194,7 +184,8 @@ class _References:
             elif batch is None or path[0] == "batches":
                 self.problems.check_known(path, "parameter", name, {*self.anywhere} - {name})
             elif name in self.anywhere:  # otherwise it was noted for the top level of the file
-                self.without.setdefault((path, name), {})[batch.name] = None
+                said = f"the parameter '{name}' has no value in batch '{batch.name}'"
+                self.problems.add(path, said)
 
     def _together(self, parameters: Parameters, path: KeyPath) -> bool:
         """Note a cycle, and variables with one name; whether there are none."""

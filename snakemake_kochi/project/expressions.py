@@ -162,6 +162,13 @@ class Expression:
         except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             raise TemplateError(f"{self.with_values(values)}: {error}") from error
 
+    def holds(self, values: Mapping[str, str]) -> bool:
+        """The result of a condition. Raises TemplateError if it is not true or false."""
+        if not isinstance(result := self.result(values), bool):
+            said = f"{self.with_values(values)}: true or false was expected, not {result!r}"
+            raise TemplateError(f"{said}; compare it with something")
+        return result
+
     def with_values(self, values: Mapping[str, str]) -> str:
         """The expression and the values of its names, for people."""
         given = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(self.names))

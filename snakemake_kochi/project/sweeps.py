@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.document import KeyPath, Problems, Scalar, chain, is_null, section
+from snakemake_kochi.project.document import KeyPath, Problems, Scalar, is_null, section
 from snakemake_kochi.project.expressions import (
     FACT,
     Expression,
@@ -122,7 +122,7 @@ def dependency_order(used: Mapping[str, Iterable[str]]) -> list[str]:
     try:
         return list(TopologicalSorter(graph).static_order())
     except CycleError as error:
-        names = chain(error.args[1][::-1])
+        names = " -> ".join(error.args[1][::-1])
         said = f"parameters refer to each other in a circle: {names}; give one of them a value"
         raise TemplateError(said) from None
 
@@ -136,11 +136,24 @@ def without_parameter(missing: str, values: Mapping[str, str], own: Iterable[str
     )
 
 
-class Condition(NamedTuple):
-    """An expression, at the key `place`: it skips a point if it is `when_true`, or if it is false.
-    `reason`, for people; None: the point is not even told."""
+class Exclusion(NamedTuple):
+    """An entry of `exclude`: it holds for one of its values for each of its parameters."""
 
-    expression: Expression
+    wanted: Mapping[str, Collection[str]]
+
+    @property
+    def names(self) -> Collection[str]:
+        return self.wanted.keys()
+
+    def holds(self, values: Mapping[str, str]) -> bool:
+        return all(values[name] in texts for name, texts in self.wanted.items())
+
+
+class Condition(NamedTuple):
+    """At the key `place`, it skips a point if it is `when_true`, or if it is false. `reason`, for
+    people; None: the point is not even told."""
+
+    expression: Expression | Exclusion
     reason: Template | None
     when_true: bool
     place: KeyPath
@@ -263,19 +276,17 @@ class SweepReader:
     def _excluded(self, data: Mapping[str, Any], path: KeyPath) -> Iterator[Condition]:
         """Each entry of `exclude`, as a condition."""
         for index, entry in enumerate(data.get("exclude", [])):
-            place, tests = (*path, "exclude", index), []
+            place, wanted = (*path, "exclude", index), {}
             if not entry:
                 self._problems.add(place, "this leaves out all points; name values of parameters")
             for name, value in entry.items():
                 try:
                     values = map(parse_value, self._texts(value, (*place, name), True))
-                    texts = ", ".join(repr(each.render({})) for each in values)
-                    tests.append(f"${{{name}}} in ({texts.replace('$', '$$')},)")
+                    wanted[name] = tuple(each.render({}) for each in values)
                 except KeyError:
                     said = "a value was expected; for one that depends on others, use 'when'"
                     self._problems.add((*place, name), said)
-            if tests:
-                yield Condition(parse_expression(" and ".join(tests)), None, True, place)
+            yield Condition(Exclusion(wanted), None, True, place)
 
     def _conditions(self, data: Mapping[str, Any], path: KeyPath) -> Iterator[Condition]:
         for key in [each for each in ("when", "skip_if") if each in data]:
@@ -609,14 +620,10 @@ class Expansion:
             if any(name not in values and not is_fact(name) for name in expression.names):
                 continue
             try:
-                result = expression.result(values)
-                if result is when_true:
+                if expression.holds(values) is when_true:
                     if reason is None:
                         return ""
                     return reason.render(values).strip() or "no reason is given"
-                if not isinstance(result, bool):
-                    said = f"{expression.with_values(values)}: true or false was expected, not "
-                    raise TemplateError(f"{said}{result!r}; compare it with something")
             except (KeyError, TemplateError) as error:
                 self._note(place, error, values)
         return None
