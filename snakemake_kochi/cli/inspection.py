@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -113,8 +113,8 @@ def alloc_interact_command(
     return run_and_type(shell.words, shell.typed)
 
 
-def _parsed(words: Sequence[str]) -> tuple[str, int, list[str]]:
-    """What the words name, its number, and the command after it."""
+def _parsed(words: Sequence[str]) -> tuple[str, Any, list[str]]:
+    """What the words name, its number (a `JobId`), and the command after it."""
     kind, rest = (words[0], words[1:]) if words[0] in _KINDS else ("worker", words)
     if not rest:
         raise click.UsageError(f"the number of the {kind} was expected")
@@ -137,7 +137,7 @@ def _worker(location: Location, number: int) -> WorkerState:
         ) from error
 
 
-def _worker_of_job(location: Location, number: int) -> WorkerState:
+def _worker_of_job(location: Location, number: Any) -> WorkerState:
     """The worker that runs a job. Raises KochiError if none does now."""
     view = find_job(location.machine_paths, number)
     if view.state == "waiting":

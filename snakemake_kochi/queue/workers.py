@@ -20,8 +20,6 @@ from snakemake_kochi.tickets.capacity import Capacity
 _log = logging.getLogger(__name__)
 
 VERSION = 2
-# Seconds after its start during which a worker counts as new.
-FRESH = 20.0
 # Seconds by which two rounded times may differ.
 ROUNDING = 2.0
 State = Literal["running", "leaving", "finishing", "draining", "left"]

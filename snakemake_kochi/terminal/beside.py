@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.cpu_lists import format_cpus
 from snakemake_kochi.errors import DamagedFileError, KochiError
@@ -36,6 +36,7 @@ from snakemake_kochi.processes import (
 )
 from snakemake_kochi.terminal.become import become
 from snakemake_kochi.terminal.namespaces import Namespaces
+from snakemake_kochi.tickets.history import JobId
 
 if TYPE_CHECKING or not IS_NEXT:
     from snakemake_kochi.queue import JobView, WorkerState, find_job, find_worker
@@ -97,7 +98,7 @@ class Beside:
 
 
 def beside_words(
-    machine: MachinePaths, root: Root, kind: str, number: int, command: Sequence[str]
+    machine: MachinePaths, root: Root, kind: str, number: JobId, command: Sequence[str]
 ) -> list[str]:
     """The command that does all this on the node."""
     module = [sys.executable, "-P", "-m", "snakemake_kochi.terminal.beside"]
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory, name, kind, number, _, *command = given
     machine = Root(Path(directory)).machine(name)
     try:
-        found = _beside_job(machine, int(number)) if kind == "job" else _beside(machine, number)
+        found = _beside_job(machine, number) if kind == "job" else _beside(machine, number)
         _enter(found)
         return found.namespaces.run(lambda: _run(found, command))
     except KochiError as error:
@@ -128,7 +129,8 @@ def _beside(machine: MachinePaths, number: str) -> Beside:
     return replace(found, environment={**found.environment, **own})
 
 
-def _beside_job(machine: MachinePaths, job: int) -> Beside:
+def _beside_job(machine: MachinePaths, number: str) -> Beside:
+    job: Any = int(number) if number.isdecimal() else number
     for look in range(_LOOKS):
         view = find_job(machine, job)
         if view.state == "running" and view.worker is not None:

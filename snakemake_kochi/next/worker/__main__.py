@@ -18,6 +18,7 @@ from snakemake_kochi.next.worker.forks import Forks
 from snakemake_kochi.next.worker.health import Health
 from snakemake_kochi.next.worker.loop import Means, Worker, facts_of_worker
 from snakemake_kochi.next.worker.runners import Runners
+from snakemake_kochi.next.worker.walltime import find_beginning, find_walltime
 from snakemake_kochi.node_lock import has_lock, lock_directory
 from snakemake_kochi.processes import ALL_VARIABLE, is_gone, this_node
 from snakemake_kochi.tickets.claims import WorkerLife
@@ -25,7 +26,6 @@ from snakemake_kochi.tickets.hand import remove_queue
 from snakemake_kochi.tickets.names import Layout, numbers_in
 from snakemake_kochi.worker.node.capacity import OomWatch, capacity_of_this_node, find_gpus
 from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
-from snakemake_kochi.worker.orders import find_beginning, find_walltime
 from snakemake_kochi.worker.settings import WorkerSettings, settings_of
 from snakemake_kochi.worker.start import _environment_for_jobs
 

@@ -28,6 +28,7 @@ from snakemake_kochi.next.worker.health import Health
 from snakemake_kochi.next.worker.job import Job
 from snakemake_kochi.next.worker.logins import Logins
 from snakemake_kochi.next.worker.runners import Runners
+from snakemake_kochi.next.worker.walltime import END_SIGNAL, TIME_IS_OVER, Walltime
 from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration
@@ -44,7 +45,6 @@ from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, IsGone, Pulse, Watch
 from snakemake_kochi.worker.node.capacity import OomWatch
 from snakemake_kochi.worker.node.devices import Allotment, Devices
-from snakemake_kochi.worker.orders import END_SIGNAL, TIME_IS_OVER, Walltime
 from snakemake_kochi.worker.settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
