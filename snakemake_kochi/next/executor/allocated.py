@@ -31,6 +31,7 @@ from snakemake_kochi.next.views import shared_workers
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.processes import is_gone
 from snakemake_kochi.quantities import seconds_since
+from snakemake_kochi.queue.paused import PausedBatches
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
     AllocationRequest,
@@ -369,6 +370,7 @@ class _Provision:
         self._machine = with_file_to_edit(location.machine)
         self._allocations = allocations
         self._logger = logger
+        self._paused = PausedBatches(location.machine_paths)
         self._since: dict[Hashable, float] = {}  # when a condition began to hold
         self._counts: dict[str, int] = {}  # the number of jobs of each queue, at the last look
         self._last_shape: dict[str, Shape] = {}
@@ -397,7 +399,12 @@ class _Provision:
         """
         tickets = pending.get(queue, {})
         own = [worker for worker in there if worker.queue == queue]
-        waiting = Counter(t.resources for key, t in tickets.items() if key not in held)
+        self._paused.has_changed()
+        waiting = Counter(
+            ticket.resources
+            for key, ticket in tickets.items()
+            if key not in held and not self._paused.has(ticket)
+        )
         self._leave_out_hopeless(queue, waiting, pending, own)
         supply = [worker.supply(tickets) for worker in own if worker.is_live]
         supply += [each.supply for each in self._cancel_unwanted(queue, waiting, supply)]
