@@ -165,7 +165,9 @@ class MakingWatch:
         """
         layout = layout_of(self.machine)
         found = []
-        for number in numbers_in(listing(layout.runs)):
+        # Before the first run of a machine there is nothing of it.
+        numbers = numbers_in(listing(layout.runs)) if os.path.isdir(layout.directory) else []
+        for number in numbers:
             paths = layout.run(number)
             if number not in self._facts:
                 with suppress(FileNotFoundError):
