@@ -40,13 +40,14 @@ if TYPE_CHECKING or not IS_NEXT:
         requested_workers,
     )
 else:
-    from snakemake_kochi.next.by_hand import (
+    from snakemake_kochi.next.by_hand import cancel_all, order_release
+    from snakemake_kochi.next.views import (
         RequestedWorker,
-        cancel_all,
-        order_release,
+        find_worker,
+        list_jobs,
+        list_workers,
         requested_workers,
     )
-    from snakemake_kochi.next.views import find_worker, list_jobs, list_workers
 
 _SENTENCES = {
     "cancelled": "Job {} was cancelled.",

@@ -257,9 +257,9 @@ def _reserve(machine: MachinePaths, count: int) -> range:
 def _note(machine: MachinePaths, worker: int, queue: str, allocation: str, owner: str) -> None:
     """Note a requested worker."""
     if IS_NEXT:
-        from snakemake_kochi.next import by_hand
+        from snakemake_kochi.next import by_hand, views
 
-        by_hand.note_requested(machine, by_hand.RequestedWorker(worker, [queue], allocation, owner))
+        by_hand.note_requested(machine, views.RequestedWorker(worker, [queue], allocation, owner))
         return
     from snakemake_kochi.queue import RequestedWorker, assign_queues, note_requested
 

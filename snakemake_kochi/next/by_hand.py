@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,13 @@ from snakemake_kochi.base import files
 from snakemake_kochi.base.wake import wake
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.next.echo import Echo
-from snakemake_kochi.next.views import find_job, layout_of, state_name, uncollected
+from snakemake_kochi.next.views import (
+    RequestedWorker,
+    find_job,
+    layout_of,
+    state_name,
+    uncollected,
+)
 from snakemake_kochi.next.worker import start_command
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, is_gone, this_node
@@ -235,20 +241,6 @@ def work(settings: WorkerSettings) -> int:
     return status if status >= 0 else 128 - status
 
 
-@dataclass(frozen=True)
-class RequestedWorker:
-    """A worker that a person has requested.
-
-    `allocation` is the scheduler's name of the allocation in which it will run, and `owner` is the
-    name of that allocation as a job of the scheduler.
-    """
-
-    worker: int
-    queues: Sequence[str]
-    allocation: str
-    owner: str
-
-
 def reserve_workers(machine: MachinePaths, count: int) -> range:
     """Numbers that no other worker gets. Raises OSError."""
     layout = layout_of(machine)
@@ -260,6 +252,8 @@ def reserve_workers(machine: MachinePaths, count: int) -> range:
             files.make(layout.worker(str(last + made + 1)).directory)
             made += 1
         except FileExistsError:
+            for number in range(last + 1, last + 1 + made):
+                removed(layout.worker(str(number)).directory)
             last, made = last + made + 1, 0
     return range(last + 1, last + 1 + count)
 
@@ -267,18 +261,6 @@ def reserve_workers(machine: MachinePaths, count: int) -> range:
 def note_requested(machine: MachinePaths, requested: RequestedWorker) -> None:
     path = machine.worker(requested.worker).requested
     files.write_new(str(path), json.dumps(asdict(requested)).encode())
-
-
-def requested_workers(machine: MachinePaths) -> dict[int, RequestedWorker]:
-    """Those that have not started and were not released meanwhile."""
-    found = {}
-    layout = layout_of(machine)
-    for number in numbers_in(listing(layout.workers)):
-        texts = listing(layout.worker(str(number)).directory)
-        path = machine.worker(number).requested
-        if path.name in texts and not {"worker.json", "release"} & {*texts}:
-            found[number] = RequestedWorker(**json.loads(files.read(str(path))))
-    return found
 
 
 if __name__ == "__main__":

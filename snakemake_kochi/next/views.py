@@ -5,6 +5,7 @@ What it says may be outdated when it is read. A job is named as in `tickets.hist
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -358,6 +359,8 @@ def reasons(machine: MachinePaths, view: JobView, to_start: Callable[[str], str]
         said = [why_paused(paused)]
     elif servers := serving(layout_of(machine), view.queue):
         said = list(_why_waiting(machine, view, view.ticket, servers))
+    elif coming := _coming(machine, view.queue):
+        said = [f"no worker serves queue {view.queue} yet; {', '.join(coming[:_MOST_NAMED])}"]
     else:
         start = to_start(view.queue)
         said = [f"no worker serves queue {view.queue}; start one with: {start}"]
@@ -369,6 +372,15 @@ def reasons(machine: MachinePaths, view: JobView, to_start: Callable[[str], str]
     if view.name.losses:
         said.append(f"{pluralize(view.name.losses, 'worker')} died that had it")
     return said
+
+
+def _coming(machine: MachinePaths, queue: str) -> list[str]:
+    """The requested workers that will serve a queue."""
+    return [
+        f"worker {each.worker} waits for its allocation {each.allocation}"
+        for each in requested_workers(machine).values()
+        if queue in each.queues
+    ]
 
 
 def why_paused(paused: PausedBatch) -> str:
@@ -597,6 +609,32 @@ def serving(layout: Layout, queue: str) -> list[WorkerView]:
 def shared_workers(machine: MachinePaths, queue: str) -> list[WorkerView]:
     """The workers that serve a queue and were started by no run."""
     return [each for each in serving(layout_of(machine), queue) if each.controller is None]
+
+
+@dataclass(frozen=True)
+class RequestedWorker:
+    """A worker that a person has requested.
+
+    `allocation` is the scheduler's name of the allocation in which it will run, and `owner` is the
+    name of that allocation as a job of the scheduler.
+    """
+
+    worker: int
+    queues: Sequence[str]
+    allocation: str
+    owner: str
+
+
+def requested_workers(machine: MachinePaths) -> dict[int, RequestedWorker]:
+    """Those that have not started and were not released meanwhile."""
+    found = {}
+    layout = layout_of(machine)
+    for number in numbers_in(listing(layout.workers)):
+        texts = listing(layout.worker(str(number)).directory)
+        path = machine.worker(number).requested
+        if path.name in texts and not {"worker.json", "release"} & {*texts}:
+            found[number] = RequestedWorker(**json.loads(files.read(str(path))))
+    return found
 
 
 @dataclass(frozen=True)
