@@ -72,7 +72,8 @@ class SshHost:
         self.home, self.bin = self.directory / "home", self.directory / "bin"
         self.root = self.home / ".kochi"
         self.log = self.directory / "sshd.log"
-        self._variables = dict(variables or {})
+        chosen = {name: os.environ[name] for name in ("KOCHI_NEXT",) if name in os.environ}
+        self._variables = {**chosen, **(variables or {})}
         self._process: subprocess.Popen[bytes] | None = None
         for made in (self.home, self.bin, self.laptop / "bin", self.laptop / "ssh"):
             made.mkdir(parents=True, exist_ok=True, mode=0o700)
