@@ -15,10 +15,7 @@ import pytest
 from slurm_cluster import SlurmCluster
 from support import REPOSITORY, git, write
 
-from snakemake_kochi.next import IS_NEXT
-
 PROFILE = REPOSITORY / "profiles" / "cluster"
-SUPERVISOR = REPOSITORY / "snakemake_kochi" / "next" / "worker" / "supervisor.py"
 CONFIGURATION = "machines: {own: {scheduler: slurm, allocation: {idle_timeout: 1s}}}\n"
 STUDY = """
     default_queue: study
@@ -105,8 +102,8 @@ def test_points_of_one_batch_have_allocations_of_different_shapes(
     of_two_nodes = next(c for c in cluster.calls("sbatch")[before:] if "--nodes=2" in c)
     assert program == "sbatch"
     assert _without_names(options) == _without_names(of_two_nodes.split())
-    worker = f"-I -S {SUPERVISOR}" if IS_NEXT else "-P -m snakemake_kochi.worker"
-    assert f"\nexec {sys.executable} {worker} " in stages["allocation"]
+    # That of this environment, in which nothing chooses the next queue.
+    assert f"\nexec {sys.executable} -P -m snakemake_kochi.worker " in stages["allocation"]
     # Named after the queue that the batch names, and removed with the run.
     assert "-study-2_nodes_2_tasks" in done.stdout
     names = (Path(os.environ["KOCHI_ROOT"]) / "machines/own/queues").iterdir()
