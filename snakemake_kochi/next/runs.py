@@ -164,10 +164,10 @@ class MakingWatch:
         Raises OSError when the files of the machine cannot be listed now.
         """
         layout = layout_of(self.machine)
-        found = []
-        # Before the first run of a machine there is nothing of it.
-        numbers = numbers_in(listing(layout.runs)) if os.path.isdir(layout.directory) else []
-        for number in numbers:
+        found: list[LiveRun] = []
+        if not self.machine.directory.exists():  # nothing has run on this machine yet
+            return found
+        for number in numbers_in(listing(layout.runs)):
             paths = layout.run(number)
             if number not in self._facts:
                 with suppress(FileNotFoundError):
