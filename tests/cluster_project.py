@@ -39,6 +39,7 @@ class ClusterProject:
         self.cluster = cluster
         self.machine: MachinePaths = Root(root).machine("own")
         self.runs: list[Process] = []
+        self.environment = {**cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
         directory.mkdir()
         git(directory, "init", "--quiet")
         self.configure(max_workers=1, idle_timeout="30s")
@@ -66,7 +67,7 @@ class ClusterProject:
     def start(self, *arguments: str, path: Path | None = None) -> Process:
         """`path`: a directory that is all of PATH."""
         command = [sys.executable, "-m", "snakemake", "--profile", str(PROFILE), *arguments]
-        environment = {**self.cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
+        environment = dict(self.environment)
         if path is not None:
             environment["PATH"] = str(path)
         with open(self.directory / f"said-{len(self.runs)}", "wb") as said:

@@ -252,6 +252,8 @@ def reserve_workers(machine: MachinePaths, count: int) -> range:
             files.make(layout.worker(str(last + made + 1)).directory)
             made += 1
         except FileExistsError:
+            for number in range(last + 1, last + 1 + made):
+                removed(layout.worker(str(number)).directory)
             last, made = last + made + 1, 0
     return range(last + 1, last + 1 + count)
 

@@ -493,6 +493,11 @@ class WorkerView:
         return self.state == "lost"
 
     @property
+    def is_live(self) -> bool:
+        """Whether it can be expected to claim tickets submitted now."""
+        return self.state == "running"
+
+    @property
     def is_gone(self) -> bool:
         return self.state in ("left", "lost")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from seen import list_workers
+from seen import list_jobs, list_workers
 from slurm_cluster import SlurmCluster
 from support import REPOSITORY, git, printed, run, write
 
@@ -48,7 +48,8 @@ class Side:
         """The number of successful jobs, if all workers were in allocations."""
         workers = list_workers(self.machine)
         assert all(worker.allocation is not None for worker in workers)
-        return sum(worker.succeeded for worker in workers)
+        results = [view.result for view in list_jobs(self.machine, ended=True, limit=10_000)]
+        return sum(result is not None and result.reason == "success" for result in results)
 
 
 @pytest.fixture

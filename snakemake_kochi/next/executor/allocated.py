@@ -31,6 +31,7 @@ from snakemake_kochi.next.views import shared_workers
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.processes import is_gone
 from snakemake_kochi.quantities import seconds_since
+from snakemake_kochi.queue.paused import PausedBatches
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
     AllocationRequest,
@@ -369,19 +370,20 @@ class _Provision:
         self._machine = with_file_to_edit(location.machine)
         self._allocations = allocations
         self._logger = logger
+        self._paused = PausedBatches(location.machine_paths)
         self._since: dict[Hashable, float] = {}  # when a condition began to hold
         self._counts: dict[str, int] = {}  # the number of jobs of each queue, at the last look
         self._last_shape: dict[str, Shape] = {}
         self._unfit: dict[str, UnfitWorkers] = defaultdict(UnfitWorkers)  # by queue
         self._ended: set[str] = set()  # idle allocations that made room
 
-    def _lasts(self, what: Hashable, holds: bool = True) -> float:
-        """For how many seconds a condition has held."""
+    def _lasts(self, what: Hashable, holds: bool = True, seconds: float = 0.0) -> bool:
+        """Whether a condition holds, and has held for so many seconds."""
         if not holds:
             self._since.pop(what, None)
-            return 0.0
+            return False
         now = time.monotonic()
-        return now - self._since.setdefault(what, now)
+        return now - self._since.setdefault(what, now) >= seconds
 
     def __call__(
         self,
@@ -397,7 +399,12 @@ class _Provision:
         """
         tickets = pending.get(queue, {})
         own = [worker for worker in there if worker.queue == queue]
-        waiting = Counter(t.resources for key, t in tickets.items() if key not in held)
+        self._paused.has_changed()
+        waiting = Counter(
+            ticket.resources
+            for key, ticket in tickets.items()
+            if key not in held and not self._paused.has(ticket)
+        )
         self._leave_out_hopeless(queue, waiting, pending, own)
         supply = [worker.supply(tickets) for worker in own if worker.is_live]
         supply += [each.supply for each in self._cancel_unwanted(queue, waiting, supply)]
@@ -430,10 +437,8 @@ class _Provision:
         """Whether jobs have lacked a worker for long enough to request more."""
         as_before = self._counts.get(queue) == tickets
         self._counts[queue] = tickets
-        seconds = self._lasts(queue)
-        if not self._allocations.may_submit:
-            return False
-        return as_before or seconds >= _HANDING_OVER if is_first else seconds >= _STEADY
+        lasts = self._lasts(queue, seconds=_HANDING_OVER if is_first else _STEADY)
+        return self._allocations.may_submit and (lasts or (is_first and as_before))
 
     def _wanted(
         self,
@@ -492,7 +497,7 @@ class _Provision:
         coming = sorted(self._allocations.coming(queue), key=lambda each: not each.stays)
         indices = not_wanted(waiting, supply, [each.supply for each in coming])
         unwanted = {coming[index].id for index in indices if not coming[index].stays}
-        ids = [e.id for e in coming if self._lasts(e.id, e.id in unwanted) >= _STEADY]
+        ids = [e.id for e in coming if self._lasts(e.id, e.id in unwanted, _STEADY)]
         if not ids or not self._allocations.cancel(ids):
             return coming
         self._logger.info(f"Cancelled allocations for which no job waits: {', '.join(ids)}")
@@ -531,7 +536,7 @@ class _Provision:
                 if is_useless and name not in kept:
                     in_the_way.add(name)
         names = [each.allocation for each in there]
-        ids = [n for n in names if self._lasts((queue, n), n in in_the_way) >= _STEADY]
+        ids = [n for n in names if self._lasts((queue, n), n in in_the_way, _STEADY)]
         if ids and self._allocations.cancel(ids, have_workers=True):
             self._ended.update(ids)
             self._logger.info(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.failures import FailedStarts, was_written, where_log_is
+from snakemake_kochi.allocation.notes import note_allocations
 from snakemake_kochi.allocation.packing import Supply
 from snakemake_kochi.allocation.request import (
     WorkerCommand,
@@ -168,6 +169,7 @@ class Allocations:
         self.questions.answered()
         self.questions.later()
         self._submitted += ids
+        note_allocations(self._paths, self._run, ids, wanted.describe())
         supply, now = Supply(shape.capacity, shape.seconds), time.monotonic()
         self._all |= {each: Requested(each, queue, supply, stays, now) for each in ids}
         if count == 1:

@@ -533,7 +533,9 @@ class KochiExecutor(Executor):
             log = self._layout.run(end.name.run).log(end.name)
             self.report_job_error(
                 info,
-                msg=ends.failure_message(pending.ticket, end, log),
+                msg=ends.failure_message(
+                    pending.ticket, end, log, ends.why_lost(self._machine, end)
+                ),
                 aux_logs=[log],
                 see=typed(f"kochi show log job {number}"),
             )
