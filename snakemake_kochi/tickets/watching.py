@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -12,8 +11,7 @@ from snakemake_kochi.base import clock, files
 from snakemake_kochi.tickets.moving import is_listed, listing, moved
 from snakemake_kochi.tickets.names import Layout, Name, wake_workers
 
-# Seconds between two signs of life; in every process the same.
-INTERVAL = float(os.environ.get("KOCHI_HEARTBEAT") or 5.0)
+INTERVAL = clock.HEARTBEAT  # seconds between two signs of life
 SILENT = 12  # intervals without one: dead
 REQUEUED = 14  # intervals until others take what the dead one held
 _HUNG = 6  # intervals without food: the loop hangs

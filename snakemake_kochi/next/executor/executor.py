@@ -338,7 +338,10 @@ class KochiExecutor(Executor):
                 break
             except OSError as error:
                 if not self._has_submitted or self._stopping.is_set() or not may_pass(error):
-                    raise
+                    directory = self._layout.queue(queue).directory
+                    raise KochiError(
+                        f"no ticket was submitted: cannot write below {directory}: {error}"
+                    ) from error
                 self._note_fault(problem, error)
             time.sleep(_RETRY)
         self._notices.over(problem)

@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -99,8 +99,8 @@ class Worker:
         self._unread: list[tuple[str, Name]] = []  # held, and not readable yet
         self._skipped: dict[Name, str] = {}  # why this worker cannot execute them
         self._paused = PausedBatches(settings.paths)
-        self._waits_paused = set[Name]()  # tickets of paused batches
-        self._no_users = set[int]()  # runs that have ended
+        # Tickets of paused batches; runs that have ended.
+        self._waits_paused, self._no_users = set[Name](), set[int]()
         self._left = list[Name]()  # to others, in this claim
         self._waits = dict[Name, str]()  # for the lock of the computer, and why
         self._claim_until, self._must_wait = 0.0, False  # the next ticket has no room
@@ -118,7 +118,8 @@ class Worker:
         self._look_due = self._reconcile_due = self._beat_due = 0.0
         self._mail = clock.mailbox()
         self._has_left = False
-        self._claims, self._spreading = dict[str, Claims](), dict[str, Spreading]()
+        self._claims = {queue: Claims(layout, queue, life) for queue in settings.queues}
+        self._spreading = {queue: Spreading() for queue in settings.queues}
         self._watch = Watch(layout, self._is_by_hand, means.is_gone)
         self.forks, self.runners = make_forks(self.note_stop)
 
@@ -127,8 +128,7 @@ class Worker:
     def run(self) -> int:
         """Work until told to leave, or until nothing is left; the exit status."""
         listen(self._life.paths.wake, lambda: self._mail.put(_WOKEN))
-        for queue in self._settings.queues:
-            self._serve(queue)
+        self._tell_served(self._claims)
         clock.spawn(self._beat)
         while True:
             self._obey()
@@ -144,8 +144,12 @@ class Worker:
         """Raises OSError."""
         self._claims[queue] = Claims(self._layout, queue, self._life)
         self._spreading[queue] = Spreading()
-        with suppress(OSError):
-            files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
+        self._tell_served([queue])
+
+    def _tell_served(self, queues: Iterable[str]) -> None:
+        for queue in queues:
+            with suppress(OSError):
+                files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
 
     def _beat(self) -> None:
         while not self._has_left:
