@@ -103,7 +103,8 @@ class Worker:
         self._waits_paused, self._no_users = set[Name](), set[int]()
         self._left = list[Name]()  # to others, in this claim
         self._waits = dict[Name, str]()  # for the lock of the computer, and why
-        self._claim_until, self._must_wait = 0.0, False  # the next ticket has no room
+        self._claim_until: float | None = None
+        self._must_wait = False  # the next ticket has no room
         self._are_by_hand: dict[int, bool] = {}  # by run: while a ticket is held, it stays so
         self._stops, self._stop_reason = 0, ""
         self._is_at_time_limit = self._is_woken = False
@@ -113,8 +114,7 @@ class Worker:
         parent = settings.parent
         # One that is gone already has no start: nobody lives who began at -1.
         self._parent = parent and (ProcessIdentity.of(parent) or ProcessIdentity(parent, -1))
-        self._idle_since = clock.now()
-        self._pause = settings.idle_wait
+        self._idle_since, self._pause = clock.now(), settings.idle_wait
         self._look_due = self._reconcile_due = self._beat_due = 0.0
         self._mail = clock.mailbox()
         self._has_left = False
@@ -326,7 +326,7 @@ class Worker:
             if self._capacity.is_full(taken):
                 return
             self._must_wait = False
-            self._claim_until = clock.now() + _LONGEST_CLAIM
+            self._claim_until = None
             try:
                 names = self._claim_of(queue, claims, taken)
             except OSError as error:
@@ -367,6 +367,8 @@ class Worker:
         taken = [*running, *(each.resources for each in tickets if isinstance(each, Ticket))]
         if self._capacity.is_full(taken):
             return None
+        # From the first ticket on: the listing may have taken longer.
+        self._claim_until = self._claim_until or clock.now() + _LONGEST_CLAIM
         if clock.now() >= self._claim_until:  # the next claim goes on where this one was
             self._look_due = 0.0
             return None
