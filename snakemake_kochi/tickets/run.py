@@ -115,7 +115,8 @@ class Run:
         first, last = self.next, self.next + len(contents) - 1
         self.next = last + 1  # numbers are used once, whatever happens now
         aside = written_aside(self.paths.token(OWN), first, contents)
-        note = {"submitted": first, "keys": keys, "queue": queue, "aside": aside.rpartition("/")[2]}
+        named = aside.rpartition("/")[2]
+        note = {"submitted": first, "keys": keys, "queue": queue, "aside": named}
         self._note([note])
         self._beat.require_fresh()
         self._parts[self.number].note(note)  # before one of them can end
@@ -127,7 +128,7 @@ class Run:
                 is_done = moved(aside, target, INTERVAL)
                 break
             except OSError as error:
-                if error.errno in _FOR_GOOD and self._withdraw(self.paths, OWN, note["aside"]):
+                if error.errno in _FOR_GOOD and self._withdraw(self.paths, OWN, named):
                     for job in range(first, last + 1):
                         self._parts[self.number].open.pop(job, None)
                     raise

@@ -442,9 +442,9 @@ class KochiExecutor(Executor):
                     self._telling.check_paused()
                     if clock.now() >= look_due:
                         look_due = clock.now() + INTERVAL
+                        self._telling.look(self._tickets_by_queue(), self._workers.will_serve)
                         self._run.look_after()
                         self._workers.serve(set(self._queues))
-                        self._telling.look(self._tickets_by_queue(), self._workers.will_serve)
                     self._notices.over("the state of the run cannot be read now")
                 except OSError as error:
                     self._note_fault("the state of the run cannot be read now", error)
