@@ -164,7 +164,9 @@ class MakingWatch:
         Raises OSError when the files of the machine cannot be listed now.
         """
         layout = layout_of(self.machine)
-        found = []
+        found: list[LiveRun] = []
+        if not self.machine.directory.exists():  # nothing has run on this machine yet
+            return found
         for number in numbers_in(listing(layout.runs)):
             paths = layout.run(number)
             if number not in self._facts:

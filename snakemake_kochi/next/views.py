@@ -359,8 +359,6 @@ def reasons(machine: MachinePaths, view: JobView, to_start: Callable[[str], str]
         for each in view.attempts
         if each.cause
     ]
-    if view.name.losses:
-        said.append(f"{pluralize(view.name.losses, 'worker')} died that had it")
     return said
 
 

@@ -33,7 +33,7 @@ def enqueue(kochi: Kochi, line: str) -> str:
 
 def test_commands_run_on_a_worker_with_the_words_as_they_are(kochi: Kochi, work: Work) -> None:
     said = enqueue(kochi, "-q test -n test_job -- echo foo")
-    assert said == "Job 0 was submitted to queue 'test' on machine 'local'.\n"
+    assert said == f"Job {FIRST} was submitted to queue 'test' on machine 'local'.\n"
     words = ["a;b", "$(id)", "*", ">x", "`id`", "-n", "--json", "", "it's", "--", "ü", "a\nb"]
     assert kochi("enqueue", "-q", "test", "printf", r"<%s>", *words).status == 0
     # A shell has its effect if one asks for it.
@@ -193,7 +193,7 @@ def test_an_experiment_runs_with_its_defaults_and_with_parameters(
 
 
 def test_the_queue_and_the_name_come_from_the_experiment(installed: Path, kochi: Kochi) -> None:
-    assert enqueue(kochi, "fib.yaml").startswith("Job 0 was submitted to queue 'fib-queue'")
+    assert enqueue(kochi, "fib.yaml").startswith(f"Job {FIRST} was submitted to queue 'fib-queue'")
     assert kochi("show", "jobs", "--json").data[0]["name"] == "fib"
 
 
@@ -374,7 +374,7 @@ def test_a_cancelled_command_gets_the_time_to_clean_up(
     script = "trap 'sleep 0.2; echo cleaned up; exit 0' TERM; echo ready; sleep 300 & wait"
     kochi("enqueue", "-q", "test", "-c", "sh", "-c", script)
     wait_until(lambda: "ready" in kochi("show", "log", "job", str(FIRST)).out)
-    kochi("cancel", "0")
+    kochi("cancel", FIRST)
     wait_until(lambda: kochi("show", "job", str(FIRST), "--json").data["state"] == "cancelled")
     assert kochi("show", "log", "job", str(FIRST)).out == "ready\ncleaned up\n"
 
@@ -388,7 +388,7 @@ def test_a_cancelled_job_leaves_no_copy_behind(
     wait_until(ready.exists)
     place = Path(ready.read_text().strip())
     assert place.exists()
-    kochi("cancel", "0")
+    kochi("cancel", FIRST)
     wait_until(lambda: kochi("show", "job", str(FIRST), "--json").data["state"] == "cancelled")
     assert not place.exists()
 
