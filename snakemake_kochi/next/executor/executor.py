@@ -448,6 +448,7 @@ class KochiExecutor(Executor):
                     self._notices.over("the state of the run cannot be read now")
                 except OSError as error:
                     self._note_fault("the state of the run cannot be read now", error)
+                    self._stopping.wait(_RETRY)  # what wakes it may not be read, either
         except Exception as error:
             if isinstance(error, FencedError):
                 self._is_fenced, error = True, UserError(self._why_fenced())

@@ -26,6 +26,7 @@ from snakemake_kochi.next.worker.forks import Forks
 from snakemake_kochi.next.worker.health import Health
 from snakemake_kochi.next.worker.job import Job
 from snakemake_kochi.next.worker.runners import Runners
+from snakemake_kochi.notices import Notices
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.paused import PausedBatches
@@ -104,13 +105,13 @@ class Worker:
         self._left = list[Name]()  # to others, in this claim
         self._waits = dict[Name, str]()  # for the lock of the computer, and why
         self._claim_until: float | None = None
+        self._notices = Notices(_log, clock=clock.now)
         self._must_wait = False  # the next ticket has no room
         self._are_by_hand: dict[int, bool] = {}  # by run: while a ticket is held, it stays so
         self._stops, self._stop_reason = 0, ""
         self._is_at_time_limit = self._is_woken = False
         self._why = ""  # why it leaves
-        self._is_draining = False
-        self._failed_starts = 0  # in a row
+        self._is_draining, self._failed_starts = False, 0  # in a row
         parent = settings.parent
         # One that is gone already has no start: nobody lives who began at -1.
         self._parent = parent and (ProcessIdentity.of(parent) or ProcessIdentity(parent, -1))
@@ -305,7 +306,7 @@ class Worker:
                     _log.warning("ticket %s was claimed without this worker's knowledge", name)
                     self._begin(queue, name)
             except OSError as error:
-                _log.warning("queue %s cannot be read now: %s", queue, error)
+                self._notices.fault(f"queue {queue} cannot be read now", error)
         with suppress(OSError):
             self._watch.look(self._claims)
         if self._settings.controller is not None:
@@ -330,7 +331,7 @@ class Worker:
             try:
                 names = self._claim_of(queue, claims, taken)
             except OSError as error:
-                _log.warning("no ticket of queue %s can be claimed now: %s", queue, error)
+                self._notices.fault(f"no ticket of queue {queue} can be claimed now", error)
                 self._look_due = min(self._look_due, clock.now() + _RETRY)
                 continue
             for name in names:
