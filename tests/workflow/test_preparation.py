@@ -15,6 +15,7 @@ from seen import FIRST
 from support import printed, servers, wait_until, worker_command
 
 from snakemake_kochi.artifacts.record import contradictions
+from snakemake_kochi.paths import Root
 
 from .conftest import ExampleProject, begin_project
 
@@ -70,7 +71,7 @@ def workers(directory: Path, count: int) -> Iterator[list[subprocess.Popen[bytes
     """Workers of the user on this computer, which serve the queue `q`."""
     root = Path(os.environ["KOCHI_ROOT"])
     command = worker_command(root, directory, queues=["q"], cores=2, stay=True)
-    root.mkdir(exist_ok=True)
+    Root(root).secure(root / "machines" / "local")
     processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(count)]
     machine = root / "machines" / "local"
     try:
