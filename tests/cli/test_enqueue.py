@@ -39,7 +39,7 @@ def test_commands_run_on_a_worker_with_the_words_as_they_are(kochi: Kochi, work:
     # A shell has its effect if one asks for it.
     enqueue(kochi, "-q test -- bash -c 'echo $((1+1)) > two; cat t*'")
     shown = work()
-    assert shown.startswith("Kochi worker 0 started on machine local.\n" + "=" * 80)
+    assert shown.startswith(f"Kochi worker {FIRST} started on machine local.\n" + "=" * 80)
     assert f"Kochi job test_job (ID={FIRST}) started.\n" in shown
     assert outputs(shown) == ["foo\n", "".join(f"<{word}>" for word in words) + "\n", "2\n"]
     assert Path("two").read_text() == "2\n"
@@ -100,7 +100,7 @@ def test_a_job_with_c_runs_in_a_copy_of_what_there_was(
         "hello\nworld\n",
         f"{head}\n?? foo\n{head} true\n",
         "running -c\n",
-        "none test 4\n",
+        f"none test {FIRST + 4}\n",
         "1\n",
     ]
     assert (project / "foo").read_text() == "edited\n"

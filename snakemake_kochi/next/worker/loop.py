@@ -443,13 +443,16 @@ class Worker:
     # ---- what jobs call, from their threads
 
     def environment_of(self, name: Name, ticket: Ticket) -> dict[str, str]:
+        job = f"{name.run}.{name.job}"
+        with suppress(OSError):
+            job = str(name.run) if self._is_by_hand(name) else job
         return {
             **self._means.environment,
             "PWD": ticket.directory,
             **ticket.environment,
             "KOCHI_WORKER_ID": self._life.name,
             "KOCHI_QUEUE": self._queue_of[name],
-            "KOCHI_JOB_ID": f"{name.run}.{name.job}",
+            "KOCHI_JOB_ID": job,
             "KOCHI_JOB_NAME": ticket.name,
             "KOCHI_ATTEMPT": str(name.attempt),
         }
