@@ -60,7 +60,7 @@ _UNNAMED = (
 # `kochi batch` names the target of the batch whose table it wants in any case.
 BATCH = "kochi_batch"
 # Without it, a message that a hundred runs share is printed once.
-_OF_ONE_JOB = re.compile(r"kochi job (\d+) on node \S+: ")
+_OF_ONE_JOB = re.compile(r"kochi job (\d+(?:\.\d+)?) on node \S+: ")
 _OBJECT = re.compile(r"[0-9a-f]{40,64}")
 _MOST_FILES = 3
 _Found = Mapping[str, object]  # what a result was made of, by names for people
@@ -86,7 +86,7 @@ class PointState:
     ended: str = ""
     output: tuple[str, ...] = ()
     told: bool = False
-    job: int | None = None
+    job: int | str | None = None
     seed: int | None = None
 
     @property
@@ -311,8 +311,9 @@ def _failure(noted: Failure | None, message: str, logs: Sequence[Path]) -> Failu
     first = _OF_ONE_JOB.sub("", message.partition("\n")[0])
     if noted is None or noted.told:
         lines = next(filter(None, (last_lines(log, LAST_LINES) for log in logs)), [])
-        job = _OF_ONE_JOB.match(message)
-        return Failure(first or "failed", tuple(lines), job=int(job[1]) if job else None)
+        match = _OF_ONE_JOB.match(message)
+        job = None if match is None else match[1] if "." in match[1] else int(match[1])
+        return Failure(first or "failed", tuple(lines), job=job)
     if first and "exit status" not in first and not noted.reason.startswith(first):
         # A timeout, for example, of which the phase knew only that it had to end.
         return Failure(f"{first} ({noted.reason})", noted.output, job=noted.job)

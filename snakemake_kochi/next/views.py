@@ -20,8 +20,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from humanfriendly.text import pluralize
-
 from snakemake_kochi.base import files
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 from snakemake_kochi.paths import MachinePaths
@@ -369,8 +367,6 @@ def reasons(machine: MachinePaths, view: JobView, to_start: Callable[[str], str]
         for each in view.attempts
         if each.cause
     ]
-    if view.name.losses:
-        said.append(f"{pluralize(view.name.losses, 'worker')} died that had it")
     return said
 
 

@@ -147,14 +147,14 @@ class Failure:
 
     `told`: its run has ended. `stopped`: its script ended as after a signal that a worker or a
     person sends, and the run has not called it a failure yet: it may have been interrupted itself.
-    `job`: its job in a queue, None under another executor.
+    `job`: its job in a queue, as a person names it; None under another executor.
     """
 
     reason: str
     output: tuple[str, ...] = ()
     told: bool = False
     stopped: bool = False
-    job: int | None = None
+    job: int | str | None = None
 
 
 def is_of_our_rules(output: str) -> bool:
@@ -174,7 +174,8 @@ def forget_failure(output: Path) -> None:
 
 def note_failure(output: Path, error: KochiError) -> None:
     """The run has failed even if this cannot be written."""
-    job = int(os.environ.get("KOCHI_JOB_ID", "0")) or None
+    text = os.environ.get("KOCHI_JOB_ID", "0")
+    job = text if "." in text else int(text) or None
     failure = Failure(error.message, job=job)
     if isinstance(error, PhaseError):
         failure = Failure(error.reason, error.output, stopped=error.was_stopped, job=job)

@@ -65,11 +65,8 @@ def last_line(data: bytes, name: Name) -> dict[str, Any]:
     """
     lines = journal(data)
     earlier = [line for line in lines if line.get("state") == "waiting"]
-    own = [
-        line
-        for line in lines
-        if line.get("attempt") == name.attempt and line.get("worker") == name.worker
-    ]
+    wanted = {"attempt": name.attempt, "worker": name.worker, "state": name.state}
+    own = [line for line in lines if wanted.items() <= line.items()]
     return (own[-1] if own else {}) | ({"earlier": earlier} if earlier else {})
 
 

@@ -29,6 +29,7 @@ from snakemake_kochi.tickets.watching import (
 
 SHARD = 256  # tickets in a directory
 _PATIENCE = 30.0  # seconds in which a server is to answer a run that begins or submits
+_FOR_GOOD = (errno.ENOTDIR,)  # somebody has changed the queue
 _TRIES = 20  # to read a ticket that is listed
 OWN, ENDED = "own", "ended"
 
@@ -88,7 +89,7 @@ class Run:
         self._journals: set[int] = set()  # of former owners: they may have ends of our parts
         self._taken_over: list[End] = []  # ends that former owners wrote, to be returned
         self._unread: Counter[Name] = Counter()  # tickets in an inbox that are there, by tries
-        self._not_ours: set[int] = set()  # runs that have ended, or that do not concern us
+        self._not_ours: set[int] = set()  # runs that have ended, or of other directories
 
     @classmethod
     def begin(
@@ -114,7 +115,8 @@ class Run:
         first, last = self.next, self.next + len(contents) - 1
         self.next = last + 1  # numbers are used once, whatever happens now
         aside = written_aside(self.paths.token(OWN), first, contents)
-        note = {"submitted": first, "keys": keys, "queue": queue, "aside": aside.rpartition("/")[2]}
+        named = aside.rpartition("/")[2]
+        note = {"submitted": first, "keys": keys, "queue": queue, "aside": named}
         self._note([note])
         self._beat.require_fresh()
         self._parts[self.number].note(note)  # before one of them can end
@@ -122,9 +124,14 @@ class Run:
         # For as long as it takes: a server may act on a request after it was given up.
         while True:
             self._beat.feed()
-            with suppress(OSError):
+            try:
                 is_done = moved(aside, target, INTERVAL)
                 break
+            except OSError as error:
+                if error.errno in _FOR_GOOD and self._withdraw(self.paths, OWN, named):
+                    for job in range(first, last + 1):
+                        self._parts[self.number].open.pop(job, None)
+                    raise
         if not is_done:
             # Workers may have taken all of it, unless the token has gone with it.
             self._check()
@@ -242,8 +249,8 @@ class Run:
         from `collect`.
 
         Returns the facts of those that may be alive, by number: nothing was done, call it again.
-        `concerns`: whether to take over from a run with these facts. Raises FencedError, or
-        OSError: call it again.
+        `concerns`: whether not to go on beside a run with these facts; of others, it takes over
+        from those that are known to be dead. Raises FencedError, or OSError: call it again.
         """
         self._beat.feed()
         owners = self._owners(concerns)
@@ -264,30 +271,33 @@ class Run:
         return int(token.partition(".")[2]) if "." in token else None
 
     def _owners(self, concerns: Callable[[Any], bool]) -> dict[int, int]:
-        """The owner of each earlier run of this directory that has not ended."""
+        """The owner of each earlier run of this directory that has not ended and is to be taken.
+
+        All that one owns, or nothing: its journal may have ends of each of them.
+        """
         owners = {}
+        wanted = set()
         for number in numbers_in(files.names(self.layout.runs)):
             if number >= self.number or number in self._not_ours:
                 continue
             token = self._token(number)
-            if token is None or token == ENDED or not self._is_ours(number, concerns):
+            facts = None if token in (None, ENDED) else facts_in(self.layout.run(number).facts)
+            # One that is damaged, although it was synced: nobody knows whose it was.
+            if token is None or facts is None or facts["directory"] != self._directory:
                 self._not_ours.add(number)
                 continue
-            owners[number] = number if token == OWN else int(token.partition(".")[2])
-            if owners[number] > self.number:
-                raise FencedError(f"run {self.number}")
-        return owners
+            owner = owners[number] = number if token == OWN else int(token.partition(".")[2])
+            if owner == self.number or concerns(facts["facts"]):
+                wanted.add(owner)
+        if any(owner > self.number for owner in wanted):
+            raise FencedError(f"run {self.number}")
+        wanted |= {o for o in {*owners.values()} - wanted if o <= self.number and self._is_dead(o)}
+        return {number: owner for number, owner in owners.items() if owner in wanted}
 
     def _token(self, number: int) -> str | None:
         """None for a job by hand, and for a run that was deleted."""
         texts = listing(self.layout.run(number).directory)
         return next((t for t in texts if t == ENDED or t.partition(".")[0] == OWN), None)
-
-    def _is_ours(self, number: int, concerns: Callable[[Any], bool]) -> bool:
-        facts = facts_in(self.layout.run(number).facts)
-        # One that is damaged, although it was synced: nobody knows whose it was.
-        is_here = facts is not None and facts["directory"] == self._directory
-        return is_here and concerns(facts["facts"])
 
     def _is_dead(self, number: int) -> bool:
         if number not in self._pulses:

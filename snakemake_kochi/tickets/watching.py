@@ -11,7 +11,7 @@ from snakemake_kochi.base import clock, files
 from snakemake_kochi.tickets.moving import is_listed, listing, moved
 from snakemake_kochi.tickets.names import Layout, Name, wake_workers
 
-INTERVAL = clock.BEAT
+INTERVAL = clock.HEARTBEAT  # seconds between two signs of life
 SILENT = 12  # intervals without one: dead
 REQUEUED = 14  # intervals until others take what the dead one held
 _HUNG = 6  # intervals without food: the loop hangs
@@ -150,8 +150,20 @@ class Watch:
         # Once it could have read that, unless it is known to be gone.
         is_over = worker in self._dead and still >= self._dead[worker] + REQUEUED - SILENT
         if is_over or self._is_gone(self._facts.get(worker)):
+            facts = self._facts.get(worker)
+            node = facts["node"]["host"] if isinstance(facts, dict) else ""
             for queue, name in tickets:
+                self._note_loss(queue, name, node)
                 requeue(self._layout, queue, name, name.losses + 1)
+
+    def _note_loss(self, queue: str, name: Name, node: str) -> None:
+        """Write what a dead worker could not, for people: several observers may do so."""
+        state = "lost" if name.losses + 1 >= LOST else "waiting"
+        details = {"node": node, "reason": "lost"}
+        line = {"attempt": name.attempt, "worker": name.worker, "state": state, "details": details}
+        with suppress(OSError):
+            path = f"{self._layout.queue(queue).running}/{name}"
+            files.append(path, f"\n{json.dumps(line)}\n".encode())
 
 
 def facts_in(path: str) -> Any:

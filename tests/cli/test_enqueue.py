@@ -33,13 +33,13 @@ def enqueue(kochi: Kochi, line: str) -> str:
 
 def test_commands_run_on_a_worker_with_the_words_as_they_are(kochi: Kochi, work: Work) -> None:
     said = enqueue(kochi, "-q test -n test_job -- echo foo")
-    assert said == "Job 0 was submitted to queue 'test' on machine 'local'.\n"
+    assert said == f"Job {FIRST} was submitted to queue 'test' on machine 'local'.\n"
     words = ["a;b", "$(id)", "*", ">x", "`id`", "-n", "--json", "", "it's", "--", "ü", "a\nb"]
     assert kochi("enqueue", "-q", "test", "printf", r"<%s>", *words).status == 0
     # A shell has its effect if one asks for it.
     enqueue(kochi, "-q test -- bash -c 'echo $((1+1)) > two; cat t*'")
     shown = work()
-    assert shown.startswith("Kochi worker 0 started on machine local.\n" + "=" * 80)
+    assert shown.startswith(f"Kochi worker {FIRST} started on machine local.\n" + "=" * 80)
     assert f"Kochi job test_job (ID={FIRST}) started.\n" in shown
     assert outputs(shown) == ["foo\n", "".join(f"<{word}>" for word in words) + "\n", "2\n"]
     assert Path("two").read_text() == "2\n"
@@ -100,7 +100,7 @@ def test_a_job_with_c_runs_in_a_copy_of_what_there_was(
         "hello\nworld\n",
         f"{head}\n?? foo\n{head} true\n",
         "running -c\n",
-        "none test 4\n",
+        f"none test {FIRST + 4}\n",
         "1\n",
     ]
     assert (project / "foo").read_text() == "edited\n"
@@ -193,7 +193,7 @@ def test_an_experiment_runs_with_its_defaults_and_with_parameters(
 
 
 def test_the_queue_and_the_name_come_from_the_experiment(installed: Path, kochi: Kochi) -> None:
-    assert enqueue(kochi, "fib.yaml").startswith("Job 0 was submitted to queue 'fib-queue'")
+    assert enqueue(kochi, "fib.yaml").startswith(f"Job {FIRST} was submitted to queue 'fib-queue'")
     assert kochi("show", "jobs", "--json").data[0]["name"] == "fib"
 
 
@@ -374,7 +374,7 @@ def test_a_cancelled_command_gets_the_time_to_clean_up(
     script = "trap 'sleep 0.2; echo cleaned up; exit 0' TERM; echo ready; sleep 300 & wait"
     kochi("enqueue", "-q", "test", "-c", "sh", "-c", script)
     wait_until(lambda: "ready" in kochi("show", "log", "job", str(FIRST)).out)
-    kochi("cancel", "0")
+    kochi("cancel", FIRST)
     wait_until(lambda: kochi("show", "job", str(FIRST), "--json").data["state"] == "cancelled")
     assert kochi("show", "log", "job", str(FIRST)).out == "ready\ncleaned up\n"
 
@@ -388,7 +388,7 @@ def test_a_cancelled_job_leaves_no_copy_behind(
     wait_until(ready.exists)
     place = Path(ready.read_text().strip())
     assert place.exists()
-    kochi("cancel", "0")
+    kochi("cancel", FIRST)
     wait_until(lambda: kochi("show", "job", str(FIRST), "--json").data["state"] == "cancelled")
     assert not place.exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections import Counter
@@ -18,6 +19,7 @@ from support import Process, wait_until, write
 from snakemake_kochi.next.worker import start_command
 from snakemake_kochi.paths import Root
 from snakemake_kochi.tickets import history
+from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.names import Layout, Name
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings
 
@@ -404,6 +406,49 @@ import sys
 if "snakemake_kochi.next.worker" in sys.orig_argv:
     sys.exit("no module for workers")
 """
+
+
+def test_out_of_memory_and_timeout_count_as_retries_with_more_resources_and_a_drain_does_not(
+    tmp_path: Path,
+) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule a:
+            output: "a.txt"
+            retries: 2
+            resources:
+                mem_mb=lambda wildcards, attempt: 100 * attempt,
+                runtime=lambda wildcards, attempt: 10 * attempt,
+            shell: "exit 1"
+        """,
+    )
+    asked = []
+    with run_of(*IN_QUEUE, cwd=tmp_path) as run:
+        wait_until(Path(layout().queue("mine").waiting).exists)
+        claims = Claims(layout(), "mine", WorkerLife(layout(), "7"))
+        for end in ("drained", "node failed", "memory", "drained", "timeout", "success"):
+            (name,) = wait_until(lambda: claims.claim(lambda *_: True))
+            ticket = json.loads(claims.read(name).split(b"\n", 1)[0])["resources"]
+            asked.append((end, ticket["memory_mb"], ticket["runtime_seconds"]))
+            if end in ("drained", "node failed"):
+                claims.put_back(name, {"reason": end})
+                continue
+            if end == "success":
+                (tmp_path / "a.txt").touch()
+            assert claims.finish(name, end, {"detail": "seen"})
+        output, _ = run.communicate(timeout=120)
+    print(output)
+    assert run.returncode == 0
+    assert asked == [
+        ("drained", 100, 600),
+        ("node failed", 100, 600),
+        ("memory", 100, 600),
+        ("drained", 200, 1200),
+        ("timeout", 200, 1200),
+        ("success", 300, 1800),
+    ]
+    assert "out of memory: seen" in output and "timeout: seen" in output
 
 
 def test_a_thousand_jobs(tmp_path: Path, snakemake: Any) -> None:

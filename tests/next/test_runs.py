@@ -15,6 +15,7 @@ from snakemake_kochi.next.views import layout_of
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import Node
 from snakemake_kochi.tickets import watching
+from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.run import Run
 
 ELSEWHERE = Node("elsewhere", "machine", "boot", "pid:[1]")
@@ -80,3 +81,37 @@ def test_the_lock_of_another_process_stays(
     change(run, lock)
     unlock(machine, lock)
     assert lock.exists()
+
+
+def test_who_takes_over_from_a_run_takes_all_that_it_owns(isolated_environment: Path) -> None:
+    """Its journal has ends of what it took over, also if it made other files itself."""
+    layout = layout_of(Root(isolated_environment).machine("local"))
+    Root(isolated_environment).secure(Path(layout.directory))
+
+    def begin(makes: str) -> Run:
+        return Run.begin(layout, "/work", makes, lambda facts: True)
+
+    begin("ab").submit("q", {"a": b"{}", "b": b"{}"})
+    second = begin("ac")
+    assert not second.adopt(lambda makes: "a" in makes)
+    claims = Claims(layout, "q", WorkerLife(layout, "1"))
+    (name,) = claims.claim(lambda name, read, claimed: True if not claimed else None)
+    assert claims.finish(name, "success")
+    assert [end.key for end in second.collect()] == ["a"]
+
+    third = begin("b")
+    assert not third.adopt(lambda makes: "b" in makes)
+    assert [(end.key, end.name.state) for end in third.collect()] == [("a", "success")]
+    assert [job.key for job in third.open] == ["b"]
+
+
+def test_a_dead_run_of_other_files_is_taken_over_and_a_living_one_is_not(
+    isolated_environment: Path,
+) -> None:
+    layout = layout_of(Root(isolated_environment).machine("local"))
+    Root(isolated_environment).secure(Path(layout.directory))
+    for makes in ("dead", "living"):
+        Run.begin(layout, "/work", makes)
+    run = Run.begin(layout, "/work", "mine", lambda facts: facts == "dead")
+    assert not run.adopt(lambda makes: makes == "mine")
+    assert run.parts == [3, 1]

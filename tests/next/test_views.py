@@ -320,13 +320,16 @@ def test_a_worker_in_a_terminal(kochi: Kochi, site: Site) -> None:
     site.submit("exit 1")
     environment = {**os.environ, "PYTHONPATH": str(Path(snakemake_kochi.__file__).parents[1])}
     command = [sys.executable, "-P", "-m", "snakemake_kochi.cli", "work", "-q", QUEUE]
-    shown = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
-    assert shown.returncode == 0, shown.stderr
-    lines = shown.stdout.splitlines()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as worker:
+        site.collect()
+        site.run.end()  # for whose next jobs it would wait
+        shown, _ = worker.communicate(timeout=60)
+    assert worker.returncode == 0
+    lines = shown.splitlines()
     assert lines[:2] == ["Kochi worker 1 started on machine local.", "=" * 80]
-    assert f"Kochi job mine (ID={done}) started.\n" in shown.stdout
-    assert f"{'-' * 80}\nhello\n{'-' * 80}\n" in shown.stdout
-    assert "Kochi job job (ID=1.1): failed.\n" in shown.stdout
+    assert f"Kochi job mine (ID={done}) started.\n" in shown
+    assert f"{'-' * 80}\nhello\n{'-' * 80}\n" in shown
+    assert "Kochi job job (ID=1.1): exit status 1.\n" in shown
     job = enqueue(kochi, "touch begun; sleep 60")
     worker = subprocess.Popen([*command, "-b"], stdout=subprocess.PIPE, text=True, env=environment)
     until((site.work / "begun").exists)

@@ -181,6 +181,8 @@ def test_a_worker_that_does_not_stay_leaves_when_nothing_is_left(site: Site) -> 
     site.submit("echo 1", "echo 2", "echo 3")
     worker = site.worker(stay=False)
     assert len(site.collect(3)) == 3
+    assert worker.poll() is None  # the run may submit more
+    site.run.end()
     assert worker.wait(30) == 0
     assert "nothing to do" in Path(site.layout.worker("1").left).read_text()
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import printed, wait_until, worker_command
+from seen import FIRST
+from support import printed, servers, wait_until, worker_command
 
 from snakemake_kochi.artifacts.record import contradictions
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import shared_workers
 
 from .conftest import ExampleProject, begin_project
 
@@ -71,12 +71,12 @@ def workers(directory: Path, count: int) -> Iterator[list[subprocess.Popen[bytes
     """Workers of the user on this computer, which serve the queue `q`."""
     root = Path(os.environ["KOCHI_ROOT"])
     command = worker_command(root, directory, queues=["q"], cores=2, stay=True)
-    root.mkdir(exist_ok=True)
+    Root(root).secure(root / "machines" / "local")
     processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(count)]
-    machine = Root(root).machine("local")
+    machine = root / "machines" / "local"
     try:
         # All of them are to have a part of the work.
-        wait_until(lambda: len(shared_workers(machine, "q")) == count)
+        wait_until(lambda: len(servers(machine, "q")) == count)
         yield processes
     finally:
         for process in processes:
@@ -95,7 +95,7 @@ def test_two_workers_share_what_was_prepared_once_per_batch(
         "use.yaml",
         '    echo "run" >> "$RAN"\n',
         '    echo "run" >> "$RAN"; touch "$RAN.$KOCHI_WORKER_ID"\n'
-        '    until [ -e "$RAN.0" ] && [ -e "$RAN.1" ]; do sleep .1; done\n',
+        f'    until [ -e "$RAN.{FIRST}" ] && [ -e "$RAN.{FIRST + 1}" ]; do sleep .1; done\n',
     )
     with workers(tmp_path, 2):
         project.snakemake("use_all", "--kochi-queue", "q", executor="kochi")

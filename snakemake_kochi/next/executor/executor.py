@@ -369,7 +369,10 @@ class KochiExecutor(Executor):
                 break
             except OSError as error:
                 if not self._has_submitted or self._stopping.is_set() or not may_pass(error):
-                    raise
+                    directory = self._layout.queue(queue).directory
+                    raise KochiError(
+                        f"no ticket was submitted: cannot write below {directory}: {error}"
+                    ) from error
                 self._note_fault(problem, error)
             time.sleep(_RETRY)
         self._notices.over(problem)
@@ -470,12 +473,13 @@ class KochiExecutor(Executor):
                     self._telling.check_paused()
                     if clock.now() >= look_due:
                         look_due = clock.now() + INTERVAL
+                        self._telling.look(self._tickets_by_queue(), self._workers.will_serve)
                         self._run.look_after()
                         self._workers.serve(set(self._queues), self._admission.request_of)
-                        self._telling.look(self._tickets_by_queue(), self._workers.will_serve)
                     self._notices.over("the state of the run cannot be read now")
                 except OSError as error:
                     self._note_fault("the state of the run cannot be read now", error)
+                    self._stopping.wait(_RETRY)  # what wakes it may not be read, either
         except Exception as error:
             if isinstance(error, FencedError):
                 self._is_fenced, error = True, UserError(self._why_fenced())

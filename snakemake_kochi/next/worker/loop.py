@@ -9,7 +9,7 @@ import random
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -29,6 +29,7 @@ from snakemake_kochi.next.worker.job import Job
 from snakemake_kochi.next.worker.logins import Logins
 from snakemake_kochi.next.worker.runners import Runners
 from snakemake_kochi.next.worker.walltime import END_SIGNAL, TIME_IS_OVER, Walltime
+from snakemake_kochi.notices import Notices
 from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration
@@ -103,27 +104,27 @@ class Worker:
         self._unread: list[tuple[str, Name]] = []  # held, and not readable yet
         self._skipped: dict[Name, str] = {}  # why this worker cannot execute them
         self._paused = PausedBatches(settings.paths)
-        self._waits_paused = set[Name]()  # tickets of paused batches
-        self._no_users = set[int]()  # runs that have ended
+        # Tickets of paused batches; runs that have ended.
+        self._waits_paused, self._no_users = set[Name](), set[int]()
         self._left = list[Name]()  # to others, in this claim
         self._waits = dict[Name, str]()  # for the lock of the computer, and why
-        self._claim_until, self._must_wait = 0.0, False  # the next ticket has no room
+        self._claim_until: float | None = None
+        self._notices = Notices(_log, clock=clock.now)
+        self._must_wait = False  # the next ticket has no room
         self._are_by_hand: dict[int, bool] = {}  # by run: while a ticket is held, it stays so
         self._stops, self._stop_reason, self._is_at_time_limit = 0, "", False
-        self._failed_starts = 0  # in a row
         self._is_woken = settings.worker is not None  # it may have been released before
         self._why = ""  # why it leaves
-        self._is_draining = self._has_left = False
+        self._is_draining, self._failed_starts = False, 0  # in a row
         parent = settings.parent
         # One that is gone already has no start: nobody lives who began at -1.
         self._parent = parent and (ProcessIdentity.of(parent) or ProcessIdentity(parent, -1))
         self._pulse = _pulse_of_run(layout, settings.controller)
-        self._pause = settings.idle_wait
+        self._pause, self._has_left = settings.idle_wait, False
         self._look_due = self._reconcile_due = self._beat_due = 0.0
         self._mail = clock.mailbox()
-        self._claims, self._spreading = dict[str, Claims](), dict[str, Spreading]()
-        for queue in settings.queues:
-            self._serve(queue)
+        self._claims = {queue: Claims(layout, queue, life) for queue in settings.queues}
+        self._spreading = {queue: Spreading() for queue in settings.queues}
         self._watch = Watch(layout, self._is_by_hand, means.is_gone)
         self.forks, self.runners = make_forks(self.note_stop)
         self._logins = Logins(self.forks, life.name, life.paths)
@@ -133,6 +134,7 @@ class Worker:
     def run(self) -> int:
         """Work until told to leave, or until nothing is left; the exit status."""
         listen(self._life.paths.wake, lambda: self._mail.put(_WOKEN))
+        self._tell_served(self._claims)
         clock.spawn(self._beat)
         while True:
             self._obey()
@@ -148,8 +150,12 @@ class Worker:
         """Raises OSError."""
         self._claims[queue] = Claims(self._layout, queue, self._life)
         self._spreading[queue] = Spreading()
-        with suppress(OSError):
-            files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
+        self._tell_served([queue])
+
+    def _tell_served(self, queues: Iterable[str]) -> None:
+        for queue in queues:
+            with suppress(OSError):
+                files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
 
     def _beat(self) -> None:
         environment = OwnEnvironment()
@@ -314,7 +320,7 @@ class Worker:
                     _log.warning("ticket %s was claimed without this worker's knowledge", name)
                     self._begin(queue, name)
             except OSError as error:
-                _log.warning("queue %s cannot be read now: %s", queue, error)
+                self._notices.fault(f"queue {queue} cannot be read now", error)
         with suppress(OSError):
             self._watch.look(self._claims)
         if (run := self._settings.controller) is not None:
@@ -366,11 +372,11 @@ class Worker:
             if self._capacity.is_full(taken):
                 return
             self._must_wait = False
-            self._claim_until = clock.now() + _LONGEST_CLAIM
+            self._claim_until = None
             try:
                 names = self._claim_of(queue, claims, taken)
             except OSError as error:
-                _log.warning("no ticket of queue %s can be claimed now: %s", queue, error)
+                self._notices.fault(f"no ticket of queue {queue} can be claimed now", error)
                 self._look_due = min(self._look_due, clock.now() + _RETRY)
                 continue
             for name in names:
@@ -407,6 +413,8 @@ class Worker:
         taken = [*running, *(each.resources for each in tickets if isinstance(each, Ticket))]
         if self._capacity.is_full(taken):
             return None
+        # From the first ticket on: the listing may have taken longer.
+        self._claim_until = self._claim_until or clock.now() + _LONGEST_CLAIM
         if clock.now() >= self._claim_until:  # the next claim goes on where this one was
             self._look_due = 0.0
             return None
@@ -480,15 +488,16 @@ class Worker:
     # ---- what jobs call, from their threads
 
     def environment_of(self, name: Name, ticket: Ticket) -> dict[str, str]:
-        """Raises OSError."""
-        number = name.run if self._is_by_hand(name) else f"{name.run}.{name.job}"
+        job = f"{name.run}.{name.job}"
+        with suppress(OSError):
+            job = str(name.run) if self._is_by_hand(name) else job
         return {
             **self._means.environment,
             "PWD": ticket.directory,
             **ticket.environment,
             "KOCHI_WORKER_ID": self._life.name,
             "KOCHI_QUEUE": self._queue_of[name],
-            "KOCHI_JOB_ID": str(number),
+            "KOCHI_JOB_ID": job,
             "KOCHI_JOB_NAME": ticket.name,
             "KOCHI_ATTEMPT": str(name.attempt),
         }
