@@ -240,8 +240,9 @@ def _pipe_with(given: bytes) -> int:
 
 
 def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that an interpreter reads when it starts."""
-    names = [name for name in environment if name.startswith(("PYTHON", "LC_", "LANG", "TZ"))]
+    """The variables that an interpreter, or a module that chooses, reads when it starts."""
+    fixed = ("PYTHON", "LC_", "LANG", "TZ", "KOCHI_NEXT")
+    names = [name for name in environment if name.startswith(fixed)]
     return {name: environment[name] for name in names}
 
 

@@ -310,16 +310,15 @@ def _owners(number: int, texts: Collection[str]) -> set[int]:
 
 def _clean_queues(layout: Layout, removal: Removal) -> None:
     """Delete the queues of runs that are over, if nothing waits in them."""
+    runs = set(numbers_in(listing(layout.runs)))
     for text in listing(layout.queues):
         match = _PRIVATE.fullmatch(text)
         if match is None:
             continue
-        paths, texts = layout.queue(text), listing(layout.run(int(match[1])).directory)
-        is_over = (
-            not texts
-            or ENDED in texts
-            or Path(layout.run(int(match[1])).directory) in (removal.gone)
-        )
+        number, paths = int(match[1]), layout.queue(text)
+        own = layout.run(number).directory
+        is_gone = number not in runs or Path(own) in removal.gone
+        is_over = is_gone or ENDED in listing(own)
         if is_over and not listing(paths.waiting) and not listing(paths.running):
             freed = measure(Path(paths.directory))
             removal.count("runs", Freed(0, freed.inodes, freed.bytes))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import is_name, read_json
+from snakemake_kochi.files import is_name
 
 VERSION = 2
 
@@ -33,7 +33,7 @@ def _is_text(value: object) -> bool:
     if not isinstance(value, str) or "\0" in value:
         return False
     try:
-        os.fsencode(value)
+        value.encode(sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
     except UnicodeEncodeError:
         return False
     return True
@@ -241,7 +241,7 @@ class Ticket:
             "a tuple of at least one text without NUL",
         )
         _require(
-            _is_text(self.directory) and os.path.isabs(self.directory),
+            _is_text(self.directory) and self.directory.startswith("/"),
             f"directory {self.directory!r}",
             "an absolute path",
         )
@@ -367,12 +367,3 @@ def _require_texts(key: str, mapping: object) -> None:
             f"{key} {name!r}: {value!r}",
             "text to text, both without NUL,",
         )
-
-
-def read_ticket(path: Path, read: Callable[..., dict[str, Any]] = read_json) -> Ticket:
-    """Read a ticket's file; with `Packs.read_json`, that of a job which may have ended long ago.
-
-    Raises FileNotFoundError. Raises DamagedFileError when the file is damaged, or was written by a
-    newer version or by another user.
-    """
-    return Ticket.from_dict(read(path, VERSION, is_ours=True), path)
