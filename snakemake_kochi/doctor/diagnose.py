@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.doctor import filesystem, node
@@ -24,9 +25,38 @@ from snakemake_kochi.locks.settings import (
     intended_lock_settings,
     read_lock_settings,
 )
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths, TrialPaths
 from snakemake_kochi.processes import this_node
-from snakemake_kochi.queue import Queue, Ticket, cancel, find_job, reasons, shared_workers
+from snakemake_kochi.tickets.ticket import Ticket
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.queue import (
+        Queue,
+        WorkerState,
+        cancel,
+        find_job,
+        reasons,
+        shared_workers,
+    )
+
+    def _submit(machine: MachinePaths, queue: str, ticket: Ticket) -> int:
+        return Queue(machine, queue).submit([ticket])[0].job
+
+    def _workers(machine: MachinePaths, queue: str, controller: str | None) -> list[WorkerState]:
+        return shared_workers(machine, queue, controller)
+
+else:
+    from snakemake_kochi.next.by_hand import cancel, submit
+    from snakemake_kochi.next.views import WorkerView, find_job, list_workers, reasons
+
+    def _submit(machine: MachinePaths, queue: str, ticket: Ticket) -> int:
+        return submit(machine, queue, ticket).job
+
+    def _workers(machine: MachinePaths, queue: str, controller: str | None) -> list[WorkerView]:
+        known = list_workers(machine) if is_there(machine.directory) else []
+        return [each for each in known if queue in each.queues and not each.is_gone]
+
 
 _ROOT_OF_ALL = (
     "kochi_root must be on a filesystem that all nodes see. To test whether this one is, type: "
@@ -154,9 +184,12 @@ def _examine_directory(
         report.check("clock", where, partial(filesystem.examine_clock, paths))
         report.check("rename", where, rename, filesystem.RENAME_PATIENCE)
         if paths.directory.parent == where:  # not a project, where nothing else is needed
-            report.check("link", where, partial(filesystem.examine_link, paths))
-            time = partial(filesystem.examine_directory_time, paths)
-            report.check("directory time", where, time, filesystem.RENAME_PATIENCE)
+            if IS_NEXT:
+                report.check("claim", where, partial(filesystem.examine_claim, paths))
+            else:
+                report.check("link", where, partial(filesystem.examine_link, paths))
+                time = partial(filesystem.examine_directory_time, paths)
+                report.check("directory time", where, time, filesystem.RENAME_PATIENCE)
             report.check("wake-up", where, partial(filesystem.examine_wakeup, paths))
             report.check("speed", where, partial(filesystem.examine_speed, paths))
 
@@ -260,7 +293,7 @@ class _Pair:
         """The finding if the worker does not exist, or is not on another node."""
         where = "Type" if self.location.machine.has_allocations else "On another node, type"
         start = f"{where}: {self.location.to_start_worker(self.queue)}"
-        workers = shared_workers(self.machine, self.queue, self.controller)
+        workers = _workers(self.machine, self.queue, self.controller)
         if not workers:
             return Finding("failed", f"no worker serves queue '{self.queue}'", start)
         if all(worker.is_on_this_node for worker in workers):
@@ -280,7 +313,7 @@ class _Pair:
             # No interrupt until the job to cancel is known.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
             try:
-                job = Queue(self.machine, queue).submit([ticket])[0].job
+                job = _submit(self.machine, queue, ticket)
                 stack.callback(self._end, job)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
