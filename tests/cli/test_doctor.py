@@ -585,7 +585,8 @@ def test_the_time_of_a_call_says_how_many_short_jobs_a_filesystem_leaves_room_fo
     assert ("Start several workers" if IS_NEXT else "Use several queues") in slow.advice
     alone = 100 / (CALLS_PER_TICKET if IS_NEXT else CALLS_PER_JOB)
     together = 100 / LOCKED_CALLS_PER_JOB
-    said = f"10 ms for a metadata call: at most {alone:.3g} short jobs a second by one worker"
+    rate = f"{alone:.0f}" if IS_NEXT else f"{alone:.1f}"
+    said = f"10 ms for a metadata call: at most {rate} short jobs a second by one worker"
     if not IS_NEXT:
         said += f", and {together:.0f} by all workers of a queue together"
     assert slow.measured == said
