@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import psutil
+from seen import list_jobs, list_workers
 from slurm_cluster import SlurmCluster
 from support import REPOSITORY, Process, git, start, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import list_jobs, list_workers
 
 PROFILE = REPOSITORY / "profiles" / "cluster"
 # Each job notes its beginning and its end, and goes on when it may.

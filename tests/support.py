@@ -139,15 +139,17 @@ def git(directory: Path, *arguments: str) -> str:
     """Run git as some user would, with a name of their own."""
     identity = ["-c", "user.name=A User", "-c", "user.email=user@example.org"]
     command = ["git", *identity, "-c", "protocol.file.allow=always", *arguments]
-    return subprocess.run(
-        command, cwd=directory, check=True, capture_output=True, text=True, errors="replace"
-    ).stdout
+    done = subprocess.run(
+        command, cwd=directory, check=False, capture_output=True, text=True, errors="replace"
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def printed(log: str) -> str:
     """What the build and the run have printed, of the text of an artifact of type stdout."""
     head, _, rest = log.partition(f"{'-' * 80}\n")
-    assert re.fullmatch(r"Kochi job .* \(ID=\d+\) started\.\n", head), log
+    assert re.fullmatch(r"Kochi job .* \(ID=[\d.]+\) started\.\n", head), log
     said, _, end = rest.rpartition(f"{'-' * 80}\n")
     assert end == "Saving artifacts...\n"
     return said
@@ -160,12 +162,13 @@ def worker_command(
     directory."""
     # Only here: who imports this module to wait for something has no worker.
     from snakemake_kochi.files import write_atomically
+    from snakemake_kochi.next.worker import start_command as next_command
     from snakemake_kochi.worker.settings import WorkerSettings, start_command
 
     content = WorkerSettings(str(root), machine, **settings).to_json()
     file = directory / f".worker-{hashlib.sha256(content).hexdigest()[:10]}.json"
     write_atomically(file, content)
-    return start_command(file)
+    return next_command(file) if IS_NEXT else start_command(file)
 
 
 def worker_state(worker: int = 1, **given: Any) -> WorkerState:
@@ -225,6 +228,30 @@ def begin(
     )
     make_directory(machine.job(ticket.job).directory)
     return AttemptFile.begin(machine.job(ticket.job).attempt(ticket.attempt), attempt)
+
+
+IS_NEXT = os.environ.get("KOCHI_NEXT") == "1"
+
+
+def job_of_run(job: int, run: int = 1) -> str:
+    """The number of a job of the first run, for people; the first one is 0."""
+    return f"{run}.{job + 1}" if IS_NEXT else str(job)
+
+
+def servers(machine: Path, queue: str) -> list[Path]:
+    """A mark for each worker that serves a queue."""
+    files = "serving.*" if IS_NEXT else "subscribers/*"
+    return list(machine.glob(f"queues/{queue}/{files}"))
+
+
+def open_runs(machine: Path) -> list[Path]:
+    """A file for each run whose jobs have not all ended."""
+    return list(machine.glob("runs/*/own*" if IS_NEXT else "controllers/*"))
+
+
+def cancel_orders(machine: Path) -> list[Path]:
+    """A file for each running job that somebody has cancelled."""
+    return list(machine.glob("workers/*/cancel.*" if IS_NEXT else "jobs/*/*/cancel"))
 
 
 def wait_until(condition: Callable[[], Found], what: str = "", seconds: float = 60) -> Found:

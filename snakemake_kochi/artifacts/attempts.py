@@ -20,6 +20,8 @@ from typing import Any
 
 from snakemake_kochi.errors import DamagedFileError, PhaseError
 from snakemake_kochi.files import is_there, read_json
+from snakemake_kochi.next import IS_NEXT
+from snakemake_kochi.next import attempts as tickets
 from snakemake_kochi.packs import Packs
 from snakemake_kochi.paths import JobPaths, MachinePaths, ProjectPaths
 
@@ -32,6 +34,8 @@ def is_given_up(paths: ProjectPaths, record: Mapping[str, Any], job_goes_on: boo
 
     If that is not known now, the record counts; it is removed when the later one's record comes.
     """
+    if IS_NEXT:
+        return tickets.is_given_up(paths, record)
     if (found := _job(paths, record)) is None:
         return False
     job, packs = found
@@ -47,6 +51,7 @@ def is_given_up(paths: ProjectPaths, record: Mapping[str, Any], job_goes_on: boo
 
 def earlier_nonces(paths: ProjectPaths, record: Mapping[str, Any]) -> set[str]:
     """The nonces of the attempts of the same job that were given up before this one began."""
+    assert not IS_NEXT  # see `replaced.superseded_records`
     if (found := _job(paths, record)) is None:
         return set()
     nonces, (job, packs) = set(), found
@@ -66,6 +71,8 @@ def earlier_attempts(
     Only the latest of many. An attempt whose file cannot be read now is left out. `attempt` is the
     present one; without a `queue` there is no worker, and no other attempt.
     """
+    if IS_NEXT:
+        return tickets.earlier_attempts(machine, queue, job, attempt)
     try:
         present, paths = int(attempt), machine.job(int(job))
     except ValueError:
@@ -139,6 +146,8 @@ def ending(paths: ProjectPaths, record: Mapping[str, Any]) -> Mapping[str, Any] 
 
     None if it has not, if it had no worker, or if that is not known now.
     """
+    if IS_NEXT:
+        return tickets.ending(paths, record)
     if (found := _job(paths, record)) is None:
         return None
     job, packs = found
@@ -152,6 +161,8 @@ def ending(paths: ProjectPaths, record: Mapping[str, Any]) -> Mapping[str, Any] 
 
 def is_cancelled(paths: ProjectPaths, record: Mapping[str, Any]) -> bool:
     """Whether somebody has cancelled the job of a record."""
+    if IS_NEXT:
+        return tickets.is_cancelled(paths, record)
     found = _job(paths, record)
     with suppress(OSError):
         return found is not None and is_there(found[0].cancel)

@@ -43,6 +43,7 @@ from snakemake_kochi.files import (
     to_json,
     write_atomically,
 )
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import ProjectPaths
 
 VERSION = 1
@@ -93,6 +94,11 @@ def superseded_records(
     They are of the same point, and of attempts that were given up after their results had been
     committed.
     """
+    if IS_NEXT:
+        if entry.record.get("attempt") in (None, "", "1"):
+            return []
+        beside = records_beside(repository, state, entry)
+        return [path for path, record in beside if is_redone(record, entry.record)]
     if not (nonces := earlier_nonces(paths, entry.record)):
         return []
     return [

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
+
+# Seconds between two signs of life, in every process the same. Tests have others.
+BEAT = float(os.environ.get("KOCHI_HEARTBEAT") or 5.0)
 
 
 class Mailbox(Protocol):

@@ -13,10 +13,16 @@ import click
 from snakemake_kochi.cli.options import JOB, WORKER, machine_option
 from snakemake_kochi.cli.output import remark
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+from snakemake_kochi.next import IS_NEXT
 
 if TYPE_CHECKING:
     from snakemake_kochi.location import Location
     from snakemake_kochi.queue import WorkerState
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.queue import find_job, find_worker
+else:
+    from snakemake_kochi.next.views import find_job, find_worker
 
 _KINDS = ("worker", "job")
 
@@ -119,8 +125,6 @@ def _parsed(words: Sequence[str]) -> tuple[str, int, list[str]]:
 
 
 def _worker(location: Location, number: int) -> WorkerState:
-    from snakemake_kochi.queue import find_job, find_worker
-
     try:
         return find_worker(location.machine_paths, number)
     except NameNotFoundError as error:
@@ -135,8 +139,6 @@ def _worker(location: Location, number: int) -> WorkerState:
 
 def _worker_of_job(location: Location, number: int) -> WorkerState:
     """The worker that runs a job. Raises KochiError if none does now."""
-    from snakemake_kochi.queue import find_job, find_worker
-
     view = find_job(location.machine_paths, number)
     if view.state == "waiting":
         raise KochiError(

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from snakemake_kochi.library.restoring import (
     told_machines,
 )
 from snakemake_kochi.location import Location
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, Freeze, take_freeze
 from snakemake_kochi.phases.sources import note_restored_sources, restored_sources
@@ -127,18 +129,28 @@ def _restore(location: Location, asked: Asked) -> tuple[Recorded, list[Batch]]:
 
 def _refuse_while_running(location: Location, directory: Path) -> None:
     """Two processes would write the same files. Raises KochiError."""
-    for state in list_controllers(location.machine_paths):
-        if state.directory is not None and is_same_directory(state.directory, str(directory)):
-            who = f"process {state.process.pid} on {state.node.host}, since {state.started}"
-            if state.is_dead:
-                raise KochiError(
-                    f"a run in this directory was killed ({who}), and its jobs may still run",
-                    "Start it again, and let it end: it adopts them.",
-                )
+    if IS_NEXT:
+        from snakemake_kochi.next.runs import MakingWatch
+
+        runs = MakingWatch(location.machine_paths, str(directory)).runs()
+        found = [(r.process, r.host, r.started, r.is_dead) for r in runs if not r.has_ended]
+    else:
+        found = [
+            (state.process.pid, state.node.host, state.started, state.is_dead)
+            for state in list_controllers(location.machine_paths)
+            if state.directory is not None and is_same_directory(state.directory, str(directory))
+        ]
+    for process, host, started, is_dead in sorted(found, key=itemgetter(-1)):
+        who = f"process {process} on {host}, since {started}"
+        if is_dead:
             raise KochiError(
-                f"a run in this directory goes on ({who}) and may write the same files",
-                "Wait for its end, or interrupt it. Then type your command again.",
+                f"a run in this directory was killed ({who}), and its jobs may still run",
+                "Start it again, and let it end: it adopts them.",
             )
+        raise KochiError(
+            f"a run in this directory goes on ({who}) and may write the same files",
+            "Wait for its end, or interrupt it. Then type your command again.",
+        )
     if any(Path(".snakemake", "locks").glob("*.lock")):
         raise KochiError(
             "Snakemake has locked this directory: a run goes on, or was killed",

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from snakemake_kochi.next import IS_NEXT
+
 _POLL = 0.5  # seconds
 _NEW = 5.0  # seconds within which a run that has just locked the directory notes itself
 
@@ -48,6 +50,34 @@ def _wait_at(persistence: Any) -> None:
 
 def _is_free_after_waiting(persistence: Any) -> bool:
     """Wait while a run of Kochi that is not dead holds the lock; whether it is gone then."""
+    return (_is_free_next if IS_NEXT else _is_free_old)(persistence)
+
+
+def _is_free_next(persistence: Any) -> bool:
+    from snakemake_kochi.cli.output import remark
+    from snakemake_kochi.location import find_location
+    from snakemake_kochi.next.runs import Holders
+
+    holders = Holders(find_location(None).machine_paths, os.getcwd())
+    told = False
+    deadline = time.monotonic() + _NEW
+    while persistence.locked:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL)
+        # One that has ended is about to remove its lock.
+        alive = [run for run, life in holders.look() if life != "dead" and not run.has_ended]
+        if not alive:
+            continue
+        if not told:
+            told = True
+            who = f"process {alive[0].process} on {alive[0].host}"
+            remark(f"Waiting for the end of a run that makes some of these files ({who}) ...")
+        deadline = time.monotonic() + _NEW
+    return True
+
+
+def _is_free_old(persistence: Any) -> bool:
     from snakemake_kochi.cli.output import remark
     from snakemake_kochi.cli.unlock import holders
     from snakemake_kochi.detached.control import Ends

@@ -6,11 +6,13 @@ import contextlib
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from snakemake_kochi.cli.output import agreed, remark
 from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.controllers import (
@@ -40,14 +42,10 @@ def unlock_dead_run(
     terminal. Raises KochiError if it is none, when the answer is no, and when the run that holds
     the lock goes on or is still ending, and makes the same file.
     """
-    dead = [
-        holder for holder in holders(machine, directory) if _is_dead(machine, holder, wanted, sleep)
-    ]
+    dead = (_dead_next if IS_NEXT else _dead_old)(machine, directory, wanted, sleep)
     if not dead:
         return
-    who = ", ".join(
-        f"process {each.process.pid} on {each.node.host}, since {each.started}" for each in dead
-    )
+    who = ", ".join(each.who for each in dead)
     said = f"the run that locked this directory is dead ({who}), and its lock is still there"
     question = f"{said[0].upper()}{said[1:]}. Unlock the directory, and continue the run?"
     hint = f"To unlock the directory and continue the run, type: {how}"
@@ -61,6 +59,50 @@ def unlock_dead_run(
         if lock.is_there:
             with contextlib.suppress(FileNotFoundError):
                 Path(lock.path).unlink()
+
+
+class _Dead(NamedTuple):
+    who: str
+    locks: Sequence[Any]  # with `path` and `is_there`
+
+
+def _dead_next(
+    machine: MachinePaths, directory: Path, wanted: str, sleep: Callable[[float], object]
+) -> list[_Dead]:
+    """The dead runs that hold the lock. Raises KochiError for one that lives and makes the file."""
+    from snakemake_kochi.next.runs import Holders, refusal
+
+    holders, told = Holders(machine, str(directory)), False
+    while True:
+        found = holders.look()
+        # One that has ended is about to remove its lock.
+        open_ = [each for each in found if each[0].makes(wanted) and not each[0].has_ended]
+        for run, life in open_:
+            if life == "alive":
+                raise refusal(run)
+        if not (unknown := [run for run, life in open_ if life == "unknown"]):
+            dead = (run for run, life in found if life == "dead")
+            return [
+                _Dead(f"process {r.process} on {r.host}, since {r.started}", r.locks) for r in dead
+            ]
+        if not told:
+            told = True
+            remark(
+                f"A run on {unknown[0].host} has locked this directory (process "
+                f"{unknown[0].process}, since {unknown[0].started}): waiting for a sign of its "
+                "life, a minute at most ..."
+            )
+        sleep(_LOOK)
+
+
+def _dead_old(
+    machine: MachinePaths, directory: Path, wanted: str, sleep: Callable[[float], object]
+) -> list[_Dead]:
+    return [
+        _Dead(f"process {each.process.pid} on {each.node.host}, since {each.started}", each.locks)
+        for each in holders(machine, directory)
+        if _is_dead(machine, each, wanted, sleep)
+    ]
 
 
 def holders(machine: MachinePaths, directory: Path) -> list[ControllerState]:

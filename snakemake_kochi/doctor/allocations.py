@@ -13,9 +13,9 @@ from typing import Any
 
 import humanfriendly
 
+from snakemake_kochi.allocation.ending import end_allocations
 from snakemake_kochi.allocation.failures import where_log_is
 from snakemake_kochi.allocation.request import WorkerCommand
-from snakemake_kochi.allocation.submission import end_allocations
 from snakemake_kochi.allocation.workers import make_scheduler
 from snakemake_kochi.backoff import Backoff, wait_until
 from snakemake_kochi.doctor.report import Finding

@@ -1,4 +1,4 @@
-"""What the jobs of a rule requested and used, and suggestions for smaller requests."""
+"""What jobs requested and used: core time, rules, and suggestions for smaller requests."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Protocol
 
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.queue import Resources, Result
+from snakemake_kochi.queue import Resources
 
 _MOST_VALUES = 1000
 # A suggestion needs this ratio of request to usage, and a minimal difference: in MiB, in seconds,
@@ -20,6 +21,84 @@ _MUCH_CORES, _LEAST_CORE_SECONDS = 2, 600.0
 # The headroom in a suggestion, and the step to which memory is rounded.
 _MEMORY_HEADROOM, _MEMORY_STEP = 1.25, 100
 _TIME_HEADROOM, _LEAST_MINUTES = 2, 5
+
+
+@dataclass(frozen=True)
+class CoreTime:
+    """Core-seconds of the workers' allocations.
+
+    All cores of an allocation count, on each of its nodes. `useful`: successful attempts, by the
+    share of the worker's cores that they had. `lost`: likewise, all other attempts: failed,
+    cancelled, drained, preempted, or lost and repeated. `startup`: from the beginning of an
+    allocation, or from its request if the beginning is not known, to the registration of its
+    worker. `idle`: the rest of the workers' time.
+    """
+
+    useful: float = 0.0
+    idle: float = 0.0
+    startup: float = 0.0
+    lost: float = 0.0
+
+    def __add__(self, other: CoreTime) -> CoreTime:
+        return CoreTime(
+            self.useful + other.useful,
+            self.idle + other.idle,
+            self.startup + other.startup,
+            self.lost + other.lost,
+        )
+
+    def __mul__(self, cores: int) -> CoreTime:
+        return CoreTime(
+            self.useful * cores, self.idle * cores, self.startup * cores, self.lost * cores
+        )
+
+    def describe(self) -> str:
+        """A text such as "0.53 core-hours: 75 % useful, 20 % idle, 4 % start-up, 1 % lost"."""
+        parts = {
+            "useful": self.useful,
+            "idle": self.idle,
+            "start-up": self.startup,
+            "lost": self.lost,
+        }
+        total = sum(parts.values())
+        if total <= 0:
+            return "no core-hours"
+        said = ", ".join(f"{100 * part / total:.0f} % {name}" for name, part in parts.items())
+        return f"{total / 3600:.3g} core-hours: {said}"
+
+
+@dataclass
+class Spent:
+    """The time of some attempts of a worker, in seconds: of one core, and of the whole worker."""
+
+    of_cores: float = 0.0
+    of_all: float = 0.0
+
+    def add(self, resources: Resources, seconds: float) -> None:
+        if resources.exclusive:
+            self.of_all += seconds
+        else:
+            self.of_cores += seconds * resources.cores
+
+    def of(self, cores: int) -> float:
+        """In seconds of a whole worker with so many cores."""
+        return self.of_all + self.of_cores / max(1, cores)
+
+
+class Ended(Protocol):
+    """How a job ended."""
+
+    @property
+    def ok(self) -> bool: ...
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def peak_memory_mb(self) -> int | None: ...
+
+    @property
+    def cpu_seconds(self) -> float | None: ...
 
 
 class Range:
@@ -90,7 +169,7 @@ class RuleUsage:
     failed_cpu_seconds: Range = field(default_factory=Range)
     failed_memory: Range = field(default_factory=Range)
 
-    def add(self, requested: Resources, result: Result, seconds: float) -> None:
+    def add(self, requested: Resources, result: Ended, seconds: float) -> None:
         """Add a job; `seconds`: how long it ran."""
         self.jobs += 1
         self.core_seconds += requested.cores * seconds

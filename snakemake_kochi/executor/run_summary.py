@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.executor.rule_usage import RuleUsage
+from snakemake_kochi.executor.rule_usage import CoreTime, RuleUsage, Spent
 from snakemake_kochi.executor.tickets import RUNNERS
 from snakemake_kochi.files import is_there
 from snakemake_kochi.packs import Packs
@@ -23,67 +22,6 @@ from snakemake_kochi.queue.ticket import now
 
 _MOST_RULES = 4
 _MOST_SUGGESTIONS = 4
-
-
-@dataclass(frozen=True)
-class CoreTime:
-    """Core-seconds of the workers' allocations.
-
-    All cores of an allocation count, on each of its nodes. `useful`: successful attempts, by the
-    share of the worker's cores that they had. `lost`: likewise, all other attempts: failed,
-    cancelled, drained, preempted, or lost and repeated. `startup`: from the beginning of an
-    allocation, or from its request if the beginning is not known, to the registration of its
-    worker. `idle`: the rest of the workers' time.
-    """
-
-    useful: float = 0.0
-    idle: float = 0.0
-    startup: float = 0.0
-    lost: float = 0.0
-
-    def __add__(self, other: CoreTime) -> CoreTime:
-        return CoreTime(
-            self.useful + other.useful,
-            self.idle + other.idle,
-            self.startup + other.startup,
-            self.lost + other.lost,
-        )
-
-    def __mul__(self, cores: int) -> CoreTime:
-        return CoreTime(
-            self.useful * cores, self.idle * cores, self.startup * cores, self.lost * cores
-        )
-
-    def describe(self) -> str:
-        """A text such as "0.53 core-hours: 75 % useful, 20 % idle, 4 % start-up, 1 % lost"."""
-        parts = {
-            "useful": self.useful,
-            "idle": self.idle,
-            "start-up": self.startup,
-            "lost": self.lost,
-        }
-        total = sum(parts.values())
-        if total <= 0:
-            return "no core-hours"
-        said = ", ".join(f"{100 * part / total:.0f} % {name}" for name, part in parts.items())
-        return f"{total / 3600:.3g} core-hours: {said}"
-
-
-@dataclass
-class _Spent:
-    """The time of some attempts of a worker, in seconds: of one core, and of the whole worker."""
-
-    of_cores: float = 0.0
-    of_all: float = 0.0
-
-    def add(self, ticket: Ticket, seconds: float) -> None:
-        if ticket.resources.exclusive:
-            self.of_all += seconds
-        else:
-            self.of_cores += seconds * ticket.resources.cores
-
-    def of(self, worker: WorkerState) -> float:
-        return self.of_all + self.of_cores / max(1, worker.capacity.cores)
 
 
 class _RunnerCounts:
@@ -124,8 +62,8 @@ class RunSummary:
         self._controller = controller
         self._runners = _RunnerCounts()
         self._rules: dict[str, RuleUsage] = defaultdict(RuleUsage)
-        self._useful: dict[int, _Spent] = defaultdict(_Spent)
-        self._lost: dict[int, _Spent] = defaultdict(_Spent)
+        self._useful: dict[int, Spent] = defaultdict(Spent)
+        self._lost: dict[int, Spent] = defaultdict(Spent)
 
     def add(self, ticket: Ticket, result: Result) -> None:
         """Add a job that has ended."""
@@ -138,7 +76,7 @@ class RunSummary:
         seconds = _seconds_between(result.started, result.ended)
         if result.worker is None or seconds is None:
             return
-        (self._useful if result.ok else self._lost)[result.worker].add(ticket, seconds)
+        (self._useful if result.ok else self._lost)[result.worker].add(ticket.resources, seconds)
         rule = ticket.labels.get("rule", ticket.name)
         self._rules[rule].add(ticket.resources, result, seconds)
 
@@ -183,7 +121,7 @@ class RunSummary:
                 began = find_attempt(paths, number, packs.read_json)
                 ended = read_ended_attempt(paths.ended(number), packs.read_json)
                 seconds = _seconds_between(began.started, ended.ended)
-                self._lost[began.worker].add(ticket, seconds or 0.0)
+                self._lost[began.worker].add(ticket.resources, seconds or 0.0)
 
     def _workers(self, first: int) -> Iterator[WorkerState]:
         last = first - 1
@@ -200,8 +138,8 @@ class RunSummary:
         there = _seconds_between(worker.started, end) or 0.0
         began = worker.allocation_began or requested.get(worker.allocation or "")
         # A lost attempt ends when another node notices it: its worker was gone before that.
-        useful = min(there, self._useful[worker.worker].of(worker))
-        lost = min(there - useful, self._lost[worker.worker].of(worker))
+        useful = min(there, self._useful[worker.worker].of(worker.capacity.cores))
+        lost = min(there - useful, self._lost[worker.worker].of(worker.capacity.cores))
         spent = CoreTime(
             useful=useful,
             idle=there - useful - lost,

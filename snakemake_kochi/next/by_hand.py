@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from snakemake_kochi.backoff import GrowingPause
 from snakemake_kochi.base import files
 from snakemake_kochi.base.wake import wake
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.next.echo import Echo
 from snakemake_kochi.next.views import find_job, layout_of, state_name, uncollected
 from snakemake_kochi.next.worker import start_command
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.processes import ProcessIdentity, is_gone, this_node
 from snakemake_kochi.tickets import hand, history
 from snakemake_kochi.tickets.history import JobId, key_of
 from snakemake_kochi.tickets.moving import listing, removed
 from snakemake_kochi.tickets.names import Layout, Name, RunPaths, nonce, numbers_in, wake_workers
 from snakemake_kochi.tickets.run import SHARD
 from snakemake_kochi.tickets.ticket import Ticket
-from snakemake_kochi.tickets.watching import facts_in
-from snakemake_kochi.worker.settings import WorkerSettings, save_settings
+from snakemake_kochi.tickets.watching import Watch, facts_in
+from snakemake_kochi.worker.settings import WorkerSettings, save_settings, settings_of
 
 _OLD = 3600.0  # seconds after which nobody still moves the ticket of an ended job
 _PATIENCE = 10.0  # seconds in which a worker is to end a job that is cancelled
 _PAUSE = 0.1  # seconds
 _WIDTH = 80
-_LINE = re.compile(r"INFO: job ([\w.@=-]+) \((.*)\)(?: started|: (\w+))")
+_LONGEST_PAUSE, _GROWTH = 1.0, 1.5  # while the jobs print nothing
 
 
 class UnknownSubmissionError(KochiError):
@@ -155,6 +157,8 @@ def _cancel(
             return "ended"
         known[key] = view.name, view.queue
     name, queue = known[key]
+    if name.worker:  # nobody else may look after the jobs of a dead worker
+        Watch(layout, lambda each: each.key == key, is_gone).look([queue])
     if not hand.cancel(layout, queue, *key):
         return "cancelling"
     wake(layout.run(key[0]).wake)
@@ -162,9 +166,9 @@ def _cancel(
     return "cancelled" if is_cancelled else "ended"
 
 
-def cancel(machine: MachinePaths, job: JobId) -> str:
-    """As `cancel_all`, without waiting for the worker. Raises KochiError and OSError."""
-    outcome = cancel_all(machine, [job], 0.0)[job]
+def cancel(machine: MachinePaths, job: JobId, patience: float = 0.0) -> str:
+    """As `cancel_all`. Raises KochiError and OSError."""
+    outcome = cancel_all(machine, [job], patience)[job]
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
@@ -183,20 +187,22 @@ def order_release(machine: MachinePaths, worker: int, how: str) -> None:
 
 def worker_of_process(layout: Layout, pid: int) -> int | None:
     """The newest worker whose supervisor has this number; None before it has its directory."""
+    here = asdict(this_node())
     for number in reversed(numbers_in(listing(layout.workers))):
         with suppress(FileNotFoundError):
             facts = facts_in(layout.worker(str(number)).facts)
-            if facts is not None and facts["process"]["pid"] == pid:
+            if facts and facts["process"]["pid"] == pid and facts["node"] == here:
                 return number
     return None
 
 
 def work(settings: WorkerSettings) -> int:
-    """Run a worker and show what its jobs print, each when it has ended; its exit status.
+    """Run a worker and show what its jobs print; its exit status.
 
     Ctrl-C and SIGTERM have it give its jobs back and leave.
     """
     layout = Layout(str(settings.paths.directory))
+    parent = settings.parent and ProcessIdentity.of(settings.parent)
     own = save_settings(replace(settings, parent=os.getpid()))
     # In a session of its own, or Ctrl-C would reach it twice.
     process = subprocess.Popen(start_command(own), stdin=subprocess.DEVNULL, start_new_session=True)
@@ -211,46 +217,72 @@ def work(settings: WorkerSettings) -> int:
     own.unlink(missing_ok=True)  # which no other worker reads
     if worker is not None:
         print(f"Kochi worker {worker} started on machine {settings.machine}.\n{'=' * _WIDTH}")
-        echo = Echo(layout, Path(layout.worker(str(worker)).log))
+        echo = Echo(settings.paths, Path(layout.worker(str(worker)).log))
+        pause = GrowingPause(_PAUSE, _LONGEST_PAUSE, _GROWTH)
         with suppress(BrokenPipeError):  # nobody reads it any more: its jobs go on
             while process.poll() is None:
-                echo.show()
-                time.sleep(_PAUSE)
+                if echo.show():
+                    pause.reset()
+                else:
+                    pause.grow()
+                if parent and not parent.is_alive():
+                    process.terminate()
+                    parent = None
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(pause.seconds)
             echo.show()
     status = process.wait()
     return status if status >= 0 else 128 - status
 
 
-class Echo:
-    """Shows the starts and the ends of a worker's jobs, as its log tells of them."""
+@dataclass(frozen=True)
+class RequestedWorker:
+    """A worker that a person has requested.
 
-    def __init__(self, layout: Layout, log: Path) -> None:
-        self._layout, self._log = layout, log
-        self._read = 0
+    `allocation` is the scheduler's name of the allocation in which it will run, and `owner` is the
+    name of that allocation as a job of the scheduler.
+    """
 
-    def show(self) -> None:
-        """Raises OSError if nobody reads it."""
-        with suppress(FileNotFoundError), self._log.open("rb") as stream:
-            stream.seek(self._read)
-            for line in stream.read().splitlines(keepends=True):
-                if line.endswith(b"\n"):
-                    self._read += len(line)
-                    if match := _LINE.search(line.decode("utf-8", "replace")):
-                        self._say(*match.groups())
-        sys.stdout.flush()
+    worker: int
+    queues: Sequence[str]
+    allocation: str
+    owner: str
 
-    def _say(self, text: str, called: str, state: str | None) -> None:
-        name = Name.parse(text)
-        if name is None:
-            return
-        job = history.View(name, "", {}, is_by_hand=history.was_by_hand(self._layout, name.run)).job
-        if state is None:
-            print(f"Kochi job {called} (ID={job}) started.")
-            return
-        print("-" * _WIDTH, flush=True)
-        output = history.log_of(self._layout.run(name.run), name) or b""
-        sys.stdout.buffer.write(output + (b"" if output.endswith(b"\n") or not output else b"\n"))
-        sys.stdout.buffer.flush()
-        print("-" * _WIDTH)
-        if state != "success":
-            print(f"Kochi job {called} (ID={job}): {state}.")
+
+def reserve_workers(machine: MachinePaths, count: int) -> range:
+    """Numbers that no other worker gets. Raises OSError."""
+    layout = layout_of(machine)
+    files.make_below(layout.directory, "workers")
+    last = max(numbers_in(listing(layout.workers)), default=0)
+    made = 0
+    while made < count:
+        try:
+            files.make(layout.worker(str(last + made + 1)).directory)
+            made += 1
+        except FileExistsError:
+            last, made = last + made + 1, 0
+    return range(last + 1, last + 1 + count)
+
+
+def note_requested(machine: MachinePaths, requested: RequestedWorker) -> None:
+    path = machine.worker(requested.worker).requested
+    files.write_new(str(path), json.dumps(asdict(requested)).encode())
+
+
+def requested_workers(machine: MachinePaths) -> dict[int, RequestedWorker]:
+    """Those that have not started and were not released meanwhile."""
+    found = {}
+    layout = layout_of(machine)
+    for number in numbers_in(listing(layout.workers)):
+        texts = listing(layout.worker(str(number)).directory)
+        path = machine.worker(number).requested
+        if path.name in texts and not {"worker.json", "release"} & {*texts}:
+            found[number] = RequestedWorker(**json.loads(files.read(str(path))))
+    return found
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(work(settings_of(sys.argv[1:])))
+    except KochiError as error:
+        sys.exit(f"kochi worker: {error.sentences}")

@@ -6,6 +6,7 @@ What it says may be outdated when it is read. A job is named as in `tickets.hist
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import time
 from collections import Counter
@@ -25,11 +26,12 @@ from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration, seconds_since
+from snakemake_kochi.queue.paused import PausedBatch, pause_of
 from snakemake_kochi.tickets import hand, history
 from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.history import HAND_JOB, JobId, View, key_of
 from snakemake_kochi.tickets.moving import is_listed, listing
-from snakemake_kochi.tickets.names import SERVING, Layout, Name, RunPaths, numbers_in
+from snakemake_kochi.tickets.names import SERVE, SERVING, Layout, Name, RunPaths, numbers_in
 from snakemake_kochi.tickets.run import ENDED
 from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import facts_in
@@ -46,6 +48,11 @@ _REASONS = {"memory": "out of memory", "node": "node failed"}
 
 def layout_of(machine: MachinePaths) -> Layout:
     return Layout(str(machine.directory))
+
+
+def _was_used(machine: MachinePaths) -> bool:
+    """Whether there is a directory for it: else nothing is missing that it lacks."""
+    return machine.directory.is_dir()
 
 
 # ---- jobs
@@ -245,6 +252,8 @@ def list_jobs(
 ) -> list[JobView]:
     """The newest `limit` jobs: those that wait and run, then, with `ended`, those that ended."""
     layout = layout_of(machine)
+    if not _was_used(machine):
+        return []
     views: Iterator[View] = history.living(layout)
     if ended:
         # In the order in which a job moves: none is missed.
@@ -345,7 +354,9 @@ def reasons(machine: MachinePaths, view: JobView, to_start: Callable[[str], str]
         return ["its ticket is damaged: the job fails when a worker has claimed it"]
     if view.worker is not None:
         said = [_why_running(machine, view)]
-    elif servers := _serving(layout_of(machine), view.queue):
+    elif (paused := pause_of(machine, view.ticket)) is not None:
+        said = [why_paused(paused)]
+    elif servers := serving(layout_of(machine), view.queue):
         said = list(_why_waiting(machine, view, view.ticket, servers))
     else:
         start = to_start(view.queue)
@@ -358,6 +369,13 @@ def reasons(machine: MachinePaths, view: JobView, to_start: Callable[[str], str]
     if view.name.losses:
         said.append(f"{pluralize(view.name.losses, 'worker')} died that had it")
     return said
+
+
+def why_paused(paused: PausedBatch) -> str:
+    """A sentence about a paused batch, with what to type."""
+    words = shlex.join(["kochi", "batch", paused.experiment, paused.batch, "--resume"])
+    what = f"batch {paused.batch} of {paused.experiment} has been paused{_for(paused.since)}"
+    return f"{what}; to resume it, type in {paused.directory}: {words}"
 
 
 def _why_running(machine: MachinePaths, view: JobView) -> str:
@@ -390,18 +408,34 @@ def _why_waiting(
     )
     if able and before:
         yield f"{before} {'other job waits' if before == 1 else 'other jobs wait'} before it"
-    held = Counter(name.worker for name, *_ in places)
+    held: dict[str, list[tuple[Name, str, str]]] = {}
+    for place in places:
+        held.setdefault(place[0].worker, []).append(place)
     for each in servers[:_MOST_NAMED]:
         if each not in open_:
             yield f"worker {each.worker} is being stopped"
         elif each not in able:
             yield f"worker {each.worker}: {obstacles[each.worker]}"
-        elif count := held[str(each.worker)]:
-            yield f"worker {each.worker} runs {pluralize(count, 'job')}"
+        elif jobs := held.get(str(each.worker)):
+            yield f"worker {each.worker} runs {_named(machine, jobs)}"
         else:
             yield f"worker {each.worker} is idle and claims it at its next look"
     if len(servers) > _MOST_NAMED:
         yield f"and {len(servers) - _MOST_NAMED} more workers"
+
+
+def _named(machine: MachinePaths, jobs: Sequence[tuple[Name, str, str]]) -> str:
+    """As in "job 17 (exclusive) for 3 minutes and 2 more": the oldest is the one of interest."""
+    layout = layout_of(machine)
+    name, queue, path = min(jobs)
+    kept: dict[str, Any] = {}
+    with suppress(OSError):  # it has just ended
+        kept = history.kept(files.read(path))
+    by_hand = history.was_by_hand(layout, name.run)
+    view = JobView(machine, View(name, queue, kept, is_by_hand=by_hand))
+    is_exclusive = view.ticket is not None and view.ticket.resources.exclusive
+    text = f"job {view.job}{' (exclusive)' if is_exclusive else ''}{_for(view.started)}"
+    return f"{text} and {len(jobs) - 1} more" if len(jobs) > 1 else text
 
 
 def _for(moment: str | None) -> str:
@@ -434,8 +468,11 @@ class WorkerView:
     allocation: str | None
     running: Mapping[JobId, str | None]
 
+    began: str | None = None  # its allocation
+    waits: str = ""  # why a job that it has claimed does not begin
+
     # What old workers tell besides; it goes with them.
-    ahead, waits, idle_since, succeeded, failed = (), "", None, None, None
+    ahead, idle_since, succeeded, failed = (), None, None, None
 
     def describe(self) -> str:
         return self.state
@@ -463,22 +500,35 @@ def read_worker(
         node = Node.from_dict(facts["node"])
         process = ProcessIdentity.from_dict(facts["process"])
         updated = os.stat(paths.alive).st_mtime
-        state, reason = _state_of_worker(layout, number, process, node, time.time() - updated)
+        texts = listing(paths.directory)
+        silent = time.time() - updated
+        state, reason = _state_of_worker(layout, number, texts, process, node, silent)
+        queues = [*facts["queues"]]
+        queues += [text.removeprefix(SERVE) for text in texts if text.startswith(SERVE)]
+        waits = ""
+        if state not in ("left", "lost"):
+            with suppress(FileNotFoundError):
+                waits = files.read(paths.waits).decode("utf-8", "replace").partition("\n")[0]
         return WorkerView(
-            *(number, state, reason, process, node, tuple(facts["queues"])),
+            *(number, state, reason, process, node, tuple(dict.fromkeys(queues))),
             Capacity(**facts["capacity"]),
             facts["started"],
             datetime.fromtimestamp(updated, UTC).isoformat(),
             *(facts["until"], facts["controller"], facts["allocation"], running or {}),
+            *(facts["began"], waits),
         )
     return None
 
 
 def _state_of_worker(
-    layout: Layout, number: int, process: ProcessIdentity, node: Node, silent: float
+    layout: Layout,
+    number: int,
+    texts: Sequence[str],
+    process: ProcessIdentity,
+    node: Node,
+    silent: float,
 ) -> tuple[str, str]:
     paths, here = layout.worker(str(number)), this_node()
-    texts = listing(paths.directory)
     left: dict[str, str] = {}
     with suppress(FileNotFoundError):  # it has not left, or goes on
         left = facts_in(paths.left) or {}
@@ -499,6 +549,8 @@ def _state_of_worker(
 def list_workers(machine: MachinePaths) -> list[WorkerView]:
     """All workers, by number."""
     layout = layout_of(machine)
+    if not _was_used(machine):
+        return []
     running: dict[str, dict[JobId, str | None]] = {}
     for name, queue, _ in history.places(layout):
         if name.worker:
@@ -529,7 +581,8 @@ def seconds_left(worker: WorkerView) -> float | None:
     return None if since is None else max(0.0, -since)
 
 
-def _serving(layout: Layout, queue: str) -> list[WorkerView]:
+def serving(layout: Layout, queue: str) -> list[WorkerView]:
+    """The living workers of a queue."""
     texts = listing(layout.queue(queue).directory)
     numbers = numbers_in(text.removeprefix(SERVING) for text in texts if text.startswith(SERVING))
     found = (read_worker(layout, number) for number in numbers)
@@ -538,7 +591,7 @@ def _serving(layout: Layout, queue: str) -> list[WorkerView]:
 
 def shared_workers(machine: MachinePaths, queue: str) -> list[WorkerView]:
     """The workers that serve a queue and were started by no run."""
-    return [each for each in _serving(layout_of(machine), queue) if each.controller is None]
+    return [each for each in serving(layout_of(machine), queue) if each.controller is None]
 
 
 @dataclass(frozen=True)
@@ -551,6 +604,8 @@ class QueueView:
 
 def list_queues(machine: MachinePaths) -> list[QueueView]:
     layout = layout_of(machine)
+    if not _was_used(machine):
+        return []
     waiting: Counter[str] = Counter()
     running: Counter[str] = Counter()
     for name, queue, _ in history.places(layout):
@@ -558,7 +613,7 @@ def list_queues(machine: MachinePaths) -> list[QueueView]:
     return [
         QueueView(
             *(queue, waiting[queue], running[queue]),
-            tuple(worker.worker for worker in _serving(layout, queue)),
+            tuple(worker.worker for worker in serving(layout, queue)),
         )
         for queue in sorted(listing(layout.queues))
     ]

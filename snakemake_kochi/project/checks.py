@@ -23,7 +23,6 @@ from snakemake_kochi.project.plots import check_plots
 from snakemake_kochi.project.recipes import Project, check_recipes, note_recipe_problems
 from snakemake_kochi.project.sweeps import (
     Parameters,
-    Sweep,
     dependency_order,
     flattened,
     names_used,
@@ -164,9 +163,6 @@ class _References:
         for sweep in owner.sweeps:
             if self.is_sound:
                 self._together({**defaults, **sweep.parameters}, (*sweep.place, "params"))
-            for place, entry in sweep.exclude:
-                for name in entry:
-                    self._names(batch, Use((*place, name), (name,)), known)
         for use in uses_of(self.experiment, batch):
             self._names(batch, use, known)
         for at, value in owner.build.requested.items():
@@ -289,61 +285,31 @@ def note_remarks(experiment: Experiment, remarks: Problems) -> None:
         key = "run" if batch.run.script.strip() else "build"
         seen = (batch.run if key == "run" else batch.build).depend_params
         for name, place in _unseen_parameters(experiment, batch):
-            said = (
-                f"no script sees '{name}': its points are the same run again; write, in {key}: "
-                f"depend_params: [{', '.join([*seen, name])}]"
-            )
+            listed = ", ".join([*seen, name])
+            said = f"no script sees '{name}': its points are the same run again; write, in {key}: "
+            said += f"depend_params: [{listed}]"
             if name == CODE:
-                said = "this is a parameter like any other; to run the project's code at these "
-                said += "commits, write 'code:' beside 'params:'"
-            if name in used or name == CODE:
+                said = "to run the project's code at these commits, write 'code:' beside 'params:'"
+            if name in used:
                 remarks.add(place, said)
-        for sweep in batch.sweeps:
-            every = flattened({**experiment.default_parameters, **sweep.parameters})
-            for place, name, text in _wanted_values(sweep):
-                choices = every.get(name, ())
-                values = [value for choice in choices for value in choice.parsed]
-                if not any(choice.series for choice in choices) and not any(
-                    v.names for v in values
-                ):
-                    known = {value.render({}) for value in values}
-                    if known and text not in known:
-                        remarks.add(place, f"'{name}' is never '{text}', {nearest(text, known)}")
     runs = [experiment.run, *(batch.run for batch in batches)]
     if ("run",) in remarks.source_map.lines and not any(run.script.strip() for run in runs):
         remarks.add(("run",), "there is no script: nothing is run after the build")
 
 
-def _wanted_values(sweep: Sweep) -> Iterator[tuple[KeyPath, str, str]]:
-    """The texts in exclusions and conditions, with the parameters that should have them."""
-    for condition in sweep.conditions:
-        yield from ((condition.place, *pair) for pair in condition.expression.compared())
-    for place, entry in sweep.exclude:
-        yield from (((*place, name), name, text) for name in entry for text in entry[name])
-
-
 def _unseen_parameters(experiment: Experiment, batch: Batch) -> Iterator[tuple[str, KeyPath]]:
     """The parameters that vary in a batch, and of whose values nothing tells a run, with their
-    keys.
-
-    Those in conditions are left out: with such a condition they may follow from others.
-    """
-    telling = {n for use in uses_of(experiment, batch, telling=True) for n in use.names}
+    keys. With a condition on it, a parameter may follow from others."""
+    used = names_used(flattened({**experiment.default_parameters, **batch.parameters}))
+    left = [name for use in uses_of(experiment, batch, telling=True) for name in use.names]
+    seen = set[str]()
+    while left:  # with those that their values use, and the values of these
+        name = left.pop()
+        left += () if name in seen else used.get(name, ())
+        seen.add(name)
     for sweep in batch.sweeps:
-        telling |= {name for _, entry in sweep.exclude for name in entry}
-        telling |= {name for each in sweep.conditions for name in each.expression.names}
-    for sweep in batch.sweeps:
-        every = flattened({**experiment.default_parameters, **sweep.parameters})
-        used = names_used(every)
-        seen, left = set[str](), [*telling]
-        while left:  # with those that their values use, and the values of these
-            name = left.pop()
-            left += () if name in seen else used.get(name, ())
-            seen.add(name)
         groups = {name: group for group in sweep.zipped for name in group}
-        for factor in dict.fromkeys(groups.get(name, (name,)) for name in sweep.parameters):
-            own = {name: sweep.parameters[name] for name in factor if name in sweep.parameters}
-            names = flattened(own)
-            varies = any(each.has_several for choices in own.values() for each in choices)
-            if varies and seen.isdisjoint(names):
-                yield from ((name, every[name][0].place) for name in names)
+        for name, choices in sweep.parameters.items():
+            factor = flattened({n: sweep.parameters.get(n, ()) for n in groups.get(name, (name,))})
+            if any(each.has_several for each in choices) and seen.isdisjoint(factor):
+                yield name, choices[0].place

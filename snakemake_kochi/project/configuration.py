@@ -15,7 +15,7 @@ from snakemake_kochi.errors import ConfigError, GitError
 from snakemake_kochi.files import expand_user, is_name
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.git import run_git
-from snakemake_kochi.paths import Root, SentPaths
+from snakemake_kochi.paths import SENT_VARIABLE, Root, SentPaths
 from snakemake_kochi.project.document import (
     Document,
     KeyPath,
@@ -29,7 +29,6 @@ from snakemake_kochi.project.document import (
 from snakemake_kochi.project.expressions import Template
 from snakemake_kochi.project.grid import request_of
 from snakemake_kochi.project.machines import (
-    SENT_VARIABLE,
     CommonFile,
     Machine,
     common_files,

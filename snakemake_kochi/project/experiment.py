@@ -72,7 +72,8 @@ class Use(NamedTuple):
 def uses_of(experiment: Experiment, batch: Batch | None, telling: bool = False) -> Iterator[Use]:
     """What the texts of a batch use, or those outside of the batches; except values of parameters.
 
-    `telling`: only what makes runs differ. A destination and the name of a job change no result.
+    `telling`: only what makes runs differ, or leaves them out. A destination and the name of a job
+    change no result.
     """
     owner: Settings = batch or experiment
     path, facts = owner.path, (BATCH_NAME, FACT)
@@ -95,15 +96,18 @@ def uses_of(experiment: Experiment, batch: Batch | None, telling: bool = False) 
         yield Use((*path, "depends", index), names_in([each]))
     if owner.has_code:
         yield Use((*path, CODE), (CODE,))
+    for sweep in owner.sweeps:
+        for condition in sweep.conditions:
+            reason = () if condition.reason is None else condition.reason.names
+            for name in (*condition.expression.names, *reason):
+                at = (*condition.place, name)  # of an entry of `exclude`
+                is_there = at in experiment.source_map.lines
+                yield Use(at if is_there else condition.place, (name,), facts)
     if telling:
         return
     yield Use((*path, "name"), parse_text(owner.job_name).names, SUBSTITUTED, True)
     for index, artifact in enumerate(owner.artifacts):
         yield Use((*path, "artifacts", index, "dest"), parse_text(artifact.dest).names, SUBSTITUTED)
-    for sweep in owner.sweeps:
-        for condition in sweep.conditions:
-            reason = parse_value(condition.reason).names
-            yield Use(condition.place, (*condition.expression.names, *reason), facts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,7 +350,7 @@ class Experiment(Settings):
 def _combinations(
     expansions: Sequence[Expansion], problems: Problems
 ) -> Iterator[tuple[int, FrozenDict[str, str], str]]:
-    """The index of the sweep of each combination, its parameters, and why it is skipped.
+    """The index of the sweep of each combination, its parameters, and why it is skipped, or "".
 
     A point that one sweep skips and another one has is not skipped.
     """

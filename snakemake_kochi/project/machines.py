@@ -18,7 +18,7 @@ from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.files import expand_path, expand_user, is_name
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.ownership import OthersError, check_followed
-from snakemake_kochi.paths import Root, SentPaths
+from snakemake_kochi.paths import SENT_VARIABLE, Root, SentPaths
 from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.project.document import Document, KeyPath, merged, read_text, section
 from snakemake_kochi.project.launchers import MPIRUN, Launchers, template_problem
@@ -29,8 +29,6 @@ from snakemake_kochi.schedulers.native import OPTIONS
 LOCAL = "local"
 SITE_VARIABLE = "KOCHI_SITE_CONF"
 SITE_FILE = Path("/etc/kochi/conf.yaml")
-# Names the directory of a project that another computer sent; see `SentPaths`.
-SENT_VARIABLE = "KOCHI_SENT"
 # the variables that name a machine
 NAMING = ("KOCHI_DEFAULT_MACHINE", "KOCHI_MACHINE")
 _SETTINGS = (

@@ -12,15 +12,16 @@ import contextlib
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
+from snakemake_kochi.base import clock
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import list_names, make_directory, read_json, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.ticket import Ticket, now
+from snakemake_kochi.tickets.moving import listing
 
 VERSION = 1
 _LOOK = 0.5  # seconds between two looks of one process
@@ -97,7 +98,7 @@ class PausedBatches:
     Without any, a look costs one listing of a directory that does not exist.
     """
 
-    def __init__(self, machine: MachinePaths, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, machine: MachinePaths, clock: Callable[[], float] = clock.now) -> None:
         self._machine = machine
         self._clock = clock
         self._next = 0.0
@@ -114,7 +115,7 @@ class PausedBatches:
         self._next = self._clock() + _LOOK
         before = self._names
         with contextlib.suppress(OSError):
-            self._names = frozenset(list_names(self._machine.paused))
+            self._names = frozenset(listing(str(self._machine.paused)))
         return self._names != before
 
     def has(self, ticket: Ticket) -> bool:

@@ -6,7 +6,7 @@ ever and no worker is idle. A worker remembers only what it has taken itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from snakemake_kochi.queue.ticket import Ticket
 
@@ -25,37 +25,41 @@ class Spreading:
 
     def __init__(self) -> None:
         self._taken: dict[str, None] = {}  # the oldest first
-        self._left: dict[int, int] = {}  # in how many claims, by job; the oldest first
+        self._left: dict[Hashable, int] = {}  # in how many claims, by job; the oldest first
 
-    def is_left(self, job: int) -> bool:
+    def is_left(self, job: Hashable) -> bool:
         """Whether the worker still leaves a ticket that it has seen before."""
         return self._left.get(job, MOST_TIMES) < MOST_TIMES
 
-    def leaves(self, ticket: Ticket) -> bool:
-        """Whether the worker leaves a ticket to others, because it has taken one like it."""
+    def leaves(self, ticket: Ticket, job: Hashable = None) -> bool:
+        """Whether the worker leaves a ticket to others, because it has taken one like it.
+
+        `job`: what names it, by default its number.
+        """
+        job = ticket.job if job is None else job
         label = ticket.labels.get(SPREAD)
         if label is None or label not in self._taken:
             return False
-        if ticket.job not in self._left:
-            self._left[ticket.job] = 0
+        if job not in self._left:
+            self._left[job] = 0
             _shorten(self._left)
-        return self.is_left(ticket.job)
+        return self.is_left(job)
 
-    def took(self, ticket: Ticket) -> None:
+    def took(self, ticket: Ticket, job: Hashable = None) -> None:
         """Note a ticket that the worker has taken."""
-        self._left.pop(ticket.job, None)
+        self._left.pop(ticket.job if job is None else job, None)
         if (label := ticket.labels.get(SPREAD)) is not None:
             self._taken.pop(label, None)
             self._taken[label] = None
             _shorten(self._taken)
 
-    def overtaken(self, jobs: Iterable[int]) -> None:
+    def overtaken(self, jobs: Iterable[Hashable]) -> None:
         """Note tickets that were left while another one was taken."""
         for job in jobs:
             if job in self._left:
                 self._left[job] += 1
 
 
-def _shorten(remembered: dict[str, None] | dict[int, int]) -> None:
+def _shorten(remembered: dict[str, None] | dict[Hashable, int]) -> None:
     while len(remembered) > _REMEMBERED:
         del remembered[next(iter(remembered))]  # type: ignore[arg-type]

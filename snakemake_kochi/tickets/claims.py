@@ -14,7 +14,7 @@ from typing import Any
 
 from snakemake_kochi.base import clock, files
 from snakemake_kochi.tickets.moving import is_listed, listing, moved, removed, repeated
-from snakemake_kochi.tickets.names import CANCEL, Layout, Name, Shard, make_queue
+from snakemake_kochi.tickets.names import CANCEL, LOGIN, SERVE, Layout, Name, Shard, make_queue
 from snakemake_kochi.tickets.watching import FIRST, INTERVAL, Beat, FencedError, requeue
 
 _OLD = 60.0  # seconds: no directory cache is older
@@ -27,19 +27,29 @@ Accept = Callable[[Name, Callable[[], bytes], Sequence[Name]], bool | None]
 class WorkerLife:
     """The directory of a worker: its signs of life, and what others write for it."""
 
-    def __init__(self, layout: Layout, name: str, facts: Any = None) -> None:
-        """Make the directory. Raises OSError: begin again with a new name."""
+    def __init__(
+        self, layout: Layout, name: str, facts: Any = None, is_reserved: bool = False
+    ) -> None:
+        """Make the directory, unless it was made to reserve the name.
+
+        Raises OSError: begin again with a new name.
+        """
         self.name = Name(1, 1, worker=name).checked().worker
         self.paths = layout.worker(name)
         files.make_below(layout.directory, "workers")
-        files.make(self.paths.directory)
+        if is_reserved:
+            files.make_below(layout.directory, "workers", name)
+        else:
+            files.make(self.paths.directory)
         files.write_new(self.paths.facts, json.dumps(facts).encode())
         # Before the first claim: a worker without this file is never found dead.
         files.write_new(self.paths.alive, FIRST)
         self.cancelled: set[Name] = set()  # by others, as of the last beat
+        self.queues: list[str] = []  # that it is to serve, too
         self._beat = Beat(self.paths.alive, self.look)
         self.beat = self._beat.beat
         self.release: str | None = None  # how it is to leave, as of the last look
+        self.wants_login = False  # somebody asks for its ssh server
         self.require_fresh = self._beat.require_fresh
 
     def look(self) -> None:
@@ -49,6 +59,10 @@ class WorkerLife:
             raise FencedError(self.name)
         orders = (text.removeprefix(CANCEL) for text in texts if text.startswith(CANCEL))
         self.cancelled = {*Name.parse_all(orders)}
+        self.queues = [text.removeprefix(SERVE) for text in texts if text.startswith(SERVE)]
+        if LOGIN in texts:
+            with suppress(OSError):
+                self.wants_login = is_listed(self.paths.login_asked)
         if "release" in texts:
             self.release = files.read(self.paths.release).decode().strip()
 
@@ -177,10 +191,12 @@ class Claims:
     def finish(self, name: Name, state: str, details: Any = None) -> bool:
         """End a ticket; False if others took it from this worker before, or its end already.
 
-        Repeats until the server answers. `details`: JSON.
+        Repeats until the server answers. `details`: JSON; those of a cancelled job do without, if
+        they cannot be written: a person waits for its end.
         """
         path = f"{self._paths.running}/{name}"
-        self._append(name, state, details, math.inf)
+        with suppress(OSError):
+            self._append(name, state, details, 0.0 if state == "cancelled" else math.inf)
         target = f"{self._layout.run(name.run).inbox}/{name.ended(state)}"
         done = moved(path, target, math.inf)
         self._drop(name)
@@ -194,7 +210,8 @@ class Claims:
         Raises OSError: not known now.
         """
         if why is not None:
-            self._append(name, "waiting", why, 0.0)
+            with suppress(OSError):  # it is for people alone
+                self._append(name, "waiting", why, 0.0)
         done = requeue(self._layout, self._queue, name, name.losses)
         self._drop(name)
         return done

@@ -19,7 +19,10 @@ from snakemake_kochi.files import random_word
 
 WAKE = "wake"  # a FIFO: who listens on it looks at once; see base.wake
 SERVING = "serving."
-CANCEL = "cancel."  # what the name of an order to a worker begins with
+LOGIN = "login"
+# What the names of orders to a worker begin with.
+CANCEL = "cancel."
+SERVE = "serve."  # a queue, besides those of its beginning
 _NAME = re.compile(r"(\d+)\.(\d+)\.a(\d+)\.l(\d+)(?:@([\w-]+)(?:=(\w+))?)?")
 _SHARD = re.compile(r"(\d+)\.(\d+)-(\d+)")
 
@@ -155,6 +158,11 @@ class RunPaths:
     def wake(self) -> str:
         return f"{self.directory}/{WAKE}"
 
+    @property
+    def terminal(self) -> str:
+        """Where the terminal of a job by hand is, if it has one: see terminal/address.py."""
+        return f"{self.directory}/terminal.json"
+
     def log(self, name: Name) -> str:
         """The output of one attempt."""
         return f"{self.logs}/{name.job}.a{name.attempt}"
@@ -194,6 +202,24 @@ class WorkerPaths:
     @property
     def log(self) -> str:
         return f"{self.directory}/log"
+
+    @property
+    def waits(self) -> str:
+        """Why a job that it has claimed does not begin, for people; an empty line: none waits."""
+        return f"{self.directory}/waits"
+
+    def serve(self, queue: str) -> str:
+        return f"{self.directory}/{SERVE}{queue}"
+
+    @property
+    def login(self) -> str:
+        """The directory of its ssh server: see terminal/login.py."""
+        return f"{self.directory}/{LOGIN}"
+
+    @property
+    def login_asked(self) -> str:
+        """Exists until the worker has seen that a person wants to log in."""
+        return f"{self.login}/asked"
 
     def cancel(self, name: Name) -> str:
         return f"{self.directory}/{CANCEL}{name}"
@@ -245,11 +271,6 @@ def make_queue(layout: Layout, queue: str) -> None:
     """Make its directories, if they are not there. Raises OSError."""
     for name in ("waiting", "running"):
         files.make_below(layout.directory, "queues", queue, name)
-
-
-def has_workers(layout: Layout, queue: str) -> bool:
-    """Whether a worker has said that it serves a queue. Raises OSError."""
-    return any(text.startswith(SERVING) for text in files.names(layout.queue(queue).directory))
 
 
 def wake_workers(layout: Layout, queue: str) -> None:

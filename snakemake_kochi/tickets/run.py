@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from snakemake_kochi.base import files
-from snakemake_kochi.tickets.history import fold, journal, kept, last_line
+from snakemake_kochi.tickets.history import fold, journal, kept, last_line, lines_backwards
 from snakemake_kochi.tickets.moving import Pause, is_listed, listing, moved, removed, repeated
 from snakemake_kochi.tickets.names import Layout, Name, RunPaths, make_queue, nonce, numbers_in
 from snakemake_kochi.tickets.watching import (
@@ -184,6 +184,11 @@ class Run:
                 files.unlink(path)
         return ends
 
+    def in_inboxes(self) -> list[Name]:
+        """Jobs that have ended, of which the journal may not know. Raises OSError."""
+        inboxes = (self.layout.run(part.number).inbox for part in self._parts.values())
+        return [name for inbox in inboxes for name in Name.parse_all(listing(inbox))]
+
     def _read_end(self, inbox: str, name: Name) -> End | None:
         """None while it may become readable: the name has the state already."""
         try:
@@ -232,26 +237,31 @@ class Run:
 
     # ---- adoption
 
-    def adopt(self, concerns: Callable[[Any], bool] = lambda facts: True) -> list[Any]:
+    def adopt(self, concerns: Callable[[Any], bool] = lambda facts: True) -> dict[int, Any]:
         """Take over from the dead runs of this directory. Then their jobs are in `open`, or come
         from `collect`.
 
-        Returns the facts of those that may be alive: nothing was done, call it again. `concerns`:
-        whether to take over from a run with these facts. Raises FencedError, or OSError: call it
-        again.
+        Returns the facts of those that may be alive, by number: nothing was done, call it again.
+        `concerns`: whether to take over from a run with these facts. Raises FencedError, or
+        OSError: call it again.
         """
         self._beat.feed()
         owners = self._owners(concerns)
         alive = [o for o in {*owners.values()} - {self.number} if not self._is_dead(o)]
         if alive:
-            return [(facts_in(self.layout.run(o).facts) or {}).get("facts") for o in alive]
+            return {o: (facts_in(self.layout.run(o).facts) or {}).get("facts") for o in alive}
         for number in owners:
             self._take_token(number)
         self._journals |= set(owners)
         for number in sorted(owners.keys() - self._parts.keys()):
             self._parts[number] = self._read_part(number)
         self._read_ends()
-        return []
+        return {}
+
+    def adopter(self) -> int | None:
+        """The later run that has fenced this one; None if its directory is gone. Raises OSError."""
+        token = self._token(self.number) or ""
+        return int(token.partition(".")[2]) if "." in token else None
 
     def _owners(self, concerns: Callable[[Any], bool]) -> dict[int, int]:
         """The owner of each earlier run of this directory that has not ended."""
@@ -346,6 +356,26 @@ class Run:
         if not self.open and self._parts:
             self._close_ended_parts()
             self._close(self._parts[self.number])
+
+
+def has_users(layout: Layout, queues: Iterable[str], over: set[int]) -> bool:
+    """Whether a run that has not ended has submitted to one of these queues. Raises OSError.
+
+    `over`: the runs of which that is not asked again.
+    """
+    words = [f'"queue": "{queue}"'.encode() for queue in queues]
+    for number in numbers_in(listing(layout.runs)):
+        if number in over:
+            continue
+        paths = layout.run(number)
+        texts = listing(paths.directory)
+        if any(text.partition(".")[0] == OWN for text in texts):
+            with suppress(FileNotFoundError):
+                for _ in lines_backwards(paths.journal, words):
+                    return True
+        else:
+            over.add(number)
+    return False
 
 
 def make_run(layout: Layout, directory: str, token: str, facts: Any = None) -> int:

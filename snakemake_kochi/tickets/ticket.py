@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,7 +32,7 @@ def _is_text(value: object) -> bool:
     if not isinstance(value, str) or "\0" in value:
         return False
     try:
-        value.encode(sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
+        value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return False
     return True

@@ -25,7 +25,7 @@ from snakemake_kochi.queue import (
 )
 from snakemake_kochi.queue.controllers import read_controller
 from snakemake_kochi.queue.entries import read_next
-from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.tickets.ticket import now
 
 _log = logging.getLogger(__name__)
 

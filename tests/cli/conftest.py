@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from seen import list_queues
 from support import git, run_apart, wait_until
 
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.cli.main import run
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import list_queues
 
 COMMAND = [sys.executable, "-P", "-m", "snakemake_kochi.cli"]
 

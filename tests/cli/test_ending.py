@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from seen import FIRST
 from slurm_cluster import SlurmCluster
 from support import git, wait_until, worker_command
 
@@ -26,7 +27,7 @@ def submit(kochi: Kochi, *words: str) -> None:
 
 
 def state(kochi: Kochi, job: int) -> tuple[str, str | None]:
-    data = kochi("show", "job", job, "--json").data
+    data = kochi("show", "job", FIRST + job, "--json").data
     return data["state"], data["reason"]
 
 
@@ -43,12 +44,12 @@ def test_waiting_and_running_jobs_are_cancelled_and_ended_ones_are_left(
     submit(kochi, "sleep", "300")
     submit(kochi, "true")
     wait_for(kochi, 1, "running")
-    outcome = kochi("cancel", 0, 2, 1)
+    outcome = kochi("cancel", FIRST, FIRST + 2, FIRST + 1)
     assert outcome.status == 0
     assert outcome.out.splitlines() == [
-        "Job 0 had ended already.",
-        "Job 2 was cancelled.",
-        "Job 1 is being cancelled by its worker.",
+        f"Job {FIRST} had ended already.",
+        f"Job {FIRST + 2} was cancelled.",
+        f"Job {FIRST + 1} is being cancelled by its worker.",
     ]
     wait_for(kochi, 1, "cancelled")
     assert [state(kochi, job)[1] for job in range(3)] == ["success", "cancelled", "cancelled"]
@@ -56,13 +57,13 @@ def test_waiting_and_running_jobs_are_cancelled_and_ended_ones_are_left(
 
 def test_an_unknown_job_is_an_error_after_the_others_were_cancelled(kochi: Kochi) -> None:
     submit(kochi, "true")
-    outcome = kochi("cancel", 7, 0)
+    outcome = kochi("cancel", 7, FIRST)
     assert outcome.status == 1
     assert "there is no job 7" in outcome.err
-    assert outcome.out == "Job 0 was cancelled.\n"
+    assert outcome.out == f"Job {FIRST} was cancelled.\n"
     assert kochi("cancel", "x").status == 2
     assert kochi("cancel").status == 2
-    assert kochi("cancel", "-a", 0).status == 2
+    assert kochi("cancel", "-a", FIRST).status == 2
 
 
 def test_all_jobs_of_the_project_are_cancelled_and_no_others(
@@ -77,8 +78,8 @@ def test_all_jobs_of_the_project_are_cancelled_and_no_others(
     outcome = kochi("cancel", "-a", "-y", "--json")
     assert outcome.status == 0
     assert outcome.data == [
-        {"job": 2, "outcome": "cancelled"},
-        {"job": 1, "outcome": "cancelled"},
+        {"job": FIRST + 2, "outcome": "cancelled"},
+        {"job": FIRST + 1, "outcome": "cancelled"},
     ]
     assert state(kochi, 0)[0] == "waiting"
     assert kochi("cancel", "-a").out == "This project has no waiting or running jobs.\n"
@@ -91,7 +92,7 @@ def test_all_jobs_are_cancelled_only_after_asking(
     for answer in ("n\n", ""):
         outcome = shell("cancel", "-a", stdin=answer)
         assert outcome.status == 1
-        assert "Cancel 1 job: 0?" in outcome.err
+        assert f"Cancel 1 job: {FIRST}?" in outcome.err
         assert state(kochi, 0)[0] == "waiting"
     # Without an answer, as without a terminal.
     assert "no answer was given; nothing was changed\nTo agree in advance, add: -y" in outcome.err
@@ -109,13 +110,13 @@ def test_all_jobs_of_no_project_is_an_error(kochi: Kochi) -> None:
 
 def test_quietly_nothing_is_said(kochi: Kochi) -> None:
     submit(kochi, "true")
-    outcome = kochi("cancel", 0, "--quiet")
+    outcome = kochi("cancel", FIRST, "--quiet")
     assert (outcome.status, outcome.out, outcome.err) == (0, "", "")
 
 
 def waiting(kochi: Kochi) -> list[int]:
     jobs = kochi("show", "jobs", "--json").data
-    return [job["job"] for job in jobs if job["state"] == "waiting"]
+    return [job["job"] - FIRST for job in jobs if job["state"] == "waiting"]
 
 
 def test_workers_started_by_hand_are_released_by_number_and_by_queue(
@@ -125,28 +126,28 @@ def test_workers_started_by_hand_are_released_by_number_and_by_queue(
     wait = "touch there; while [ ! -e go-on ]; do sleep 0.1; done"
     assert kochi("enqueue", "-q", "b", "--", "sh", "-c", wait).status == 0
     wait_until((own_surroundings / "there").exists)
-    wait_until(lambda: kochi("show", "workers", "--json").data[2]["jobs"] == [0])
+    wait_until(lambda: kochi("show", "workers", "--json").data[2]["jobs"] == [FIRST])
 
-    done = kochi("release", "2")
+    done = kochi("release", FIRST + 2)
     assert done.status == 0
-    assert done.out == "Worker 2 was told to leave when it has finished job 0.\n"
+    assert done.out == f"Worker {FIRST + 2} was told to leave when it has finished job {FIRST}.\n"
     wait_until(lambda: kochi("show", "workers", "--json").data[2]["state"] == "finishing")
-    assert "Running: worker 2 on " in kochi("show", "job", "0").out
+    assert f"Running: worker {FIRST + 2} on " in kochi("show", "job", FIRST).out
     # It takes no more: who comes now is told so.
     said = kochi("enqueue", "-q", "b", "--", "true").err
     assert "No worker serves that queue yet" in said
-    assert kochi("cancel", "1").status == 0
+    assert kochi("cancel", FIRST + 1).status == 0
     # It changed its mind: the job goes back.
-    done = kochi("release", "2", "--now")
-    assert done.out == "Worker 2 was told to leave: job 0 is requeued.\n"
+    done = kochi("release", FIRST + 2, "--now")
+    assert done.out == f"Worker {FIRST + 2} was told to leave: job {FIRST} is requeued.\n"
     assert third.wait() == 0
     assert waiting(kochi) == [0]
 
     done = kochi("release", "-q", "a", "--json")
-    assert done.data == [{"worker": n, "outcome": "leaving"} for n in range(2)]
+    assert done.data == [{"worker": n, "outcome": "leaving"} for n in (FIRST, FIRST + 1)]
     assert (first.wait(), second.wait()) == (0, 0)
     assert kochi("show", "workers", "--json").data == []
-    assert kochi("release", "0").out == "Worker 0 had left already.\n"
+    assert kochi("release", FIRST).out == f"Worker {FIRST} had left already.\n"
 
 
 def test_a_worker_that_starts_at_this_moment_finishes_its_jobs(
@@ -156,7 +157,7 @@ def test_a_worker_that_starts_at_this_moment_finishes_its_jobs(
     wait = "touch there; while [ ! -e go-on ]; do sleep 0.1; done"
     assert kochi("enqueue", "-q", "q", "--", "sh", "-c", wait).status == 0
     wait_until((own_surroundings / "there").exists)
-    wait_until(lambda: kochi("show", "workers", "--json").data[0]["jobs"] == [0])
+    wait_until(lambda: kochi("show", "workers", "--json").data[0]["jobs"] == [FIRST])
     # As it was before the worker came.
     asked = RequestedWorker(0, "1", "kochi-alloc")
     _, said = release_before_it_starts(find_location(None), asked, "finish")
@@ -168,17 +169,17 @@ def test_a_worker_that_starts_at_this_moment_finishes_its_jobs(
 
 def test_what_cannot_be_released_is_told_and_the_others_are(kochi: Kochi, worker: Worker) -> None:
     assert kochi("release").status == 2
-    assert kochi("release", "0", "-q", "q").status == 2
+    assert kochi("release", FIRST, "-q", "q").status == 2
     assert kochi("release", "x").status == 2
     done = kochi("release", "-q", "nobodys")
     assert done.status == 1
     assert "no worker that you started serves queue nobodys" in done.err
     assert "queue name '../x' cannot be used" in kochi("release", "-q", "../x").err
     process = worker("q")
-    done = kochi("release", "7", "0")
+    done = kochi("release", "7", FIRST)
     assert done.status == 1
-    assert done.err.startswith("kochi: there is no worker 7 on machine local; known: 0.")
-    assert done.out == "Worker 0 was told to leave: it leaves at once.\n"
+    assert done.err.startswith(f"kochi: there is no worker 7 on machine local; known: {FIRST}.")
+    assert done.out == f"Worker {FIRST} was told to leave: it leaves at once.\n"
     assert process.wait() == 0
 
 

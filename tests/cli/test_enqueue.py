@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from seen import FIRST, find_job
 from support import git, wait_until
 
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import Resources, find_job
+from snakemake_kochi.queue import Resources
 
 from .conftest import Outcome, install, make_repository
 
@@ -39,7 +40,7 @@ def test_commands_run_on_a_worker_with_the_words_as_they_are(kochi: Kochi, work:
     enqueue(kochi, "-q test -- bash -c 'echo $((1+1)) > two; cat t*'")
     shown = work()
     assert shown.startswith("Kochi worker 0 started on machine local.\n" + "=" * 80)
-    assert "Kochi job test_job (ID=0) started.\n" in shown
+    assert f"Kochi job test_job (ID={FIRST}) started.\n" in shown
     assert outputs(shown) == ["foo\n", "".join(f"<{word}>" for word in words) + "\n", "2\n"]
     assert Path("two").read_text() == "2\n"
 
@@ -64,7 +65,7 @@ def test_where_there_is_a_scheduler_a_worker_is_not_started_on_the_login_node(
     assert "type: kochi work -m vega -q test" in said("-m", "vega")
     monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", "own")
     assert "type: kochi alloc -m own -q test" in said()
-    assert "start one with: kochi alloc -m own -q test" in kochi("show", "job", "0").out
+    assert "start one with: kochi alloc -m own -q test" in kochi("show", "job", str(FIRST)).out
 
 
 def test_a_job_with_c_runs_in_a_copy_of_what_there_was(
@@ -175,8 +176,8 @@ def test_an_experiment_runs_with_its_defaults_and_with_parameters(
     (installed / "code").write_text("echo later $1\n")
     (installed / "sub" / "[fib].yaml").write_text("run: {script: 'false'}\n")
     shown = work()
-    assert "Kochi job fib (ID=0) started.\n" in shown
-    assert "Kochi job other (ID=5) started.\n" in shown
+    assert f"Kochi job fib (ID={FIRST}) started.\n" in shown
+    assert f"Kochi job other (ID={FIRST + 5}) started.\n" in shown
     compiling = "Compiling with debug=0\n"
     assert outputs(shown) == [
         f"{compiling}fib of 1\n",
@@ -254,7 +255,7 @@ def test_with_g_the_commit_comes_from_another_repository_with_the_changes_made_h
     ]
     assert built == "Compiling with debug=0\nchanged 1\n"
     commit = git(installed, "rev-parse", "HEAD")[:12]
-    source = kochi("show", "job", "0", "--json").data["labels"]["source"]
+    source = kochi("show", "job", str(FIRST), "--json").data["labels"]["source"]
     assert source == f"{commit} ({other}, changed)"
 
 
@@ -284,7 +285,7 @@ def test_a_commit_that_is_not_in_that_repository_is_told_with_what_to_type(
 
 def test_a_program_gets_json_or_only_the_number(kochi: Kochi) -> None:
     assert kochi("enqueue", "--json", "-q", "test", "-n", "x", "true").data == {
-        "job": 0,
+        "job": FIRST,
         "name": "x",
         "queue": "test",
         "machine": "local",
@@ -339,7 +340,7 @@ def test_a_job_has_its_worker_for_itself_unless_it_is_to_be_shared(
     enqueue(kochi, "-q test --gpus 2 -- true")
     enqueue(kochi, "-q test asked.yaml")
     machine = Root.find().machine("local")
-    tickets = [find_job(machine, job).ticket for job in range(8)]
+    tickets = [find_job(machine, FIRST + job).ticket for job in range(8)]
     assert [ticket.resources if ticket else None for ticket in tickets] == [
         Resources(exclusive=True),
         Resources(),
@@ -350,11 +351,11 @@ def test_a_job_has_its_worker_for_itself_unless_it_is_to_be_shared(
         Resources(gpus=2),
         Resources(cores=3, exclusive=True, memory_mb=50, runtime_seconds=180, nodes=2),
     ]
-    told = [kochi("show", "job", job).out.partition("Takes: ")[2] for job in range(3)]
+    told = [kochi("show", "job", FIRST + job).out.partition("Takes: ")[2] for job in range(3)]
     assert [each.splitlines()[0] for each in told] == [
         *("the whole worker", "1 core", "2 cores, 1024 MiB")
     ]
-    assert kochi("show", "job", 4, "--json").data["resources"]["cores"] == 3
+    assert kochi("show", "job", FIRST + 4, "--json").data["resources"]["cores"] == 3
     text = kochi("enqueue", "--help").out
     assert "By default a job is exclusive" in " ".join(text.split())
     assert kochi("enqueue", "-q", "test", "--cores", "0", "true").status == 2
@@ -372,10 +373,10 @@ def test_a_cancelled_command_gets_the_time_to_clean_up(
     worker()
     script = "trap 'sleep 0.2; echo cleaned up; exit 0' TERM; echo ready; sleep 300 & wait"
     kochi("enqueue", "-q", "test", "-c", "sh", "-c", script)
-    wait_until(lambda: "ready" in kochi("show", "log", "job", "0").out)
+    wait_until(lambda: "ready" in kochi("show", "log", "job", str(FIRST)).out)
     kochi("cancel", "0")
-    wait_until(lambda: kochi("show", "job", "0", "--json").data["state"] == "cancelled")
-    assert kochi("show", "log", "job", "0").out == "ready\ncleaned up\n"
+    wait_until(lambda: kochi("show", "job", str(FIRST), "--json").data["state"] == "cancelled")
+    assert kochi("show", "log", "job", str(FIRST)).out == "ready\ncleaned up\n"
 
 
 def test_a_cancelled_job_leaves_no_copy_behind(
@@ -388,7 +389,7 @@ def test_a_cancelled_job_leaves_no_copy_behind(
     place = Path(ready.read_text().strip())
     assert place.exists()
     kochi("cancel", "0")
-    wait_until(lambda: kochi("show", "job", "0", "--json").data["state"] == "cancelled")
+    wait_until(lambda: kochi("show", "job", str(FIRST), "--json").data["state"] == "cancelled")
     assert not place.exists()
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from support import wait_until, worker_state, write
+from seen import FIRST
+from support import IS_NEXT, wait_until, worker_state, write
 
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.paths import Root
@@ -25,6 +26,7 @@ from snakemake_kochi.queue.workers import read_worker
 
 from .conftest import COMMAND, Outcome, install, make_repository
 
+NUMBER = str(FIRST)  # of the first job, and of the first worker
 Kochi = Callable[..., Outcome]
 Work = Callable[..., str]
 Worker = Callable[..., "subprocess.Popen[str]"]
@@ -36,7 +38,8 @@ def submit(kochi: Kochi, *words: str, queue: str = "test", name: str = "ANON") -
 
 
 def listed(kochi: Kochi, *words: object) -> list[int]:
-    return [job["job"] for job in kochi("show", "jobs", *words, "--json").data]
+    """The jobs, from 0."""
+    return [job["job"] - FIRST for job in kochi("show", "jobs", *words, "--json").data]
 
 
 def test_jobs_are_those_that_wait_or_run_and_with_t_all(kochi: Kochi, work: Work) -> None:
@@ -50,8 +53,9 @@ def test_jobs_are_those_that_wait_or_run_and_with_t_all(kochi: Kochi, work: Work
         *("ID", "Name", "What it runs", "Queue", "State", "Worker"),
         *("Submitted", "Started", "Running Time"),
     ]
-    assert table[2].split()[:5] == ["1", "mine", "true", "test", "waiting"]
-    assert re.match("0 +ANON +false +first +failed: exit status 1 +0 .* 0:00:0", table[3])
+    assert table[2].split()[:5] == [str(FIRST + 1), "mine", "true", "test", "waiting"]
+    said = f"{FIRST} +ANON +false +first +failed: exit status 1 +{FIRST} .* 0:00:0"
+    assert re.match(said, table[3])
 
 
 def test_jobs_of_one_name_are_told_apart_and_those_that_failed_are_found(
@@ -63,7 +67,7 @@ def test_jobs_of_one_name_are_told_apart_and_those_that_failed_are_found(
     kochi("enqueue", "-q", "test", "fib.yaml", "n=38")
     kochi("enqueue", "-q", "test", "-c", "--", "cat", "code")
     submit(kochi, "never", "begun")
-    kochi("cancel", "5")
+    kochi("cancel", FIRST + 5)
     rows = [line.split("  ", 2)[2].strip() for line in kochi("show", "jobs").out.splitlines()[2:]]
     told = [re.split("  +", row)[1] for row in rows]
     assert told[:2] == ["cat code", "n=38, debug=0"]
@@ -72,7 +76,7 @@ def test_jobs_of_one_name_are_told_apart_and_those_that_failed_are_found(
     work()
     states = {job["job"]: job["state"] for job in kochi("show", "jobs", "-t", "--json").data}
     ends = ("succeeded", "failed", "failed", "succeeded", "succeeded", "cancelled")
-    assert states == dict(enumerate(ends))
+    assert states == dict(enumerate(ends, FIRST))
     # The same words as in the table, where the failed ones say how.
     table = kochi("show", "jobs", "-t", "-l", "9").out
     assert all(f"  {state}" in table for state in ends)
@@ -134,24 +138,24 @@ def test_a_name_cannot_write_to_the_terminal(kochi: Kochi) -> None:
 
 def test_a_job_is_told_with_all_that_is_known(installed: Path, kochi: Kochi, work: Work) -> None:
     kochi("enqueue", "-q", "test", "fib.yaml", "n=38")
-    waiting = kochi("show", "job", "0").out
+    waiting = kochi("show", "job", NUMBER).out
     assert "State: waiting\n" in waiting
     work()
-    text = kochi("show", "job", "0").out
+    text = kochi("show", "job", NUMBER).out
     for line in (
-        "ID: 0",
+        f"ID: {FIRST}",
         "Name: fib",
         "Queue: test",
         "State: succeeded",
         "Attempt: 1",
-        "Worker: 0",
+        f"Worker: {FIRST}",
         "Exit status: 0",
         "Experiment: fib.yaml",
         "Parameters: n=38, debug=0",
         "Recipes: tool:release",
     ):
         assert f"{line}\n" in text
-    data = kochi("show", "job", "0", "--json").data
+    data = kochi("show", "job", NUMBER, "--json").data
     assert data["state"] == "succeeded"
     assert data["reason"] == "success"
     assert data["labels"]["parameters"] == "n=38, debug=0"
@@ -161,36 +165,36 @@ def test_a_job_is_told_with_all_that_is_known(installed: Path, kochi: Kochi, wor
 def test_a_job_says_how_it_ended(kochi: Kochi, work: Work) -> None:
     submit(kochi, "sh", "-c", "kill -9 $$")
     work()
-    assert "State: failed: killed by SIGKILL\n" in kochi("show", "job", "0").out
-    assert kochi("show", "job", "0", "--json").data["signal"] == signal.SIGKILL
+    assert "State: failed: killed by SIGKILL\n" in kochi("show", "job", NUMBER).out
+    assert kochi("show", "job", NUMBER, "--json").data["signal"] == signal.SIGKILL
 
 
 def test_a_failed_job_says_what_it_used(kochi: Kochi, work: Work) -> None:
     submit(kochi, sys.executable, "-c", "x = bytearray(200 << 20); sum(range(10**6)); exit(3)")
     work()
-    job = kochi("show", "job", "0", "--json").data
+    job = kochi("show", "job", NUMBER, "--json").data
     for used in (job, job["attempts"][0]):
         assert 200 <= used["peak_memory_mb"] < 600
         assert used["cpu_seconds"] > 0.01
     said = f"Used: {job['cpu_seconds']} s of CPU time, {job['peak_memory_mb']} MiB at most\n"
-    assert said in kochi("show", "job", "0").out
+    assert said in kochi("show", "job", NUMBER).out
 
 
 def test_a_job_says_why_it_waits_and_who_runs_it(kochi: Kochi, worker: Worker) -> None:
     submit(kochi, "sh", "-c", "while [ ! -e go-on ]; do sleep 0.1; done")
     nobody = "no worker serves queue test; start one with: kochi work -q test -b"
-    assert f"Waiting: {nobody}\n" in kochi("show", "job", "0").out
-    data = kochi("show", "job", "0", "--json").data
+    assert f"Waiting: {nobody}\n" in kochi("show", "job", NUMBER).out
+    data = kochi("show", "job", NUMBER, "--json").data
     assert (data["why"], data["attempts"]) == ([nobody], [])
     worker()
-    wait_until(lambda: kochi("show", "job", "0", "--json").data["started"] is not None)
-    text = kochi("show", "job", "0").out
-    assert f"Running: worker 0 on {os.uname().nodename} runs it" in text
-    assert f"Attempt 1: worker 0 on {os.uname().nodename}, 0:00:0" in text
+    wait_until(lambda: kochi("show", "job", NUMBER, "--json").data["started"] is not None)
+    text = kochi("show", "job", NUMBER).out
+    assert f"Running: worker {FIRST} on {os.uname().nodename} runs it" in text
+    assert f"Attempt 1: worker {FIRST} on {os.uname().nodename}, 0:00:0" in text
     (Path.cwd() / "go-on").touch()
-    wait_until(lambda: kochi("show", "job", "0", "--json").data["state"] == "succeeded")
-    (attempt,) = kochi("show", "job", "0", "--json").data["attempts"]
-    assert (attempt["worker"], attempt["ending"], attempt["counts"]) == (0, "succeeded", True)
+    wait_until(lambda: kochi("show", "job", NUMBER, "--json").data["state"] == "succeeded")
+    (attempt,) = kochi("show", "job", NUMBER, "--json").data["attempts"]
+    assert (attempt["worker"], attempt["ending"], attempt["counts"]) == (FIRST, "succeeded", True)
 
 
 def test_a_job_tells_how_its_attempts_ended(kochi: Kochi, work: Work, worker: Worker) -> None:
@@ -200,17 +204,16 @@ def test_a_job_tells_how_its_attempts_ended(kochi: Kochi, work: Work, worker: Wo
     process.send_signal(signal.SIGTERM)
     process.wait()
     here = os.uname().nodename
-    assert "first" in kochi("show", "log", "job", "0").out, "it waits for its second attempt"
-    (waiting,) = (
-        line for line in kochi("show", "job", "0").out.splitlines() if line.startswith("Waiting:")
-    )
-    assert f"attempt 1, worker 0 on {here}: drained" in waiting
+    assert "first" in kochi("show", "log", "job", NUMBER).out, "it waits for its second attempt"
+    lines = kochi("show", "job", NUMBER).out.splitlines()
+    (waiting,) = (line for line in lines if line.startswith("Waiting:"))
+    assert f"attempt 1, worker {FIRST} on {here}: drained" in waiting
     work()
-    lines = kochi("show", "job", "0").out.splitlines()
+    lines = kochi("show", "job", NUMBER).out.splitlines()
     first, second = (line for line in lines if line.startswith("Attempt "))
-    assert first.startswith(f"Attempt 1: worker 0 on {here}, 0:00:")
+    assert first.startswith(f"Attempt 1: worker {FIRST} on {here}, 0:00:")
     assert "drained" in first
-    assert second.startswith(f"Attempt 2: worker 1 on {here}, 0:00:")
+    assert second.startswith(f"Attempt 2: worker {FIRST + 1} on {here}, 0:00:")
     assert second.endswith(", exit status 3")
 
 
@@ -220,13 +223,13 @@ def test_queues_tell_what_waits_and_who_serves(kochi: Kochi, worker: Worker) -> 
     worker("test")
     assert kochi("show", "queues", "--json").data == [
         {"queue": "other", "waiting": 1, "running": 0, "workers": []},
-        {"queue": "test", "waiting": 0, "running": 0, "workers": [0]},
+        {"queue": "test", "waiting": 0, "running": 0, "workers": [FIRST]},
     ]
     table = kochi("show", "queues").out.splitlines()
     assert [line.split() for line in (table[0], *table[2:])] == [
         ["Queue", "Waiting", "Running", "Workers"],
         ["other", "1", "0"],
-        ["test", "0", "0", "0"],
+        ["test", "0", "0", str(FIRST)],
     ]
 
 
@@ -237,14 +240,14 @@ def test_workers_are_those_that_are_there_and_with_a_all(
     assert kochi("show", "workers", "--json").data == []
     worker("test")
     (there,) = kochi("show", "workers", "--json").data
-    assert (there["worker"], there["state"], there["queues"]) == (1, "running", ["test"])
+    assert (there["worker"], there["state"], there["queues"]) == (FIRST + 1, "running", ["test"])
     chosen = kochi("show", "workers", "-a", "-q", "other", "-q", "test", "--json").data
-    assert [row["worker"] for row in chosen] == [0, 1]
+    assert [row["worker"] for row in chosen] == [FIRST, FIRST + 1]
     assert "kochi work -q other -b" in kochi("show", "workers", "-q", "other").err
     assert kochi("show", "workers", "-q", "../x").status == 1
     states = [row["state"] for row in kochi("show", "workers", "-a", "--json").data]
     assert states == ["left", "running"]
-    assert kochi("show", "workers").out.splitlines()[2].split()[:2] == ["1", "running"]
+    assert kochi("show", "workers").out.splitlines()[2].split()[:2] == [str(FIRST + 1), "running"]
 
 
 def test_a_worker_tells_what_it_has_what_it_does_and_why_it_went(
@@ -254,7 +257,7 @@ def test_a_worker_tells_what_it_has_what_it_does_and_why_it_went(
     submit(kochi, "true")
     process = worker()
     wait_until((Path.cwd() / "there").exists)
-    wait_until(lambda: "0" in kochi("show", "workers", "--json").data[0]["running"])
+    wait_until(lambda: NUMBER in kochi("show", "workers", "--json").data[0]["running"])
     (data,) = kochi("show", "workers", "--json").data
     assert data["cores"] == len(os.sched_getaffinity(0))
     assert data["memory_mb"] > 0
@@ -263,7 +266,7 @@ def test_a_worker_tells_what_it_has_what_it_does_and_why_it_went(
         *("ID", "State", "Node", "Queues", "Cores", "Memory", "GPUs", "Left", "Ok", "Failed"),
         "Does",
     ]
-    assert "job 0 (long) for " in row
+    assert f"job {FIRST} (long) for " in row
     waiting, running = kochi("show", "jobs", "--json").data
     assert (running["node"], waiting["node"]) == (data["node"], None)
     process.send_signal(signal.SIGTERM)
@@ -402,17 +405,17 @@ def test_projects_tell_where_their_repository_is(
 
 def test_the_log_of_a_job_is_shown_byte_by_byte(kochi: Kochi, work: Work) -> None:
     submit(kochi, "printf", r"\377\n\033[1mbold")
-    assert kochi("show", "log", "job", "0").out == ""
+    assert kochi("show", "log", "job", NUMBER).out == ""
     work()
-    done = subprocess.run([*COMMAND, "show", "log", "job", "0"], capture_output=True)
+    done = subprocess.run([*COMMAND, "show", "log", "job", NUMBER], capture_output=True)
     assert done.stdout == b"\xff\n\x1b[1mbold"
 
 
 def test_a_job_that_printed_nothing_says_how_it_ended(kochi: Kochi, work: Work) -> None:
     submit(kochi, "false")
     work()
-    shown = kochi("show", "log", "job", "0")
-    assert (shown.out, shown.err) == ("", "Job 0 printed nothing: exit status 1\n")
+    shown = kochi("show", "log", "job", NUMBER)
+    assert (shown.out, shown.err) == ("", f"Job {FIRST} printed nothing: exit status 1\n")
 
 
 def test_a_log_is_followed_until_the_job_ends(
@@ -424,7 +427,7 @@ def test_a_log_is_followed_until_the_job_ends(
     )
     # Also one that has not started.
     follower = subprocess.Popen(
-        [*COMMAND, "show", "log", "job", "0", "-f"], stdout=subprocess.PIPE, text=True
+        [*COMMAND, "show", "log", "job", NUMBER, "-f"], stdout=subprocess.PIPE, text=True
     )
     assert follower.stdout is not None
     worker()
@@ -452,9 +455,9 @@ def test_the_log_of_a_worker_is_shown_and_followed_until_it_leaves(
     kochi: Kochi, worker: Worker
 ) -> None:
     process = worker()
-    assert "worker 0 started" in kochi("show", "log", "worker", "0").out
+    assert "worker 0 started" in kochi("show", "log", "worker", NUMBER).out
     follower = subprocess.Popen(
-        [*COMMAND, "show", "log", "worker", "0", "-f"], stdout=subprocess.PIPE, text=True
+        [*COMMAND, "show", "log", "worker", NUMBER, "-f"], stdout=subprocess.PIPE, text=True
     )
     process.send_signal(signal.SIGTERM)
     assert "worker 0 left" in follower.communicate()[0]
@@ -473,7 +476,7 @@ def test_the_log_of_a_worker_is_followed_until_its_process_has_ended(
         state = replace(read_worker(Root.find().machine("local"), 0), process=own)
         paths.state.write_bytes(to_json(state.to_dict()))
         follower = subprocess.Popen(
-            [*COMMAND, "show", "log", "worker", "0", "-f"], stdout=subprocess.PIPE, text=True
+            [*COMMAND, "show", "log", "worker", NUMBER, "-f"], stdout=subprocess.PIPE, text=True
         )
         assert follower.stdout is not None
         while "worker 0 left" not in follower.stdout.readline():
@@ -514,7 +517,7 @@ def test_who_only_reads_does_not_settle_which_locks_the_machine_uses(
     assert shell("show", "log", "install", "tool:release", "-f").status == 0
     assert shell("show", "job", 99).status == 1
     assert not machine.lock_settings.exists()
-    assert shell("cancel", 0).status == 0
+    assert shell("cancel", FIRST).status == 0
     assert shell("enqueue", "-q", "test", "true").status == 0
 
 
@@ -531,8 +534,9 @@ def test_paths_are_told(installed: Path, kochi: Kochi, work: Work) -> None:
     unknown = kochi("show", "path", "project", f"{installed.name}s")
     assert unknown.status == 1
     assert "did you mean" in unknown.err
-    assert kochi("show", "path", "job", "0").out == f"{machine.job(0).directory}\n"
-    assert kochi("show", "path", "worker", "0").out == f"{machine.worker(0).directory}\n"
+    of_job = machine.runs / NUMBER if IS_NEXT else machine.job(0).directory
+    assert kochi("show", "path", "job", NUMBER).out == f"{of_job}\n"
+    assert kochi("show", "path", "worker", NUMBER).out == f"{machine.worker(FIRST).directory}\n"
     prefix = kochi("show", "path", "install", "tool:release", "--json").data["path"]
     assert (Path(prefix) / "tool").read_text() == "echo the tool\n"
     assert kochi("show", "path", "worker", "7").status == 1
@@ -563,8 +567,12 @@ def test_what_is_not_there_is_an_error_with_what_to_type_or_write(
 def test_a_damaged_ticket_is_listed_as_such(kochi: Kochi, worker: Worker) -> None:
     submit(kochi, "true")
     paths = Root(Path(os.environ["KOCHI_ROOT"])).machine("local").queue("test")
-    paths.waiting_ticket(0, 1).write_text("{")
+    if IS_NEXT:
+        (ticket,) = paths.directory.glob("waiting/*/*")
+    else:
+        ticket = paths.waiting_ticket(0, 1)
+    ticket.write_text("{")
     assert "(damaged)" in kochi("show", "jobs").out
     worker()
-    wait_until(lambda: kochi("show", "job", "0", "--json").data["state"] == "failed")
-    assert "State: failed: " in kochi("show", "job", "0").out
+    wait_until(lambda: kochi("show", "job", NUMBER, "--json").data["state"] == "failed")
+    assert "State: failed: " in kochi("show", "job", NUMBER).out

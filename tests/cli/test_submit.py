@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from seen import FIRST, find_job, list_queues, list_workers
 from support import wait_until
 
 import snakemake_kochi
@@ -18,7 +19,7 @@ from snakemake_kochi.enqueue import job as jobs
 from snakemake_kochi.enqueue import own_worker
 from snakemake_kochi.errors import KochiError, NameNotFoundError, WorkerError
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import Resources, find_job, has_ended, list_queues, list_workers
+from snakemake_kochi.queue import Resources
 
 from .conftest import Outcome
 
@@ -50,13 +51,13 @@ def test_a_job_runs_on_a_worker_of_this_process_and_tells_how_it_ended(
     assert good.stdout == f"as a line for bash\n{own_surroundings}\noops\n"
     assert (good.ok, good.exit_status, good.state, good.name) == (True, 0, "succeeded", "good")
     assert (bad.ok, bad.exit_status, bad.state, bad.stdout) == (False, 3, "failed", "")
-    assert bad.reason.startswith("exit status 3, attempt 1 on worker 0 on ")
+    assert bad.reason.startswith(f"exit status 3, attempt 1 on worker {FIRST} on ")
     assert (killed.ok, killed.exit_status) == (False, None)
     assert repr(killed).endswith(", failed: killed by SIGKILL>")
-    assert repr(bad) == f"<Job 1 'ANON' in queue '{bad.queue}', failed: exit status 3>"
+    assert repr(bad) == f"<Job {FIRST + 1} 'ANON' in queue '{bad.queue}', failed: exit status 3>"
     machine = Root.find().machine("local")
     assert len(list_workers(machine)) == 1
-    tickets = [find_job(machine, job).ticket for job in range(3)]
+    tickets = [find_job(machine, FIRST + job).ticket for job in range(3)]
     assert [ticket.resources if ticket else None for ticket in tickets] == [
         *(Resources(exclusive=True), Resources(exclusive=True), Resources(cores=1))
     ]
@@ -66,7 +67,8 @@ def test_a_timeout_ends_the_waiting_and_a_cancelled_job_ends(own_surroundings: P
     job = snakemake_kochi.submit("echo begun; sleep 300")
     wait_until(lambda: job.stdout == "begun\n")
     assert (job.ok, job.exit_status, job.state) == (None, None, "running")
-    with pytest.raises(TimeoutError, match=r"job 0 has not ended after .*worker 0 on .* runs it"):
+    said = rf"job {FIRST} has not ended after .*worker {FIRST} on .* runs it"
+    with pytest.raises(TimeoutError, match=said):
         job.wait(timeout=0.05)
     with pytest.raises(KochiError):
         job.wait(timeout=0)
@@ -81,6 +83,8 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(
     job = snakemake_kochi.submit("while [ ! -e go ]; do sleep 0.1; done; echo done")
     wait_until(lambda: job.state == "running")
 
+    has_ended = jobs.has_ended
+
     def look(machine: MachinePaths, number: int) -> bool:
         os.kill(os.getpid(), signal.SIGINT)
         return has_ended(machine, number)
@@ -89,7 +93,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as caught:
         patch.setattr(jobs, "has_ended", look)
         job.wait()
-    assert caught.value.__notes__ == ["Job 0 goes on. To end it: cancel()"]
+    assert caught.value.__notes__ == [f"Job {FIRST} goes on. To end it: cancel()"]
     assert job.state == "running"
     Path("go").touch()
     assert job.wait().stdout == "done\n"
@@ -111,13 +115,14 @@ def test_a_named_queue_is_served_by_others_and_what_a_job_waits_for_is_said(
     with pytest.warns(UserWarning, match=expected):
         job = snakemake_kochi.submit("echo served", queue="test")
     assert "waiting: no worker serves queue test; start one with: kochi work -q test" in repr(job)
-    wait_until(lambda: "job 0 waits: no worker serves queue test" in warned_while_waiting(job))
+    waits = f"job {FIRST} waits: no worker serves queue test"
+    wait_until(lambda: waits in warned_while_waiting(job))
     worker("test")
     assert job.wait().stdout == "served\n"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         large = snakemake_kochi.submit("true", queue="test", cores=4096)
-    said = "can ever run it; worker 0: 4096 cores needed"
+    said = f"can ever run it; worker {FIRST}: 4096 cores needed"
     wait_until(lambda: said in warned_while_waiting(large))
     assert large.cancel() == "cancelled"
 
@@ -185,7 +190,8 @@ def test_the_death_of_the_own_worker_is_told_and_the_next_one_goes_on(
     process = worker._process
     assert process is not None
     process.kill()
-    with pytest.raises(WorkerError, match="worker 0, which this process started, ended with"):
+    said = f"worker {FIRST}, which this process started, ended with"
+    with pytest.raises(WorkerError, match=said):
         job.wait()
     Path("go").touch()
     assert snakemake_kochi.submit("true").wait().ok
@@ -213,7 +219,7 @@ def test_the_own_worker_ends_with_its_process_and_cancels_its_jobs(
     wait_until(lambda: all(worker.state == "left" for worker in list_workers(machine)))
     assert done.stdout.startswith("python-")
     wait_until(lambda: not list_queues(machine))
-    found = [kochi("show", "job", number, "--json").data["state"] for number in range(2)]
+    found = [kochi("show", "job", FIRST + number, "--json").data["state"] for number in range(2)]
     assert found == ["cancelled"] * 2
 
 

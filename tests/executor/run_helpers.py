@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 from support import Process, start
 
+from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import Queue, Ticket
 from snakemake_kochi.tickets import history
 from snakemake_kochi.tickets.names import Layout
 
@@ -45,6 +47,9 @@ def _next_results(layout: Layout) -> list[dict[str, Any]]:
     """Those of tickets, in the form of the queue."""
     if not Path(layout.runs).exists():
         return []
+    runs = [int(path.name) for path in Path(layout.runs).iterdir() if path.name.isdecimal()]
+    views = [*history.ended(layout), *(v for run in runs for v in history.in_inbox(layout, run))]
+    found = {view.name.key: view for view in views}.values()
     reasons = {"memory": "out of memory", "node": "node failed"}
     return [
         {
@@ -56,8 +61,19 @@ def _next_results(layout: Layout) -> list[dict[str, Any]]:
             **(details := view.line.get("details") or {}),
             "node": {"host": details.get("node", "")},
         }
-        for view in sorted(history.ended(layout), key=lambda view: view.name)
+        for view in sorted(found, key=lambda view: view.name)
     ]
+
+
+def waiting_tickets(queue: str) -> list[Ticket]:
+    """The tickets that wait in a queue."""
+    machine = Root.find().machine("local")
+    if os.environ.get("KOCHI_NEXT") == "1":
+        found = history.places(Layout(str(machine.directory)))
+        paths = [Path(path) for name, of, path in sorted(found) if of == queue and not name.worker]
+        lines = [path.read_bytes().partition(b"\n")[0] for path in paths]
+        return [Ticket.from_dict(json.loads(line), paths[0]) for line in lines]
+    return [view.ticket for view in Queue(machine, queue).waiting() if view.ticket is not None]
 
 
 def nothing_is_left() -> bool:

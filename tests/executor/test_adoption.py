@@ -16,7 +16,15 @@ from typing import Any
 import pytest
 from run_helpers import background, our_processes, results
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
-from support import result_of, wait_until, write
+from support import (
+    IS_NEXT,
+    cancel_orders,
+    job_of_run,
+    open_runs,
+    result_of,
+    wait_until,
+    write,
+)
 
 from snakemake_kochi.executor.run import HandOver, PendingJob, PendingJobs, _is_forced
 from snakemake_kochi.executor.submission import Submission
@@ -121,7 +129,7 @@ def test_running_jobs_are_adopted_and_ended_jobs_are_not_repeated(
         assert output.count("has finished and is not started again") == 1
         assert starts(two) == {"a": 1, "b": 1}
         assert (two / "b.txt").read_text() == "input\n"
-        assert list(machine().glob("controllers/*")) == []
+        assert open_runs(machine()) == []
         assert "Nothing to be done" in snakemake("-n", cwd=two).stdout
 
 
@@ -132,8 +140,9 @@ def test_a_result_whose_delivery_was_read_but_not_reported_is_adopted(two: Path)
             output = read_until(controller, "still runs")
             first, second = ("a", "b") if "output: a.txt" in output else ("b", "a")
             let_go(two, second)
-            # The deliveries of the dead controller are kept as long as they may be needed.
-            wait_until(lambda: list(machine().glob("controllers/*/delivered/jobs")))
+            # What the dead run was told is kept as long as it may be needed.
+            kept = "runs/2/jobs.jsonl" if IS_NEXT else "controllers/*/delivered/jobs"
+            wait_until(lambda: any(path.read_bytes() for path in machine().glob(kept)))
             controller.kill()
             controller.wait()
         for lock in (two / ".snakemake" / "locks").iterdir():
@@ -164,8 +173,9 @@ def test_an_output_that_was_touched_is_made_again(two: Path) -> None:
 def test_jobs_outlive_two_controllers_and_are_reported_to_the_third(two: Path) -> None:
     with worker(two):
         kill_when(lambda: starts(two) == {"a": 1, "b": 1}, two, *IN_QUEUE)
-        (first,) = machine().glob("controllers/*")
-        kill_when((first / "wakeup").is_symlink, two, *AGAIN)
+        (first,) = open_runs(machine())
+        adopted = (first.parent / "own.2").exists if IS_NEXT else (first / "wakeup").is_symlink
+        kill_when(adopted, two, *AGAIN)
         let_go(two, "a")
         with background(*AGAIN, cwd=two) as controller:
             output = read_until(controller, "still runs")
@@ -175,7 +185,7 @@ def test_jobs_outlive_two_controllers_and_are_reported_to_the_third(two: Path) -
         assert controller.returncode == 0
     assert "It left 1 running and 1 finished kochi jobs" in output
     assert starts(two) == {"a": 1, "b": 1}
-    assert list(machine().glob("controllers/*")) == []
+    assert open_runs(machine()) == []
 
 
 def edit_snakefile(directory: Path) -> None:
@@ -247,7 +257,7 @@ def test_an_orphaned_job_that_is_not_needed_continues_and_is_named_and_kept_for_
         (two / "go-b").touch()
         assert snakemake(*AGAIN[3:], cwd=two).returncode == 0
     assert starts(two) == {"a": 1, "b": 1}
-    assert list(machine().glob("controllers/*")) == []
+    assert open_runs(machine()) == []
 
 
 def test_jobs_of_the_workers_of_a_killed_run_are_repeated_after_their_end(two: Path) -> None:
@@ -262,7 +272,7 @@ def test_jobs_of_the_workers_of_a_killed_run_are_repeated_after_their_end(two: P
     print(output)
     assert controller.returncode == 0
     assert not (two / "trouble").exists()
-    assert list(machine().glob("controllers/*")) == [] == list(machine().glob("queues/*"))
+    assert open_runs(machine()) == [] == list(machine().glob("queues/*"))
     wait_until(lambda: our_processes() == [])
 
 
@@ -374,13 +384,13 @@ def test_the_next_run_waits_for_a_job_that_outlives_its_cancelled_run(
             pid = json.loads(state.read_text())["process"]["pid"]
             os.kill(pid, signal.SIGSTOP)
             controller.send_signal(signal.SIGINT)
-            wait_until(lambda: list(machine().glob("jobs/*/*/cancel")))
+            wait_until(lambda: cancel_orders(machine()))
             controller.send_signal(signal.SIGINT)
             output = controller.communicate(timeout=60)[0]
         print(output)
-        assert "Cancelled, but not ended yet: kochi jobs 0" in output
+        assert f"Cancelled, but not ended yet: kochi jobs {job_of_run(0)}" in output
         assert results() == []
-        assert len(list(machine().glob("controllers/*"))) == 1
+        assert len(open_runs(machine())) == 1
         with background(*AGAIN, cwd=tmp_path) as controller:
             output = read_until(controller, "starts again if this run needs it")
             os.kill(pid, signal.SIGCONT)
@@ -393,4 +403,4 @@ def test_the_next_run_waits_for_a_job_that_outlives_its_cancelled_run(
         assert controller.returncode == 0
         assert starts(tmp_path) == {"a": 2}
         assert not (tmp_path / "trouble").exists()
-        assert list(machine().glob("controllers/*")) == []
+        assert open_runs(machine()) == []

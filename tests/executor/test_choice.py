@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import background
+from run_helpers import background, waiting_tickets
 from support import wait_until, write
 
 from snakemake_kochi.executor.internals import UnclearError, resources_taken
 from snakemake_kochi.executor.tickets import Choices, InnerCommand
-from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import Benchmark, Queue, ShellJob, Ticket
+from snakemake_kochi.queue import Benchmark, ShellJob, Ticket
 
 pytestmark = pytest.mark.compatibility
 
@@ -28,7 +27,7 @@ import sys
 
 class Without:
     def find_spec(self, name, *_):
-        if name == "snakemake_kochi.executor.executor":
+        if name in ("snakemake_kochi.executor.executor", "snakemake_kochi.next.executor.executor"):
             del sys.modules["snakemake.shell"].shell._get_process_prefix
             del sys.modules["snakemake.shell"].MAX_ARG_LEN
             del sys.modules["snakemake.rules"].Rule.is_shell
@@ -53,11 +52,10 @@ def tickets(
             said.append(line)
             assert line, f"it ended: {''.join(said)}"
         (ready,) = re.findall(r"^Execute (\d+) jobs?\b", "".join(said), re.MULTILINE)
-        queue = Queue(Root.find().machine("local"), "q")
         # Many jobs are submitted in several batches.
-        wait_until(lambda: len(queue.waiting()) == int(ready), f"{ready} tickets")
-        found = [view.ticket for view in queue.waiting()]
-    return {each.labels["rule"]: each for each in found if each is not None}, "".join(said)
+        wait_until(lambda: len(waiting_tickets("q")) == int(ready), f"{ready} tickets")
+        found = waiting_tickets("q")
+    return {each.labels["rule"]: each for each in found}, "".join(said)
 
 
 def choices(

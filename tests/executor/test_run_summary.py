@@ -13,7 +13,7 @@ import psutil
 import pytest
 from faulty_filesystem import FaultyFilesystem
 from run_helpers import results
-from support import write
+from support import job_of_run, write
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.executor.rule_usage import RuleUsage, Sample
@@ -324,6 +324,7 @@ def test_the_run_summary_names_a_job_that_shows_the_reason(
     write(tmp_path / "Snakefile", WITH_THREADS)
     done = snakemake("--executor", "kochi", "-j1", cwd=tmp_path)
     assert done.returncode == 0
-    assert "kochi ran 1 job: 1 by command (1 not by zygote: see kochi show job 0)" in done.stdout
-    shown = kochi("show", "job", "0", cwd=tmp_path)
+    said = f"1 by command (1 not by zygote: see kochi show job {job_of_run(0)})"
+    assert f"kochi ran 1 job: {said}" in done.stdout
+    shown = kochi("show", "job", job_of_run(0), cwd=tmp_path)
     assert "runner command (no zygote: its parse starts threads (see " in shown.stdout

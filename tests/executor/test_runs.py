@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from run_helpers import background, nothing_is_left, our_processes, results
-from support import wait_until, write
+from seen import FIRST
+from support import cancel_orders, servers, wait_until, write
 
 from snakemake_kochi.paths import Root
 
@@ -54,8 +55,8 @@ def test_a_directory_without_git_or_configuration_runs_and_nothing_is_left(
     assert done.returncode == 0
     assert [result["reason"] for result in results()] == ["success"] * 5
     # A job that requests more cores than exist runs on all of them, and one worker has all queues.
-    assert {result["worker"] for result in results()} == {0}
-    assert {(tmp_path / f"{name}.txt").read_text() for name in "abc"} == {"worker 0\n"}
+    assert {result["worker"] for result in results()} == {FIRST}
+    assert {(tmp_path / f"{name}.txt").read_text() for name in "abc"} == {f"worker {FIRST}\n"}
     assert (tmp_path / "elsewhere.txt").read_text() == "mine\n"
     assert (tmp_path / "large.txt").read_text().startswith("run-")
     machine = Path(os.environ["KOCHI_ROOT"]) / "machines" / "local"
@@ -82,7 +83,7 @@ def test_a_worker_of_the_users_outlives_runs_and_none_is_started(
             )
             assert done.returncode == 0
         assert worker.poll() is None
-    assert {result["worker"] for result in results()} == {0}
+    assert {result["worker"] for result in results()} == {FIRST}
     assert len(results()) == 6
 
 
@@ -118,7 +119,7 @@ def test_what_a_run_says_to_type_works_in_a_shell_that_has_another_machine(
     call = ("--executor", "kochi", "--jobs", "4", "--logger", "kochi", "-p")
     done = snakemake(*call, cwd=tmp_path, env={"KOCHI_DEFAULT_MACHINE": "vega"})
     assert done.returncode == 1
-    said = re.findall(r"kochi show log job [-\w ]*\d\b", done.stdout)
+    said = re.findall(r"kochi show log job [-\w. ]*\d\b", done.stdout)
     assert len(said) >= 2, done.stdout  # of the submission, and of the failure
     for command in said:
         assert "here I am" in kochi(*command.split()[1:], cwd=tmp_path).stdout
@@ -143,20 +144,21 @@ def test_a_queue_is_left_to_the_users_worker_until_that_leaves(tmp_path: Path) -
     machine = Path(os.environ["KOCHI_ROOT"]) / "machines" / "local"
     workers = tmp_path / "workers"
     with background(*work, cwd=tmp_path) as worker:
-        wait_until(lambda: list(machine.glob("queues/mine/subscribers/*")))
+        wait_until(lambda: servers(machine, "mine"))
         with background(*run, cwd=tmp_path) as controller:
             wait_until(lambda: workers.exists() and workers.read_text())
             time.sleep(2)  # for a worker that should not come
-            assert workers.read_text() == "0\n"
+            assert workers.read_text() == f"{FIRST}\n"
             (tmp_path / "alone").rmdir()  # the job that is requeued will not
             worker.terminate()
-            wait_until(lambda: workers.read_text() == "0\n1\n")
+            wait_until(lambda: workers.read_text() == f"{FIRST}\n{FIRST + 1}\n")
             (tmp_path / "go").touch()
             output, _ = controller.communicate(timeout=120)
     print(output)
     assert controller.returncode == 0
-    assert output.count("This run leaves queue mine to worker 0, which serves it here.") == 1
-    assert workers.read_text() == "0\n1\n1\n"
+    said = f"This run leaves queue mine to worker {FIRST}, which serves it here."
+    assert output.count(said) == 1
+    assert workers.read_text() == f"{FIRST}\n{FIRST + 1}\n{FIRST + 1}\n"
     assert our_processes() == []
 
 
@@ -310,9 +312,10 @@ def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path, snakema
     run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "1")
     with background(*run, cwd=tmp_path) as controller:
         wait_until((tmp_path / "waits").exists)
-        # The worker is the child of its supervisor, which has the same command line.
-        supervisor, worker = sorted(
-            (p for p in our_processes() if "snakemake_kochi.worker" in " ".join(p.cmdline())),
+        # The worker is the child of its supervisor.
+        words = ("snakemake_kochi.worker", "snakemake_kochi.next.worker", "worker/supervisor.py")
+        supervisor, worker, *_ = sorted(
+            (p for p in our_processes() if any(word in " ".join(p.cmdline()) for word in words)),
             key=lambda process: process.create_time(),
         )
         assert worker.ppid() == supervisor.pid
@@ -321,10 +324,10 @@ def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path, snakema
         output, _ = controller.communicate(timeout=120)
     print(output)
     assert controller.returncode == 0
-    assert "Worker 0 died" in output
+    assert f"Worker {FIRST} died" in output
     assert (tmp_path / "tries").read_text() == "1\n1\n"
     (result,) = results()
-    assert (result["attempt"], result["worker"]) == (2, 1)
+    assert (result["attempt"], result["worker"]) == (2, FIRST + 1)
     assert our_processes() == []
 
 
@@ -370,7 +373,7 @@ def test_a_second_interrupt_shortens_the_end_and_leaves_nothing(tmp_path: Path) 
     with background(*run, "--kochi-cores", "1", cwd=tmp_path) as controller:
         wait_until((tmp_path / "started").exists)
         controller.send_signal(signal.SIGINT)
-        wait_until(lambda: list(machine.glob("jobs/*/*/cancel")))
+        wait_until(lambda: cancel_orders(machine))
         for _ in range(2):
             controller.send_signal(signal.SIGINT)
         output, _ = controller.communicate(timeout=120)

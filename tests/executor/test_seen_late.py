@@ -16,7 +16,7 @@ import psutil
 import pytest
 from faulty_filesystem import FaultyFilesystem
 from run_helpers import results
-from support import run, wait_until, worker_command, write
+from support import run, servers, wait_until, worker_command, write
 
 from snakemake_kochi.executor.results import show_outputs
 from snakemake_kochi.files import show_new_files
@@ -59,11 +59,8 @@ def worker_elsewhere(project: Path, there: Path) -> Iterator[None]:
     ]
     process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, cwd="/")
     try:
-        subscribers = root / "machines" / "local" / "queues" / "q" / "subscribers"
-        wait_until(
-            lambda: subscribers.exists() and list(subscribers.iterdir()),
-            "the worker serves its queue",
-        )
+        machine = root / "machines" / "local"
+        wait_until(lambda: servers(machine, "q"), "the worker serves its queue")
         yield
     finally:
         # The first process of a pid namespace takes all others with it.

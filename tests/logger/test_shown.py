@@ -52,7 +52,7 @@ def test_failures_and_progress_are_shown_and_the_log_has_all(tmp_path: Path) -> 
     # The first ten failures are shown with their ends and logs, the others in one line each.
     assert text.count("    see: kochi show log job ") == 10
     assert len([line for line in lines if line.startswith("    trying ")]) == 10
-    assert re.search(r"Failed: point point-\d+ \(n=\d+\): kochi job \d+ .*exit status 3", text)
+    assert re.search(r"Failed: point point-\d+ \(n=\d+\): kochi job [\d.]+ .*exit status 3", text)
     assert re.search(r"^Failed: .*\(kochi show log job \d+\)$", text, re.MULTILINE)
     said = f"{POINTS - FAILING} of {POINTS + 1} steps (68%) done, {FAILING} failed"
     assert said in lines

@@ -287,9 +287,9 @@ def test_a_worker_in_a_terminal(kochi: Kochi, site: Site) -> None:
     assert f"Kochi job mine (ID={done}) started.\n" in shown.stdout
     assert f"{'-' * 80}\nhello\n{'-' * 80}\n" in shown.stdout
     assert "Kochi job job (ID=1.1): failed.\n" in shown.stdout
-    job = enqueue(kochi, "sleep 60")
+    job = enqueue(kochi, "touch begun; sleep 60")
     worker = subprocess.Popen([*command, "-b"], stdout=subprocess.PIPE, text=True, env=environment)
-    until(site.running)
+    until((site.work / "begun").exists)
     worker.send_signal(signal.SIGINT)
     worker.communicate(timeout=30)
     assert worker.returncode == 0

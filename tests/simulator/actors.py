@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -181,7 +182,8 @@ class Processes:
         if worker.puts_back:
             worker.puts_back = False
             raise OSError(errno.EAGAIN, "no process can be made")
-        if "dead" in worker.world.tree.names(self._life.paths.directory):
+        # It has looked 3 intervals ago at most.
+        if clock.now() - worker.world.created.get(self._life.paths.dead, math.inf) > 3 * INTERVAL:
             story.faults.append(f"{name} began although others think its worker dead")
         pid = next(worker.world.numbers)
         execution = Execution(ticket.name, name, self._process, clock.now())

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from seen import list_workers
 from slurm_cluster import SlurmCluster
 from support import REPOSITORY, git, printed, run, write
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import list_workers
 
 PROFILES = REPOSITORY / "profiles"
 MACHINE = "machines: {own: {scheduler: slurm, allocation: {max_workers: 2}}}\n"

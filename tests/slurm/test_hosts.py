@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from cluster_project import SNAKEFILE, ClusterProject
+from seen import find_worker, list_workers
 from slurm_cluster import APART
 from support import wait_until
 
 from snakemake_kochi.heartbeat import LOST_AFTER
-from snakemake_kochi.queue import find_worker, list_workers
 
 QUICK = 0.5  # seconds between two heartbeats of a worker
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pexpect
 import pytest
+from seen import find_job, list_workers
 from slurm_cluster import APART, SlurmCluster
 from support import git, interruptible, run_apart, until_size, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import find_job, list_workers
 
 SLURM = APART
 COMMAND = [sys.executable, "-P", "-m", "snakemake_kochi.cli"]

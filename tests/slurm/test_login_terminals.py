@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 from login_site import LoginSite, login_site
+from seen import find_job, list_workers
 from slurm_cluster import APART, SlurmCluster
 from support import until_size, wait_until
 
-from snakemake_kochi.queue import find_job, list_workers
 from tests.terminal.conftest import PROMPT, Person, await_end
 
 SLURM = APART

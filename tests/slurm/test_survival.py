@@ -13,10 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 from cluster_project import ClusterProject
+from seen import find_worker, list_workers
 from slurm_cluster import SlurmCluster
 from support import wait_until
 
-from snakemake_kochi.queue import WorkerState, find_worker, list_workers
+from snakemake_kochi.queue import WorkerState
 from snakemake_kochi.queue.result import read_ended_attempt
 
 COUNT = 72

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from seen import list_workers
 from slurm_cluster import SlurmCluster
 from support import wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import list_workers
 from snakemake_kochi.queue.result import read_result
 
 SNAKEFILE = """

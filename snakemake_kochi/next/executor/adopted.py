@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.base import clock, files
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.tickets import single_jobs
+from snakemake_kochi.files import safe_name
 from snakemake_kochi.next.executor.ends import CANCELLED, SUCCESS, details_of, seen_outputs
+from snakemake_kochi.next.runs import LiveRun, facts_of_run, refusal
 from snakemake_kochi.notices import Notices
-from snakemake_kochi.processes import Node, ProcessIdentity, is_gone, this_node
-from snakemake_kochi.queue.ticket import Ticket, now
+from snakemake_kochi.processes import is_gone
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import Layout, Name
-from snakemake_kochi.tickets.run import End, Job, Run
+from snakemake_kochi.tickets.run import OWN, End, Job, Run
+from snakemake_kochi.tickets.ticket import Ticket
+from snakemake_kochi.tickets.watching import INTERVAL, REQUEUED, Pulse, facts_in
 
 Key = tuple[int, int]  # of a job: run and number
 _PAUSE = 0.5  # seconds between two looks at an earlier run
@@ -118,17 +118,13 @@ class Adopted:
         return keys.isdisjoint(self._open)
 
 
-def facts_of_run(queue: str | None, outputs: Collection[str] | None) -> dict[str, Any]:
-    """What a run says of itself. `outputs`: the files that it makes, None if that is not known."""
-    process = ProcessIdentity.of(os.getpid())
-    return {
-        "started": now(),
-        "node": asdict(this_node()),
-        "process": None if process is None else asdict(process),
-        "command": sys.argv,
-        "queue": queue,
-        "outputs": None if outputs is None else sorted(outputs),
-    }
+def allocations_of(layout: Layout, run: int) -> str | None:
+    """The name of a run's allocations; None if it has none, or if that was not kept."""
+    facts = (facts_in(layout.run(run).facts) or {}).get("facts") or {}
+    if "allocations" not in facts:
+        return None
+    label, word = facts["allocations"]
+    return f"kochi-{safe_name(label).lstrip('.-') or 'run'}-{run}-{word}"
 
 
 def is_over(facts: Any) -> bool:
@@ -148,28 +144,25 @@ def await_earlier(run: Run, outputs: Collection[str] | None, told: Notices) -> N
         theirs = facts["outputs"]
         return theirs is None or outputs is None or not set(outputs).isdisjoint(theirs)
 
+    pulses: dict[int, Pulse] = {}
     while True:
-        alive = []
+        alive: dict[int, Any] = {}
         try:
             if not (alive := run.adopt(concerns)):
                 return
         except OSError as error:
             told.fault("earlier runs cannot be read now", error)
-        for facts in alive:
-            node, pid = Node.from_dict(facts["node"]), facts["process"]["pid"]
-            if this_node().can_see(node):
-                raise KochiError(
-                    f"another run in this directory is alive (process {pid}, started "
-                    f"{facts['started']}) and makes the same files: each job would be executed "
-                    "twice",
-                    f"Wait for its end, or type: kill -INT {pid}\nThen type your command again. "
-                    "To see the jobs that still run, type: kochi show jobs",
-                )
+        for number, facts in alive.items():
+            other = LiveRun.of(number, OWN, facts)
+            is_known = number in pulses
+            pulse = pulses.setdefault(number, Pulse(run.layout.run(number).alive))
+            if other.is_here or (pulse.look() == 0 and is_known):
+                raise refusal(other)
             told.warning(
-                f"Another run in this directory was started on {node.host} (process {pid}, "
-                f"{facts['started']}). This run waits until that one has ended, or has given no "
-                "sign of life for 70 s, and then adopts its jobs. Otherwise each job would be "
-                "executed twice."
+                f"Another run in this directory was started on {other.host} (process "
+                f"{other.process}, {other.started}). Whether it still runs is not known here. This "
+                f"run waits {REQUEUED * INTERVAL:.0f} s for a sign of life, and then adopts its "
+                "jobs. Otherwise each job would be executed twice."
             )
         clock.sleep(_PAUSE)
 

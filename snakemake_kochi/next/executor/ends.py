@@ -1,20 +1,17 @@
-"""What a person reads of the end of a job, and of a run's jobs."""
+"""What a person reads of the end of a job."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from humanfriendly.text import pluralize
-
-from snakemake_kochi.executor.tickets import RUNNERS, single_jobs
+from snakemake_kochi.executor.tickets import single_jobs
 from snakemake_kochi.files import last_lines, show_new_files
 from snakemake_kochi.hints import typed
 from snakemake_kochi.processes import this_node
@@ -90,7 +87,7 @@ def note_end(job: Any, queue: str, end: End) -> None:
     details = details_of(end)
     noted = {"node": details.get("node", ""), "worker": end.name.worker, "queue": queue}
     noted |= {"job": number_of(end), "attempt": end.name.attempt}
-    noted |= {"runner": details.get("runner", "")}
+    noted |= {"runner": details.get("runner", ""), "nonce": details.get("nonce", "")}
     with suppress(KeyError, ValueError, TypeError, AttributeError):
         for key in ("started", "ended"):
             noted[key] = datetime.fromisoformat(details[key]).timestamp()
@@ -122,31 +119,3 @@ def show_outputs(ended: Iterable[tuple[Ticket, End]]) -> None:
         hidden |= {os.path.dirname(os.path.join(ticket.directory, path)) for path in late}
     for directory in hidden:
         show_new_files(directory)
-
-
-class RunnerCounts:
-    """Counts jobs by runner, and by the reason why a faster runner did not execute them."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, Counter[str]] = {name: Counter() for name in RUNNERS}
-        self._examples: dict[str, str] = {}
-
-    def add(self, ticket: Ticket, end: End) -> None:
-        if (runner := details_of(end).get("runner", "")) not in self._counts:
-            return
-        chosen, reason = ticket.labels.get("runner", ""), ticket.labels.get("runner_reason", "")
-        if chosen != runner:
-            # The worker knows the reason for each job.
-            example = self._examples.setdefault(chosen, number_of(end))
-            reason = f"not by {chosen}: see kochi show job {example}"
-        self._counts[runner][reason] += 1
-
-    def describe(self) -> str:
-        """A text such as "kochi ran 12 jobs: 10 by shell, 2 by zygote (2 script)"; "" for none."""
-        total = sum(counts.total() for counts in self._counts.values())
-        parts = []
-        for name, counts in self._counts.items():
-            if counts:
-                whys = [f"{count} {why}" for why, count in counts.most_common() if why]
-                parts.append(f"{counts.total()} by {name}" + (f" ({', '.join(whys)})" * bool(whys)))
-        return f"kochi ran {pluralize(total, 'job')}: {', '.join(parts)}" if parts else ""

@@ -12,12 +12,14 @@ import json
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,36 +42,44 @@ from snakemake_kochi.executor.internals import (
     SchedulerWakes,
     is_told_to_end,
     leave_to_adopter,
+    locks_of_run,
+    marks_are_files,
     without_jobs,
 )
 from snakemake_kochi.executor.plugin import Executor, ExecutorSettings
 from snakemake_kochi.executor.tickets import (
     RUNNERS,
     Tickets,
+    label_of_run,
     outputs_of_run,
     with_readable_targets,
 )
-from snakemake_kochi.files import may_pass
+from snakemake_kochi.files import lacks_room, may_pass, random_word
+from snakemake_kochi.files.together import Together
 from snakemake_kochi.hints import typed
 from snakemake_kochi.location import Location
 from snakemake_kochi.next.executor import ends
 from snakemake_kochi.next.executor.adopted import (
     Adopted,
     Key,
+    allocations_of,
     await_earlier,
-    facts_of_run,
     is_forced,
     is_over,
 )
+from snakemake_kochi.next.executor.allocated import AllocatedWorkers
+from snakemake_kochi.next.executor.summary import Summary
+from snakemake_kochi.next.executor.telling import Telling
 from snakemake_kochi.next.executor.workers import LocalWorkers
+from snakemake_kochi.next.runs import facts_of_run
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.tickets.hand import interrupt, withdraw
-from snakemake_kochi.tickets.moving import removed
-from snakemake_kochi.tickets.names import Layout, has_workers, wake_workers
+from snakemake_kochi.tickets.moving import listing, removed
+from snakemake_kochi.tickets.names import Layout, wake_workers
 from snakemake_kochi.tickets.run import SHARD, End, Job, Run
 from snakemake_kochi.tickets.ticket import Resources, Ticket
-from snakemake_kochi.tickets.watching import INTERVAL, FencedError
+from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, facts_in
 from snakemake_kochi.worker.settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
@@ -79,7 +89,12 @@ _FIRST_PORTION = 8
 _SHORTEST = 0.05  # seconds between two looks into the inbox
 _PATIENCE = 15.0  # seconds in which cancelled jobs are to end
 _RETRY = 0.5
-_FENCED = "another run of this directory took over (no heartbeat for 60 s); stopping"
+_PATIENCE_ON_FULL_DISK = 1.0
+_LEAST_BEFORE_BREAK = 5.0  # seconds from the second interrupt of a run to one that breaks it off
+_BROKEN_OFF = b"""\
+kochi: broken off: a step of the shutdown does not end; perhaps a filesystem does not answer.
+The workers of this run end with it; the next run in this directory adopts or cancels other jobs.
+"""
 
 
 @dataclass(frozen=True)
@@ -98,6 +113,8 @@ class Pending:
 class KochiExecutor(Executor):
     """One run: it hands tickets to queues and reports each end at once."""
 
+    _workers: LocalWorkers | AllocatedWorkers
+
     @for_snakemake
     def __post_init__(self) -> None:
         self.wait = False  # of RemoteExecutor: its polling thread has nothing to do
@@ -109,14 +126,15 @@ class KochiExecutor(Executor):
         with self._root.explaining():
             self._location = location
             count = _check_settings(settings, location)
+            is_here = check_where(settings.where, location) == HERE or not count
             self._machine = location.prepare_machine()
-            self._begin(settings, count)
+            self._begin(settings, count, is_here)
 
-    def _begin(self, settings: ExecutorSettings, count: int) -> None:
+    def _begin(self, settings: ExecutorSettings, count: int, is_here: bool) -> None:
         self._layout = Layout(str(self._machine.directory))
         directory: str = self.workflow.workdir_init
         outputs = outputs_of_run(self.workflow, directory)
-        facts = facts_of_run(settings.queue, outputs)
+        facts = self._facts(settings.queue, outputs, is_here)
         self._run = Run.begin(self._layout, directory, facts, is_over)
         self._queue = f"run-{self._run.number}"
         self._wake = Wake(self._run.paths.wake)
@@ -127,23 +145,13 @@ class KochiExecutor(Executor):
         self._pending: dict[Key, Pending] = {}
         self._held: deque[tuple[Pending, set[Key]]] = deque()  # until those jobs have ended
         self._late: deque[tuple[Pending, End]] = deque()  # ended in an earlier run
-        self._queues = {settings.queue or self._queue}
-        self._private = {self._queue}  # also those of earlier runs
-        self._counts = ends.RunnerCounts()
+        self._queues, self._private = {settings.queue or self._queue}, {self._queue}
+        self._summary = Summary(self._machine, self._run.number)
         self._notices, self._told = Notices(_log), Notices(self.logger)
-        self._wakes = SchedulerWakes(self.workflow)
-        cores = settings.cores or self.workflow.resource_settings.cores
-        self._workers = LocalWorkers(
-            WorkerSettings(
-                str(self._root.directory),
-                self._machine.name,
-                cores=cores if isinstance(cores, int) else None,
-                stay=True,
-                controller=str(self._run.number),
-            ),
-            count,
-            self._layout,
-            self.logger,
+        self._wakes, self._together = SchedulerWakes(self.workflow), Together()
+        self._workers = self._local_workers(settings, count if is_here else 0)
+        self._telling = Telling(
+            *(self._machine, directory, self.logger, self._location.to_start_worker)
         )
         threading.Thread(target=self._beat, name="kochi-heartbeat", daemon=True).start()
         threading.Thread(target=self._fold, name="kochi-logs", daemon=True).start()
@@ -151,6 +159,8 @@ class KochiExecutor(Executor):
         try:
             await_earlier(self._run, outputs, self._told)
             self._adopt_earlier()
+            if not is_here:
+                self._workers = self._allocated_workers()
         except BaseException:
             self._end()
             raise
@@ -160,15 +170,51 @@ class KochiExecutor(Executor):
             *(self.workflow, self._machine, cast(Any, self._workers), self.logger),
             *(self._queue, settings.queue, count > 0),
         )
-        inheriting = self._queue if count else None
+        inheriting = self._queue if count and is_here else None
         self._tickets = Tickets(self, settings.runner, self._queue, self.logger, inheriting)
         atexit.register(self._end_unused)
+        self._clean_at_exit()
+        self._watcher.start()
+
+    def _facts(self, queue: str | None, outputs: set[str] | None, is_here: bool) -> dict[str, Any]:
+        """What this run says of itself."""
+        directory = self.workflow.workdir_init
+        facts = facts_of_run(queue, outputs, locks_of_run(self.workflow, directory))
+        if not is_here:
+            facts["allocations"] = label_of_run(self.workflow, directory), random_word()
+        return facts
+
+    def _clean_at_exit(self) -> None:
         if self._location.machine.clean is not None:
             # Imported here: few runs clean up.
             from snakemake_kochi.cleaning.automatic import clean_at_exit
 
             clean_at_exit(self._machine, Path.cwd(), lambda: True)
-        self._watcher.start()
+
+    def _allocated_workers(self) -> AllocatedWorkers:
+        runs = [(run, allocations_of(self._layout, run)) for run in self._run.parts]
+        names = {run: name for run, name in runs if name is not None}
+        own = self._location, self._layout, names
+        return AllocatedWorkers(*own, self._submitted, self.logger)
+
+    def _local_workers(self, settings: ExecutorSettings, count: int) -> LocalWorkers:
+        cores = settings.cores or self.workflow.resource_settings.cores
+        of_each = WorkerSettings(
+            str(self._root.directory),
+            self._machine.name,
+            cores=cores if isinstance(cores, int) else None,
+            stay=True,
+            controller=str(self._run.number),
+        )
+        return LocalWorkers(of_each, count, self._machine, self.logger)
+
+    def _submitted(self) -> dict[str, dict[Key, Ticket]]:
+        """This run's jobs that have not ended, by queue."""
+        queues: dict[str, dict[Key, Ticket]] = defaultdict(dict)
+        for key, pending in list(self._pending.items()):
+            if pending.adopted is None:
+                queues[pending.queue][key] = pending.ticket
+        return queues
 
     # ---- life
 
@@ -324,7 +370,7 @@ class KochiExecutor(Executor):
             except OSError as error:
                 if not self._has_submitted or self._stopping.is_set() or not may_pass(error):
                     raise
-                self._notices.fault(problem, error)
+                self._note_fault(problem, error)
             time.sleep(_RETRY)
         self._notices.over(problem)
         if self._urgent.is_set():
@@ -343,7 +389,7 @@ class KochiExecutor(Executor):
             self._run.submit(queue, self._contents(queue, jobs, numbers))
         except FencedError as error:
             self._is_fenced = True
-            raise KochiError(_FENCED) from error
+            raise KochiError(self._why_fenced()) from error
         except OSError:
             if not any((job.run, job.number) == keys[0] for job in self._run.open):
                 for key in keys:
@@ -352,7 +398,7 @@ class KochiExecutor(Executor):
         self._has_submitted = True
         wake_workers(self._layout, queue)
         try:
-            self._workers.serve(self._queues)
+            self._workers.serve(set(self._queues), self._admission.request_of)
         except OSError as error:  # `_watch` tries again: the jobs are in the queue
             self._notices.fault("no worker can be started now", error)
         self._tell_numbers(queue, numbers)
@@ -377,9 +423,14 @@ class KochiExecutor(Executor):
         for info in infos:
             # Not RemoteExecutor's method: it would add the job to those that it polls.
             RealExecutor.report_job_submission(self, info, register_job=False)
+        marks = [partial(info.job.register, external_jobid=info.external_jobid) for info in infos]
         try:
-            for info in infos:
-                info.job.register(external_jobid=info.external_jobid)
+            if marks_are_files(self.workflow):
+                # One after the other would take longer than all the rest on a slow filesystem.
+                self._together.all(marks)
+            else:
+                for mark in marks:
+                    mark()
         except OSError as error:
             self.logger.info(
                 f"Failed to mark the outputs of started jobs as incomplete ({error}). Snakemake "
@@ -413,22 +464,34 @@ class KochiExecutor(Executor):
                     if not self._adopted.is_empty:
                         self._adopted.tick()
                     self._submit_held()
-                    self._workers.tick(bool(self._pending))
+                    if self._workers.tick(bool(self._pending)):
+                        look_due = 0.0  # one has died, which had jobs
+                    self._telling.check_room()
+                    self._telling.check_paused()
                     if clock.now() >= look_due:
                         look_due = clock.now() + INTERVAL
                         self._run.look_after()
-                        self._workers.serve(set(self._queues))
-                        self._tell_unserved()
+                        self._workers.serve(set(self._queues), self._admission.request_of)
+                        self._telling.look(self._tickets_by_queue(), self._workers.will_serve)
                     self._notices.over("the state of the run cannot be read now")
                 except OSError as error:
-                    self._notices.fault("the state of the run cannot be read now", error)
+                    self._note_fault("the state of the run cannot be read now", error)
         except Exception as error:
             if isinstance(error, FencedError):
-                self._is_fenced, error = True, UserError(_FENCED)
+                self._is_fenced, error = True, UserError(self._why_fenced())
             elif isinstance(error, KochiError):
                 error = UserError(error.message, error.hint)
             self._is_broken = True  # Snakemake would wait for ever
             self.workflow.scheduler.executor_error_callback(error)
+
+    def _why_fenced(self) -> str:
+        host = ""
+        with suppress(OSError, TypeError, KeyError):
+            if (adopter := self._run.adopter()) is not None:
+                facts = facts_in(self._layout.run(adopter).facts)
+                host = f" on {facts['facts']['node']['host']}"
+        silent = SILENT * INTERVAL
+        return f"another run{host} took over (no heartbeat for {silent:.0f} s); stopping"
 
     def _report(self) -> bool:
         """Report what has ended; whether anything has."""
@@ -446,6 +509,8 @@ class KochiExecutor(Executor):
                 self._held.append((replace(pending, adopted=None), set()))
             else:
                 known.append((pending, end))
+        if found:
+            self._telling.note_room(True)  # they were written
         while self._late:
             known.append(self._late.popleft())
         ends.show_outputs((p.ticket, end) for p, end in known if end.name.state == ends.SUCCESS)
@@ -455,7 +520,7 @@ class KochiExecutor(Executor):
 
     def _report_one(self, pending: Pending, end: End) -> None:
         self._wakes.drop()
-        self._counts.add(pending.ticket, end)
+        self._summary.add(pending.ticket, end)
         self._workers.job_ended()
         number = ends.number_of(end)
         info = SubmittedJobInfo(pending.job, external_jobid=number)
@@ -479,12 +544,17 @@ class KochiExecutor(Executor):
             queues[(pending.adopted or pending).queue].add(key)
         return queues
 
-    def _tell_unserved(self) -> None:
-        """Say once for each queue that no worker serves it: one may come."""
-        for queue in self._by_queue():
-            if not self._workers.will_serve(queue) and not has_workers(self._layout, queue):
-                start = self._location.to_start_worker(queue)
-                self._told.warning(f"No worker serves queue {queue} yet; start one with: {start}")
+    def _tickets_by_queue(self) -> dict[str, dict[Key, Ticket]]:
+        queues: dict[str, dict[Key, Ticket]] = defaultdict(dict)
+        for key, pending in list(self._pending.items()):
+            queues[(pending.adopted or pending).queue][key] = pending.ticket
+        return queues
+
+    def _note_fault(self, what: str, error: OSError) -> None:
+        if lacks_room(error):
+            self._telling.note_room(False)
+        else:
+            self._notices.fault(what, error)
 
     def _withdraw(self) -> None:
         """Withdraw the jobs that have not begun, of which Snakemake would await the ends."""
@@ -515,7 +585,7 @@ class KochiExecutor(Executor):
     def cancel(self) -> None:
         """Cancel the run after an interrupt or an error."""
         self._urgent.clear()
-        with interrupts_deferred(self._urgent):
+        with interrupts_deferred(self._urgent, is_end=True):
             super().cancel()
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
@@ -531,14 +601,22 @@ class KochiExecutor(Executor):
             while not self._cancel_pending() and clock.now() < until:
                 if self._urgent.is_set():
                     break
+                if self._telling.is_full:
+                    until = min(until, clock.now() + _PATIENCE_ON_FULL_DISK)
                 self._wake.wait(pause)
                 pause = min(2 * pause, 1.0)
         finally:
             # Whatever cannot be read or written: no worker stays behind.
             self._workers.stop(self._urgent.is_set)
         self._cancel_pending()  # what they gave back, too
-        if self._pending:
-            numbers = " ".join(f"{run}.{job}" for run, job in sorted(self._pending))
+        numbers = " ".join(f"{run}.{job}" for run, job in sorted(self._pending))
+        if self._pending and self._telling.is_full:
+            self.logger.error(
+                f"KOCHI_ROOT is full: the ends of kochi jobs {numbers} could not be written. The "
+                "jobs in this run's own workers have ended. Free some space; the next run in this "
+                "directory adopts or cancels the others."
+            )
+        elif self._pending:
             self.logger.error(
                 f"Cancelled, but not ended yet: kochi jobs {numbers}. To see them, type: kochi "
                 f"show jobs\nIf they do not end, type: kochi cancel {numbers}"
@@ -554,11 +632,15 @@ class KochiExecutor(Executor):
                 withdraw(self._layout, queue, keys)
                 interrupt(self._layout, queue, keys)
             for end in self._run.collect():
-                self._pending.pop(end.name.key, None)
+                if (pending := self._pending.pop(end.name.key, None)) is not None:
+                    self._summary.add(pending.ticket, end, is_reported=False)
         except FencedError:
             self._is_fenced = True
         except OSError as error:
-            self._notices.fault("jobs cannot be cancelled now", error)
+            self._note_fault("jobs cannot be cancelled now", error)
+            if self._telling.is_full:  # the next run writes what has ended into its journal
+                for ended in self._run.in_inboxes():
+                    self._pending.pop(ended.key, None)
         return self._is_fenced or not self._pending
 
     def shutdown(self) -> None:
@@ -581,10 +663,11 @@ class KochiExecutor(Executor):
         if self._over.is_set():
             return
         self._stop_watching()
-        self._workers.stop(self._urgent.is_set)
         if self._is_fenced:
+            self._workers.abandon()
             leave_to_adopter(self.workflow)
         else:
+            self._workers.stop(self._urgent.is_set)
             try:
                 self._tidy_up()
             except (OSError, FencedError) as error:
@@ -595,8 +678,8 @@ class KochiExecutor(Executor):
         self._wake.close()
 
     def _tidy_up(self) -> None:
-        if said := self._counts.describe():
-            self.logger.info(said)
+        if self._has_submitted and (lines := self._summary.lines()):
+            self.logger.info("\n".join(lines))
         self._run.collect()
         self._run.fold()
         left = [job for job in self._run.open if job.run != self._run.number]
@@ -608,8 +691,10 @@ class KochiExecutor(Executor):
             )
         self._run.end()
         if not self._run.open:
-            for queue in self._private:
-                removed(self._layout.queue(queue).directory)
+            for queue in listing(self._layout.queues):
+                # Those for jobs that request something of their allocation begin with such a name.
+                if {queue, "-".join(queue.split("-")[:2])} & self._private:
+                    removed(self._layout.queue(queue).directory)
 
     def _stop_watching(self) -> None:
         self._stopping.set()
@@ -652,14 +737,26 @@ class KochiExecutor(Executor):
 
 
 @contextmanager
-def interrupts_deferred(noted: threading.Event) -> Iterator[None]:
-    """Note an interrupt (Ctrl-C) and go on; the second after that is one again."""
+def interrupts_deferred(noted: threading.Event, is_end: bool = False) -> Iterator[None]:
+    """Note an interrupt (Ctrl-C) and go on; the second after that is one again.
+
+    At the end of a run it would leave the rest of the jobs running. There one that comes when the
+    end has had its time ends the process: a thread may wait for a file server for ever.
+    """
     previous: Any = None
+    first = 0.0
 
     def note(number: int, frame: Any) -> None:
-        if noted.is_set():
+        nonlocal first
+        if not noted.is_set():
+            noted.set()
+            first = time.monotonic()
+        elif not is_end:
             signal.signal(signal.SIGINT, previous)
-        noted.set()
+        elif time.monotonic() >= first + _LEAST_BEFORE_BREAK:
+            # No buffered stream: the signal may have come while that was written to.
+            os.write(sys.stderr.fileno(), _BROKEN_OFF)
+            os._exit(128 + number)
 
     if threading.current_thread() is not threading.main_thread():
         yield  # interrupts are raised in the main thread alone
@@ -701,13 +798,7 @@ def _check_settings(settings: ExecutorSettings, location: Location) -> int:
         except KochiError as error:
             raise KochiError(f"--kochi-queue: {error.message}", error.hint) from error
     default = 1 if settings.queue is None else 0
-    count: int = default if settings.workers is None else settings.workers
-    if check_where(settings.where, location) != HERE and count:
-        raise KochiError(
-            "with KOCHI_NEXT=1 there are no workers in allocations yet",
-            "Type: unset KOCHI_NEXT",
-        )
-    return count
+    return default if settings.workers is None else settings.workers
 
 
 def _name_machine(record: logging.LogRecord) -> bool:

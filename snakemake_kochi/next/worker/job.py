@@ -20,7 +20,7 @@ from snakemake_kochi.base import clock, files
 from snakemake_kochi.files import random_word
 from snakemake_kochi.next.worker.forks import Exit
 from snakemake_kochi.next.worker.supervisor import STOP_SIGNALS
-from snakemake_kochi.node_lock import HELD_VARIABLE, Place, acquire, release
+from snakemake_kochi.node_lock import HELD_VARIABLE, Place, acquire, holder, release
 from snakemake_kochi.own_pipeline import OwnPipeline
 from snakemake_kochi.processes import (
     NONCE_VARIABLE,
@@ -78,7 +78,7 @@ class Job:
         self._lock: int | None = None
         self._bringing = threading.Lock()
         self._is_stopped = False  # before its turn came
-        self._details: dict[str, Any] = {"node": this_node().host}
+        self._details: dict[str, Any] = {"node": this_node().host, "nonce": self._nonce}
 
     def end(self, stop: Stop, grace: float) -> None:
         """Have its processes end in `grace` seconds; a second call can only hasten that."""
@@ -123,10 +123,13 @@ class Job:
         if self._lock is None:
             place = Place()
             clock.spawn(partial(self._bring, wanted, place))
+            why = f"{who.partition(' of ')[0]} waits: {holder(directory)}"
+            self._worker.tell_wait(self.name, why)
             try:
                 while self._lock is None:
                     self._rest(math.inf)
             finally:
+                self._worker.tell_wait(self.name, "")
                 place.give_up()
                 with self._bringing:
                     self._is_stopped = self._lock is None
@@ -194,7 +197,7 @@ class Job:
     def _execute(self, log: int, allotment: Allotment) -> None:
         """Until the last process of the job has ended. Raises OSError if none can be made."""
         environment = {
-            **self._worker.environment_of(self.name, self.ticket),
+            **self._repeated(partial(self._worker.environment_of, self.name, self.ticket)),
             **allotment.environment,
             NONCE_VARIABLE: self._nonce,
         }

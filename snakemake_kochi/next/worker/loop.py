@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,18 +26,22 @@ from snakemake_kochi.files import random_word
 from snakemake_kochi.next.worker.forks import Forks
 from snakemake_kochi.next.worker.health import Health
 from snakemake_kochi.next.worker.job import Job
+from snakemake_kochi.next.worker.logins import Logins
 from snakemake_kochi.next.worker.runners import Runners
 from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration
+from snakemake_kochi.queue.paused import PausedBatches
+from snakemake_kochi.queue.spreading import MOST_LEFT, Spreading
 from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.hand import is_by_hand
+from snakemake_kochi.tickets.history import places
 from snakemake_kochi.tickets.moving import listing
-from snakemake_kochi.tickets.names import Layout, Name, RunPaths
-from snakemake_kochi.tickets.run import ENDED
+from snakemake_kochi.tickets.names import SERVING, Layout, Name, RunPaths
+from snakemake_kochi.tickets.run import ENDED, OWN, has_users
 from snakemake_kochi.tickets.ticket import Resources, Ticket
-from snakemake_kochi.tickets.watching import INTERVAL, FencedError, IsGone, Watch
+from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, IsGone, Pulse, Watch
 from snakemake_kochi.worker.node.capacity import OomWatch
 from snakemake_kochi.worker.node.devices import Allotment, Devices
 from snakemake_kochi.worker.orders import END_SIGNAL, TIME_IS_OVER, Walltime
@@ -51,6 +56,7 @@ _MOST_FAILED_STARTS = 3
 _LONGEST_CLAIM = 1.0
 # Between two looks for tickets of which nobody woke this worker, in times of the first interval.
 _LONGEST, _GROWTH = 5.0, 1.5
+_CANCEL_PATIENCE = 20.0  # seconds for the command that cancels allocations
 
 
 @dataclass(frozen=True)
@@ -87,9 +93,8 @@ class Worker:
         self._life = life
         self._settings = settings
         self._means = means
-        self._capacity = means.capacity
-        self._walltime = means.walltime
-        self._began = clock.now()
+        self._capacity, self._walltime = means.capacity, means.walltime
+        self._began = self._idle_since = clock.now()
         self._mutex = threading.Lock()  # of devices, and of what jobs change here
         self._jobs: dict[Name, Job] = {}  # those that take room
         self._threads: set[Name] = set()
@@ -97,36 +102,37 @@ class Worker:
         self._tickets: dict[Name, Ticket | DamagedFileError] = {}  # claimed a moment ago
         self._unread: list[tuple[str, Name]] = []  # held, and not readable yet
         self._skipped: dict[Name, str] = {}  # why this worker cannot execute them
-        self._must_wait = False  # the next ticket has no room
-        self._claim_until = 0.0
+        self._paused = PausedBatches(settings.paths)
+        self._waits_paused = set[Name]()  # tickets of paused batches
+        self._no_users = set[int]()  # runs that have ended
+        self._left = list[Name]()  # to others, in this claim
+        self._waits = dict[Name, str]()  # for the lock of the computer, and why
+        self._claim_until, self._must_wait = 0.0, False  # the next ticket has no room
         self._are_by_hand: dict[int, bool] = {}  # by run: while a ticket is held, it stays so
-        self._stops = 0
-        self._stop_reason = ""
-        self._is_at_time_limit = False
-        self._is_woken = False
-        self._why = ""  # why it leaves
-        self._is_draining = False
+        self._stops, self._stop_reason, self._is_at_time_limit = 0, "", False
         self._failed_starts = 0  # in a row
+        self._is_woken = settings.worker is not None  # it may have been released before
+        self._why = ""  # why it leaves
+        self._is_draining = self._has_left = False
         parent = settings.parent
         # One that is gone already has no start: nobody lives who began at -1.
         self._parent = parent and (ProcessIdentity.of(parent) or ProcessIdentity(parent, -1))
-        self._idle_since = clock.now()
+        self._pulse = _pulse_of_run(layout, settings.controller)
         self._pause = settings.idle_wait
         self._look_due = self._reconcile_due = self._beat_due = 0.0
         self._mail = clock.mailbox()
-        self._has_left = False
-        self._claims = {queue: Claims(layout, queue, life) for queue in settings.queues}
+        self._claims, self._spreading = dict[str, Claims](), dict[str, Spreading]()
+        for queue in settings.queues:
+            self._serve(queue)
         self._watch = Watch(layout, self._is_by_hand, means.is_gone)
         self.forks, self.runners = make_forks(self.note_stop)
+        self._logins = Logins(self.forks, life.name, life.paths)
 
     # ---- the loop
 
     def run(self) -> int:
         """Work until told to leave, or until nothing is left; the exit status."""
         listen(self._life.paths.wake, lambda: self._mail.put(_WOKEN))
-        for queue in self._claims:
-            with suppress(OSError):
-                files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
         clock.spawn(self._beat)
         while True:
             self._obey()
@@ -138,6 +144,13 @@ class Worker:
                 self._is_woken |= mail is _WOKEN
                 mail = self._mail.get(0.0)
 
+    def _serve(self, queue: str) -> None:
+        """Raises OSError."""
+        self._claims[queue] = Claims(self._layout, queue, self._life)
+        self._spreading[queue] = Spreading()
+        with suppress(OSError):
+            files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
+
     def _beat(self) -> None:
         environment = OwnEnvironment()
         while not self._has_left:
@@ -148,7 +161,7 @@ class Worker:
                 self._fence()
             except OSError as error:
                 _log.warning("no sign of life can be given now: %s", error)
-            if self._life.cancelled or self._life.release:
+            if self._life.cancelled or self._life.release or self._life.wants_login:
                 self._notify()
             clock.sleep(INTERVAL)
 
@@ -179,13 +192,26 @@ class Worker:
         if self._why:
             return True
         idle = clock.now() - self._idle_since
-        if self._settings.stay:
+        has_looked = self._look_due > clock.now() and not self._must_wait
+        if has_looked and self._is_run_dead():
+            self._why = "the run that started it was killed, and it has no job"
+            self._cancel_waiting()
+        elif self._settings.stay:
             limit = self._settings.idle_timeout
             if limit is not None and idle >= limit:
                 self._why = f"it had no job for {format_duration(limit)}"
-        elif self._look_due > clock.now() and not self._must_wait:
+        elif has_looked and not self._has_users(idle):
             self._why = self._last_look()
         return bool(self._why)
+
+    def _has_users(self, idle: float) -> bool:
+        """Whether a run goes on that has submitted to these queues: between a build and its runs,
+        for example, they are empty for a moment."""
+        if idle >= self._settings.between_jobs:
+            return False
+        with suppress(OSError):
+            return has_users(self._layout, self._claims, self._no_users)
+        return True
 
     def _last_look(self) -> str:
         """Why it may leave; "" if it found a job, after others could see that it leaves.
@@ -230,9 +256,15 @@ class Worker:
                     self._life.look()
             except FencedError:
                 self._fence()
+            for queue in self._life.queues:
+                if queue not in self._claims:
+                    self._serve(queue)
         for name in self._life.cancelled:
             if job := self._jobs.get(name):
                 job.end("cancel", self.grace)
+        if self._life.wants_login:
+            self._life.wants_login = False
+            self._logins.obey()
         at_once = self._life.release == "now"
         if self._life.release and (at_once or not self._why):
             self._drain("released by kochi release", at_once)
@@ -285,10 +317,41 @@ class Worker:
                 _log.warning("queue %s cannot be read now: %s", queue, error)
         with suppress(OSError):
             self._watch.look(self._claims)
-        if self._settings.controller is not None:
+        if (run := self._settings.controller) is not None:
             with suppress(OSError):
-                if ENDED in listing(self._layout.run(int(self._settings.controller)).directory):
-                    self._drain("the run that started it is over")
+                self._look_at_run(listing(self._layout.run(int(run)).directory))
+
+    def _look_at_run(self, texts: Sequence[str]) -> None:
+        if ENDED in texts:
+            self._drain("the run that started it is over")
+        elif any(text.startswith(f"{OWN}.") for text in texts) and not self._why:
+            # It has cancelled what waits, and awaits what runs.
+            self._drain("another run took over from the one that started it", at_once=False)
+        elif self._pulse is not None:
+            self._pulse.look()
+
+    def _is_run_dead(self) -> bool:
+        """Whether it left an allocation behind: on its own computer a worker ends with it."""
+        is_silent = self._pulse and self._pulse.still >= SILENT * INTERVAL
+        return bool(is_silent and self._settings.allocation)
+
+    def _cancel_waiting(self) -> None:
+        """Cancel the allocations of a dead run that have not begun: each would keep a node later,
+        without any job."""
+        command, run = self._settings.cancel_waiting, self._settings.controller
+        try:
+            waiting = (name for name, *_ in places(self._layout) if not name.worker)
+            if not command or any(str(name.run) == run for name in waiting):
+                return
+            subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_CANCEL_PATIENCE,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            _log.warning("waiting allocations are not cancelled: %s", error)
 
     def _is_by_hand(self, name: Name) -> bool:
         if name.run not in self._are_by_hand:
@@ -296,6 +359,8 @@ class Worker:
         return self._are_by_hand[name.run]
 
     def _claim(self) -> None:
+        if self._paused.has_changed():
+            self._waits_paused.clear()
         for queue, claims in self._claims.items():
             taken = [job.ticket.resources for job in list(self._jobs.values())]
             if self._capacity.is_full(taken):
@@ -303,7 +368,7 @@ class Worker:
             self._must_wait = False
             self._claim_until = clock.now() + _LONGEST_CLAIM
             try:
-                names = claims.claim(partial(self._accept, taken))
+                names = self._claim_of(queue, claims, taken)
             except OSError as error:
                 _log.warning("no ticket of queue %s can be claimed now: %s", queue, error)
                 self._look_due = min(self._look_due, clock.now() + _RETRY)
@@ -314,9 +379,26 @@ class Worker:
             if self._must_wait:  # or smaller tickets would take the room before it is enough
                 return
 
+    def _claim_of(self, queue: str, claims: Claims, taken: Sequence[Resources]) -> list[Name]:
+        """Tickets like those that this worker has had (see `Spreading`) come last; one with jobs
+        leaves them while others serve the queue."""
+        spreading = self._spreading[queue]
+        self._left = []
+        if names := claims.claim(partial(self._accept, taken, spreading)):
+            spreading.overtaken(name.key for name in self._left)
+        elif self._left and not (taken and self._has_others(queue)):
+            names = claims.claim(partial(self._accept, taken, None))
+        return names
+
+    def _has_others(self, queue: str) -> bool:
+        paths = self._layout.queue(queue)
+        own = paths.serving(self._life.name).rpartition("/")[2]
+        return any(text.startswith(SERVING) and text != own for text in listing(paths.directory))
+
     def _accept(
         self,
         running: Sequence[Resources],
+        spreading: Spreading | None,
         name: Name,
         read: Callable[[], bytes],
         claimed: Sequence[Name],
@@ -328,22 +410,33 @@ class Worker:
         if clock.now() >= self._claim_until:  # the next claim goes on where this one was
             self._look_due = 0.0
             return None
-        if name in self._skipped or self._settings.controller not in (None, str(name.run)):
+        if name in self._skipped or name in self._waits_paused:
+            return False
+        if self._settings.controller not in (None, str(name.run)):
             return False  # another run's: it would go back to its queue when the own run is over
         try:
             ticket = _ticket(name, read())
         except DamagedFileError as error:
             self._tickets[name.held_by(self._life.name)] = error
             return True
+        if self._paused.has(ticket):
+            self._waits_paused.add(name)
+            return False
+        may_leave = spreading is not None and len(self._left) < MOST_LEFT
+        if spreading is not None and may_leave and spreading.leaves(ticket, name.key):
+            self._left.append(name)
+            return False
         wanted = ticket.resources
         if obstacle := self._capacity.obstacle(wanted, self._walltime.seconds_for_jobs()):
             self._skipped[name] = obstacle
-            _log.info("%s is left to others: %s", name, obstacle)
+            _log.info("job %s (%s) is left to others: %s", name, ticket.name, obstacle)
             return False
         if not self._capacity.fits(wanted, taken):
             self._must_wait = True
             return None
         self._tickets[name.held_by(self._life.name)] = ticket
+        if spreading is not None:
+            spreading.took(ticket, name.key)
         return True
 
     def _begin(self, queue: str, name: Name) -> None:
@@ -387,13 +480,15 @@ class Worker:
     # ---- what jobs call, from their threads
 
     def environment_of(self, name: Name, ticket: Ticket) -> dict[str, str]:
+        """Raises OSError."""
+        number = name.run if self._is_by_hand(name) else f"{name.run}.{name.job}"
         return {
             **self._means.environment,
             "PWD": ticket.directory,
             **ticket.environment,
             "KOCHI_WORKER_ID": self._life.name,
             "KOCHI_QUEUE": self._queue_of[name],
-            "KOCHI_JOB_ID": f"{name.run}.{name.job}",
+            "KOCHI_JOB_ID": str(number),
             "KOCHI_JOB_NAME": ticket.name,
             "KOCHI_ATTEMPT": str(name.attempt),
         }
@@ -414,6 +509,15 @@ class Worker:
     def give_back(self, allotment: Allotment) -> None:
         with self._mutex:
             self._means.devices.release(allotment)
+
+    def tell_wait(self, name: Name, why: str) -> None:
+        """Tell others why a job does not begin; "": it waits no longer."""
+        self._waits[name] = why
+        said = next(filter(None, list(self._waits.values())), "")
+        if not why:
+            del self._waits[name]
+        with suppress(OSError):
+            files.overwrite(self._life.paths.waits, f"{said}\n".encode())
 
     def is_alone(self, job: Job) -> bool:
         return len(self._jobs) == 1
@@ -477,8 +581,13 @@ class Worker:
         with suppress(OSError):
             text = json.dumps({"reason": self._why, "ended": datetime.now(UTC).isoformat()})
             files.overwrite(self._life.paths.left, f"{text}\n".encode())
+        self._logins.close()
         self.runners.close()
         return 1 if self._why.startswith("set aside") else 0
+
+
+def _pulse_of_run(layout: Layout, run: str | None) -> Pulse | None:
+    return None if run is None else Pulse(layout.run(int(run)).alive)
 
 
 def _ticket(name: Name, data: bytes) -> Ticket:
@@ -505,6 +614,7 @@ def facts_of_worker(settings: WorkerSettings, capacity: Capacity, walltime: Wall
         "capacity": asdict(capacity),
         "started": datetime.now(UTC).isoformat(timespec="microseconds"),
         "until": walltime.until,
+        "seconds": walltime.seconds_for_jobs(),  # at its beginning
         "controller": settings.controller,
         "allocation": settings.allocation,
     }
