@@ -141,16 +141,15 @@ class _Jobs:
                 return
             if not removal.is_dry and not self._end(paths, texts):
                 return
-        part = _sum(measure(Path(paths.directory, text)) for text in ("logs", "folded"))
         size = Path(paths.journal).stat().st_size
-        if size or part.inodes:
-            lines = history.lines_backwards(paths.journal, [b'"ended": "'])
-            ends = list(lines) if size else []
-            is_kept = number in self._needed_runs or self._keeps(iter(ends))
-            if is_kept or _age(removal, paths.journal) < self.rules.jobs:
+        if size and _age(removal, paths.journal) < self.rules.jobs:
+            return
+        part = _sum(measure(Path(paths.directory, text)) for text in ("logs", "folded"))
+        if size:
+            ends = list(history.lines_backwards(paths.journal, [b'"ended": "']))
+            if number in self._needed_runs or self._keeps(iter(ends)):
                 return
-            journal = measure(Path(paths.journal))
-            part.add(Freed(len(ends), 0, journal.bytes))
+            part.add(Freed(len(ends), 0, measure(Path(paths.journal)).bytes))
         whole = self._is_old_run(number, paths, run)
         if size or part.inodes:
             removal.count("jobs", part)
@@ -159,7 +158,7 @@ class _Jobs:
                     removed(f"{paths.directory}/{text}")
                 write_atomically(Path(paths.journal), b"")
         if whole:
-            self._remove("runs", paths, Freed(1), part)
+            self._remove(paths, part)
 
     def _is_old_run(self, number: int, paths: RunPaths, run: RunView | None) -> bool:
         directory = run.directory if run is not None else ""
@@ -189,14 +188,14 @@ class _Jobs:
         tokens = [text for text in texts if text.partition(".")[0] == OWN]
         return any(moved(paths.token(t), paths.token(ENDED), _PATIENCE) for t in tokens)
 
-    def _remove(self, kind: str, paths: RunPaths, count: Freed, without: Freed) -> None:
+    def _remove(self, paths: RunPaths, without: Freed) -> None:
         """Remove the directory of a run; `without`: what was counted already."""
         inner = Removal(self.removal.is_dry, self.removal.now, self.removal.deadline)
-        inner.remove(kind, Path(paths.directory))
-        freed = inner.freed[kind]
+        inner.remove("runs", Path(paths.directory))
+        freed = inner.freed["runs"]
         inodes, size = freed.inodes - without.inodes, freed.bytes - without.bytes
         self.removal.gone |= inner.gone
-        self.removal.count(kind, Freed(count.count, inodes, size))
+        self.removal.count("runs", Freed(1, inodes, size))
 
     # ---- by hand
 
@@ -310,16 +309,15 @@ def _owners(number: int, texts: Collection[str]) -> set[int]:
 
 def _clean_queues(layout: Layout, removal: Removal) -> None:
     """Delete the queues of runs that are over, if nothing waits in them."""
+    runs = set(numbers_in(listing(layout.runs)))
     for text in listing(layout.queues):
         match = _PRIVATE.fullmatch(text)
         if match is None:
             continue
-        paths, texts = layout.queue(text), listing(layout.run(int(match[1])).directory)
-        is_over = (
-            not texts
-            or ENDED in texts
-            or Path(layout.run(int(match[1])).directory) in (removal.gone)
-        )
+        number, paths = int(match[1]), layout.queue(text)
+        own = layout.run(number).directory
+        is_gone = number not in runs or Path(own) in removal.gone
+        is_over = is_gone or ENDED in listing(own)
         if is_over and not listing(paths.waiting) and not listing(paths.running):
             freed = measure(Path(paths.directory))
             removal.count("runs", Freed(0, freed.inodes, freed.bytes))

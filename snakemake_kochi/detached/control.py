@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from snakemake_kochi.backoff import Backoff, wait_until
 from snakemake_kochi.detached.launches import (
@@ -31,9 +32,11 @@ from snakemake_kochi.locks import LockBusyError, find_lock_settings
 from snakemake_kochi.paths import LaunchPaths, MachinePaths
 from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.quantities import seconds_since
-from snakemake_kochi.queue.controllers import ControllerState
 from snakemake_kochi.schedulers.interface import time_limit
 from snakemake_kochi.schedulers.native import system, system_of_host
+
+if TYPE_CHECKING:
+    from snakemake_kochi.queue.controllers import ControllerState
 
 _PATIENCE = 20.0  # seconds within which a supervisor must start
 _MOST_PATIENCE = 60.0  # seconds after which a supervisor must no longer start

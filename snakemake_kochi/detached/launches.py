@@ -272,6 +272,13 @@ def launch_of(machine: MachinePaths, node: Node, run: ProcessIdentity) -> Launch
     return None
 
 
+def has_time_up(machine: MachinePaths) -> bool:
+    """Whether this process was launched, and ends because its own allocation is over."""
+    process = ProcessIdentity.of(os.getpid())
+    launch = None if process is None else launch_of(machine, this_node(), process)
+    return launch is not None and is_time_up(launch)
+
+
 def last_launch(machine: MachinePaths, directory: str) -> Found | None:
     """The newest launch of a directory; a launch with damaged files is skipped."""
     return next(all_launches(machine, [directory]), None)

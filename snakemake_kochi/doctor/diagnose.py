@@ -166,9 +166,12 @@ def _examine_directory(
         report.check("clock", where, partial(filesystem.examine_clock, paths))
         report.check("rename", where, rename, filesystem.RENAME_PATIENCE)
         if paths.directory.parent == where:  # not a project, where nothing else is needed
-            report.check("link", where, partial(filesystem.examine_link, paths))
-            time = partial(filesystem.examine_directory_time, paths)
-            report.check("directory time", where, time, filesystem.RENAME_PATIENCE)
+            if IS_NEXT:
+                report.check("claim", where, partial(filesystem.examine_claim, paths))
+            else:
+                report.check("link", where, partial(filesystem.examine_link, paths))
+                time = partial(filesystem.examine_directory_time, paths)
+                report.check("directory time", where, time, filesystem.RENAME_PATIENCE)
             report.check("wake-up", where, partial(filesystem.examine_wakeup, paths))
             report.check("speed", where, partial(filesystem.examine_speed, paths))
 

@@ -19,6 +19,7 @@ import humanfriendly
 import psutil
 
 from snakemake_kochi.backoff import wait_until
+from snakemake_kochi.base.wake import Wake, wake
 from snakemake_kochi.doctor.report import Finding
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically, write_new
@@ -30,8 +31,8 @@ from snakemake_kochi.locks.settings import (
     find_lock_settings,
     read_lock_settings,
 )
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import TrialPaths
-from snakemake_kochi.queue import WakeUp, notify
 
 _LEAST_BYTES = 2**30
 _LEAST_INODES = 10_000
@@ -54,6 +55,7 @@ _WRITING = 0.3  # seconds
 _READING = 60.0  # seconds at most
 RENAME_PATIENCE = 90.0  # seconds
 _TAKES = 20  # of a lock
+_TICKETS = 200
 # Seconds between two times that all filesystems tell apart; of FAT they are even.
 _COARSEST_TIME = 2.0
 _TIME_PATIENCE, _LATE_TIME = 10.0, 2.0  # seconds
@@ -63,6 +65,8 @@ _LONGEST_PAUSE = 0.05  # seconds
 # the lock of the queue. `bench/worker_calls.py` counts them, and a test compares.
 CALLS_PER_JOB = 10.2
 LOCKED_CALLS_PER_JOB = 1.5
+CALLS_PER_TICKET = 8.0
+NO_FIFOS = "no FIFOs here: runs and workers look now and then, within five seconds"
 # Metadata calls of `_make_calls`, how often it is called at most, and for how many seconds.
 _CALLS = 9
 _MOST_ROUNDS, _MEASURING = 50, 2.0
@@ -284,6 +288,55 @@ def examine_directory_time(trial: TrialPaths) -> Finding:
 # ---- other operations of a queue
 
 
+def examine_claim(trial: TrialPaths) -> Finding:
+    """Examine what decides who gets a job, and which number a run gets."""
+    make_directory(trial.other_directory)
+    ticket, taken, second = (trial.other_directory / name for name in ("ticket", "a", "b"))
+    write_new(ticket, b"")
+    os.rename(ticket, taken)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(ticket, second)
+        return Finding("failed", "a file was renamed that was not there", _ELSEWHERE)
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(taken, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        return Finding("failed", "a file was made anew that was there", _ELSEWHERE)
+    if (names := os.listdir(trial.other_directory)) != [taken.name]:
+        return Finding("failed", f"after a rename {names} are listed, not {taken.name}", _ELSEWHERE)
+    taken.unlink()
+    for directory in (taken, second):
+        make_directory(directory / "inner")
+    with contextlib.suppress(FileExistsError, OSError):
+        os.rename(second, taken)
+        return Finding("failed", "a directory took the name of another one", _ELSEWHERE)
+    return Finding("ok", "a file is renamed once, and a name that is taken stays")
+
+
+def make_tickets(trial: TrialPaths) -> None:
+    make_directory(trial.other_directory)
+    for number in range(_TICKETS):
+        write_new(trial.other_directory / str(number), b"")
+
+
+def claim_tickets(trial: TrialPaths, name: str) -> int:
+    """Rename as many files as possible, while another process does the same; returns how many."""
+    count = 0
+    for number in range(_TICKETS):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(
+                trial.other_directory / str(number), trial.other_directory / f"{number}@{name}"
+            )
+            count += 1
+    return count
+
+
+def judge_claims(ours: int, theirs: int, names: Sequence[str], whose: str) -> Finding:
+    said = f"{_TICKETS} files renamed by two: {ours} here, {theirs} by {whose}"
+    held = [name for name in names if "@" in name]
+    if ours + theirs != _TICKETS or len(held) != _TICKETS:
+        return Finding("failed", f"{said}, and {len(held)} are there", _ELSEWHERE)
+    return Finding("ok", f"{said}, each once")
+
+
 def examine_link(trial: TrialPaths) -> Finding:
     """Examine hard links: results are published by them, and only the first may succeed."""
     source, name = trial.link("source"), trial.link("name")
@@ -310,11 +363,12 @@ def examine_link(trial: TrialPaths) -> Finding:
 
 def examine_wakeup(trial: TrialPaths) -> Finding:
     """Examine the FIFO that wakes workers."""
-    with contextlib.closing(WakeUp(trial.wakeup)) as wakeup:
+    with contextlib.closing(Wake(str(trial.wakeup))) as wakeup:
         if wakeup.is_silent:
             said = "no FIFOs here: controllers look ten times a second, workers two to ten times"
-            return Finding("note", said)
-        if notify(trial.wakeup) and wakeup.wait(0):
+            return Finding("note", NO_FIFOS if IS_NEXT else said)
+        wake(str(trial.wakeup))
+        if wakeup.wait(0):
             return Finding("ok", "a FIFO wakes its reader")
     return Finding("failed", "a FIFO did not wake its reader", "Name another kochi_root.")
 
@@ -344,6 +398,18 @@ def _make_calls(directory: Path) -> None:
 
 def judge_speed(milliseconds: float) -> Finding:
     """The outcome for the time of a metadata call."""
+    if IS_NEXT:
+        rate = _rate(1000 / (CALLS_PER_TICKET * milliseconds))
+        said = f"{milliseconds:.2g} ms for a metadata call: at most {rate} short jobs a second"
+        said += " by one worker"
+        if milliseconds < _SLOW_CALL:
+            return Finding("ok", said)
+        return Finding(
+            "note",
+            said,
+            "Start several workers for many short jobs, or name a kochi_root on a faster "
+            "filesystem. Jobs of a minute do not notice it.",
+        )
     alone = 1000 / (CALLS_PER_JOB * milliseconds)
     together = 1000 / (LOCKED_CALLS_PER_JOB * milliseconds)
     said = (

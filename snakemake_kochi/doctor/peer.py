@@ -20,9 +20,12 @@ from typing import Any
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.doctor.filesystem import (
     Sightings,
+    claim_tickets,
+    judge_claims,
     judge_new_time,
     judge_sightings,
     judge_skew,
+    make_tickets,
     read_versions,
     seconds_to_new_time,
     write_version,
@@ -33,6 +36,7 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically, write_new
 from snakemake_kochi.locks.lock import Kind, LockBusyError, advice, hold
 from snakemake_kochi.locks.settings import find_lock_settings
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths, TrialPaths
 from snakemake_kochi.processes import Node, this_node
 
@@ -152,6 +156,12 @@ class Server:
     def make_name(self) -> None:
         write_new(self._trial.listed_directory / this_node().host, b"")
 
+    def claim(self) -> int:
+        """Rename the files of a directory, as the other side does; return how many."""
+        os.listdir(self._trial.other_directory)
+        _tell(self._trial, "claiming")
+        return claim_tickets(self._trial, "there")
+
     def read(self) -> dict[str, Any]:
         """Read the replaced document; return the sightings."""
         _tell(self._trial, "reading")
@@ -193,9 +203,12 @@ def examine(
         locks = find_lock_settings(machine).paths.directory
         lock = partial(_lock, peer, machine, nonce, node.host, here)
         check(f"lock {what}", locks, lock, if_hanging=if_hanging)
+        third: tuple[str, Callable[[Peer], Finding]] = ("directory time", _directory_time)
+        if IS_NEXT:
+            third = ("claim", partial(_claim, host=node.host))
         for name, directory, measure in (
             ("visibility", machine.directory, partial(_visibility, peer)),
-            ("directory time", machine.directory, partial(_directory_time, peer)),
+            (third[0], machine.directory, partial(third[1], peer)),
             ("clock", None, partial(_clock, peer, node.host, here)),
             ("rename", machine.directory, partial(_rename, peer, node.host)),
         ):
@@ -237,6 +250,16 @@ def _directory_time(peer: Peer) -> Finding:
     make_directory(directory)
     make_name = partial(peer.call, "make_name")
     return judge_new_time(seconds_to_new_time(directory, make_name, PATIENCE), PATIENCE)
+
+
+def _claim(peer: Peer, host: str) -> Finding:
+    make_tickets(peer.trial)
+    peer.call("time")  # it sees the files
+    theirs = peer.begin("claim")
+    _hear(peer.trial, "claiming")
+    ours = claim_tickets(peer.trial, "here")
+    count = theirs()
+    return judge_claims(ours, count, os.listdir(peer.trial.other_directory), host)
 
 
 def _clock(peer: Peer, host: str, here: str) -> Finding:

@@ -24,7 +24,6 @@ from snakemake_kochi.executor.run import Run
 from snakemake_kochi.executor.submission import Submission
 from snakemake_kochi.files import has_room
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import cancel_all, find_job, remove_private_queues
 from snakemake_kochi.queue.result import has_result
 
@@ -331,10 +330,7 @@ def _state_of(machine: MachinePaths, job: int) -> str:
 
 
 def _has_time_up(machine: MachinePaths) -> bool:
-    """Whether this process was launched, and ends because its own allocation is over."""
     # Imported here: it matters at an interrupt only.
-    from snakemake_kochi.detached.launches import is_time_up, launch_of
+    from snakemake_kochi.detached.launches import has_time_up
 
-    process = ProcessIdentity.of(os.getpid())
-    launch = None if process is None else launch_of(machine, this_node(), process)
-    return launch is not None and is_time_up(launch)
+    return has_time_up(machine)

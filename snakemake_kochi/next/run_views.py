@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from snakemake_kochi.base import files
 from snakemake_kochi.errors import NameNotFoundError, nearest
+from snakemake_kochi.files import is_there
 from snakemake_kochi.next.views import layout_of
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
@@ -56,7 +57,7 @@ def read_run(layout: Layout, number: int) -> RunView | None:
     """None for a job by hand, and if there is none, or its file is damaged. Raises OSError."""
     paths = layout.run(number)
     with suppress(FileNotFoundError, KeyError, TypeError, ValueError):
-        data = json.loads(files.read(paths.facts))
+        data = json.loads(files.read(paths.facts))  # first: it tells whether there is such a run
         texts = listing(paths.directory)
         if not data["directory"]:
             return None
@@ -85,6 +86,8 @@ def read_run(layout: Layout, number: int) -> RunView | None:
 def list_runs(machine: MachinePaths, directory: str | None = None) -> Iterator[RunView]:
     """All runs, or those in one directory; the newest first."""
     layout = layout_of(machine)
+    if not is_there(machine.directory):
+        return
     for number in reversed(numbers_in(listing(layout.runs))):
         run = read_run(layout, number)
         if run is not None and directory in (None, run.directory):

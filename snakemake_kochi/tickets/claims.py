@@ -54,8 +54,8 @@ class WorkerLife:
 
     def look(self) -> None:
         """See what others wrote. Raises FencedError, or OSError."""
-        texts = files.names(self.paths.directory)
-        if "dead" in texts:
+        texts = listing(self.paths.directory)
+        if "dead" in texts or "alive" not in texts:  # it slept until its directory was removed
             raise FencedError(self.name)
         orders = (text.removeprefix(CANCEL) for text in texts if text.startswith(CANCEL))
         self.cancelled = {*Name.parse_all(orders)}

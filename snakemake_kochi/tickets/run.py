@@ -144,7 +144,7 @@ class Run:
 
     def _check(self) -> None:
         for part in list(self._parts.values()):
-            tokens = files.names(self.layout.run(part.number).directory)
+            tokens = listing(self.layout.run(part.number).directory)
             is_ending = part.number in self._closing and ENDED in tokens
             if part.token not in tokens and not is_ending:
                 raise FencedError(f"run {self.number}")

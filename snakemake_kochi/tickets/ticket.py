@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import is_name, read_json
+from snakemake_kochi.files import is_name
 
 VERSION = 2
 
@@ -366,12 +366,3 @@ def _require_texts(key: str, mapping: object) -> None:
             f"{key} {name!r}: {value!r}",
             "text to text, both without NUL,",
         )
-
-
-def read_ticket(path: Path, read: Callable[..., dict[str, Any]] = read_json) -> Ticket:
-    """Read a ticket's file; with `Packs.read_json`, that of a job which may have ended long ago.
-
-    Raises FileNotFoundError. Raises DamagedFileError when the file is damaged, or was written by a
-    newer version or by another user.
-    """
-    return Ticket.from_dict(read(path, VERSION, is_ours=True), path)

@@ -16,13 +16,14 @@ from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.next.by_hand import submit
 from snakemake_kochi.next.views import list_jobs
 from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
-from snakemake_kochi.processes import this_node
+from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.queue import Capacity, Queue, Ticket, WorkerState, allocate_ids
 from snakemake_kochi.queue.result import Result, new_nonce
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.names import Layout, numbers_in
+from snakemake_kochi.tickets.run import Run
 
 DAY = 86400.0
 
@@ -131,13 +132,22 @@ class Stage:
     def jobs(self) -> list[int]:
         """The jobs that have files, from 0 in the order of their submission."""
         if IS_NEXT:
-            return sorted(int(each.name.run) - 1 for each in list_jobs(self.machine, ended=True))
+            views = list_jobs(self.machine, ended=True)
+            return sorted(view.name.run - 1 for view in views if view.state == "ended")
         return sorted(int(path.name) for path in self.machine.jobs.glob("*/[0-9]*"))
 
     def make_jobs_old(self) -> None:
         next_ = (self.machine.runs, Path(self.layout.history))
         for path in next_ if IS_NEXT else (self.machine.jobs,):
             make_old(path)
+
+    def run(self, process: ProcessIdentity | None = None) -> Run:
+        """A run on tickets; of this process, unless another one is given."""
+        own = process or ProcessIdentity.of(os.getpid())
+        assert own is not None
+        make_directory(self.machine.directory)
+        facts = {"node": vars(this_node()), "process": vars(own), "started": now()}
+        return Run.begin(self.layout, str(self.directory), {**facts, "outputs": None})
 
     def names(self) -> list[str]:
         """Everything below KOCHI_ROOT except locks."""

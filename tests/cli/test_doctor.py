@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from faulty_filesystem import FaultyFilesystem
@@ -19,12 +19,29 @@ from support import REPOSITORY, git, wait_until, write
 from snakemake_kochi.doctor import filesystem, node, peer
 from snakemake_kochi.doctor.filesystem import (
     CALLS_PER_JOB,
+    CALLS_PER_TICKET,
     LOCKED_CALLS_PER_JOB,
     judge_speed,
 )
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.paths import Root, TrialPaths
-from snakemake_kochi.queue import Queue, Ticket, find_job, list_jobs, list_workers, shared_workers
+from snakemake_kochi.locks import settle_locks
+from snakemake_kochi.next import IS_NEXT
+from snakemake_kochi.paths import MachinePaths, Root, TrialPaths
+from snakemake_kochi.tickets.ticket import Ticket
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.queue import Queue, find_job, list_jobs, list_workers, shared_workers
+
+    def submit(machine: MachinePaths, queue: str, ticket: Ticket) -> int:
+        return Queue(machine, queue).submit([ticket])[0].job
+
+else:
+    from snakemake_kochi.next import by_hand
+    from snakemake_kochi.next.views import find_job, list_jobs, list_workers, shared_workers
+
+    def submit(machine: MachinePaths, queue: str, ticket: Ticket) -> int:
+        return by_hand.submit(machine, queue, ticket).job
+
 
 from .conftest import COMMAND, Outcome
 
@@ -72,8 +89,14 @@ def test_everything_is_measured_and_nothing_is_left(
         f"space in {where}: ",
         f"clock in {where}: ",
         f"rename in {where}: replaced",
-        f"link in {where}: ",
-        f"directory time in {where}: changed by a new name, and seen after ",
+        *(
+            [f"claim in {where}: a file is renamed once, and a name that is taken stays"]
+            if IS_NEXT
+            else [
+                f"link in {where}: ",
+                f"directory time in {where}: changed by a new name, and seen after ",
+            ]
+        ),
         f"wake-up in {where}: ",
         f"speed in {where}: ",
         f"lock settings in {where / 'locks.json'}: not settled before the first use",
@@ -123,7 +146,8 @@ def test_the_configured_directory_and_kind_of_locks_are_tested(
 def test_locks_that_were_settled_otherwise_are_a_failure(
     kochi: Kochi, with_settings: Callable[[str], None], tmp_path: Path
 ) -> None:
-    Queue(Root.find().machine("local"), "q").submit([Ticket("t", ("true",), "/")])
+    settle_locks(machine := Root.find().machine("local"))
+    submit(machine, "q", Ticket("t", ("true",), "/"))
     with_settings("lock_kind: lease")
     done = kochi("doctor", "--json")
     assert done.status == 1
@@ -249,7 +273,8 @@ class OtherNode:
             stdout=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path},
         )
-        wait_until(lambda: shared_workers(self.machine, "q"))
+        there = self.machine.queue("q").directory
+        wait_until(lambda: there.exists() and shared_workers(self.machine, "q"))
 
     def end(self) -> None:
         if self._process is not None:
@@ -277,8 +302,11 @@ def test_two_nodes_exclude_each_other_and_see_each_others_files(
     lock = "flock: elsewhere and this node keep each other out"
     assert measured["lock between nodes"] == lock
     assert "there and back" in measured["visibility between nodes"]
-    time = measured["directory time between nodes"]
-    assert time.startswith("changed by a new name, and seen after ")
+    if IS_NEXT:
+        assert measured["claim between nodes"].endswith("by elsewhere, each once")
+    else:
+        time = measured["directory time between nodes"]
+        assert time.startswith("changed by a new name, and seen after ")
     assert measured["clock between nodes"].startswith("the clock of elsewhere agrees")
     assert "by elsewhere: always there and whole" in measured["rename between nodes"]
     assert trials(tmp_path) == []
@@ -330,12 +358,12 @@ def test_a_fault_of_the_other_node_is_reported(kochi: Kochi, other_node: OtherNo
 
 def test_ctrl_c_cancels_the_waiting_job(other_node: OtherNode, tmp_path: Path) -> None:
     other_node.start()
-    (busy,) = Queue(other_node.machine, "q").submit([Ticket("busy", ("sleep", "600"), "/")])
-    wait_until(lambda: find_job(other_node.machine, busy.job).state == "running")
+    busy = submit(other_node.machine, "q", Ticket("busy", ("sleep", "600"), "/"))
+    wait_until(lambda: find_job(other_node.machine, busy).state == "running")
     process = subprocess.Popen([*COMMAND, "doctor", "-q", "q"], stdout=subprocess.DEVNULL)
     wait_until(lambda: len(list_jobs(other_node.machine)) == 2)
     interrupt(process)
-    result = find_job(other_node.machine, busy.job + 1).result
+    result = find_job(other_node.machine, busy + 1).result
     assert result is not None
     assert result.reason == "cancelled"
     assert trials(tmp_path) == []
@@ -553,12 +581,15 @@ def test_gpus_are_those_that_a_worker_would_give_to_jobs(
 
 def test_the_time_of_a_call_says_how_many_short_jobs_a_filesystem_leaves_room_for() -> None:
     slow = judge_speed(10.0)
-    assert slow.verdict == "note" and "Use several queues" in slow.advice
-    alone, together = 100 / CALLS_PER_JOB, 100 / LOCKED_CALLS_PER_JOB
-    assert slow.measured == (
-        f"10 ms for a metadata call: at most {alone:.1f} short jobs a second by one worker, and "
-        f"{together:.0f} by all workers of a queue together"
-    )
+    assert slow.verdict == "note"
+    assert ("Start several workers" if IS_NEXT else "Use several queues") in slow.advice
+    alone = 100 / (CALLS_PER_TICKET if IS_NEXT else CALLS_PER_JOB)
+    together = 100 / LOCKED_CALLS_PER_JOB
+    rate = f"{alone:.0f}" if IS_NEXT else f"{alone:.1f}"
+    said = f"10 ms for a metadata call: at most {rate} short jobs a second by one worker"
+    if not IS_NEXT:
+        said += f", and {together:.0f} by all workers of a queue together"
+    assert slow.measured == said
     fast = judge_speed(0.01)
     assert (fast.verdict, fast.advice) == ("ok", "")
     assert f"at most {1000 * alone:,.0f} short jobs" in fast.measured

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from support import wait_until, write
 
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import (
@@ -32,6 +33,10 @@ from snakemake_kochi.queue.explain import AttemptView
 from snakemake_kochi.trace.events import trace_of
 from snakemake_kochi.trace.history import JobHistory, RunHistory
 
+if IS_NEXT:
+    from snakemake_kochi.next.run_views import list_runs
+    from snakemake_kochi.next.views import list_jobs
+
 SNAKEFILE = """
     rule all:
         input: expand("out/{i}", i=range(12)), "slow"
@@ -44,11 +49,9 @@ SNAKEFILE = """
         output: "slow"
         shell: "touch begun; SECONDS_OF_SLOW; touch {output}"
 """
-# Where the workers 0 and 1 are, each of them gets a job, however late it begins.
-MEET = (
-    "mkdir -p met; touch met/$KOCHI_WORKER_ID;"
-    "until [ -e met/0 ] && [ -e met/1 ]; do sleep 0.05; done"
-)
+# Where two workers are, each of them gets a job, however late it begins.
+_ALL_MET = "[ $(ls met | wc -l) -ge 2 ]"
+MEET = f"mkdir -p met; touch met/$KOCHI_WORKER_ID; until {_ALL_MET}; do sleep 0.05; done"
 COMMAND = [sys.executable, "-P", "-m", "snakemake"]
 
 
@@ -104,8 +107,14 @@ class Trace:
         found = defaultdict(list)
         for event in self.slices:
             if "job" in event["args"]:
-                found[event["args"]["job"]].append(event)
+                found[number_of(event)].append(event)
         return found
+
+
+def number_of(event: dict[str, Any]) -> int:
+    """Of its job: from 0 in the first run."""
+    job = str(event["args"]["job"])
+    return int(job.rpartition(".")[2]) - 1 if "." in job else int(job)
 
 
 def trace(kochi: Any, *arguments: str, cwd: Path) -> Trace:
@@ -124,14 +133,14 @@ def test_each_job_of_a_run_of_two_workers_is_a_slice_in_a_slot(
     assert snakemake(*options, cwd=tmp_path).returncode == 0
     (tmp_path / "out" / "3").unlink()
     assert snakemake(*options, cwd=tmp_path).returncode == 0
-    newest, first = list_runs(machine(), str(tmp_path))
+    newest, first = list(list_runs(machine(), str(tmp_path)))
 
     found = trace(kochi, first.controller, cwd=tmp_path)
     assert sorted(found.jobs) == list(range(13))
     assert all(len(attempts) == 1 for attempts in found.jobs.values())
     assert found.instants == []
     workers = {found.processes[event[0]["pid"]].split(" (")[0] for event in found.jobs.values()}
-    assert workers == {"worker 0", "worker 1"}
+    assert workers == ({"worker 1", "worker 2"} if IS_NEXT else {"worker 0", "worker 1"})
     for (event,) in found.jobs.values():
         assert found.tracks[event["pid"], event["tid"]].startswith("slot ")
         assert event["args"]["outcome"] == "succeeded"
@@ -142,7 +151,7 @@ def test_each_job_of_a_run_of_two_workers_is_a_slice_in_a_slot(
 
     # The default is the last run, without the jobs of the run before.
     assert newest.started > first.started
-    assert list(trace(kochi, cwd=tmp_path).jobs) == [13]
+    assert list(trace(kochi, cwd=tmp_path).jobs) == [0 if IS_NEXT else 13]
 
 
 def test_a_run_that_goes_on_has_slices_up_to_now(tmp_path: Path, kochi: Any) -> None:
@@ -160,7 +169,7 @@ def test_a_run_that_goes_on_has_slices_up_to_now(tmp_path: Path, kochi: Any) -> 
         listed = json.loads(kochi("trace", "--list", "--json", cwd=tmp_path).stdout)
         assert [run["state"] for run in listed] == ["running"]
         # The waiting jobs have a track of their own.
-        waiting = {event["args"]["job"] for event in found.instants}
+        waiting = set(map(number_of, found.instants))
         assert waiting | set(found.jobs) == set(range(13))
         assert {event["args"]["state"] for event in found.instants} <= {"waiting", "running"}
         slow = next(job for (job,) in found.jobs.values() if job["name"] == "slow")
@@ -169,7 +178,7 @@ def test_a_run_that_goes_on_has_slices_up_to_now(tmp_path: Path, kochi: Any) -> 
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         found = trace(kochi, cwd=tmp_path)
-        instants = {event["args"]["job"] for event in found.instants if "job" in event["args"]}
+        instants = {number_of(event) for event in found.instants if "job" in event["args"]}
         assert instants | set(found.jobs) == set(range(13))
         listed = json.loads(kochi("trace", "--list", "--json", cwd=tmp_path).stdout)
         assert [run["state"] for run in listed] == ["killed"]
@@ -192,7 +201,7 @@ def test_an_attempt_that_a_worker_took_with_it_is_marked(
     assert [lost["cat"], succeeded["cat"]] == ["lost", "success"]
     assert lost["cname"] != succeeded.get("cname")
     assert lost["pid"] != succeeded["pid"]
-    marks = [event for event in found.instants if event["args"].get("job") == 0]
+    marks = [e for e in found.instants if "job" in e["args"] and number_of(e) == 0]
     assert [(mark["name"], mark["pid"], mark["tid"]) for mark in marks] == [
         ("lost", lost["pid"], lost["tid"])
     ]

@@ -41,6 +41,7 @@ from snakemake_kochi.executor.admission import (
 from snakemake_kochi.executor.internals import (
     SchedulerWakes,
     is_told_to_end,
+    keep_empty_directories,
     leave_to_adopter,
     locks_of_run,
     marks_are_files,
@@ -75,6 +76,7 @@ from snakemake_kochi.next.runs import facts_of_run
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.tickets.hand import interrupt, withdraw
+from snakemake_kochi.tickets.history import places
 from snakemake_kochi.tickets.moving import listing, removed
 from snakemake_kochi.tickets.names import Layout, wake_workers
 from snakemake_kochi.tickets.run import SHARD, End, Job, Run
@@ -141,6 +143,7 @@ class KochiExecutor(Executor):
         self._signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping, self._over, self._urgent = (threading.Event() for _ in range(3))
         self._is_fenced = self._is_broken = self._has_checked = self._has_submitted = False
+        self._has_left = False
         self._submitting, self._changing = threading.Lock(), threading.Lock()
         self._pending: dict[Key, Pending] = {}
         self._held: deque[tuple[Pending, set[Key]]] = deque()  # until those jobs have ended
@@ -601,6 +604,9 @@ class KochiExecutor(Executor):
         self._held.clear()
         if self._is_fenced:
             return
+        if not isinstance(self._workers, LocalWorkers) and self._has_time_up():
+            self._leave_jobs(self._workers)
+            return
         count = len(self._pending)
         until, pause = clock.now() + _PATIENCE, _SHORTEST
         try:
@@ -630,6 +636,35 @@ class KochiExecutor(Executor):
         elif count:
             jobs = pluralize(count, "kochi job")
             self.logger.info(f"Cancelled {jobs}; nothing of this run is left.")
+
+    def _has_time_up(self) -> bool:
+        # Imported here: it matters at an interrupt only.
+        from snakemake_kochi.detached.launches import has_time_up
+
+        return has_time_up(self._machine)
+
+    def _leave_jobs(self, workers: AllocatedWorkers) -> None:
+        """Leave the jobs: the time of this run's own allocation is over, not that of its workers.
+
+        All goes on as after a kill, and the next run adopts the jobs.
+        """
+        if self._has_left:
+            return
+        self._has_left = True
+        there = {name.key: name for name, *_ in places(self._layout)}
+        left = [there[key] for key in sorted(self._pending) if key in there]
+        waiting = sum(not name.worker for name in left)
+        workers.leave(is_needed=waiting > 0)
+        keep_empty_directories(self.workflow)
+        text = "This run has reached its time limit and ends. "
+        if left:
+            numbers = " ".join(f"{name.run}.{name.job}" for name in left)
+            text += (
+                f"{len(left) - waiting} kochi jobs continue in their allocations, {waiting} wait "
+                f"for one. To end them, type: kochi cancel {numbers}\n"
+            )
+        text += "To continue, type the same command again; it does nothing twice."
+        self.logger.warning(text)
 
     def _cancel_pending(self) -> bool:
         """Have all jobs end; whether they have."""
@@ -672,7 +707,7 @@ class KochiExecutor(Executor):
         if self._is_fenced:
             self._workers.abandon()
             leave_to_adopter(self.workflow)
-        else:
+        elif not self._has_left:
             self._workers.stop(self._urgent.is_set)
             try:
                 self._tidy_up()
