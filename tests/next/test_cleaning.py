@@ -67,6 +67,7 @@ class Machine:
             "until": None,
             "controller": None,
             "allocation": None,
+            "began": 0.0,
         }
         return WorkerLife(self.layout, str(number), facts)
 
@@ -219,7 +220,7 @@ def test_the_end_of_a_needed_job_stays_in_the_journal_of_whoever_noted_it(machin
     machine.submit(dead, "a")
     machine.end()
     follower = Run.begin(machine.layout, "/work", _facts_of(dead), lambda facts: True)
-    assert follower.adopt() == []
+    assert not follower.adopt()
     machine.over(follower)
     machine.run()
     machine.age(dead.paths.directory)

@@ -45,7 +45,8 @@ def test_two_nodes_of_a_filesystem_with_caches(tmp_path: Path) -> None:
         FaultyFilesystem(both, tmp_path / "one", 1.0) as one,
         FaultyFilesystem(both, tmp_path / "two", 1.0) as two,
     ):
-        assert [*differences([one.path, two.path], [*SCENES])] == []
+        found = differences([one.path, two.path], [*SCENES])
+        assert [each for each in found if not READ_BY_AN_OLD_NAME.match(each)] == []
 
 
 def test_two_nodes_of_glusterfs() -> None:
