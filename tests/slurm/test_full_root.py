@@ -46,7 +46,8 @@ def test_a_full_root_is_reported_once_and_the_run_goes_on_when_there_is_space(
     project: ClusterProject, disk: FullDisk
 ) -> None:
     project.go()
-    wait_until(lambda: len(project.lines("done")) == 4)
+    # Small writes into files that exist may find room: with tickets, more jobs end.
+    wait_until(lambda: len(project.lines("done")) >= 4)
     disk.empty()
     project.end_well()
     assert set(project.lines("done")) == set(map(str, range(8)))
