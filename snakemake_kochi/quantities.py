@@ -1,8 +1,9 @@
-"""Times and amounts of memory, as people and schedulers write them."""
+"""Times and amounts of memory, as people, schedulers and files write them."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 import humanfriendly
 
@@ -84,3 +85,11 @@ def rough_duration(seconds: float) -> str:
 def format_duration(seconds: float) -> str:
     """A duration for people, in its two largest units: "2 hours and 5 minutes", "40 seconds"."""
     return str(humanfriendly.format_timespan(int(seconds), max_units=2))
+
+
+def seconds_since(time: str | None) -> float | None:
+    """Seconds from an ISO 8601 time to now, negative for a future time; None for no time."""
+    try:
+        return (datetime.now(UTC) - datetime.fromisoformat(time or "")).total_seconds()
+    except (ValueError, TypeError):
+        return None

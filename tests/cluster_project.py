@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import psutil
+from seen import list_jobs, list_workers
 from slurm_cluster import SlurmCluster
 from support import REPOSITORY, Process, git, start, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import list_jobs, list_workers
 
 PROFILE = REPOSITORY / "profiles" / "cluster"
 # Each job notes its beginning and its end, and goes on when it may.
@@ -39,6 +39,7 @@ class ClusterProject:
         self.cluster = cluster
         self.machine: MachinePaths = Root(root).machine("own")
         self.runs: list[Process] = []
+        self.environment = {**cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
         directory.mkdir()
         git(directory, "init", "--quiet")
         self.configure(max_workers=1, idle_timeout="30s")
@@ -66,7 +67,7 @@ class ClusterProject:
     def start(self, *arguments: str, path: Path | None = None) -> Process:
         """`path`: a directory that is all of PATH."""
         command = [sys.executable, "-m", "snakemake", "--profile", str(PROFILE), *arguments]
-        environment = {**self.cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
+        environment = dict(self.environment)
         if path is not None:
             environment["PATH"] = str(path)
         with open(self.directory / f"said-{len(self.runs)}", "wb") as said:

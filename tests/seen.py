@@ -8,15 +8,32 @@ from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths
 
 if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue import find_job, list_jobs, list_queues, list_workers
+    from snakemake_kochi.queue import find_job, find_worker, list_jobs, list_queues, list_workers
 
     FIRST = 0  # the number of the first job, and of the first worker
+    FIRST_OF_RUN = "0"  # the first job of the first run
 else:
-    from snakemake_kochi.next.views import find_job, list_jobs, list_queues, list_workers
+    from snakemake_kochi.next.views import (
+        find_job,
+        find_worker,
+        list_jobs,
+        list_queues,
+        list_workers,
+    )
 
     FIRST = 1
+    FIRST_OF_RUN = "1.1"
 
-__all__ = ["FIRST", "find_job", "list_jobs", "list_queues", "list_workers", "log_of"]
+__all__ = [
+    "FIRST",
+    "FIRST_OF_RUN",
+    "find_job",
+    "find_worker",
+    "list_jobs",
+    "list_queues",
+    "list_workers",
+    "log_of",
+]
 
 
 def log_of(machine: MachinePaths, job: int = FIRST) -> str:

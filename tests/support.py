@@ -139,9 +139,11 @@ def git(directory: Path, *arguments: str) -> str:
     """Run git as some user would, with a name of their own."""
     identity = ["-c", "user.name=A User", "-c", "user.email=user@example.org"]
     command = ["git", *identity, "-c", "protocol.file.allow=always", *arguments]
-    return subprocess.run(
-        command, cwd=directory, check=True, capture_output=True, text=True, errors="replace"
-    ).stdout
+    done = subprocess.run(
+        command, cwd=directory, check=False, capture_output=True, text=True, errors="replace"
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def printed(log: str) -> str:

@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
+from snakemake_kochi.allocation.ending import (
+    END_PATIENCE,
+    END_PATIENCE_WITHOUT_ROOM,
+    end_allocations,
+)
 from snakemake_kochi.allocation.failures import FailedStarts
 from snakemake_kochi.allocation.packing import exceeded, obstacle
 from snakemake_kochi.allocation.provision import Provision
-from snakemake_kochi.allocation.submission import (
-    END_PATIENCE,
-    END_PATIENCE_WITHOUT_ROOM,
-    Submitter,
-    end_allocations,
-)
+from snakemake_kochi.allocation.request import how_to_fit
+from snakemake_kochi.allocation.submission import Submitter
 from snakemake_kochi.allocation.tracker import OrphanedAllocations, Tracker
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import has_room
@@ -31,7 +32,6 @@ from snakemake_kochi.queue.paused import PausedBatches
 from snakemake_kochi.schedulers.commands import Questions
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
-    OF_JOB,
     AllocationRequest,
     Lack,
     RefusedError,
@@ -46,21 +46,6 @@ _LOOK_SHARE = 20
 _LAST_PATIENCE = 30.0
 _PAUSE = 0.2
 _FAULT = "The run cannot check its workers at the moment"
-
-
-def _how_to_fit(machine: Machine, keys: Sequence[str], seconds: float | None) -> str:
-    """What to do about a job that needs more than these keys of `allocation` allow.
-
-    `seconds`: the time limit; it is the partition's if the machine has another one or none.
-    """
-    is_set = [key for key in keys if key in machine.origins]
-    if machine.scheduler is None:  # an alloc_script, which has no partitions
-        return f"Request less by {OF_JOB}, or change {machine.allocation_at(is_set or keys)}."
-    if "time" in keys and machine.allocation.time != seconds:
-        limit = "that of the partition"
-    else:
-        limit = machine.allocation_at(is_set) if is_set else "that of the partition's largest node"
-    return f"The limit is {limit}. Request less by {OF_JOB}, or choose another partition."
 
 
 class AllocatedWorkers:
@@ -175,7 +160,7 @@ class AllocatedWorkers:
         if why := obstacle(wanted, limits):
             raise KochiError(
                 f"rule {rule}: no allocation on machine {machine} can run it: {why}",
-                _how_to_fit(self._machine, exceeded(wanted, limits), limits.seconds),
+                how_to_fit(self._machine, exceeded(wanted, limits), limits.seconds),
             )
         return wanted
 

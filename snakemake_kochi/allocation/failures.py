@@ -1,11 +1,11 @@
-"""Failed allocations and workers: nodes to avoid, jobs that no worker can run, silent workers."""
+"""Failed allocations and workers: nodes to avoid, and jobs that no worker can run."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from humanfriendly.text import concatenate, pluralize
@@ -13,13 +13,12 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.packing import Supply
 from snakemake_kochi.backoff import Backoff
-from snakemake_kochi.errors import DamagedFileError, WorkerError
+from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.files import is_there, last_lines, show_new_files
-from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import Observer, Resources, WorkerState
-from snakemake_kochi.queue.heartbeat import SUPERVISOR_PATIENCE, presume_dead
+from snakemake_kochi.paths import Root
 from snakemake_kochi.schedulers.environment import node_of
 from snakemake_kochi.schedulers.interface import Allocation
+from snakemake_kochi.tickets.ticket import Resources
 
 # After this number of failed starts a node is avoided. It is free again at once, so the scheduler
 # would choose it again.
@@ -39,10 +38,6 @@ _LOG_PAUSE = 0.5
 # After this number of workers in a row that cannot run a kind of job, another one could not run it
 # either.
 _MOST_IN_VAIN = 3
-# In heartbeats of a worker. A scheduler presumes a node dead that it cannot reach. Processes there
-# may go on until their supervisor sees the same state as all other nodes.
-_CERTAIN_AFTER = SUPERVISOR_PATIENCE + 2
-_SILENT_AFTER = 3
 
 
 def was_written(log: Path) -> bool | None:
@@ -262,49 +257,3 @@ class UnfitWorkers:
         if self._in_vain.get(kind, 0) < _MOST_IN_VAIN:
             return None
         return self._obstacles[kind]
-
-
-class SilentWorkers:
-    """Workers that give no sign of life, and whose allocation has ended according to the scheduler.
-
-    Each of the two signs proves little by itself. Together they let other workers run the jobs of a
-    failed node sooner than its silence alone. For workers on this host the kernel is asked instead.
-    """
-
-    def __init__(self, paths: MachinePaths, clock: Callable[[], float] = time.monotonic) -> None:
-        self._paths = paths
-        self._observer = Observer(clock)
-        self._silent: list[tuple[WorkerState, float]] = []
-        self._latest: dict[str, int] = {}  # the last worker of each allocation
-
-    def look(self, workers: Iterable[WorkerState]) -> bool:
-        """Note how long each worker has been silent.
-
-        Returns whether one has been silent for long enough to ask the scheduler.
-        """
-        self._silent = []
-        for worker in workers:
-            if worker.allocation is not None:
-                latest = self._latest.get(worker.allocation, worker.worker)
-                self._latest[worker.allocation] = max(latest, worker.worker)
-            if worker.is_on_this_node or worker.presumed_dead:
-                continue
-            with contextlib.suppress(OSError, DamagedFileError):
-                state, still = self._observer.look(self._paths, worker.worker)
-                if still >= _SILENT_AFTER * state.heartbeat_interval:
-                    self._silent.append((state, still))
-        return bool(self._silent)
-
-    def presume_dead(self, allocations: Collection[str]) -> None:
-        """Presume those workers dead that were silent and have no allocation.
-
-        A worker can exist only in one of `allocations`. An allocation that has another worker by
-        now was requeued.
-        """
-        for state, still in self._silent:
-            is_long = still >= _CERTAIN_AFTER * state.heartbeat_interval
-            latest = self._latest.get(state.allocation or "", state.worker)
-            is_over = state.allocation not in allocations or latest > state.worker
-            if is_long and is_over:
-                with contextlib.suppress(OSError):
-                    presume_dead(self._paths, state, still)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.quantities import format_duration
-from snakemake_kochi.queue import Capacity, Resources, WorkerState, seconds_for_jobs, seconds_in_all
-from snakemake_kochi.queue.ticket import Kind
 from snakemake_kochi.schedulers.interface import Limits
+from snakemake_kochi.tickets.capacity import Capacity
+from snakemake_kochi.tickets.ticket import Kind, Resources
 from snakemake_kochi.worker.settings import START_AND_END
 
 Counts = dict[Resources, int]
@@ -51,34 +51,6 @@ class Supply:
     def obstacle(self, kind: Resources) -> str | None:
         """The reason, for people, why it could not run a job even if it had no other, or None."""
         return self.capacity.obstacle(kind, self.seconds_left)
-
-
-def supply_of(worker: WorkerState, resources: Mapping[int, Resources], reserve: float) -> Supply:
-    """What a worker can do now.
-
-    `resources`: those of its jobs, by their numbers. `reserve`: seconds before the end of its time
-    in which it begins no job.
-    """
-    begun = (resources[job] for job in (*worker.running, *worker.ahead) if job in resources)
-    return Supply(worker.capacity, seconds_for_jobs(worker, reserve=reserve), tuple(begun))
-
-
-def idle_supplies(workers: Iterable[WorkerState], reserve: float) -> dict[str, Supply]:
-    """What each worker, by its allocation, could do if it were idle."""
-    return {
-        worker.allocation: supply_of(replace(worker, running={}, ahead=()), {}, reserve)
-        for worker in workers
-        if worker.is_live and worker.allocation is not None
-    }
-
-
-def initial_supplies(workers: Sequence[WorkerState], reserve: float) -> dict[str, Supply]:
-    """The resources of each worker at its beginning, however late it is first seen."""
-    seconds = {worker.allocation: seconds_in_all(worker) for worker in workers}
-    return {
-        name: replace(each, seconds_left=seconds[name])
-        for name, each in idle_supplies(workers, reserve).items()
-    }
 
 
 # ---- which jobs workers can take

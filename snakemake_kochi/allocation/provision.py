@@ -10,16 +10,11 @@ from dataclasses import replace
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.failures import FailedStarts, UnfitWorkers
-from snakemake_kochi.allocation.packing import (
-    Supply,
-    idle_supplies,
-    initial_supplies,
-    not_wanted,
-    supply_of,
-)
+from snakemake_kochi.allocation.packing import Supply, not_wanted
 from snakemake_kochi.allocation.request import GRACE, purpose_of
 from snakemake_kochi.allocation.sizing import Shape, is_lacking, workers_to_request
 from snakemake_kochi.allocation.submission import Submitter
+from snakemake_kochi.allocation.supplies import idle_supplies, initial_supplies, supply_of
 from snakemake_kochi.allocation.tracker import Requested, Tracker
 from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.project.machines import Machine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +11,14 @@ from snakemake_kochi.allocation.packing import obstacle
 from snakemake_kochi.allocation.sizing import Shape, workers_to_request
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import Location
+from snakemake_kochi.next import IS_NEXT
+from snakemake_kochi.next.worker import start_command as next_command
+from snakemake_kochi.next.worker import work_command
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
-from snakemake_kochi.queue import Resources, Ticket
 from snakemake_kochi.schedulers.environment import print_node
 from snakemake_kochi.schedulers.interface import (
+    OF_JOB,
     UNKNOWN,
     AllocationRequest,
     AllocationSettings,
@@ -23,6 +26,7 @@ from snakemake_kochi.schedulers.interface import (
     Scheduler,
     Wanted,
 )
+from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.worker.node.capacity import OWN_MB
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
 
@@ -61,7 +65,10 @@ class WorkerCommand:
         # The first line of the log, and the only one if the worker does not start.
         first.append(print_node())
         file = save_settings(self.settings) if self.saves else self.settings.path
-        command = shlex.join(start_command(file))
+        if IS_NEXT:  # an echo is that of a process beside the worker
+            command = shlex.join((work_command if self.settings.echo else next_command)(file))
+        else:
+            command = shlex.join(start_command(file))
         worker = f"exec {command} --allocation {allocation}"
         if self.first_worker is not None:
             worker += f" --worker $(({self.first_worker} + {index}))"
@@ -111,6 +118,21 @@ def wanted_of(
         request=request.with_room_for_worker(OWN_MB, limits.node),
         purpose=purpose,
     )
+
+
+def how_to_fit(machine: Machine, keys: Sequence[str], seconds: float | None) -> str:
+    """What to do about a job that needs more than these keys of `allocation` allow.
+
+    `seconds`: the time limit; it is the partition's if the machine has another one or none.
+    """
+    is_set = [key for key in keys if key in machine.origins]
+    if machine.scheduler is None:  # an alloc_script, which has no partitions
+        return f"Request less by {OF_JOB}, or change {machine.allocation_at(is_set or keys)}."
+    if "time" in keys and machine.allocation.time != seconds:
+        limit = "that of the partition"
+    else:
+        limit = machine.allocation_at(is_set) if is_set else "that of the partition's largest node"
+    return f"The limit is {limit}. Request less by {OF_JOB}, or choose another partition."
 
 
 def unmet_cores(machine: Machine, limits: Limits) -> str:

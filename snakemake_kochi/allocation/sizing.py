@@ -25,9 +25,9 @@ from snakemake_kochi.allocation.packing import (
     shared_out,
     size,
 )
-from snakemake_kochi.queue.ticket import Kind, Resources
-from snakemake_kochi.queue.workers import Capacity
 from snakemake_kochi.schedulers.interface import Limits
+from snakemake_kochi.tickets.capacity import Capacity
+from snakemake_kochi.tickets.ticket import Kind, Resources
 from snakemake_kochi.worker.node.capacity import OWN_MB
 from snakemake_kochi.worker.settings import START_AND_END
 

@@ -13,13 +13,9 @@ from pathlib import Path
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.failures import (
-    FailedStarts,
-    SilentWorkers,
-    was_written,
-    where_log_is,
-)
+from snakemake_kochi.allocation.failures import FailedStarts, was_written, where_log_is
 from snakemake_kochi.allocation.packing import Supply
+from snakemake_kochi.allocation.silent import SilentWorkers
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import has_room
 from snakemake_kochi.notices import Notices, Told

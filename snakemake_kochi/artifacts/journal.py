@@ -231,11 +231,11 @@ def _copy(source: Path, size: int, target: IO[bytes]) -> None:
             size -= len(block)
 
 
-def journaled_jobs(paths: ProjectPaths, machine: str) -> Iterator[int]:
+def journaled_jobs(paths: ProjectPaths, machine: str) -> Iterator[str]:
     """The jobs of the results in the journal. Raises KochiError and OSError."""
     for record in journaled_records(paths, machine):
         with suppress(KeyError, TypeError, ValueError):
-            yield int(record["job"])
+            yield str(record["job"])
 
 
 def journaled_records(paths: ProjectPaths, machine: str) -> Iterator[Mapping[str, Any]]:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-# Seconds between two signs of life; in every process the same. Tests shorten it.
-HEARTBEAT = float(os.environ.get("KOCHI_HEARTBEAT") or 5.0)
+# Seconds between two signs of life, in every process the same. Tests have others.
+BEAT = float(os.environ.get("KOCHI_HEARTBEAT") or 5.0)
 
 
 class Mailbox(Protocol):

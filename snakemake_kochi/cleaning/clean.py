@@ -6,18 +6,22 @@ import contextlib
 import math
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from snakemake_kochi.cleaning.code import clean_code, clean_sent, repository_of
-from snakemake_kochi.cleaning.jobs import clean_jobs
-from snakemake_kochi.cleaning.packs import clean_packs
-from snakemake_kochi.cleaning.processes import clean_processes
 from snakemake_kochi.cleaning.projects import clean_project, needed_jobs
+from snakemake_kochi.cleaning.records import clean_records
 from snakemake_kochi.cleaning.removal import Freed, Removal, TimeUpError
 from snakemake_kochi.cleaning.versions import clean_versions
 from snakemake_kochi.files import time_of_server
-from snakemake_kochi.packing.packer import pack
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.clean_rules import KINDS, Rules
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.cleaning.old import clean_tickets
+else:
+    from snakemake_kochi.cleaning.tickets import clean_tickets
 
 
 @dataclass
@@ -54,15 +58,10 @@ def clean(
     removal = Removal(is_dry, time_of_server(machine.directory), time.monotonic() + seconds)
     is_complete = False
     with contextlib.suppress(TimeUpError):
-        clean_processes(machine, rules, removal)
+        clean_records(machine, rules, removal)
         projects = root.projects()
-        with removal.tolerating(f"jobs in {machine.jobs}"):
-            needed = needed_jobs(machine, projects)
-            clean_jobs(machine, rules, removal, needed)
-            clean_packs(machine, rules, removal, needed)
-        if not is_dry:
-            with removal.tolerating(f"packs in {machine.packs}"):
-                removal.faults += pack(machine).faults
+        with removal.tolerating(f"jobs of machine {machine.name}"):
+            clean_tickets(machine, rules, removal, needed_jobs(machine, projects))
         for project in projects:
             clean_project(machine, project, repository_of(project), rules, removal)
             clean_code(project, rules, removal)

@@ -18,6 +18,7 @@ from typing import get_args
 from snakemake_kochi.cleaning.removal import LEFTOVER_AGE, Removal
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import answered, list_names, show_new_files
+from snakemake_kochi.locks import read_lock_settings
 from snakemake_kochi.paths import SHARD, JobPaths, MachinePaths
 from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.queue import QueueRemovedError, queue_lock
@@ -133,6 +134,8 @@ def _clean_ranges(machine: MachinePaths, kind: Kind, rules: Rules, removal: Remo
 
 def all_tickets(machine: MachinePaths) -> Iterator[Ticket]:
     """The tickets that wait or run. Raises OSError and KochiError for one that cannot be read."""
+    if read_lock_settings(machine) is None:
+        return  # it was never used
     for name in queue_names(machine):
         entries: Mapping[int, object] = {}
         with contextlib.suppress(QueueRemovedError), queue_lock(machine, name):

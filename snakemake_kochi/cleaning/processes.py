@@ -1,8 +1,6 @@
-"""Files of processes that have ended: controllers, workers and launches, and the records of runs.
+"""Files of processes that have ended: controllers and workers, and the records of runs.
 
-On this host the kernel tells whether a process is alive. On another host its heartbeat does: its
-file has not changed for SILENCE at least, which is many times as long as after which others presume
-the process dead. Both times come from the file server.
+See `records` for how that is known.
 """
 
 from __future__ import annotations
@@ -12,13 +10,13 @@ from collections.abc import Collection, Iterator
 from datetime import datetime
 from pathlib import Path
 
+from snakemake_kochi.cleaning.records import SILENCE, clean_allocations
 from snakemake_kochi.cleaning.removal import LEFTOVER_AGE, Removal, measure
-from snakemake_kochi.detached.launches import Found, look_at
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import is_there, list_names, read_json
-from snakemake_kochi.paths import ControllerPaths, LaunchPaths, MachinePaths, WorkerPaths
+from snakemake_kochi.paths import ControllerPaths, MachinePaths, WorkerPaths
 from snakemake_kochi.processes import Node, this_node
-from snakemake_kochi.project.clean_rules import DAY, Rules
+from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.queue import jobs_of, remove_private_queues
 from snakemake_kochi.queue.controllers import read_controller
 from snakemake_kochi.queue.entries import (
@@ -29,41 +27,26 @@ from snakemake_kochi.queue.entries import (
     worker_numbers,
 )
 from snakemake_kochi.queue.heartbeat import read_presumed_dead
-from snakemake_kochi.queue.paused import list_paused
 from snakemake_kochi.queue.queue import private_queue
 from snakemake_kochi.queue.runs import read_run
 from snakemake_kochi.queue.wakeup import unsubscribe
 from snakemake_kochi.queue.workers import WorkerState, read_worker
 
-SILENCE = 7 * DAY  # seconds
-
 
 def clean_processes(machine: MachinePaths, rules: Rules, removal: Removal) -> None:
     """Delete what ended controllers, launches and workers have left, but none of their jobs."""
-    for directory in (
-        *(machine.directory, machine.jobs, machine.controllers, machine.workers),
-        *(machine.launches, machine.runs, machine.allocations, machine.settings_of_workers),
-    ):
+    for directory in (machine.jobs, machine.controllers, machine.workers, machine.runs):
         removal.sweep(directory)
     for identity in controller_names(machine):
         with removal.tolerating(f"controller {identity}"):
             _clean_controller(machine, identity, rules, removal)
     with removal.tolerating(f"queues in {machine.queues}"):
         _clean_queues(machine, removal)
-    for name in machine.launch_names():
-        with removal.tolerating(f"launch {name}"):
-            _clean_launch(machine.launch(name), rules, removal)
     for number in worker_numbers(machine):
         with removal.tolerating(f"worker {number}"):
             _clean_worker(machine, number, rules, removal)
     with removal.tolerating(f"records of runs in {machine.runs}"):
         _clean_records(machine, rules, removal)
-    with removal.tolerating(f"paused batches in {machine.paused}"):
-        _clean_paused(machine, removal)
-    with removal.tolerating(f"trials in {machine.directory}"):
-        _clean_trials(machine, removal)
-    with removal.tolerating(f"facts in {machine.all_facts}"):
-        _clean_facts(machine, rules, removal)
 
 
 def hosts_of_live_processes(machine: MachinePaths) -> Iterator[Node]:
@@ -151,35 +134,6 @@ def _remove_queue(machine: MachinePaths, name: str, removal: Removal) -> None:
     removal.count("runs", freed)
 
 
-# ---- launches
-
-
-def _clean_launch(paths: LaunchPaths, rules: Rules, removal: Removal) -> None:
-    if not removal.is_older(paths.directory, rules.runs):
-        return
-    try:
-        found = look_at(paths)
-    except FileNotFoundError:
-        found = None  # it was killed before it had written its first file
-    names: tuple[str, ...] = (paths.directory.name,)
-    if found is None:
-        is_over = removal.is_older(paths.directory, max(rules.runs, LEFTOVER_AGE))
-    else:
-        is_over = found.is_over or _is_silent(found, rules, removal)
-        names = (*names, found.launch.name, found.launch.directory)
-    if is_over and not rules.keeps("launches", names):
-        removal.remove("launches", paths.directory)
-
-
-def _is_silent(found: Found, rules: Rules, removal: Removal) -> bool:
-    if found.state == "launched" and found.launch.job_name is None:
-        # Its process would have begun within a minute.
-        return removal.is_older(found.paths.launch, max(rules.runs, LEFTOVER_AGE))
-    return found.state == "elsewhere" and removal.is_older(
-        found.paths.process, max(rules.runs, SILENCE)
-    )
-
-
 # ---- workers
 
 
@@ -254,24 +208,13 @@ def _clean_records(machine: MachinePaths, rules: Rules, removal: Removal) -> Non
                     directory = read_run(machine, path.stem).directory
                 if not rules.keeps("runs", (path.stem, directory)):
                     removal.remove("runs", path)
-    alive = controllers | _controllers_of_workers(machine)
-    for name in list_names(machine.allocations):
-        path = machine.allocations / name
-        if name.startswith(".") or any(name.startswith(f"{own}-") for own in alive):
-            continue
-        with contextlib.suppress(FileNotFoundError):
-            is_kept = rules.keeps("runs", (name.rpartition("-")[0],))
-            if removal.is_older(path, rules.runs) and not is_kept:
-                removal.remove("leftovers", path)
-    # An allocation that a run has requested may begin as long as the run lasts.
-    began = _first_start(machine, controllers)
-    for name in list_names(machine.settings_of_workers):
-        path = machine.settings_of_workers / name
-        with contextlib.suppress(FileNotFoundError):
-            age = max(rules.runs, LEFTOVER_AGE)
-            is_old = removal.is_older(path, max(age, removal.now - began + LEFTOVER_AGE))
-            if not name.startswith(".") and is_old:
-                removal.remove("leftovers", path)
+    clean_allocations(
+        machine,
+        rules,
+        removal,
+        controllers | _controllers_of_workers(machine),
+        _first_start(machine, controllers),
+    )
 
 
 def _controllers_of_workers(machine: MachinePaths) -> set[str]:
@@ -294,29 +237,3 @@ def _first_start(machine: MachinePaths, controllers: Collection[str]) -> float:
         except (FileNotFoundError, DamagedFileError, ValueError):
             return 0.0
     return first
-
-
-def _clean_facts(machine: MachinePaths, rules: Rules, removal: Removal) -> None:
-    """Delete old outputs of commands: a run executes them again where it needs them."""
-    for host in list_names(machine.all_facts):
-        removal.sweep(machine.all_facts / host)
-        for path in sorted((machine.all_facts / host).glob("*.json")):
-            with contextlib.suppress(FileNotFoundError):
-                if removal.is_older(path, rules.runs):
-                    removal.remove("leftovers", path)
-
-
-def _clean_paused(machine: MachinePaths, removal: Removal) -> None:
-    """Delete that a batch is paused whose directory is gone: nobody can resume it there."""
-    removal.sweep(machine.paused)
-    for paused in list_paused(machine):
-        if not is_there(paused.directory):
-            with contextlib.suppress(FileNotFoundError):
-                removal.remove("leftovers", machine.paused_batch(paused.digest))
-
-
-def _clean_trials(machine: MachinePaths, removal: Removal) -> None:
-    pattern = machine.trial("*").directory
-    for path in pattern.parent.glob(pattern.name):
-        if removal.is_older(path, LEFTOVER_AGE):
-            removal.remove("leftovers", path)

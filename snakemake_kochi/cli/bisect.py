@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -216,13 +216,35 @@ class _Search:
             values = self._values({run for session in wanted for run in session})
             self.count += sum(map(len, wanted))
             before = own.step
+            self._require_ends(before, sessions[0], wanted, values)
             own.take([[values[run] for run in session] for session in wanted])
-            for end in (0, len(self.commits) - 1):
-                known = (values[run] for s in wanted for run in s if run[0] == self.commits[end][0])
-                if before == "ends" and all(map(math.isnan, known)):
-                    why = self.reasons.get(self.commits[end][0], "")
-                    raise KochiError(f"{self._name(end)} has no result to compare: {why}")
             self._tell(before, sessions)
+
+    def _require_ends(
+        self,
+        step: str,
+        session: Sequence[int],
+        wanted: Sequence[Sequence[Run]],
+        values: Mapping[Run, float],
+    ) -> None:
+        """Raise KochiError if no run of an end has a value: a full disk is no change. In a search,
+        an end runs once a session, so both have to be without."""
+        silent = [
+            end
+            for end in (session[0], session[-1])
+            if all(
+                math.isnan(values[run])
+                for s in wanted
+                for run in s
+                if run[0] == self.commits[end][0]
+            )
+        ]
+        if silent and (step != "search" or len(silent) == 2):
+            why = self.reasons.get(self.commits[silent[0]][0], "")
+            raise KochiError(
+                f"{self._name(silent[0])} has no result to compare: {why}",
+                "To run again what failed, type the same line again.",
+            )
 
     def _name(self, at: int) -> str:
         commit, subject = self.commits[at]

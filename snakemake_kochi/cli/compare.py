@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from snakemake_kochi.cli.options import json_option
-from snakemake_kochi.cli.output import print_json, say
+from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.cli.run_first import (
     Planned,
     experiment_to_run,
@@ -115,10 +116,11 @@ def command(
         )
     apart = _Apart.of(file, batch, commit, machine, against, other)
     if is_run:
-        _check_words(file, batch, commit, machine, by, base, metric, apart)
-        if status := run_first(machine, file, batch):
-            return status
-    from snakemake_kochi.tables.compare import compare
+        _check_words(file, batch, commit, machine, by, base, metric, apart, other)
+        for each in (batch, *filter(None, [other])):
+            if status := run_first(machine, file, each):
+                return status
+    from snakemake_kochi.tables.compare import compare, facts_of
 
     has_all_code = by == _CODE
     report = named_batch(file, batch, commit, machine, has_all_code)
@@ -136,7 +138,12 @@ def command(
         )
     _check_base(report.title, column, base, values)
     chosen = chosen_metric(report, metric)
-    found = compare(report, column, chosen, base or values[0], accept, within / 100)
+    accepted = [each.removeprefix("fact.") for each in accept]
+    for fact in accepted:
+        if fact not in (known := facts_of(report)):
+            said = nearest(fact, known)
+            raise NameNotFoundError(f"no run of {report.title} has a fact '{fact}', {said}")
+    found = compare(report, column, chosen, base or values[0], accepted, within / 100)
     if as_json:
         comparisons = [plain(dataclasses.asdict(each)) for each in found]
         print_json({"remarks": list(report.remarks), "comparisons": comparisons})
@@ -168,9 +175,9 @@ def write_page(text: bytes, output: Path | None, draw: Callable[[Path], None]) -
 @dataclass(frozen=True)
 class _Apart:
     """Other results, with which those of the batch are compared: the first side or the second one;
-    the `labels` of both."""
+    the `labels` of both. `read`: those of a batch may be run before."""
 
-    other: Report
+    read: Callable[[], Report]
     labels: tuple[str, str]
     is_first: bool
 
@@ -187,15 +194,16 @@ class _Apart:
         """Those in the commit `against`, or of the batch `other`. Raises KochiError."""
         if against is not None:
             labels = (_label(against), "now" if commit is None else _label(commit))
-            return cls(named_batch(file, batch, against, machine, all_code=False), labels, True)
+            then = named_batch(file, batch, against, machine, all_code=False)
+            return cls(lambda: then, labels, True)
         if other is not None:
-            found = named_batch(file, other, commit, machine, all_code=False)
-            return cls(found, (batch, other), False)
+            read = functools.partial(named_batch, file, other, commit, machine, all_code=False)
+            return cls(read, (batch, other), False)
         return None
 
     def beside(self, report: Report) -> tuple[Report, str]:
-        one, other = (self.other, report) if self.is_first else (report, self.other)
-        return _both(one, other, self.labels)
+        sides = (self.read(), report) if self.is_first else (report, self.read())
+        return _both(*sides, self.labels)
 
 
 def _check_words(
@@ -207,20 +215,28 @@ def _check_words(
     base: str | None,
     metric: str | None,
     apart: _Apart | None,
+    other: str | None,
 ) -> None:
     """What can be said of the command line before the batch has run. Raises KochiError."""
     from snakemake_kochi.tables.branch import CODE, PUBLISHED_AS
 
     experiment = experiment_to_run(file, batch, commit)
-    shown = None if experiment is None else planned(experiment, batch, machine)
-    if shown is None:
+    if experiment is not None and other is not None:
+        experiment.batch(other)
+    if experiment is None or (shown := planned(experiment, batch, machine)) is None:
         return
     chosen_metric(shown, metric)
+    column = None
     if apart is not None:
         _check_base(shown.title, _RESULTS, base, apart.labels)
     elif by in shown.parameters or by not in (_CODE, CODE, "machine", PUBLISHED_AS):
         column = _column(shown, by)
         _check_base(shown.title, column, base, shown.values[column])
+    repeat = experiment.batch(batch).repeat
+    if column is None or repeat is None or repeat.by != column:
+        is_possible = column in experiment.parameters_of(experiment.batch(batch))
+        how = f": that takes `repeat: {{until: 2%, by: {column}}}` in {file}" if is_possible else ""
+        remark(f"kochi: the runs do not go on until these ratios are known{how}")
 
 
 def _check_base(title: str, column: str, base: str | None, values: Sequence[str]) -> None:

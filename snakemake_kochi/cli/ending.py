@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -41,7 +41,13 @@ if TYPE_CHECKING or not IS_NEXT:
     )
 else:
     from snakemake_kochi.next.by_hand import cancel_all, order_release
-    from snakemake_kochi.next.views import find_worker, list_jobs, list_workers
+    from snakemake_kochi.next.views import (
+        RequestedWorker,
+        find_worker,
+        list_jobs,
+        list_workers,
+        requested_workers,
+    )
 
 _SENTENCES = {
     "cancelled": "Job {} was cancelled.",
@@ -140,7 +146,7 @@ def release_command(
     for queue in queues:
         location.machine_paths.queue(queue)
     location.secure(location.machine_paths.directory)
-    requested = {} if IS_NEXT else requested_workers(location.machine_paths)
+    requested = requested_workers(location.machine_paths)
     how: Release = "now" if now else "finish"
     outcomes = []
     has_failed = False
@@ -163,7 +169,9 @@ def release_command(
     return int(has_failed)
 
 
-def _serving(location: Location, queues: Sequence[str], requested: Iterable[int]) -> list[int]:
+def _serving(
+    location: Location, queues: Sequence[str], requested: Mapping[int, RequestedWorker]
+) -> list[int]:
     """The workers that serve one of the queues and belong to no run, and those that will."""
     machine = location.machine_paths
     found = [
@@ -171,9 +179,10 @@ def _serving(location: Location, queues: Sequence[str], requested: Iterable[int]
         for worker in list_workers(machine)
         if not worker.is_gone and worker.controller is None and {*worker.queues} & {*queues}
     ]
-    for number in requested:
+    for number, each in requested.items():
         with contextlib.suppress(FileNotFoundError, DamagedFileError):
-            if {*read_queues(machine, number)} & {*queues}:
+            served: Sequence[str] = getattr(each, "queues", ()) or read_queues(machine, number)
+            if {*served} & {*queues}:
                 found.append(number)
     if not found:
         raise KochiError(

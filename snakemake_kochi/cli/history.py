@@ -72,7 +72,7 @@ def command(
     rows = [row + [""] * (len(headers) - len(row)) for row in rows]
     note = (
         "Of points without a change, 2 to 9 in 100 show one. Between two versions are the commits "
-        "of `git log AFTER..SINCE`."
+        "of `git log AFTER..SINCE`, both without what follows a `+`."
     )
     title = f"{report.title}: {name}{f' ({unit})' if unit else ''} over versions of the code"
     parts = [markdown_table(headers, rows), note, *map(sentence, report.remarks)]

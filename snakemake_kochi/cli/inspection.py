@@ -6,17 +6,23 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from snakemake_kochi.cli.options import JOB, WORKER, machine_option
 from snakemake_kochi.cli.output import remark
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+from snakemake_kochi.next import IS_NEXT
 
 if TYPE_CHECKING:
     from snakemake_kochi.location import Location
     from snakemake_kochi.queue import WorkerState
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.queue import find_job, find_worker
+else:
+    from snakemake_kochi.next.views import find_job, find_worker
 
 _KINDS = ("worker", "job")
 
@@ -107,8 +113,8 @@ def alloc_interact_command(
     return run_and_type(shell.words, shell.typed)
 
 
-def _parsed(words: Sequence[str]) -> tuple[str, int, list[str]]:
-    """What the words name, its number, and the command after it."""
+def _parsed(words: Sequence[str]) -> tuple[str, Any, list[str]]:
+    """What the words name, its number (a `JobId`), and the command after it."""
     kind, rest = (words[0], words[1:]) if words[0] in _KINDS else ("worker", words)
     if not rest:
         raise click.UsageError(f"the number of the {kind} was expected")
@@ -119,8 +125,6 @@ def _parsed(words: Sequence[str]) -> tuple[str, int, list[str]]:
 
 
 def _worker(location: Location, number: int) -> WorkerState:
-    from snakemake_kochi.queue import find_job, find_worker
-
     try:
         return find_worker(location.machine_paths, number)
     except NameNotFoundError as error:
@@ -133,10 +137,8 @@ def _worker(location: Location, number: int) -> WorkerState:
         ) from error
 
 
-def _worker_of_job(location: Location, number: int) -> WorkerState:
+def _worker_of_job(location: Location, number: Any) -> WorkerState:
     """The worker that runs a job. Raises KochiError if none does now."""
-    from snakemake_kochi.queue import find_job, find_worker
-
     view = find_job(location.machine_paths, number)
     if view.state == "waiting":
         raise KochiError(

@@ -17,6 +17,7 @@ from snakemake_kochi.cli.output import remark
 from snakemake_kochi.enqueue.request import Request, Terminal
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import find_location
+from snakemake_kochi.next import IS_NEXT
 
 if TYPE_CHECKING:
     from snakemake_kochi.location import Location
@@ -118,14 +119,18 @@ def forward_command(machine: str | None, job: str) -> int:
 
 def _address(location: Location, job: str) -> Address:
     """The terminal of a job, which a number names or the word of another computer."""
-    from snakemake_kochi.queue import find_job, list_jobs
-    from snakemake_kochi.terminal.address import read_address
+    if TYPE_CHECKING or not IS_NEXT:
+        from snakemake_kochi.queue import find_job, list_jobs
+    else:
+        from snakemake_kochi.next.views import find_job, list_jobs
+    from snakemake_kochi.terminal.address import read_address, terminal_of
 
-    found = [find_job(location.machine_paths, int(job)).job] if job.isdecimal() else []
-    for view in [] if found else list_jobs(location.machine_paths, limit=_MOST_JOBS):
+    machine = location.machine_paths
+    found = [find_job(machine, int(job)).job] if job.isdecimal() else []
+    for view in [] if found else list_jobs(machine, limit=_MOST_JOBS):
         if view.ticket is not None and view.ticket.labels.get("forwarded") == job:
             found.append(view.job)
-    address = read_address(location.machine_paths.job(found[0])) if found else None
+    address = read_address(terminal_of(machine, found[0])) if found else None
     if address is None:
         # In one line: the other computer shows the last one.
         raise KochiError("the job has no terminal yet, or has ended: it has no port")

@@ -17,6 +17,7 @@ from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.cli.options import json_option, machine_option
 from snakemake_kochi.cli.output import copy_from, print_json, print_pairs, readable, remark, say
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.paths import USE_VARIABLE
 
 if TYPE_CHECKING:
     from snakemake_kochi.detached.launches import Found
@@ -203,10 +204,7 @@ def _launch(
 def leave_files_to_run() -> None:
     """A run that was just launched is about to read the files of a project that another computer
     sent; until then, the end of this process lets nobody send others."""
-    if "KOCHI_SENT" in os.environ:
-        from snakemake_kochi.phases.freeze import USE_VARIABLE
-
-        os.environ.pop(USE_VARIABLE, None)
+    os.environ.pop(USE_VARIABLE, None)
 
 
 def _profile(location: Location, arguments: Sequence[str]) -> list[str]:
@@ -256,7 +254,7 @@ def _tell(location: Location, found: Found, as_json: bool) -> None:
 
 def _paused(location: Location, found: Found) -> list[str]:
     """The batches in the directory of a run that are paused."""
-    from snakemake_kochi.queue.controllers import is_same_directory
+    from snakemake_kochi.files import is_same_directory
     from snakemake_kochi.queue.paused import list_paused
 
     return [

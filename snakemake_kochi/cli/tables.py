@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -79,10 +80,13 @@ def table_command(
         raise click.UsageError(f"{output}: a file that ends in .csv or .md was expected")
     found = named_batch(file, batch, commit, machine, all_code)
     if as_json:
-        print_json({"remarks": list(found.remarks), "runs": _rows(found)})
+        remarks = [*found.about_intervals(), *found.remarks]
+        print_json({"remarks": remarks, "runs": json.loads(found.rows.to_json(orient="records"))})
         return
     if output is None:
         click.echo(found.csv() if as_csv else found.markdown(False), nl=False)
+        for each in found.about_intervals():
+            remark(f"kochi: {each}")
     else:
         write_table(found, output)
         say(f"Wrote {output}")
@@ -317,13 +321,6 @@ def whole_file(file: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             beside.unlink()
-
-
-def _rows(found: Report) -> list[dict[str, object]]:
-    import json
-
-    rows: list[dict[str, object]] = json.loads(found.runs.to_json(orient="records"))
-    return rows
 
 
 def say_remarks(found: Report) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,8 +13,14 @@ from snakemake_kochi.cli.options import json_option, machine_option
 from snakemake_kochi.cli.output import local_time, print_json, print_table, remark
 from snakemake_kochi.errors import NameNotFoundError
 from snakemake_kochi.location import find_location
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import RunRecord, find_run, list_runs
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.queue import RunRecord, find_run, list_runs
+else:
+    from snakemake_kochi.next.run_views import RunView as RunRecord
+    from snakemake_kochi.next.run_views import find_run, list_runs
 
 
 @click.command("trace")
@@ -38,7 +45,11 @@ def command(
     ended or killed.
     """
     from snakemake_kochi.trace.events import write_trace
-    from snakemake_kochi.trace.history import read_history
+
+    if TYPE_CHECKING or not IS_NEXT:
+        from snakemake_kochi.trace.history import read_history
+    else:
+        from snakemake_kochi.trace.tickets import read_history
 
     paths = find_location(machine).machine_paths
     if list_them:
@@ -57,8 +68,8 @@ def command(
 
 def _last_run(machine: MachinePaths) -> RunRecord:
     here = os.getcwd()
-    if runs := list_runs(machine, here):
-        return runs[0]
+    for run in list_runs(machine, here):
+        return run
     raise NameNotFoundError(
         f"no run in {here} has handed jobs over to machine {machine.name}",
         "To trace a run, type: kochi trace RUN; to list the runs: kochi trace --list",
@@ -66,12 +77,12 @@ def _last_run(machine: MachinePaths) -> RunRecord:
 
 
 def _list(machine: MachinePaths, as_json: bool) -> None:
-    from snakemake_kochi.trace.history import goes_on
+    if TYPE_CHECKING or not IS_NEXT:
+        from snakemake_kochi.trace.history import state_of
+    else:
+        from snakemake_kochi.trace.tickets import state_of
 
-    states = [
-        (run, "ended" if run.ended else "running" if goes_on(machine, run) else "killed")
-        for run in list_runs(machine)
-    ]
+    states = [(run, state_of(machine, run)) for run in list_runs(machine)]
     if as_json:
         fields = ("controller", "directory", "started", "ended")
         print_json(

@@ -24,8 +24,10 @@ from snakemake_kochi.detached.launches import (
     write_log,
     write_time_up,
 )
-from snakemake_kochi.files import is_there
-from snakemake_kochi.paths import LaunchPaths
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import is_there, read_json, to_json, write_atomically
+from snakemake_kochi.paths import LaunchPaths, SentPaths
+from snakemake_kochi.processes import ProcessIdentity, this_node
 
 # The signals by which a person ends a run, or a scheduler before the time is over.
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -74,6 +76,7 @@ def main(directory: Path) -> int:
         print(f"kochi: {launch.command[0]} cannot be executed: {error}", file=sys.stderr)
         write_end(paths, _CANNOT_EXECUTE)
         return _CANNOT_EXECUTE
+    hand_over(process.pid)  # first: the command that launched it waits for the file
     file = processes_file(paths, process.pid)
     try:
         file.write()
@@ -93,6 +96,18 @@ def main(directory: Path) -> int:
     status = 128 - status if status < 0 else status
     write_end(paths, status)
     return status
+
+
+def hand_over(run: int) -> None:
+    """Files that another computer sent stay as they are until the run has read them.
+
+    So far the command that launched it is noted as their reader, and it ends.
+    """
+    identity = ProcessIdentity.of(run)
+    if identity is not None and (use := SentPaths.own_use()):
+        reader = {"node": vars(this_node()), "process": vars(identity)}
+        with contextlib.suppress(OSError, DamagedFileError):
+            write_atomically(use, to_json({**read_json(use), **reader}))
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:

@@ -25,13 +25,13 @@ from snakemake_kochi.detached.launches import (
 )
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import make_directory
+from snakemake_kochi.heartbeat import LOST_AFTER, Stillness, heartbeat_interval, sign_of_life
 from snakemake_kochi.location import Location
 from snakemake_kochi.locks import LockBusyError, find_lock_settings
 from snakemake_kochi.paths import LaunchPaths, MachinePaths
 from snakemake_kochi.project.machines import LOCAL
+from snakemake_kochi.quantities import seconds_since
 from snakemake_kochi.queue.controllers import ControllerState
-from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, heartbeat_interval, sign_of_life
-from snakemake_kochi.queue.workers import seconds_since
 from snakemake_kochi.schedulers.interface import time_limit
 from snakemake_kochi.schedulers.native import system, system_of_host
 

@@ -31,11 +31,10 @@ from snakemake_kochi.files import (
     write_atomically,
     write_exclusively,
 )
+from snakemake_kochi.heartbeat import HEARTBEAT_INTERVAL, HeartbeatFile
 from snakemake_kochi.logger.handler import Progress
 from snakemake_kochi.paths import LaunchPaths, MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
-from snakemake_kochi.queue.heartbeat import HeartbeatFile
-from snakemake_kochi.queue.workers import HEARTBEAT_INTERVAL
 
 VERSION = 1
 _PROCESSES_VERSION = 2  # version 1 has "attendant" for "supervisor"

@@ -9,25 +9,32 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import humanfriendly
 
+from snakemake_kochi.allocation.ending import end_allocations
 from snakemake_kochi.allocation.failures import where_log_is
 from snakemake_kochi.allocation.request import WorkerCommand
-from snakemake_kochi.allocation.submission import end_allocations
 from snakemake_kochi.allocation.workers import make_scheduler
 from snakemake_kochi.backoff import Backoff, wait_until
 from snakemake_kochi.doctor.report import Finding
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import last_lines, make_directory, write_atomically
 from snakemake_kochi.location import Location
+from snakemake_kochi.next import IS_NEXT
+from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node
-from snakemake_kochi.queue import Queue, WorkerState, cancel, shared_workers
-from snakemake_kochi.queue.queue import private_queue, remove_private_queues
 from snakemake_kochi.schedulers.commands import WaitReasons
 from snakemake_kochi.schedulers.interface import Allocation, RefusedError, UnreachableError, Wanted
 from snakemake_kochi.worker.settings import WorkerSettings
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.queue import Queue, WorkerState, cancel, shared_workers
+    from snakemake_kochi.queue.queue import private_queue, remove_private_queues
+else:
+    from snakemake_kochi.next.views import layout_of, shared_workers
+    from snakemake_kochi.tickets.hand import remove_queue
 
 # Seconds between two questions to the scheduler, at first and at most; between two looks for a
 # worker.
@@ -50,7 +57,7 @@ class TrialWorker:
 
     node: Node
     queue: str
-    controller: str
+    controller: str | None
     nodes: str
     said: str
 
@@ -78,9 +85,11 @@ class TrialAllocations:
         self._location, self._paths = location, location.machine_paths
         self._patience, self._tell = patience, tell
         self._log: Any = SimpleNamespace(info=tell, warning=tell, error=tell)
-        self._controller = location.unique_name("doctor")
+        self._name = location.unique_name("doctor")
+        # On tickets, nobody else submits to these queues.
+        self._controller = None if IS_NEXT else self._name
         machine = replace(machine, allocation=replace(machine.allocation, nodes=1))
-        self._scheduler = make_scheduler(machine, f"kochi-{self._controller}")
+        self._scheduler = make_scheduler(machine, f"kochi-{self._name}")
         self._reasons = WaitReasons()
         self._queues: list[str] = []
         self._ids: list[str] = []
@@ -92,20 +101,28 @@ class TrialAllocations:
     def __exit__(self, *_: object) -> None:
         if not self._queues:
             return
-        # Their workers notice the missing directory, even if no scheduler can end them.
-        with contextlib.suppress(OSError):
-            os.rmdir(self._paths.controller(self._controller).directory)
+        if not IS_NEXT:
+            # Their workers notice the missing directory, even if no scheduler can end them.
+            with contextlib.suppress(OSError):
+                os.rmdir(self._paths.controller(self._name).directory)
         workers = [each for queue in self._queues for each in self._workers(queue)]
         there = {each.allocation for each in workers if each.allocation is not None}
         end_allocations(self._scheduler, self._log, lambda: False, with_worker=there)
         wait_until(lambda: not any(map(self._workers, self._queues)), _LEAVE_PATIENCE, _LOOK)
-        for queue in self._queues:
-            # Jobs of an interrupted test.
-            for job in Queue(self._paths, queue).jobs():
-                cancel(self._paths, job.job)
-        remove_private_queues(self._paths, self._controller)
+        self._remove_queues()
         for file in self._files:
             file.unlink(missing_ok=True)
+
+    def _remove_queues(self) -> None:
+        """With the jobs of an interrupted test."""
+        if not TYPE_CHECKING and IS_NEXT:
+            for queue in self._queues:
+                remove_queue(layout_of(self._paths), queue)
+            return
+        for queue in self._queues:
+            for job in Queue(self._paths, queue).jobs():
+                cancel(self._paths, job.job)
+        remove_private_queues(self._paths, self._name)
 
     def note(self, is_fit: bool) -> None:
         """Note what the tests between the nodes have shown, for the next `kochi doctor`."""
@@ -130,12 +147,13 @@ class TrialAllocations:
             return Finding("failed", said, error.hint or "")
 
     def _get(self, not_on: str) -> TrialWorker | Finding:
-        queue = f"{private_queue(self._controller)}-{len(self._queues)}"
+        queue = f"{self._name if IS_NEXT else private_queue(self._name)}-{len(self._queues)}"
         self._location.prepare_machine()
         longest = self._scheduler.limits().seconds
         self._queues.append(queue)
         make_directory(self._paths.allocations)
-        make_directory(self._paths.controller(self._controller).directory)
+        if not IS_NEXT:
+            make_directory(self._paths.controller(self._name).directory)
         settings = WorkerSettings(
             str(self._location.root.directory),
             self._paths.name,
@@ -189,7 +207,7 @@ class TrialAllocations:
 
     def _workers(self, queue: str) -> list[WorkerState]:
         with contextlib.suppress(OSError):
-            return shared_workers(self._paths, queue, self._controller)
+            return workers_of(self._paths, queue, self._controller)
         return []  # not known now
 
     def _find(self, id: str) -> Allocation:
@@ -200,3 +218,10 @@ class TrialAllocations:
             return Allocation(id, "pending", f"the scheduler does not answer: {error.message}")
         pending = Allocation(id, "pending")
         return pending if found is None else found.get(id, replace(pending, state="ended"))
+
+
+def workers_of(machine: MachinePaths, queue: str, controller: str | None) -> list[WorkerState]:
+    """The workers that serve a queue and take tickets of a controller, or those of a person."""
+    if not TYPE_CHECKING and IS_NEXT:
+        return shared_workers(machine, queue)
+    return shared_workers(machine, queue, controller)

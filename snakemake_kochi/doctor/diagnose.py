@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.doctor import filesystem, node
-from snakemake_kochi.doctor.allocations import TrialAllocations, TrialWorker
+from snakemake_kochi.doctor.allocations import TrialAllocations, TrialWorker, workers_of
 from snakemake_kochi.doctor.peer import PATIENCE, Peer, examine, examine_rename
 from snakemake_kochi.doctor.report import INTERRUPTING, Finding, Report, Section, Step, isolated
 from snakemake_kochi.errors import DamagedFileError, KochiError
@@ -24,9 +25,20 @@ from snakemake_kochi.locks.settings import (
     intended_lock_settings,
     read_lock_settings,
 )
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths, TrialPaths
 from snakemake_kochi.processes import this_node
-from snakemake_kochi.queue import Queue, Ticket, cancel, find_job, reasons, shared_workers
+from snakemake_kochi.tickets.ticket import Ticket
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.queue import Queue, cancel, find_job, reasons
+
+    def submit(machine: MachinePaths, queue: str, ticket: Ticket) -> Ticket:
+        return Queue(machine, queue).submit([ticket])[0]
+
+else:
+    from snakemake_kochi.next.by_hand import cancel, submit
+    from snakemake_kochi.next.views import find_job, reasons
 
 _ROOT_OF_ALL = (
     "kochi_root must be on a filesystem that all nodes see. To test whether this one is, type: "
@@ -260,7 +272,7 @@ class _Pair:
         """The finding if the worker does not exist, or is not on another node."""
         where = "Type" if self.location.machine.has_allocations else "On another node, type"
         start = f"{where}: {self.location.to_start_worker(self.queue)}"
-        workers = shared_workers(self.machine, self.queue, self.controller)
+        workers = workers_of(self.machine, self.queue, self.controller)
         if not workers:
             return Finding("failed", f"no worker serves queue '{self.queue}'", start)
         if all(worker.is_on_this_node for worker in workers):
@@ -280,7 +292,7 @@ class _Pair:
             # No interrupt until the job to cancel is known.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
             try:
-                job = Queue(self.machine, queue).submit([ticket])[0].job
+                job = submit(self.machine, queue, ticket).job
                 stack.callback(self._end, job)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)

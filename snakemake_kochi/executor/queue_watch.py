@@ -10,7 +10,7 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.backoff import GrowingPause
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import has_room, is_there
+from snakemake_kochi.files import has_room, is_same_directory, is_there
 from snakemake_kochi.locks.settings import find_lock_settings
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
@@ -22,7 +22,6 @@ from snakemake_kochi.queue import (
     seconds_for_jobs,
     shared_workers,
 )
-from snakemake_kochi.queue.controllers import is_same_directory
 from snakemake_kochi.queue.explain import ToStart, why_paused
 from snakemake_kochi.queue.paused import PausedBatch, PausedBatches, list_paused
 

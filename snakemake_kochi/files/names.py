@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
@@ -44,6 +45,13 @@ def random_word(count: int = 4) -> str:
 def safe_name(text: str) -> str:
     """A path component for the name of a host or a directory, which cannot be refused."""
     return "".join(c if is_name("x" + c) else "_" for c in text)[:64]
+
+
+def is_same_directory(one: str, other: str) -> bool:
+    """Whether two names mean the same directory on this host, as far as that can be seen."""
+    with suppress(OSError):
+        return one == other or os.path.samefile(one, other)
+    return False
 
 
 def expand_path(text: str, what: str, environment: Mapping[str, str] = os.environ) -> Path:

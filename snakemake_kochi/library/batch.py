@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -336,4 +337,18 @@ def _ancient(files: str | Sequence[str]) -> Any:
     # Imported here: commands need names of files and no Snakemake.
     from snakemake.io import ancient
 
-    return ancient(files if isinstance(files, str) else list(files))
+    names = [files] if isinstance(files, str) else list(files)
+    found = [name if _is_incomplete(name) else ancient(name) for name in names]
+    return found[0] if isinstance(files, str) else found
+
+
+def _is_incomplete(file: str) -> bool:
+    """Whether Snakemake has noted that the job that writes a file was killed.
+
+    It runs that job again, and of the jobs after it only those that do not take the file as ancient
+    if the file exists: not even those without any output. Where it notes this is its own affair; if
+    it is elsewhere, the same line has to be typed again.
+    """
+    key = urlsafe_b64encode(file.encode()).decode()
+    parts = [key[at : at + 254] for at in range(0, len(key), 254)]
+    return Path(".snakemake/incomplete", *("@" + part for part in parts[:-1]), parts[-1]).exists()

@@ -7,6 +7,8 @@ order, and begin when nothing is left to build for them.
 Snakemake asks its DAG which jobs are ready and what priority each has, and both answers are changed
 here. A `priority:` is one number for all jobs of a rule in older versions. An input that all runs
 share would stop all of them with one failed build.
+
+Of a batch that is repeated until ratios are known, the sides of a ratio are next to each other.
 """
 
 from __future__ import annotations
@@ -36,8 +38,23 @@ def in_order(batch: BatchRules) -> list[Point]:
             rounds.setdefault(point.duplicate, []).append(point)
         for own in rounds.values():
             generator.shuffle(own)
-        points = [point for number in sorted(rounds) for point in rounds[number]]
+        repeat = batch.grid.repeat
+        ordered = [rounds[number] for number in sorted(rounds)]
+        if repeat is not None and repeat.by:
+            ordered = [_side_by_side(own, repeat.by) for own in ordered]
+        points = [point for own in ordered for point in own]
     return points
+
+
+def _side_by_side(points: Sequence[Point], by: str) -> list[Point]:
+    """The points of a round, with those next to each other that differ in one parameter only."""
+    groups: dict[frozenset[tuple[str, str]], int] = {}
+
+    def group(point: Point) -> int:
+        shared = frozenset(each for each in point.parameters.items() if each[0] != by)
+        return groups.setdefault(shared, len(groups))
+
+    return sorted(points, key=group)
 
 
 class RunOrder:

@@ -6,10 +6,11 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,24 @@ from snakemake_kochi.base import files
 from snakemake_kochi.base.wake import wake
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.next.echo import Echo
-from snakemake_kochi.next.views import find_job, layout_of, state_name, uncollected
+from snakemake_kochi.next.views import (
+    RequestedWorker,
+    find_job,
+    layout_of,
+    state_name,
+    uncollected,
+)
 from snakemake_kochi.next.worker import start_command
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.ticket import Ticket
+from snakemake_kochi.processes import ProcessIdentity, is_gone, this_node
 from snakemake_kochi.tickets import hand, history
 from snakemake_kochi.tickets.history import JobId, key_of
 from snakemake_kochi.tickets.moving import listing, removed
 from snakemake_kochi.tickets.names import Layout, Name, RunPaths, nonce, numbers_in, wake_workers
 from snakemake_kochi.tickets.run import SHARD
-from snakemake_kochi.tickets.watching import facts_in
-from snakemake_kochi.worker.settings import WorkerSettings, save_settings
+from snakemake_kochi.tickets.ticket import Ticket
+from snakemake_kochi.tickets.watching import Watch, facts_in
+from snakemake_kochi.worker.settings import WorkerSettings, save_settings, settings_of
 
 _OLD = 3600.0  # seconds after which nobody still moves the ticket of an ended job
 _PATIENCE = 10.0  # seconds in which a worker is to end a job that is cancelled
@@ -155,6 +163,8 @@ def _cancel(
             return "ended"
         known[key] = view.name, view.queue
     name, queue = known[key]
+    if name.worker:  # nobody else may look after the jobs of a dead worker
+        Watch(layout, lambda each: each.key == key, is_gone).look([queue])
     if not hand.cancel(layout, queue, *key):
         return "cancelling"
     wake(layout.run(key[0]).wake)
@@ -162,9 +172,9 @@ def _cancel(
     return "cancelled" if is_cancelled else "ended"
 
 
-def cancel(machine: MachinePaths, job: JobId) -> str:
-    """As `cancel_all`, without waiting for the worker. Raises KochiError and OSError."""
-    outcome = cancel_all(machine, [job], 0.0)[job]
+def cancel(machine: MachinePaths, job: JobId, patience: float = 0.0) -> str:
+    """As `cancel_all`. Raises KochiError and OSError."""
+    outcome = cancel_all(machine, [job], patience)[job]
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
@@ -183,10 +193,11 @@ def order_release(machine: MachinePaths, worker: int, how: str) -> None:
 
 def worker_of_process(layout: Layout, pid: int) -> int | None:
     """The newest worker whose supervisor has this number; None before it has its directory."""
+    here = asdict(this_node())
     for number in reversed(numbers_in(listing(layout.workers))):
         with suppress(FileNotFoundError):
             facts = facts_in(layout.worker(str(number)).facts)
-            if facts is not None and facts["process"]["pid"] == pid:
+            if facts and facts["process"]["pid"] == pid and facts["node"] == here:
                 return number
     return None
 
@@ -197,6 +208,7 @@ def work(settings: WorkerSettings) -> int:
     Ctrl-C and SIGTERM have it give its jobs back and leave.
     """
     layout = Layout(str(settings.paths.directory))
+    parent = settings.parent and ProcessIdentity.of(settings.parent)
     own = save_settings(replace(settings, parent=os.getpid()))
     # In a session of its own, or Ctrl-C would reach it twice.
     process = subprocess.Popen(start_command(own), stdin=subprocess.DEVNULL, start_new_session=True)
@@ -219,8 +231,40 @@ def work(settings: WorkerSettings) -> int:
                     pause.reset()
                 else:
                     pause.grow()
+                if parent and not parent.is_alive():
+                    process.terminate()
+                    parent = None
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(pause.seconds)
             echo.show()
     status = process.wait()
     return status if status >= 0 else 128 - status
+
+
+def reserve_workers(machine: MachinePaths, count: int) -> range:
+    """Numbers that no other worker gets. Raises OSError."""
+    layout = layout_of(machine)
+    files.make_below(layout.directory, "workers")
+    last = max(numbers_in(listing(layout.workers)), default=0)
+    made = 0
+    while made < count:
+        try:
+            files.make(layout.worker(str(last + made + 1)).directory)
+            made += 1
+        except FileExistsError:
+            for number in range(last + 1, last + 1 + made):
+                removed(layout.worker(str(number)).directory)
+            last, made = last + made + 1, 0
+    return range(last + 1, last + 1 + count)
+
+
+def note_requested(machine: MachinePaths, requested: RequestedWorker) -> None:
+    path = machine.worker(requested.worker).requested
+    files.write_new(str(path), json.dumps(asdict(requested)).encode())
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(work(settings_of(sys.argv[1:])))
+    except KochiError as error:
+        sys.exit(f"kochi worker: {error.sentences}")

@@ -20,11 +20,11 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.next.views import layout_of
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, is_gone, this_node
-from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.tickets.history import JobId, places
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import Name, numbers_in
 from snakemake_kochi.tickets.run import ENDED, OWN
+from snakemake_kochi.tickets.ticket import now
 from snakemake_kochi.tickets.watching import INTERVAL, SILENT, Pulse, facts_in
 
 # Seconds without a heartbeat after which nobody expects another one: the clock of the file server

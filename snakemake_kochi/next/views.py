@@ -5,6 +5,7 @@ What it says may be outdated when it is read. A job is named as in `tickets.hist
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -19,21 +20,19 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from humanfriendly.text import pluralize
-
 from snakemake_kochi.base import files
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
-from snakemake_kochi.quantities import format_duration
+from snakemake_kochi.quantities import format_duration, seconds_since
 from snakemake_kochi.queue.paused import PausedBatch, pause_of
-from snakemake_kochi.queue.ticket import Resources, Ticket
-from snakemake_kochi.queue.workers import Capacity
 from snakemake_kochi.tickets import hand, history
+from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.history import HAND_JOB, JobId, View, key_of
 from snakemake_kochi.tickets.moving import is_listed, listing
 from snakemake_kochi.tickets.names import SERVE, SERVING, Layout, Name, RunPaths, numbers_in
 from snakemake_kochi.tickets.run import ENDED
+from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import facts_in
 
 # Sentences for each of hundreds of workers would hide the useful one.
@@ -48,6 +47,11 @@ _REASONS = {"memory": "out of memory", "node": "node failed"}
 
 def layout_of(machine: MachinePaths) -> Layout:
     return Layout(str(machine.directory))
+
+
+def _was_used(machine: MachinePaths) -> bool:
+    """Whether there is a directory for it: else nothing is missing that it lacks."""
+    return machine.directory.is_dir()
 
 
 # ---- jobs
@@ -247,6 +251,8 @@ def list_jobs(
 ) -> list[JobView]:
     """The newest `limit` jobs: those that wait and run, then, with `ended`, those that ended."""
     layout = layout_of(machine)
+    if not _was_used(machine):
+        return []
     views: Iterator[View] = history.living(layout)
     if ended:
         # In the order in which a job moves: none is missed.
@@ -351,6 +357,8 @@ def reasons(machine: MachinePaths, view: JobView, to_start: Callable[[str], str]
         said = [why_paused(paused)]
     elif servers := serving(layout_of(machine), view.queue):
         said = list(_why_waiting(machine, view, view.ticket, servers))
+    elif coming := _coming(machine, view.queue):
+        said = [f"no worker serves queue {view.queue} yet; {', '.join(coming[:_MOST_NAMED])}"]
     else:
         start = to_start(view.queue)
         said = [f"no worker serves queue {view.queue}; start one with: {start}"]
@@ -360,6 +368,14 @@ def reasons(machine: MachinePaths, view: JobView, to_start: Callable[[str], str]
         if each.cause
     ]
     return said
+
+
+def _coming(machine: MachinePaths, queue: str) -> list[str]:
+    return [
+        f"worker {each.worker} waits for its allocation {each.allocation}"
+        for each in requested_workers(machine).values()
+        if queue in each.queues
+    ]
 
 
 def why_paused(paused: PausedBatch) -> str:
@@ -399,31 +415,40 @@ def _why_waiting(
     )
     if able and before:
         yield f"{before} {'other job waits' if before == 1 else 'other jobs wait'} before it"
-    held = Counter(name.worker for name, *_ in places)
+    held: dict[str, list[tuple[Name, str, str]]] = {}
+    for place in places:
+        held.setdefault(place[0].worker, []).append(place)
     for each in servers[:_MOST_NAMED]:
         if each not in open_:
             yield f"worker {each.worker} is being stopped"
         elif each not in able:
             yield f"worker {each.worker}: {obstacles[each.worker]}"
-        elif count := held[str(each.worker)]:
-            yield f"worker {each.worker} runs {pluralize(count, 'job')}"
+        elif jobs := held.get(str(each.worker)):
+            yield f"worker {each.worker} runs {_named(machine, jobs)}"
         else:
             yield f"worker {each.worker} is idle and claims it at its next look"
     if len(servers) > _MOST_NAMED:
         yield f"and {len(servers) - _MOST_NAMED} more workers"
 
 
+def _named(machine: MachinePaths, jobs: Sequence[tuple[Name, str, str]]) -> str:
+    """As in "job 17 (exclusive) for 3 minutes and 2 more": the oldest is the one of interest."""
+    layout = layout_of(machine)
+    name, queue, path = min(jobs)
+    kept: dict[str, Any] = {}
+    with suppress(OSError):  # it has just ended
+        kept = history.kept(files.read(path))
+    by_hand = history.was_by_hand(layout, name.run)
+    view = JobView(machine, View(name, queue, kept, is_by_hand=by_hand))
+    is_exclusive = view.ticket is not None and view.ticket.resources.exclusive
+    text = f"job {view.job}{' (exclusive)' if is_exclusive else ''}{_for(view.started)}"
+    return f"{text} and {len(jobs) - 1} more" if len(jobs) > 1 else text
+
+
 def _for(moment: str | None) -> str:
     """The time since then, as in " for 3 minutes"; the clocks of two nodes differ."""
     seconds = seconds_since(moment)
     return f" for {format_duration(seconds)}" if seconds is not None and seconds >= 1 else ""
-
-
-def seconds_since(moment: str | None) -> float | None:
-    """Seconds from an ISO 8601 time to now; None for no time."""
-    with suppress(ValueError, TypeError):
-        return (datetime.now(UTC) - datetime.fromisoformat(moment or "")).total_seconds()
-    return None
 
 
 # ---- workers and queues
@@ -462,6 +487,11 @@ class WorkerView:
     @property
     def is_lost(self) -> bool:
         return self.state == "lost"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it can be expected to claim tickets submitted now."""
+        return self.state == "running"
 
     @property
     def is_gone(self) -> bool:
@@ -531,6 +561,8 @@ def _state_of_worker(
 def list_workers(machine: MachinePaths) -> list[WorkerView]:
     """All workers, by number."""
     layout = layout_of(machine)
+    if not _was_used(machine):
+        return []
     running: dict[str, dict[JobId, str | None]] = {}
     for name, queue, _ in history.places(layout):
         if name.worker:
@@ -575,6 +607,32 @@ def shared_workers(machine: MachinePaths, queue: str) -> list[WorkerView]:
 
 
 @dataclass(frozen=True)
+class RequestedWorker:
+    """A worker that a person has requested.
+
+    `allocation` is the scheduler's name of the allocation in which it will run, and `owner` is the
+    name of that allocation as a job of the scheduler.
+    """
+
+    worker: int
+    queues: Sequence[str]
+    allocation: str
+    owner: str
+
+
+def requested_workers(machine: MachinePaths) -> dict[int, RequestedWorker]:
+    """Those that have not started and were not released meanwhile."""
+    found = {}
+    layout = layout_of(machine)
+    for number in numbers_in(listing(layout.workers)):
+        texts = listing(layout.worker(str(number)).directory)
+        path = machine.worker(number).requested
+        if path.name in texts and not {"worker.json", "release"} & {*texts}:
+            found[number] = RequestedWorker(**json.loads(files.read(str(path))))
+    return found
+
+
+@dataclass(frozen=True)
 class QueueView:
     name: str
     waiting: int
@@ -584,6 +642,8 @@ class QueueView:
 
 def list_queues(machine: MachinePaths) -> list[QueueView]:
     layout = layout_of(machine)
+    if not _was_used(machine):
+        return []
     waiting: Counter[str] = Counter()
     running: Counter[str] = Counter()
     for name, queue, _ in history.places(layout):

@@ -4,6 +4,7 @@ relative to the working directory, or absolute."""
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import platform
 import stat
@@ -59,18 +60,17 @@ def described(job: Any, directory: Path) -> dict[str, Any]:
     "script: count.py", "run: Snakefile"), wildcards, params (texts; those without a name under
     their position), params_digest (of the whole values), inputs, log, artifacts (the outputs to
     keep), begun (seconds since 1970)."""
-    texts = {name: str(value) for name, value in _named(job.params)}
-    secret = {name for name, text in texts.items() if is_secret_variable(name, text)}
-    public = {name: text for name, text in texts.items() if name not in secret}
-    shown = {}
-    for name, text in texts.items():
-        rest = len(text) - _LONGEST
-        more = f" [and {rest} more characters]" if rest > 0 else ""
-        shown[name] = LEFT_OUT if name in secret else text[:_LONGEST] + more
-    command = _command(job, directory).strip().split("\n")
+    named = {str(index): value for index, value in enumerate(job.params)}
+    for name, (first, end) in job.params._get_names():
+        for index in range(first, first + 1 if end is None else end):
+            named.pop(str(index), None)
+        named[name] = getattr(job.params, name)
+    texts = {name: str(value) for name, value in named.items()}
+    public = {name: text for name, text in texts.items() if not is_secret_variable(name, text)}
+    shown = {name: LEFT_OUT if name not in public else _cut(text) for name, text in texts.items()}
     return {
         "rule": job.rule.name,
-        "command": "\n".join(without_secrets(command)),
+        "command": "\n".join(without_secrets(_command(job, directory).strip().split("\n"))),
         "wildcards": {name: str(value) for name, value in job.wildcards_dict.items()},
         "params": shown,
         "params_digest": digest_of(public),
@@ -81,13 +81,9 @@ def described(job: Any, directory: Path) -> dict[str, Any]:
     }
 
 
-def _named(params: Any) -> Iterator[tuple[str, Any]]:
-    """The params of a job with their names, or their positions."""
-    named: set[int] = set()
-    for name, (first, end) in params._get_names():
-        named.update(range(first, first + 1 if end is None else end))
-        yield name, getattr(params, name)
-    yield from ((str(i), value) for i, value in enumerate(params) if i not in named)
+def _cut(text: str) -> str:
+    rest = len(text) - _LONGEST
+    return text if rest <= 0 else f"{text[:_LONGEST]} [and {rest} more characters]"
 
 
 def _command(job: Any, directory: Path) -> str:
@@ -143,11 +139,10 @@ def keep(freeze: Freeze, directory: Path, noted: Job, workflow: Any, job: Any) -
                 "in the project nor in KOCHI_ROOT",
                 "If its content is the result, let the rule copy it.",
             )
-    worker: dict[str, Any] = {}  # of our executor, or of one on this node
-    if job is not None:
+    worker = dict(getattr(job, "kochi_result", None) or {})  # of our executor
+    if not worker and job is not None:  # or of one on this node
         is_here = job.is_local or workflow.executor_plugin.common_settings.local_exec
-        worker = dict(getattr(job, "kochi_result", None) or {})
-        worker = worker or ({"node": platform.node()} if is_here else {})
+        worker = {"node": platform.node()} if is_here else {}
     record = make_record(freeze, directory, noted, ended, checksums, worker)
     place = WorkingPaths(directory, freeze.machine_name).own_record(digest_of(list(files)))
     with suppress(OSError, DamagedFileError):
@@ -227,17 +222,23 @@ def _sha256(file: Path, size: int, modified: int) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
+def _read(file: Path, largest: float) -> tuple[os.stat_result, str]:
+    """The status of a file, and the SHA-256 of a regular one that is not too large. Raises
+    OSError."""
+    status = answered(partial(os.stat, file))
+    if not stat.S_ISREG(status.st_mode) or status.st_size > largest:
+        return status, ""
+    return status, _sha256(file, status.st_size, status.st_mtime_ns)
+
+
 def _input(directory: Path, path: str, checksums: Mapping[str, str]) -> dict[str, Any]:
     """An input as its record describes it: "path", and where they are known "size" (bytes) and
     "sha256"."""
     described: dict[str, Any] = {"path": path}
-    file, digest = directory / path, ""
     try:
-        status = answered(partial(os.stat, file))
+        status, digest = _read(directory / path, 0 if is_secret_path(path) else LARGEST_HASHED)
         if stat.S_ISREG(status.st_mode):
             described["size"] = status.st_size
-            if status.st_size <= LARGEST_HASHED and not is_secret_path(path):
-                digest = _sha256(file, status.st_size, status.st_mtime_ns)
     except OSError:
         # A temporary file is gone already. Snakemake has read it in time, if it is small.
         digest = checksums.get(path, "").removeprefix("sha256:")
@@ -251,17 +252,14 @@ def _artifacts(
     nanoseconds. Raises KochiError for one that has changed since, and OSError."""
     found, newest = [], 0
     for path in job["artifacts"]:
-        file, digest = directory / path, None
         try:
-            status = answered(partial(os.stat, file))
-            if stat.S_ISREG(status.st_mode):
-                digest = _sha256(file, status.st_size, status.st_mtime_ns)
-            written = max(status.st_mtime, os.lstat(file).st_mtime)
+            status, digest = _read(directory / path, math.inf)
+            written = max(status.st_mtime, os.lstat(directory / path).st_mtime)
         except FileNotFoundError:
             raise KochiError(f"{path} is gone since its job (rule {job['rule']})") from None
         if written != ended.get(path, written):
             raise KochiError(f"{path} was changed after its job (rule {job['rule']})")
         own = {"type": "file", "dest": path, "src": path, "size": status.st_size}
-        found.append({**own, "sha256": digest})
+        found.append({**own, "sha256": digest or None})
         newest = max(newest, status.st_mtime_ns)
     return found, newest

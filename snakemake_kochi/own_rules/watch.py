@@ -25,8 +25,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -143,10 +143,12 @@ class _Watch(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         name = getattr(getattr(record, "event", None), "name", "")
-        if name == "RUN_INFO" and self._freeze is None:
+        is_dry = self._workflow.dryrun or self._workflow.touch
+        if name == "RUN_INFO" and self._freeze is None and not is_dry:
             self._run_begins()
         elif name == "JOB_INFO" and getattr(record, "rule_name", None) in self._rules:
-            self._trying(self._job_begins, getattr(record, "jobid", None))
+            with _saying_errors():
+                self._job_begins(getattr(record, "jobid", 0))
 
     @for_snakemake
     def _run_begins(self) -> None:
@@ -154,23 +156,17 @@ class _Watch(logging.Handler):
 
         Raises ConfigError for what cannot be kept, KochiError without a project.
         """
-        try:
-            if self._workflow.dryrun or self._workflow.touch:
-                return
-            rules, dag = self._workflow.rules, self._workflow.dag
-            self._rules = frozenset(rule.name for rule in rules if artifacts_of(rule.output))
-            jobs = self._find_jobs()
-            # More may become known when a checkpoint has ended.
-            is_wanted = any(map(dag.needrun, jobs)) or (
-                bool(self._rules) and any(job.is_checkpoint for job in dag.needrun_jobs())
-            )
-        except (AttributeError, TypeError) as error:
-            _say_without(error)
-            return
-        if is_wanted:
+        dag = self._workflow.dag
+        marked = (rule.name for rule in self._workflow.rules if artifacts_of(rule.output))
+        self._rules = frozenset(marked)
+        jobs = self._find_jobs()
+        # More may become known when a checkpoint has ended.
+        grows = self._rules and any(job.is_checkpoint for job in dag.needrun_jobs())
+        if grows or any(map(dag.needrun, jobs)):
             outputs = [output for job in jobs for output in artifacts_of(job.output)]
             self._directory = Path.cwd()
-            self._trying(self._keep_noted)
+            with _saying_errors():
+                self._keep_noted()
             self._freeze = _code_of_run(self._workflow, self._directory, outputs)
 
     def _find_jobs(self) -> Iterable[Any]:
@@ -191,20 +187,19 @@ class _Watch(logging.Handler):
 
     def end_of_process(self) -> None:
         workflow = self._workflow
-        with suppress(KeyboardInterrupt):
-            if workflow.executor_plugin and not (workflow.dryrun or workflow.touch):
-                self._trying(self._keep_noted)
+        if workflow.executor_plugin and not (workflow.dryrun or workflow.touch):
+            with suppress(KeyboardInterrupt), _saying_errors():
+                self._keep_noted()
 
     def _keep_noted(self) -> None:
         """Keep and commit what is noted in the directory, by this process or by others."""
         for notes in sorted(WorkingPaths.all_own_jobs(self._directory)):
-            try:
-                with notes.open(encoding="utf-8", errors="surrogateescape") as file:
-                    # It is empty for a moment, or for ever on a disk that was full.
-                    if header := file.readline():
-                        self._keep(notes, json.loads(header), list(file))
-            except (KochiError, OSError, KeyError, TypeError, ValueError) as error:
-                _say(f"{notes}: outputs are not kept: {error}\nRemove this file.")
+            with _saying_errors(f"{notes}: outputs are not kept", "\nRemove this file."):
+                text = notes.read_text("utf-8", errors="surrogateescape")
+                # It is empty for a moment, or for ever on a disk that was full.
+                if text:
+                    header, *lines = text.splitlines()
+                    self._keep(notes, json.loads(header), lines)
 
     def _keep(self, notes: Path, header: dict[str, Any], lines: Iterable[str]) -> None:
         """Raises KeyError, TypeError and ValueError for a file that is not ours."""
@@ -238,14 +233,16 @@ class _Watch(logging.Handler):
         if is_whole and (notes == self._notes or is_dead(header["process"])):
             notes.unlink(missing_ok=True)
 
-    def _trying(self, action: Callable[..., None], *arguments: Any) -> None:
-        """A run must not fail, after hours maybe, for a result that cannot be kept."""
-        try:
-            action(*arguments)
-        except (KochiError, OSError) as error:
-            _say(str(error))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            _say_without(error)
+
+@contextmanager
+def _saying_errors(
+    what: str = "outputs marked with artifact() are not kept", hint: str = ""
+) -> Iterator[None]:
+    """A run must not fail, after hours maybe, for a result that cannot be kept."""
+    try:
+        yield
+    except (KochiError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        _say(f"{what}: {error if isinstance(error, KochiError | OSError) else repr(error)}{hint}")
 
 
 def begin_notes(freeze: Freeze, directory: Path) -> Path:
@@ -290,27 +287,16 @@ def _remark_code(freeze: Freeze, directory: Path, outputs: Sequence[str]) -> Non
     paths = [path for path in outputs if not path.startswith("results/")]
     if not paths or not directory.resolve().is_relative_to(freeze.directory.resolve()):
         return
-    try:
-        asked = b"\0".join(map(os.fsencode, paths))
+    asked = b"\0".join(map(os.fsencode, paths))
+    with suppress(GitError):  # in no repository, or in a submodule
         said = run_git(directory, "check-ignore", "-z", "--stdin", stdin=asked, accept=(0, 1))
-    except GitError:  # in no repository, or in a submodule
-        return
-    ignored = {os.fsdecode(path) for path in said.split(b"\0")}
-    if code := [path for path in paths if path not in ignored]:
-        more = f" and {len(code) - 1} more" if len(code) > 1 else ""
-        first, slash, _ = code[0].partition("/")
-        _say(
-            f"git does not ignore {code[0]}{more}, so these outputs count as code: the next run "
-            "has other code, though nobody has edited any\n"
-            f"Type in {directory}: echo {shlex.quote(f'/{first}{slash}')} >> .gitignore"
-        )
-
-
-def _say_without(error: Exception) -> None:
-    _say(
-        "outputs marked with artifact() are not kept, because this version of Snakemake lacks a "
-        f"part that is needed ({type(error).__name__}: {error})"
-    )
+        if code := [path for path in paths if os.fsencode(path) not in said.split(b"\0")]:
+            first, slash, _ = code[0].partition("/")
+            _say(
+                f"git does not ignore {code[0]}, so these outputs count as code: the next run has "
+                "other code, though nobody has edited any\n"
+                f"Type in {directory}: echo {shlex.quote(f'/{first}{slash}')} >> .gitignore"
+            )
 
 
 def _say(text: str) -> None:

@@ -77,7 +77,7 @@ from snakemake_kochi.paths.root import (
     original_path,
     removed_path,
 )
-from snakemake_kochi.paths.sent import SentPaths
+from snakemake_kochi.paths.sent import SENT_VARIABLE, USE_VARIABLE, SentPaths
 
 __all__ = [
     "BuildPaths",
@@ -97,10 +97,12 @@ __all__ = [
     "QUEUE_LOCKS",
     "QueuePaths",
     "Root",
+    "SENT_VARIABLE",
     "SHARD",
     "SUBMODULES",
     "SentPaths",
     "TrialPaths",
+    "USE_VARIABLE",
     "WorkerPaths",
     "WorkingPaths",
     "aside_path",

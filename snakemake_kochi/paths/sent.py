@@ -11,6 +11,10 @@ from pathlib import Path
 from snakemake_kochi.files import name_of, safe_name
 
 _STATE, _SOURCES = "sent", "sources"
+# Names the directory of a project that another computer sent.
+SENT_VARIABLE = "KOCHI_SENT"
+# Names the file that says that this command is about to read its files.
+USE_VARIABLE = "KOCHI_SENT_USE"
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,12 @@ class SentPaths:
 
     def use(self, token: str) -> Path:
         return self.uses / f"{name_of('use', token)}.json"
+
+    @classmethod
+    def own_use(cls) -> Path | None:
+        """The file that says that this command is about to read the files of a project, if any."""
+        place, token = os.environ.get(SENT_VARIABLE), os.environ.get(USE_VARIABLE)
+        return cls(Path(place)).use(token) if place and token else None
 
     def index(self, place: str) -> Path:
         """Which files were written to a place in this directory, for git."""

@@ -8,7 +8,6 @@ $KOCHI_FREEZE names.
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -43,7 +42,7 @@ from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import ROUNDS, Batch, Recorded
-from snakemake_kochi.project.machines import SENT_VARIABLE, CommonFile, Machine, common_files
+from snakemake_kochi.project.machines import CommonFile, Machine, common_files
 from snakemake_kochi.project.recipes import (
     Project,
     Recipe,
@@ -77,8 +76,6 @@ from snakemake_kochi.snapshot import (
 
 FREEZE_VERSION = 1
 EXPERIMENT_GLOBS = ("*.yaml", "*.yml", "experiments/**/*.yaml", "experiments/**/*.yml")
-# Names the file that says that this command is about to read files that another computer sent.
-USE_VARIABLE = "KOCHI_SENT_USE"
 
 
 @dataclass(frozen=True)
@@ -407,10 +404,9 @@ def _with_commit_of(
 
 def have_read() -> None:
     """Let other commands send other files: this one has read those that it needs."""
-    place, token = os.environ.get(SENT_VARIABLE), os.environ.get(USE_VARIABLE)
-    if place and token:
+    if use := SentPaths.own_use():
         with suppress(OSError):
-            SentPaths(Path(place)).use(token).unlink(missing_ok=True)
+            use.unlink(missing_ok=True)
 
 
 # ---- what points need beside the checked-out code

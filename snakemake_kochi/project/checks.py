@@ -11,8 +11,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from humanfriendly.text import concatenate
-
 from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Problems
 from snakemake_kochi.project.experiment import Destinations, Experiment, Use, uses_of
@@ -23,7 +21,6 @@ from snakemake_kochi.project.plots import check_plots
 from snakemake_kochi.project.recipes import Project, check_recipes, note_recipe_problems
 from snakemake_kochi.project.sweeps import (
     Parameters,
-    Sweep,
     dependency_order,
     flattened,
     names_used,
@@ -90,11 +87,10 @@ def check_own_outputs(outputs: Iterable[str], experiments: Iterable[Experiment])
             owners |= dict.fromkeys(filter(None, begins), f"batch '{name}' of {experiment.file}")
     lines = []
     for path in sorted(set(outputs)):
-        wrong = dest_problem(path)
-        for fixed, owner in owners.items():
-            if path.startswith(fixed) or f"{fixed}/".startswith(f"{path}/"):
-                wrong = wrong or f"{owner} has this path in the artifact branch; rename one"
-        lines += [f'artifact("{path}"): {wrong}'] if wrong else []
+        parts = [f for f in owners if path.startswith(f) or f"{f}/".startswith(f"{path}/")]
+        said = [f"{owners[f]} has this path in the artifact branch; rename one" for f in parts[:1]]
+        if wrong := [*filter(None, [dest_problem(path)]), *said]:
+            lines.append(f'artifact("{path}"): {wrong[0]}')
     if lines:
         raise ConfigError("\n".join(lines[:MAXIMUM_LINES]))
 
@@ -115,10 +111,6 @@ def check_references(experiment: Experiment, project: Project | None, problems: 
     references = _References(experiment, problems, {*variables_mentioned(before)})
     for batch in (None, *experiment.batches.values()):
         references.check(batch)
-    for (path, name), batches in references.without.items():
-        listed = concatenate([f"'{batch}'" for batch in batches])
-        where = f"batch {listed}" if len(batches) == 1 else f"the batches {listed}"
-        problems.add(path, f"the parameter '{name}' has no value in {where}")
     check_plots(experiment, problems)
 
 
@@ -145,8 +137,6 @@ class _References:
         # The parameters of any batch: a default may use one that only batches define.
         every = [experiment.default_parameters]
         every += [batch.parameters for batch in experiment.batches.values()]
-        # Where a parameter is used that some batches lack, and which ones.
-        self.without: dict[tuple[KeyPath, str], dict[str, None]] = {}
         self.anywhere = dict.fromkeys(name for each in every for name in each)
 
     def check(self, batch: Batch | None) -> None:
@@ -161,12 +151,8 @@ class _References:
             self._names(batch, Use(place, used, (BATCH_NAME, FACT)), known)
         if batch is None:
             self.is_sound = self._together(defaults, ("default_params",))
-        for sweep in owner.sweeps:
-            if self.is_sound:
-                self._together({**defaults, **sweep.parameters}, (*sweep.place, "params"))
-            for place, entry in sweep.exclude:
-                for name in entry:
-                    self._names(batch, Use((*place, name), (name,)), known)
+        for sweep in owner.sweeps if self.is_sound else ():
+            self._together({**defaults, **sweep.parameters}, (*sweep.place, "params"))
         for use in uses_of(self.experiment, batch):
             self._names(batch, use, known)
         for at, value in owner.build.requested.items():
@@ -198,7 +184,8 @@ class _References:
             elif batch is None or path[0] == "batches":
                 self.problems.check_known(path, "parameter", name, {*self.anywhere} - {name})
             elif name in self.anywhere:  # otherwise it was noted for the top level of the file
-                self.without.setdefault((path, name), {})[batch.name] = None
+                said = f"the parameter '{name}' has no value in batch '{batch.name}'"
+                self.problems.add(path, said)
 
     def _together(self, parameters: Parameters, path: KeyPath) -> bool:
         """Note a cycle, and variables with one name; whether there are none."""
@@ -289,61 +276,31 @@ def note_remarks(experiment: Experiment, remarks: Problems) -> None:
         key = "run" if batch.run.script.strip() else "build"
         seen = (batch.run if key == "run" else batch.build).depend_params
         for name, place in _unseen_parameters(experiment, batch):
-            said = (
-                f"no script sees '{name}': its points are the same run again; write, in {key}: "
-                f"depend_params: [{', '.join([*seen, name])}]"
-            )
+            listed = ", ".join([*seen, name])
+            said = f"no script sees '{name}': its points are the same run again; write, in {key}: "
+            said += f"depend_params: [{listed}]"
             if name == CODE:
-                said = "this is a parameter like any other; to run the project's code at these "
-                said += "commits, write 'code:' beside 'params:'"
-            if name in used or name == CODE:
+                said = "to run the project's code at these commits, write 'code:' beside 'params:'"
+            if name in used:
                 remarks.add(place, said)
-        for sweep in batch.sweeps:
-            every = flattened({**experiment.default_parameters, **sweep.parameters})
-            for place, name, text in _wanted_values(sweep):
-                choices = every.get(name, ())
-                values = [value for choice in choices for value in choice.parsed]
-                if not any(choice.series for choice in choices) and not any(
-                    v.names for v in values
-                ):
-                    known = {value.render({}) for value in values}
-                    if known and text not in known:
-                        remarks.add(place, f"'{name}' is never '{text}', {nearest(text, known)}")
     runs = [experiment.run, *(batch.run for batch in batches)]
     if ("run",) in remarks.source_map.lines and not any(run.script.strip() for run in runs):
         remarks.add(("run",), "there is no script: nothing is run after the build")
 
 
-def _wanted_values(sweep: Sweep) -> Iterator[tuple[KeyPath, str, str]]:
-    """The texts in exclusions and conditions, with the parameters that should have them."""
-    for condition in sweep.conditions:
-        yield from ((condition.place, *pair) for pair in condition.expression.compared())
-    for place, entry in sweep.exclude:
-        yield from (((*place, name), name, text) for name in entry for text in entry[name])
-
-
 def _unseen_parameters(experiment: Experiment, batch: Batch) -> Iterator[tuple[str, KeyPath]]:
     """The parameters that vary in a batch, and of whose values nothing tells a run, with their
-    keys.
-
-    Those in conditions are left out: with such a condition they may follow from others.
-    """
-    telling = {n for use in uses_of(experiment, batch, telling=True) for n in use.names}
+    keys. With a condition on it, a parameter may follow from others."""
+    used = names_used(flattened({**experiment.default_parameters, **batch.parameters}))
+    left = [name for use in uses_of(experiment, batch, telling=True) for name in use.names]
+    seen = set[str]()
+    while left:  # with those that their values use, and the values of these
+        name = left.pop()
+        left += () if name in seen else used.get(name, ())
+        seen.add(name)
     for sweep in batch.sweeps:
-        telling |= {name for _, entry in sweep.exclude for name in entry}
-        telling |= {name for each in sweep.conditions for name in each.expression.names}
-    for sweep in batch.sweeps:
-        every = flattened({**experiment.default_parameters, **sweep.parameters})
-        used = names_used(every)
-        seen, left = set[str](), [*telling]
-        while left:  # with those that their values use, and the values of these
-            name = left.pop()
-            left += () if name in seen else used.get(name, ())
-            seen.add(name)
         groups = {name: group for group in sweep.zipped for name in group}
-        for factor in dict.fromkeys(groups.get(name, (name,)) for name in sweep.parameters):
-            own = {name: sweep.parameters[name] for name in factor if name in sweep.parameters}
-            names = flattened(own)
-            varies = any(each.has_several for choices in own.values() for each in choices)
-            if varies and seen.isdisjoint(names):
-                yield from ((name, every[name][0].place) for name in names)
+        for name, choices in sweep.parameters.items():
+            factor = flattened({n: sweep.parameters.get(n, ()) for n in groups.get(name, (name,))})
+            if any(each.has_several for each in choices) and seen.isdisjoint(factor):
+                yield name, choices[0].place

@@ -88,16 +88,13 @@ class Where:
         ConfigError for a value, or a combination, that no point has.
         """
         known = [{**parameters, "duplicate": str(number)} for parameters, number in points]
-        values: dict[str, dict[str, None]] = {}
-        for point in known:
-            for name, value in point.items():
-                values.setdefault(name, {})[value] = None
+        names = dict.fromkeys(name for point in known for name in point)
         for conditions in self.alternatives:
             for each in conditions:
-                if each.name not in values:
-                    said = f"{batch} has no parameter '{each.name}', {nearest(each.name, values)}"
+                if each.name not in names:
+                    said = f"{batch} has no parameter '{each.name}', {nearest(each.name, names)}"
                     raise NameNotFoundError(f"'{each}': {said}")
-                own = list(values[each.name])
+                own = list(dict.fromkeys(p[each.name] for p in known if each.name in p))
                 if not any(map(each.holds, own)):
                     shown = ", ".join(own[:_MOST_VALUES])
                     more = f" and {len(own) - _MOST_VALUES} more" if own[_MOST_VALUES:] else ""

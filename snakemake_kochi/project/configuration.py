@@ -15,12 +15,11 @@ from snakemake_kochi.errors import ConfigError, GitError
 from snakemake_kochi.files import expand_user, is_name
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.git import run_git
-from snakemake_kochi.paths import Root, SentPaths
+from snakemake_kochi.paths import SENT_VARIABLE, Root, SentPaths
 from snakemake_kochi.project.document import (
     Document,
     KeyPath,
     Problems,
-    chain,
     merged,
     read_text,
     read_yaml,
@@ -29,7 +28,6 @@ from snakemake_kochi.project.document import (
 from snakemake_kochi.project.expressions import Template
 from snakemake_kochi.project.grid import request_of
 from snakemake_kochi.project.machines import (
-    SENT_VARIABLE,
     CommonFile,
     Machine,
     common_files,
@@ -77,7 +75,7 @@ def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Pa
     has_own = top is None and Root.find(environment=environment).has_configuration()
     if configured is not None or has_own or (top is not None and (top / FILE_NAME).is_file()):
         return top or start.absolute()
-    found = _nearest_file(start)
+    found, where = _nearest_file(start), top or start.absolute()
     if found is not None and (top is None or found.is_relative_to(top)):
         why = f"{found.parent} is not in a git repository"
         if top is not None:
@@ -86,15 +84,15 @@ def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Pa
             f"{found} is not read, because {why}",
             f"{'Or t' if top else 'T'}ype: git init {shlex.quote(str(found.parent))}",
         )
-    if top is not None:
-        hint = f"To write one, type: cd {top} && kochi init"
-        raise ConfigError(f"there is no {FILE_NAME} in {top}", hint)
-    raise ConfigError(
-        f"there is no {FILE_NAME} in {start.absolute()}, and this directory is not in a git "
-        "repository",
-        f"A project is a git repository with a {FILE_NAME}. To make one, type in its "
-        "directory: git init && kochi init",
+    said, hint = (
+        f"there is no {FILE_NAME} in {where}",
+        f"To write one, type: cd {top} && kochi init",
     )
+    if top is None:
+        said += ", and this directory is not in a git repository"
+        hint = f"A project is a git repository with a {FILE_NAME}. To make one, type in its "
+        hint += "directory: git init && kochi init"
+    raise ConfigError(said, hint)
 
 
 def _nearest_file(start: Path) -> Path | None:
@@ -227,21 +225,18 @@ def _read_common(common: CommonFile) -> Document:
 def _dependencies(
     data: Mapping[str, Any], problems: Problems
 ) -> FrozenDict[str, FrozenDict[str, Recipe]]:
-    dependencies = {}
-    variables: dict[str, str] = {}
+    dependencies, variables = {}, dict[str, str]()
     for name, common in data.items():
         path: KeyPath = ("dependencies", name)
-        other = variables.setdefault(environment_name(name), name)
-        if other != name:
+        if (other := variables.setdefault(environment_name(name), name)) != name:
             said = f"'{name}' and '{other}' would share their environment variables; rename one"
             problems.add(path, said)
         recipes: dict[str, Recipe] = {}
         for index, own in enumerate(common["recipes"]):
             place = (*path, "recipes", index)
             recipe = _recipe(name, common, own, place, problems)
-            if recipe.name in recipes:
+            if recipes.setdefault(recipe.name, recipe) is not recipe:
                 problems.add(place, f"there are two recipes '{recipe.name}'; rename one")
-            recipes[recipe.name] = recipe
         dependencies[name] = FrozenDict(recipes)
     return FrozenDict(dependencies)
 
@@ -304,12 +299,12 @@ def _check_requirements(project: Project, data: Mapping[str, Any], problems: Pro
         name = str(recipe)
         if name in way:
             index = list(project.dependencies[recipe.dependency]).index(recipe.name)
-            circle = chain((*way[way.index(name) :], name))
+            circle = " -> ".join((*way[way.index(name) :], name))
             said = f"recipes depend on each other in a circle: {circle}"
             problems.add(("dependencies", recipe.dependency, "recipes", index), said)
         elif len(way) == _LONGEST_CHAIN:
             said = f"more than {len(way)} recipes depend on each other in a row"
-            problems.add_first(("dependencies",), f"{said}: {chain(way)}")
+            problems.add_first(("dependencies",), f"{said}: {' -> '.join(way)}")
         elif name not in ended:
             for each in recipe.depends:
                 if project.recipe_problem(each) is None:

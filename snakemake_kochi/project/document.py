@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,6 @@ _MOST_READ_AGAIN = 500_000  # characters, for a better message
 MAXIMUM_LINES = 20  # per batch
 _MOST_LINES = 100  # per file
 _MOST_OF_KEY = 9
-_SHOWN = 10  # how many names of a chain are shown
 # What batches take from the file, by the keys that they have for it.
 ABOVE = {
     "params": "default_params",
@@ -108,10 +107,10 @@ class Problems:
             self._lines[text] = self.source_map.line(at) or 0
             self._counts[at] += 1
 
-    def add_first(self, path: KeyPath, message: str | Callable[[], str]) -> None:
+    def add_first(self, path: KeyPath, message: str) -> None:
         """Add it, unless its key has a problem already."""
         if self.source_map.at(path) not in self._counts:
-            self.add(path, message if isinstance(message, str) else message())
+            self.add(path, message)
 
     def add_example(self, path: KeyPath, message: str) -> None:
         """Add a problem of a point; of a key that batches share, only the first."""
@@ -150,15 +149,6 @@ class _Noting(AbstractContextManager[None, bool]):
         if is_noted := isinstance(error, ValueError):
             self.problems.add(self.path, str(error))
         return is_noted
-
-
-def chain(names: Sequence[object]) -> str:
-    """`a -> b -> c`; of a long chain the beginning and the end."""
-    shown = [str(name) for name in names]
-    if len(shown) > _SHOWN:
-        half = _SHOWN // 2
-        shown[half:-half] = [f"... {len(shown) - 2 * half} more ..."]
-    return " -> ".join(shown)
 
 
 # ---- data
@@ -250,12 +240,11 @@ def read_text(file: Path, shown: str) -> str:
     Raises FileNotFoundError, and ConfigError when it cannot be read or is not UTF-8.
     """
     try:
-        content = file.read_bytes()
+        return decode_text(file.read_bytes(), shown)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise ConfigError(f"{shown} cannot be read: {error.strerror}") from error
-    return decode_text(content, shown)
 
 
 def decode_text(content: bytes, shown: str) -> str:
@@ -300,30 +289,25 @@ class _Converter:
                 f"{self.problems.source_map.file}: too much data, when its aliases are expanded; "
                 f"at most {MAXIMUM_NODES} keys and values in {MAXIMUM_DEPTH} levels are possible"
             )
+        # What YAML takes it for; a tag may make it a text.
+        implied = _RESOLVER.resolve(type(node), node.value, (True, False))
+        is_foreign = node.tag not in (implied, f"{_PREFIX}str")
+        if is_foreign:
+            self.problems.add(path, f"the YAML tag {node.tag!r} does not fit here; remove it")
         if isinstance(node, yaml.ScalarNode):
-            implied = _RESOLVER.resolve(yaml.ScalarNode, node.value, (True, False))
-            kind = self._kind(node, path, implied)
+            kind = "str" if is_foreign else node.tag.removeprefix(_PREFIX)
             return Scalar(self._text(node, path), _KINDS.get(kind, "string"), not node.style)
         if id(node) in self._open:
             said = "the alias refers to a value that contains it; write the value out"
             self.problems.add(path, said)
             return Scalar("", "null")
-        is_mapping = isinstance(node, yaml.MappingNode)
-        self._kind(node, path, f"{_PREFIX}{'map' if is_mapping else 'seq'}")
         self._open.add(id(node))
         try:
-            if is_mapping:
+            if isinstance(node, yaml.MappingNode):
                 return self._mapping(node, path)
             return [self.convert(item, (*path, i)) for i, item in enumerate(node.value)]
         finally:
             self._open.remove(id(node))
-
-    def _kind(self, node: yaml.Node, path: KeyPath, implied: str) -> str:
-        """What a tag makes of a node: what YAML takes it for, or a text."""
-        if node.tag not in (implied, f"{_PREFIX}str"):
-            self.problems.add(path, f"the YAML tag {node.tag!r} does not fit here; remove it")
-            return "str"
-        return str(node.tag.removeprefix(_PREFIX))
 
     def _text(self, node: yaml.Node, path: KeyPath) -> str:
         """A text that can be an argument, a part of a path, and written to a file."""
@@ -362,18 +346,15 @@ class _Converter:
 class _Bounded:
     """Keeps a loader of PyYAML, which composes by recursion, within the bounds of a document."""
 
-    _depth = 0
-    _nodes = 0
+    _depth = _nodes = 0
 
     def descend_resolver(self, current_node: yaml.Node | None, current_index: Any) -> None:
         self._depth += 1
         self._nodes += 1
-        said = None
-        if self._depth > MAXIMUM_DEPTH:
-            said = f"nested too deeply, in more than {MAXIMUM_DEPTH} levels"
-        elif self._nodes > MAXIMUM_NODES:
+        said = f"nested too deeply, in more than {MAXIMUM_DEPTH} levels"
+        if self._nodes > MAXIMUM_NODES:
             said = f"too much data, more than {MAXIMUM_NODES} keys and values"
-        if said is not None:
+        if self._depth > MAXIMUM_DEPTH or self._nodes > MAXIMUM_NODES:
             mark = None if current_node is None else current_node.start_mark
             raise yaml.MarkedYAMLError(None, None, said, mark)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import NamedTuple
@@ -72,7 +72,8 @@ class Use(NamedTuple):
 def uses_of(experiment: Experiment, batch: Batch | None, telling: bool = False) -> Iterator[Use]:
     """What the texts of a batch use, or those outside of the batches; except values of parameters.
 
-    `telling`: only what makes runs differ. A destination and the name of a job change no result.
+    `telling`: only what makes runs differ, or leaves them out. A destination and the name of a job
+    change no result.
     """
     owner: Settings = batch or experiment
     path, facts = owner.path, (BATCH_NAME, FACT)
@@ -95,15 +96,18 @@ def uses_of(experiment: Experiment, batch: Batch | None, telling: bool = False) 
         yield Use((*path, "depends", index), names_in([each]))
     if owner.has_code:
         yield Use((*path, CODE), (CODE,))
+    for sweep in owner.sweeps:
+        for condition in sweep.conditions:
+            reason = () if condition.reason is None else condition.reason.names
+            for name in (*condition.expression.names, *reason):
+                at = (*condition.place, name)  # of an entry of `exclude`
+                is_there = at in experiment.source_map.lines
+                yield Use(at if is_there else condition.place, (name,), facts)
     if telling:
         return
     yield Use((*path, "name"), parse_text(owner.job_name).names, SUBSTITUTED, True)
     for index, artifact in enumerate(owner.artifacts):
         yield Use((*path, "artifacts", index, "dest"), parse_text(artifact.dest).names, SUBSTITUTED)
-    for sweep in owner.sweeps:
-        for condition in sweep.conditions:
-            reason = parse_value(condition.reason).names
-            yield Use(condition.place, (*condition.expression.names, *reason), facts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +178,7 @@ class Experiment(Settings):
             note_plot_problems(batch.plots, points, problems)
         else:
             points, skipped = [*self._recorded(batch, facts)], []
-        destinations.add(self, batch, tuple(points), problems)
+        destinations.add(self, batch, points, problems)
         return tuple(points), tuple(skipped)
 
     def _combined(
@@ -346,7 +350,7 @@ class Experiment(Settings):
 def _combinations(
     expansions: Sequence[Expansion], problems: Problems
 ) -> Iterator[tuple[int, FrozenDict[str, str], str]]:
-    """The index of the sweep of each combination, its parameters, and why it is skipped.
+    """The index of the sweep of each combination, its parameters, and why it is skipped, or "".
 
     A point that one sweep skips and another one has is not skipped.
     """
@@ -379,7 +383,6 @@ class _Writer(NamedTuple):
 
     experiment: Experiment
     batch: Batch
-    points: tuple[Point, ...]
     problems: Problems
     point: Point | None = None
     number: int = -1  # of the artifact
@@ -391,7 +394,7 @@ class _Writer(NamedTuple):
         of = "" if is_here else f" of {self.experiment.file}"
         return f"{what}batch '{self.batch.name}'{of}"
 
-    def note(self, message: str | Callable[[], str], key: str = "dest") -> None:
+    def note(self, message: str, key: str = "dest") -> None:
         """Note a problem of an artifact: one of thousands is enough."""
         self.problems.add_first((*self.batch.path, "artifacts", self.number, key), message)
 
@@ -400,28 +403,28 @@ class Destinations:
     """The files that points of one batch, or of many, would write."""
 
     def __init__(self) -> None:
-        self._batches: list[_Writer] = []
+        self._batches: list[tuple[_Writer, Sequence[Point]]] = []
 
     def add(
-        self, experiment: Experiment, batch: Batch, points: tuple[Point, ...], problems: Problems
+        self, experiment: Experiment, batch: Batch, points: Sequence[Point], problems: Problems
     ) -> None:
-        self._batches.append(_Writer(experiment, batch, points, problems))
+        self._batches.append((_Writer(experiment, batch, problems), points))
 
     def finish(self) -> None:
         """When all are added: note every path that is impossible, or belongs to another artifact or
         to a batch's own table, or would be a directory, too."""
         writers: dict[str, _Writer] = {}
-        for each in self._batches:
+        for each, _ in self._batches:
             figures = stems(each.batch.name, each.batch.plots)
             names = [f"{figure}.{kind}" for figure in figures for kind in ("png", "svg")]
             names += [f"{each.batch.name}.csv", f"{each.batch.name}.md"]
             names += [f"{each.batch.name}_check.xml"] if each.batch.references else []
             for name in names:
                 writers[f"{each.experiment.name}/{name}"] = each
-        every = ((owner, point) for owner in self._batches for point in owner.points)
+        every = ((owner, point) for owner, points in self._batches for point in points)
         for owner, point in every:
             for index, artifact in enumerate(point.artifacts):
-                here, dest = _Writer(*owner[:4], point, index), artifact.dest
+                here, dest = owner._replace(point=point, number=index), artifact.dest
                 if artifact.src is not None and (wrong := src_problem(artifact.src)):
                     here.note(f"{artifact.src!r}: {wrong}", "src")
                 if not dest:
@@ -429,7 +432,7 @@ class Destinations:
                 if wrong := dest_problem(dest):
                     here.note(f"{dest!r}: {wrong}")
                 if (other := writers.setdefault(dest, here)) is not here:
-                    here.note(functools.partial(_collision, dest, other, here))
+                    here.note(_collision(dest, other, here))
         for path, below in writers.items():
             for end in (index for index, character in enumerate(path) if character == "/"):
                 if (above := writers.get(path[:end])) is not None:
@@ -450,16 +453,14 @@ def _collision(dest: str, one: _Writer, other: _Writer) -> str:
         alike = one.experiment.file == other.experiment.file and "batch_name" not in used
         advice = "add ${batch_name}" if alike else "rename one"
         return f"'{dest}' is also written by {one.called_by(other)}; {advice}"
-    names = varying_parameters(one.points)
-    labels, texts = [], []
-    for point in (one.point, other.point):
-        own = {name: point.parameters[name] for name in names if name in point.parameters}
-        shown = [*(f"{name}={text}" for name, text in own.items()), f"duplicate {point.duplicate}"]
-        labels.append(f"({', '.join(shown)})")
-        if len(one.batch.sweeps) > 1:
-            labels[-1] += f" of {one.batch.sweeps[point.sweep].called}"
-        texts.append(own | {"duplicate": str(point.duplicate)})
-    differing = [n for n in (*names, "duplicate") if texts[0].get(n) != texts[1].get(n)]
+    both = (one.point, other.point)
+    texts = [{**each.parameters, "duplicate": str(each.duplicate)} for each in both]
+    differing = [n for n in {**texts[1], **texts[0]} if texts[0].get(n) != texts[1].get(n)]
+    labels = []
+    for point in both:
+        own = [f"{n}={point.parameters[n]}" for n in differing if n in point.parameters]
+        grid = f" of {one.batch.sweeps[point.sweep].called}" if one.batch.sweeps[1:] else ""
+        labels.append(f"({', '.join([*own, f'duplicate {point.duplicate}'])}){grid}")
     if one.number != other.number and not differing:
         return f"'{dest}' is also the dest of artifacts[{one.number}]; rename one"
     missing = [f"${{{name}}}" for name in differing if name not in used]

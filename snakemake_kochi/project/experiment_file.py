@@ -127,6 +127,7 @@ class _Reader:
         has_code = any(sweep.has_code for sweep in sweeps)
         names = {**self.defaults, **parameters, **({CODE: ()} if has_code else {})}
         settings = self._settings(data, path, {**self.defaults, **parameters})
+        always = set.intersection(*({*sweep.parameters} for sweep in sweeps))
         self._artifacts(settings, own, path, experiment, sweeps)
         metrics, machines = settings["metrics"], data.get("machines", ())
         for machine in {each for each in machines if machines.count(each) > 1}:
@@ -151,7 +152,7 @@ class _Reader:
             sweeps=sweeps,
             parameters=FrozenDict(parameters),
             plots=plots or default_plots(metrics),
-            sometimes=self.sweeps.sometimes(sweeps),
+            sometimes=frozenset({*parameters} - always - {*self.defaults}),
             machines=tuple(dict.fromkeys(machines)),
             order=data.get("order", ROUNDS),
             seed=data.get("seed"),

@@ -14,7 +14,7 @@ import math
 import operator
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -162,25 +162,12 @@ class Expression:
         except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             raise TemplateError(f"{self.with_values(values)}: {error}") from error
 
-    def compared(self) -> Iterator[tuple[str, str]]:
-        """The names that are compared with texts by ==, !=, in or not in, and these texts."""
-        for node in ast.walk(self._tree):
-            match node:
-                case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
-                    sides = [(left, right), (right, left)]
-                case ast.Compare(
-                    left=left,
-                    ops=[ast.In() | ast.NotIn()],
-                    comparators=[ast.Tuple(elts=items) | ast.List(elts=items)],
-                ):
-                    sides = [(left, item) for item in items]
-                case _:
-                    continue
-            for one, text in sides:
-                mark = _MARKED.fullmatch(one.id) if isinstance(one, ast.Name) else None
-                value = text.value if isinstance(text, ast.Constant) else None
-                if mark and isinstance(value, str) and _MARK not in value:
-                    yield self.names[int(mark[1])], value
+    def holds(self, values: Mapping[str, str]) -> bool:
+        """The result of a condition. Raises TemplateError if it is not true or false."""
+        if not isinstance(result := self.result(values), bool):
+            said = f"{self.with_values(values)}: true or false was expected, not {result!r}"
+            raise TemplateError(f"{said}; compare it with something")
+        return result
 
     def with_values(self, values: Mapping[str, str]) -> str:
         """The expression and the values of its names, for people."""

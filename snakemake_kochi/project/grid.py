@@ -305,12 +305,8 @@ def _filled(text: str | None, values: Mapping[str, str]) -> str | None:
 
 def varying_parameters(points: Sequence[Point]) -> tuple[str, ...]:
     """The parameters that have more than one value over the points, or that some do not have."""
-    values: dict[str, dict[str, int]] = {}
-    for point in points:
-        for name, value in point.parameters.items():
-            counts = values.setdefault(name, {})
-            counts[value] = counts.get(value, 0) + 1
-    return tuple(name for name, own in values.items() if {*own.values()} != {len(points)})
+    counts = Counter(each for point in points for each in point.parameters.items())
+    return tuple(dict.fromkeys(name for (name, _), count in counts.items() if count < len(points)))
 
 
 # ---- batches

@@ -93,10 +93,10 @@ def known_launchers() -> tuple[str, ...]:
 
 def launcher_problem(name: str, machines: Iterable[Launchers]) -> str | None:
     """Why no launcher has this name, none that Kochi knows and none of the machines; or None."""
-    known = [*known_launchers(), *(own for machine in machines for own in machine.own)]
+    known = dict.fromkeys((*known_launchers(), *(own for each in machines for own in each.own)))
     if name in known:
         return None
-    said = nearest(name, list(dict.fromkeys(known)))
+    said = nearest(name, list(known))
     if not _NAME.fullmatch(name):
         said = "a template goes into kochi.yaml: machines: MACHINE: launchers: {NAME: TEMPLATE}"
     return f"there is no launcher '{name}', {said}"

@@ -18,7 +18,7 @@ from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.files import expand_path, expand_user, is_name
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.ownership import OthersError, check_followed
-from snakemake_kochi.paths import Root, SentPaths
+from snakemake_kochi.paths import SENT_VARIABLE, Root, SentPaths
 from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.project.document import Document, KeyPath, merged, read_text, section
 from snakemake_kochi.project.launchers import MPIRUN, Launchers, template_problem
@@ -29,8 +29,6 @@ from snakemake_kochi.schedulers.native import OPTIONS
 LOCAL = "local"
 SITE_VARIABLE = "KOCHI_SITE_CONF"
 SITE_FILE = Path("/etc/kochi/conf.yaml")
-# Names the directory of a project that another computer sent; see `SentPaths`.
-SENT_VARIABLE = "KOCHI_SENT"
 # the variables that name a machine
 NAMING = ("KOCHI_DEFAULT_MACHINE", "KOCHI_MACHINE")
 _SETTINGS = (
@@ -118,12 +116,13 @@ class Machine:
         login_host = (self.login_host or self.name).rpartition("@")[2]
         patterns = [pattern.lower() for pattern in (self.name, *self.hosts, login_host)]
         name = host().lower()
-        if _matches({name, name.partition(".")[0]}, patterns):
+        names = [name, name.partition(".")[0]]
+        if any(fnmatchcase(each, pattern) for each in names for pattern in patterns):
             return True
         # Finding the full name may need the network: only where it matters.
         if "." in name or not any("." in pattern for pattern in patterns):
             return False
-        return _matches({socket.getfqdn(name).lower()}, patterns)
+        return any(fnmatchcase(socket.getfqdn(name).lower(), pattern) for pattern in patterns)
 
     def is_elsewhere(self, environment: Mapping[str, str] = os.environ) -> bool:
         """Whether it is behind a login host, and this computer does not belong to it.
@@ -178,10 +177,6 @@ def chosen_machine(
     return found[0] if found else LOCAL
 
 
-def _matches(names: set[str], patterns: list[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
-
-
 # ---- files for all projects
 
 
@@ -229,15 +224,15 @@ def common_files(
 
 def _of_site(file: Path) -> CommonFile:
     """The file of the site. Raises ConfigError."""
-    if not file.exists():
-        raise ConfigError(
-            f"{SITE_VARIABLE} names {file}, which does not exist",
-            f"Correct the variable, or type: unset {SITE_VARIABLE}",
-        )
     without = f"To go on without it, type: export {SITE_VARIABLE}="
     try:
         check_followed(file)
         return CommonFile(str(file), read_text(file, str(file)), is_of_site=True)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{SITE_VARIABLE} names {file}, which does not exist",
+            f"Correct the variable, or type: unset {SITE_VARIABLE}",
+        ) from error
     except OthersError as error:
         message = f"the machines in {file} are for the whole site and run commands as you, but "
         raise ConfigError(f"{message}{error.message}", error.hint or without) from error
@@ -335,18 +330,16 @@ class _Reader:
                 settings["arguments"] = tuple(options.joined_options(words))
             except ValueError as error:
                 self._check(True, str(error), "allocation", "arguments")
-            said = (
-                f"this key is for machines with an 'alloc_script'; {options.INSTEAD_OF_NODE_SPEC}"
-            )
+            said = "this key is for machines with an 'alloc_script'; "
+            said += options.INSTEAD_OF_NODE_SPEC
             self._check("node_spec" in data, said, "allocation", "node_spec")
         if self._data.get("alloc_script"):
             # It may start all of them on one host, where they would wait for each other.
             settings.setdefault("max_workers", max(1, settings.get("min_workers", 0)))
         for key in data:
             users = [each for each in OPTIONS if key in (*OPTIONS[each].CONSTRAINTS, "arguments")]
-            said = " or ".join(f"'scheduler: {each}'" for each in users)
-            is_wrong = users and scheduler not in users
-            self._check(is_wrong, f"this key is for machines with {said}", "allocation", key)
+            said = f"this key is for machines with 'scheduler: {' or '.join(users)}'"
+            self._check(users and scheduler not in users, said, "allocation", key)
         found = AllocationSettings(**settings)
         least, most = found.min_workers, found.max_workers
         said = f"{least} is more than max_workers, which is {most}"

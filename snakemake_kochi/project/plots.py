@@ -222,17 +222,15 @@ def check_plots(experiment: Experiment, problems: Problems) -> None:
 
 def note_plot_problems(plots: Iterable[Plot], points: Sequence[Point], problems: Problems) -> None:
     """Note, before anything runs, what makes a figure of these points unreadable or empty."""
+    names = points[0].parameters if points else ()
     for plot in plots:
         shown = points
-        for name, wanted in plot.where.items():
-            if not any(name in point.parameters for point in points[:1]):
-                continue  # a parameter of other batches
+        for name in [each for each in plot.where if each in names]:  # others are of other batches
             known = dict.fromkeys(point.parameters.get(name, "") for point in points)
-            for text in wanted if plot.is_of_batch else ():
-                if text not in known:
-                    said = f"no point has {name} = '{text}', {nearest(text, known)}"
-                    problems.add((*plot.path, "where", name), said)
-            shown = [point for point in shown if point.parameters.get(name, "") in wanted]
+            for text in [t for t in plot.where[name] if t not in known and plot.is_of_batch]:
+                said = f"no point has {name} = '{text}', {nearest(text, known)}"
+                problems.add((*plot.path, "where", name), said)
+            shown = [p for p in shown if p.parameters.get(name, "") in plot.where[name]]
         count = len({point.parameters.get(plot.lines) for point in shown})
         if plot.lines and count > MOST_LINES:
             problems.add((*plot.path, "lines"), too_many_lines(plot.lines, count))

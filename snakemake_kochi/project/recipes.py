@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.files import is_name
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.document import KeyPath, Problems, chain
+from snakemake_kochi.project.document import KeyPath, Problems
 from snakemake_kochi.project.expressions import TemplateError, parse_value
 from snakemake_kochi.project.grid import NO_REQUEST, Batch, Point, Request
 from snakemake_kochi.project.machines import Machine
@@ -166,10 +166,9 @@ class Project:
         except ConfigError as error:
             name = text.partition(":")[0]
             known = ", ".join(map(str, self.dependencies.get(name, {}).values()))
+            problem = self.recipe_problem(Requirement(name, "")) or ""
             hint = f"The recipes of '{name}' are: {known}"
-            if not known:
-                problem = self.recipe_problem(Requirement(name, "")) or ""
-                hint = f"{problem[:1].upper()}{problem[1:]}"
+            hint = hint if known else f"{problem[:1].upper()}{problem[1:]}"
             raise ConfigError(error.message, hint) from None
 
     def recipe(self, requirement: Requirement) -> Recipe:
@@ -202,25 +201,21 @@ class Project:
         ways: dict[str, list[str]] = {}  # to the recipe of each dependency, from who requires it
         found: list[Recipe] = []
 
-        def add(requirement: Requirement, way: list[str]) -> None:
-            own = [*way, str(requirement)]
-            known = ways.setdefault(requirement.dependency, own)
-            if known[-1] != own[-1]:
-                raise ConfigError(
-                    f"two recipes of '{requirement.dependency}' on machine '{machine}':\n"
-                    f"  {chain(known)}\n  {chain(own)}",
-                    "Make both require the same recipe.",
-                )
-            if known is own:
-                add_all((recipe := self.recipe(requirement)).depends, own)
-                found.append(recipe)
-
-        def add_all(some: Iterable[Requirement], way: list[str]) -> None:
+        def add(some: Iterable[Requirement], way: list[str]) -> None:
             for each in some:
-                if each.on(machine):
-                    add(each, way)
+                own = [*way, str(each)]
+                known = ways.setdefault(each.dependency, own) if each.on(machine) else None
+                if known is own:
+                    add((recipe := self.recipe(each)).depends, own)
+                    found.append(recipe)
+                elif known and known[-1] != own[-1]:
+                    said = f"two recipes of '{each.dependency}' on machine '{machine}':"
+                    raise ConfigError(
+                        f"{said}\n  {' -> '.join(known)}\n  {' -> '.join(own)}",
+                        "Make both require the same recipe.",
+                    )
 
-        add_all(requirements, [origin])
+        add(requirements, [origin])
         return tuple(found)
 
     def with_commits(self, commits: Mapping[str, Iterable[str]]) -> Project:
@@ -279,11 +274,8 @@ def requirements(
 def check_time_limit(data: Mapping[str, Any], path: KeyPath, problems: Problems) -> None:
     """Note two time limits in the section at a key path."""
     if "runtime" in (data.get("resources") or {}) and data.get("timeout"):
-        problems.add(
-            (*path, "timeout"),
-            "there is a 'runtime' in 'resources', too; leave out one of the two: a timeout is "
-            "exact, and gives a runtime",
-        )
+        said = "there is a 'runtime' in 'resources', too; leave out one of the two: a timeout is "
+        problems.add((*path, "timeout"), f"{said}exact, and gives a runtime")
 
 
 def check_recipes(
@@ -320,15 +312,15 @@ def requirements_at(
 
     Raises ConfigError for a value that a checked experiment does not have.
     """
-    resolved = []
-    for each in requirements:
-        try:
-            resolved.append(replace(each, recipe=parse_value(each.recipe).render(parameters)))
-        except KeyError as error:
-            raise ConfigError(f"{each}: there is no parameter {error}") from error
-        except TemplateError as error:
-            raise ConfigError(f"{error}") from error
-    return tuple(resolved)
+    try:
+        return tuple(
+            replace(each, recipe=parse_value(each.recipe).render(parameters))
+            for each in requirements
+        )
+    except KeyError as error:
+        raise ConfigError(f"'depends': there is no parameter {error}") from error
+    except TemplateError as error:
+        raise ConfigError(f"{error}") from error
 
 
 def note_recipe_problems(
@@ -343,19 +335,20 @@ def note_recipe_problems(
     one dependency."""
     wanted = experiment.requirements_on(machine, batch.requirements)
     used = names_in(wanted)
-    for parameters in {tuple(map(p.parameters.get, used)): p.parameters for p in points}.values():
+    own = {tuple(map(p.parameters.get, used)): p.parameters for p in points if used}
+    for parameters in own.values():
         shown = ", ".join(f"{name}={parameters[name]}" for name in used if name in parameters)
-        names, place = tuple[str, ...](), None
+        place: KeyPath | None = None
         try:
-            for each in wanted if used else ():
-                names = names_in([each])
+            for each in wanted:
+                names = [name for name in names_in([each]) if name in parameters]
+                if len(names) == 1:  # the value is to be corrected
+                    place = place_of_value(experiment, batch, names[0], parameters[names[0]])
                 project.recipe(*requirements_at([each], parameters))
-            names = ()
-            some = requirements_at(wanted if used else (), parameters)
+                place = None
+            some = requirements_at(wanted, parameters)
             project.resolve(some, machine, f"batch {batch.name} with {shown}")
         except (ConfigError, NameNotFoundError) as error:
-            if len(names) == 1 and names[0] in parameters:  # the value is to be corrected
-                place = place_of_value(experiment, batch, *names, parameters[names[0]])
             told = " and ".join(map(str.strip, error.message.split("\n")))
             told = told.partition(": ")[2] if isinstance(error, NameNotFoundError) else told
             problems.add(place or batch.path, f"{told} (in 'depends' with {shown})")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.document import KeyPath, Problems, Scalar, chain, is_null, section
+from snakemake_kochi.project.document import KeyPath, Problems, Scalar, is_null, section
 from snakemake_kochi.project.expressions import (
     FACT,
     Expression,
@@ -122,7 +122,7 @@ def dependency_order(used: Mapping[str, Iterable[str]]) -> list[str]:
     try:
         return list(TopologicalSorter(graph).static_order())
     except CycleError as error:
-        names = chain(error.args[1][::-1])
+        names = " -> ".join(error.args[1][::-1])
         said = f"parameters refer to each other in a circle: {names}; give one of them a value"
         raise TemplateError(said) from None
 
@@ -136,41 +136,40 @@ def without_parameter(missing: str, values: Mapping[str, str], own: Iterable[str
     )
 
 
-class Condition(NamedTuple):
-    """An expression, at the key `place`: it skips a point if it is `when_true`, or if it is false.
-    `reason`: a value text for people, or empty."""
+class Exclusion(NamedTuple):
+    """An entry of `exclude`: it holds for one of its values for each of its parameters."""
 
-    text: str
-    reason: str
-    when_true: bool
-    place: KeyPath
+    wanted: Mapping[str, Collection[str]]
 
     @property
-    def expression(self) -> Expression:
-        return parse_expression(self.text)
+    def names(self) -> Collection[str]:
+        return self.wanted.keys()
 
-    def reason_for(self, values: Mapping[str, str]) -> str:
-        """Why a point is skipped. Raises KeyError for a name that it does not have."""
-        if self.reason:
-            return parse_value(self.reason).render(values).strip() or "no reason is given"
-        given = ", ".join(f"{n}={values[n]}" for n in dict.fromkeys(self.expression.names))
-        said = f"`{self.text.strip().strip('`')}` is {'true' if self.when_true else 'false'}"
-        return f"{said} with {given}" if given else said
+    def holds(self, values: Mapping[str, str]) -> bool:
+        return all(values[name] in texts for name, texts in self.wanted.items())
+
+
+class Condition(NamedTuple):
+    """At the key `place`, it skips a point if it is `when_true`, or if it is false. `reason`, for
+    people; None: the point is not even told."""
+
+    expression: Expression | Exclusion
+    reason: Template | None
+    when_true: bool
+    place: KeyPath
 
 
 @dataclass(frozen=True)
 class Sweep:
     """A product of values, at the key `place`, and what limits it.
 
-    `parameters` replace default ones. Those of each group in `zipped` go side by side. An entry of
-    `exclude` leaves out the combinations that have one of its values for each of its parameters.
+    `parameters` replace default ones. Those of each group in `zipped` go side by side.
     `has_code`: whether the batch says which code of the project its points run.
     """
 
     parameters: Parameters
     place: KeyPath
     zipped: tuple[tuple[str, ...], ...] = ()
-    exclude: tuple[tuple[KeyPath, Mapping[str, tuple[str, ...]]], ...] = ()
     conditions: tuple[Condition, ...] = ()
     has_code: bool = False
 
@@ -225,13 +224,12 @@ class SweepReader:
         """The default parameters, with one value in each entry."""
         read: dict[str, tuple[ParameterValues, ...]] = {}
         for name, value in self._defaults.items():
-            read[name] = self._choices(value, ("default_params", name))
+            path = ("default_params", name)
+            read[name] = self._choices(value, path)
             is_list = isinstance(value, list) and not isinstance(value[0], dict)
             if is_list or any(each.has_several or each.below for each in read[name]):
-                said = "a single value was expected, not a list"
-                self._problems.add(
-                    ("default_params", name), f"{said}; lists go into the params of a batch"
-                )
+                said = "a single value was expected, not a list; lists go into the params of a "
+                self._problems.add(path, f"{said}batch")
         return FrozenDict(read)
 
     def sweeps(self, data: Mapping[str, Any], path: KeyPath) -> tuple[Sweep, ...]:
@@ -241,84 +239,70 @@ class SweepReader:
         grids = [self._sweep(each, (*path, "grids", index), common) for index, each in every]
         return tuple(grids) or (common,)
 
-    def sometimes(self, sweeps: tuple[Sweep, ...]) -> frozenset[str]:
-        """The parameters that only some points of these sweeps have."""
-        anywhere = {name for sweep in sweeps for name in flattened(sweep.parameters)}
-        always = set.intersection(*({*sweep.parameters} for sweep in sweeps))
-        return frozenset(anywhere - always - {*self._defaults})
-
     def _sweep(self, data: Mapping[str, Any], path: KeyPath, common: Sweep) -> Sweep:
         """A grid; `common`: what it has besides."""
-        params, has_code = section(data, "params"), common.has_code
+        params, parameters = section(data, "params"), dict(common.parameters)
         zipped = (*common.zipped, *self._zipped(data.get("zip", []), (*path, "zip")))
         repeated = {name for group in zipped for name in group}
-        parameters = dict(common.parameters)
-        # Of grids, only the batch has this key.
-        if CODE in data and not is_null(data[CODE]):
-            has_code = True
+        has_own = CODE in data and not is_null(data[CODE])  # of grids, only the batch has this key
+        if has_own:
             parameters[CODE] = self._choices(data[CODE], (*path, CODE), CODE in repeated)
-        if has_code and CODE in {**params, **self._defaults}:
+        if (has_own or common.has_code) and CODE in {**params, **self._defaults}:
             said = "'code' is also a parameter of this batch; rename that"
             self._problems.add((*path, CODE), said)
         for name, value in params.items():
             parameters[name] = self._choices(value, (*path, "params", name), name in repeated)
-        exclude = enumerate(data.get("exclude", []))
-        excluded = (self._excluded(each, (*path, "exclude", index)) for index, each in exclude)
-        return Sweep(
-            parameters,
-            path,
-            zipped,
-            (*common.exclude, *excluded),
-            (*common.conditions, *self._conditions(data, path)),
-            has_code,
-        )
+        own = (*self._excluded(data, path), *self._conditions(data, path))
+        # What is excluded does not have to fulfil the others.
+        conditions = sorted((*common.conditions, *own), key=lambda each: each.reason is not None)
+        has_code = has_own or common.has_code
+        return Sweep(parameters, path, zipped, tuple(conditions), has_code)
 
     def _zipped(self, groups: list[Any], path: KeyPath) -> Iterator[tuple[str, ...]]:
         is_one = not any(isinstance(each, list) for each in groups)
         taken: list[str] = []
         for index, group in enumerate([groups] if is_one and groups else groups):
-            said = ""
+            said = "two names or more were expected" if len(group) < 2 else ""
             if not isinstance(group, list):
                 said = "a list of names, or a list of such lists, was expected"
             elif twice := [each for each in group if [*taken, *group].count(each) > 1]:
                 said = f"'{twice[0]}' is zipped twice; name it once"
-            elif len(group) < 2:
-                said = "two names or more were expected"
             if said:
                 self._problems.add(path if is_one else (*path, index), said)
             else:
                 taken += group
                 yield tuple(group)
 
-    def _excluded(
-        self, entry: dict[str, Any], path: KeyPath
-    ) -> tuple[KeyPath, Mapping[str, tuple[str, ...]]]:
-        if not entry:
-            self._problems.add(path, "this leaves out all points; name values of parameters")
-        found = {}
-        for name, value in entry.items():
-            texts = map(parse_value, self._texts(value, (*path, name), True))
-            try:
-                found[name] = tuple(each.render({}) for each in texts)
-            except KeyError:
-                said = "a value was expected; for one that depends on others, use 'when'"
-                self._problems.add((*path, name), said)
-        return path, FrozenDict(found)
+    def _excluded(self, data: Mapping[str, Any], path: KeyPath) -> Iterator[Condition]:
+        """Each entry of `exclude`, as a condition."""
+        for index, entry in enumerate(data.get("exclude", [])):
+            place, wanted = (*path, "exclude", index), {}
+            if not entry:
+                self._problems.add(place, "this leaves out all points; name values of parameters")
+            for name, value in entry.items():
+                try:
+                    values = map(parse_value, self._texts(value, (*place, name), True))
+                    wanted[name] = tuple(each.render({}) for each in values)
+                except KeyError:
+                    said = "a value was expected; for one that depends on others, use 'when'"
+                    self._problems.add((*place, name), said)
+            yield Condition(Exclusion(wanted), None, True, place)
 
     def _conditions(self, data: Mapping[str, Any], path: KeyPath) -> Iterator[Condition]:
-        for key in ("when", "skip_if"):
-            value, at = data.get(key, []), (*path, key)
-            many = {(*at, i): e for i, e in enumerate(value)} if isinstance(value, list) else {}
-            for place, entry in many.items() or [(at, value)] * (value != []):
-                written = entry if isinstance(entry, dict) else {"": entry}
-                text = (written.get("") or written["condition"]).value_text
-                reason = str(written.get("reason", ""))
+        for key in [each for each in ("when", "skip_if") if each in data]:
+            value, at = data[key], (*path, key)
+            listed = isinstance(value, list)
+            for index, entry in enumerate(value if listed else [value]):
+                place = (*at, index) if listed else at
+                written = entry if isinstance(entry, dict) else {"condition": entry}
                 keys = (*place, "condition") if isinstance(entry, dict) else place
                 with self._problems.noting((*place, "reason")):
-                    parse_value(reason)
+                    reason = parse_value(written.get("reason", ""))
                     with self._problems.noting(keys):
-                        parse_expression(text)
-                        yield Condition(text, reason, key == "skip_if", keys)
+                        expression = parse_expression(text := written["condition"].value_text)
+                        if "reason" not in written:
+                            reason = _reason(text, expression, key == "skip_if")
+                        yield Condition(expression, reason, key == "skip_if", keys)
 
     def _value(self, scalar: Scalar, path: KeyPath) -> str | None:
         """The text of a value, None if it is wrong."""
@@ -339,14 +323,13 @@ class SweepReader:
         """The texts of a value or a list. `repeated`: a value may occur several times."""
         if not isinstance(value, list):
             return (self._value(value, path) or "",)
-        every, texts = set[str](), list[str]()
+        texts: list[str] = []
         for index, scalar in enumerate(value):
             text = self._value(scalar, (*path, index))
-            if text in every and not repeated:
+            if text in texts and not repeated:
                 said = f"the value '{text}' is in the list twice; to repeat runs, use 'duplicates'"
                 self._problems.add((*path, index), said)
             elif text is not None:
-                every.add(text)
                 texts.append(text)
         return tuple(texts)
 
@@ -354,18 +337,17 @@ class SweepReader:
         self, value: Any, path: KeyPath, repeated: bool = False
     ) -> tuple[ParameterValues, ...]:
         """What is written for a parameter with this key."""
-        entries: list[tuple[Any, KeyPath]] = [({"value": value}, path)]
-        if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
-            entries = [(entry, (*path, i, "value")) for i, entry in enumerate(value)]
+        if not (isinstance(value, list) and any(isinstance(entry, dict) for entry in value)):
+            return (replace(self._entry(value, path, str(path[-1]), repeated), place=path),)
         choices = []
-        for entry, at in entries:
+        for index, entry in enumerate(value):
             if not isinstance(entry, dict):
-                self._problems.add(at[:-1], _ENTRIES)
+                self._problems.add((*path, index), _ENTRIES)
                 continue
             named = entry.get("machines")
             names = named if isinstance(named, list) else [named]
             machines = None if named is None or is_null(named) else tuple(map(str, names))
-            own = self._entry(entry["value"], at, str(path[-1]), repeated)
+            own = self._entry(entry["value"], (*path, index, "value"), str(path[-1]), repeated)
             choices.append(replace(own, machines=machines, place=path))
         return tuple(choices)
 
@@ -373,28 +355,24 @@ class SweepReader:
         """What is written at a key path for the parameter of this name."""
         if not isinstance(value, dict):
             return ParameterValues(self._texts(value, path, repeated))
-        if len(value) == 1 and not _is_below(arguments := next(iter(value.values()))):
-            kind = next(iter(value))
+        kind, *others = value or [""]
+        if kind and not others and not _is_below(value[kind]):
             with self._problems.noting((*path, kind)):
-                return ParameterValues(_arguments(kind, arguments, name), series=kind)
-        elif "value" in value and not value.keys() - {"value", "machines"}:
+                return ParameterValues(_arguments(kind, value[kind], name), series=kind)
+            return ParameterValues(("",))
+        if "value" in value and not value.keys() - {"value", "machines"}:
             self._problems.add(path, "write this in a list: [{value: ..., machines: [...]}]")
-        else:
-            return self._values_with_parameters(value, path)
-        return ParameterValues(("",))
-
-    def _values_with_parameters(self, value: dict[str, Any], path: KeyPath) -> ParameterValues:
+            return ParameterValues(("",))
         if not value:
             self._problems.add(path, f"the mapping is empty; {_BELOW}")
         below = []
         for text, own in value.items():
-            at = (*path, text)
+            at, inner = (*path, text), section(value, text)
             if not _is_below(own):
                 self._problems.add(at, f"after the value '{text}', {_BELOW}")
-            inner = section(value, text)
-            for name in inner:
-                if wrong := name_problem(name):
-                    self._problems.add((*at, name), wrong)
+            for parameter in inner:
+                if wrong := name_problem(parameter):
+                    self._problems.add((*at, parameter), wrong)
             below.append(FrozenDict((n, self._choices(v, (*at, n))) for n, v in inner.items()))
         texts = (self._value(Scalar(text), (*path, text)) or "" for text in value)
         return ParameterValues(tuple(texts), below=tuple(below))
@@ -403,6 +381,14 @@ class SweepReader:
 def _is_below(value: Any) -> bool:
     """Whether this is written after a value with parameters of its own."""
     return isinstance(value, dict) or is_null(value)
+
+
+def _reason(text: str, expression: Expression, when_true: bool) -> Template:
+    """Why a point is skipped whose condition has no reason."""
+    names = tuple(dict.fromkeys(expression.names))
+    said = f"`{text.strip().strip('`')}` is {'true' if when_true else 'false'}"
+    starts = [f"{', ' if index else f'{said} with '}{name}=" for index, name in enumerate(names)]
+    return Template((*starts, ""), names) if names else Template((said,))
 
 
 # ---- series
@@ -513,12 +499,9 @@ class Expansion:
                         self._known[name] = text
                         continue
             self._order.append(name)
-        self._axes = self._all_axes(parameters, sweep.zipped)
-        self.count = math.prod(size for size, _ in self._axes)
+        self.count, self._make = self._product(parameters, sweep.zipped)
 
-    def _all_axes(
-        self, parameters: Parameters, zipped: Sequence[Sequence[str]] = ()
-    ) -> list[_Axis]:
+    def _product(self, parameters: Parameters, zipped: Sequence[Sequence[str]] = ()) -> _Axis:
         """In the order of the file, zipped parameters where the first of them is."""
         chosen: dict[str, ParameterValues] = {}
         for name, choices in parameters.items():
@@ -530,42 +513,39 @@ class Expansion:
                 self._problems.add(choices[0].place, f"{said}; add an entry without 'machines'")
         groups = {name: group for group in zipped for name in group}
         factors = dict.fromkeys(tuple(groups.get(name, (name,))) for name in chosen)
-        return [self._axis(names, chosen) for names in factors]
+        axes = [self._axis(names, chosen) for names in factors]
+        return math.prod(size for size, _ in axes), lambda: map(
+            self._union, itertools.product(*(make() for _, make in axes))
+        )
 
     def _axis(self, names: Sequence[str], chosen: Mapping[str, ParameterValues]) -> _Axis:
         """Of one parameter, or of several side by side. What is wrong is noted."""
-        columns: dict[str, Sequence[Any]] = {}
-        below: tuple[Parameters, ...] = ()
+        there = [chosen[name] for name in names if name in chosen]
+        columns = [self._column(each, len(names) > 1) for each in there]
+        sizes = {name: len(column) for name, column in zip(names, columns, strict=False)}
         wrong = ""
-        for name in names:
-            if name not in chosen:
-                wrong = f"there is no parameter '{name}' here, {nearest(name, chosen)}"
-                continue
-            columns[name], below = self._column(chosen[name], len(names) > 1), chosen[name].below
-            if below and len(names) > 1:
-                wrong = f"'{name}' has values with their own parameters, which cannot be zipped"
-        sizes = {name: len(values) for name, values in columns.items()}
-        if not wrong and all(sizes.values()) and len({*sizes.values()}) > 1:
+        if missing := [name for name in names if name not in chosen]:
+            wrong = f"there is no parameter '{missing[0]}' here, {nearest(missing[0], chosen)}"
+        elif names[1:] and any(each.below for each in there):
+            name = next(name for name in names if chosen[name].below)
+            wrong = f"'{name}' has values with their own parameters, which cannot be zipped"
+        elif all(columns) and len({*sizes.values()}) > 1:
             told = ", ".join(f"'{name}' has {size}" for name, size in sizes.items())
-            wrong = f"zipped parameters must have equally many values, but {told}"
-            wrong += "; add the missing ones, or remove a name"
+            wrong = f"zipped parameters must have equally many values, but {told}; add the missing "
+            wrong += "ones, or remove a name"
         if wrong:
             self._problems.add((*self.sweep.place, "zip"), wrong)
-        if wrong or not all(sizes.values()):
+        if wrong or not all(columns):
             return 1, lambda: [{}]
+        branches = [self._product(below) for below in there[0].below]
 
-        def rows() -> Iterator[_Part]:
-            for row in zip(*columns.values(), strict=True):
-                yield {n: _template(value) for n, value in zip(columns, row, strict=True)}
+        def make() -> Iterator[_Part]:
+            for index, row in enumerate(zip(*columns, strict=True)):
+                head = {name: _template(value) for name, value in zip(names, row, strict=True)}
+                for part in branches[index][1]() if branches else ({},):
+                    yield self._union((head, part))
 
-        if not below:
-            return sizes[names[0]], rows
-        branches = [self._all_axes(each) for each in below]
-        return sum(math.prod(size for size, _ in inner) for inner in branches), lambda: (
-            self._union((head, *parts))
-            for head, inner in zip(rows(), branches, strict=True)
-            for parts in itertools.product(*(make() for _, make in inner))
-        )
+        return sum(size for size, _ in branches) if branches else len(columns[0]), make
 
     def _column(self, choice: ParameterValues, repeated: bool) -> Sequence[Any]:
         """The values, none if a series is wrong; `repeated`: of a file, also those that occur
@@ -577,10 +557,8 @@ class Expansion:
                 return make_series(choice.series, [self._argument(text) for text in choice.values])
             file, column = choice.values
             if file not in self._facts.tables:
-                raise TemplateError(
-                    f"there is no file '{file}' in the project; give its path from the top of the "
-                    "project, and make sure that git does not ignore it"
-                )
+                said = f"there is no file '{file}' in the project; give its path from the top of "
+                raise TemplateError(f"{said}the project, and make sure that git does not ignore it")
             texts = column_of(file, self._facts.tables[file], column)
             return texts if repeated else list(dict.fromkeys(texts))
         return ()
@@ -594,12 +572,11 @@ class Expansion:
                 raise TemplateError(self._facts.problem(name) if is_fact(name) else said)
         return expression.result(self._known)
 
-    def __iter__(self) -> Iterator[tuple[FrozenDict[str, str], str]]:
-        """Each combination, resolved, and why it is skipped, or nothing. The last parameter varies
+    def __iter__(self) -> Iterator[tuple[FrozenDict[str, str], str | None]]:
+        """Each combination, resolved, and why it is skipped, or None. The last parameter varies
         fastest. A parameter whose value cannot be computed is noted and left out, with those that
         use it."""
-        for parts in itertools.product(*(make() for _, make in self._axes)):
-            templates = self._union(parts)
+        for templates in self._make():
             values = dict(self._known)
             for name in self._order:
                 if name in templates:
@@ -612,12 +589,9 @@ class Expansion:
                         # One that has no value was noted.
                         if str(error.args[0]) not in templates:
                             self._note(self._places[name], error, values)
-            if not any(
-                all(values.get(name) in texts for name, texts in entry.items())
-                for _, entry in self.sweep.exclude
-            ):
+            if (reason := self._skipped(values)) != "":
                 named = ((name, values[name]) for name in self._places if name in values)
-                yield FrozenDict(named), self._skipped(values)
+                yield FrozenDict(named), reason
 
     def _union(self, parts: Sequence[_Part]) -> _Part:
         union = {name: value for part in parts for name, value in part.items()}
@@ -639,25 +613,20 @@ class Expansion:
         if not isinstance(error, KeyError) or is_fact(name) or name in self._sometimes:
             self._problems.add_example(place, said)
 
-    def _skipped(self, values: Mapping[str, str]) -> str:
-        """Why a combination is skipped, or nothing."""
-        for condition in self.sweep.conditions:
-            expression = condition.expression
+    def _skipped(self, values: Mapping[str, str]) -> str | None:
+        """Why a combination is skipped, "" if it is excluded; or None."""
+        for expression, reason, when_true, place in self.sweep.conditions:
             # A condition is not about points without a sub-parameter that it uses.
             if any(name not in values and not is_fact(name) for name in expression.names):
                 continue
             try:
-                result = expression.result(values)
-                if result is condition.when_true:
-                    return condition.reason_for(values)
-                if not isinstance(result, bool):
-                    raise TemplateError(
-                        f"{expression.with_values(values)}: true or false was expected, not "
-                        f"{result!r}; compare it with something"
-                    )
+                if expression.holds(values) is when_true:
+                    if reason is None:
+                        return ""
+                    return reason.render(values).strip() or "no reason is given"
             except (KeyError, TemplateError) as error:
-                self._note(condition.place, error, values)
-        return ""
+                self._note(place, error, values)
+        return None
 
 
 def _template(value: Any) -> Template | Expression:

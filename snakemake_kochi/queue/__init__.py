@@ -1,5 +1,7 @@
 """Tickets, claims, results and wake-up FIFOs. The protocol is in docs/queue.md."""
 
+from snakemake_kochi.allocation.notes import AllocationNote, list_allocations, note_allocations
+from snakemake_kochi.quantities import seconds_since
 from snakemake_kochi.queue.adoption import Ended, Orphans, Running
 from snakemake_kochi.queue.cancelling import cancel, cancel_all, withdraw
 from snakemake_kochi.queue.claiming import Answer, Claim
@@ -35,15 +37,7 @@ from snakemake_kochi.queue.queue import (
 )
 from snakemake_kochi.queue.recovery import recover
 from snakemake_kochi.queue.result import Attempt, EndedAttempt, Result
-from snakemake_kochi.queue.runs import (
-    AllocationNote,
-    RunFile,
-    RunRecord,
-    find_run,
-    list_allocations,
-    list_runs,
-    note_allocations,
-)
+from snakemake_kochi.queue.runs import RunFile, RunRecord, find_run, list_runs
 from snakemake_kochi.queue.ticket import Benchmark, Kind, Resources, ShellJob, Ticket
 from snakemake_kochi.queue.wakeup import (
     Release,
@@ -55,7 +49,6 @@ from snakemake_kochi.queue.wakeup import (
     shared_workers,
 )
 from snakemake_kochi.queue.workers import (
-    Capacity,
     RequestedWorker,
     WorkerState,
     find_worker,
@@ -65,8 +58,8 @@ from snakemake_kochi.queue.workers import (
     seconds_for_jobs,
     seconds_in_all,
     seconds_left,
-    seconds_since,
 )
+from snakemake_kochi.tickets.capacity import Capacity
 
 __all__ = [
     "AllocationNote",

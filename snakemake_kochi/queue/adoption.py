@@ -16,14 +16,13 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import is_there, list_names
+from snakemake_kochi.files import is_same_directory, is_there, list_names
 from snakemake_kochi.paths import ControllerPaths, MachinePaths
 from snakemake_kochi.queue.cancelling import cancel_all
 from snakemake_kochi.queue.controllers import (
     ControllerState,
     adopt,
     forget_controller,
-    is_same_directory,
     list_controllers,
     queues_of,
 )

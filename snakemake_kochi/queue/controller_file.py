@@ -9,9 +9,10 @@ from typing import Any
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_removed
+from snakemake_kochi.heartbeat import HeartbeatFile
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.controllers import Adopter, last_adopter
-from snakemake_kochi.queue.heartbeat import LATE, HeartbeatFile, time_awake_or_asleep
+from snakemake_kochi.queue.heartbeat import LATE, time_awake_or_asleep
 
 _log = logging.getLogger(__name__)
 

@@ -15,14 +15,21 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import is_name, is_there, read_json, to_json, write_exclusively
+from snakemake_kochi.files import (
+    is_name,
+    is_there,
+    read_json,
+    to_json,
+    write_exclusively,
+)
+from snakemake_kochi.files import is_same_directory as is_same_directory
+from snakemake_kochi.heartbeat import HEARTBEAT_INTERVAL, LOST_AFTER, Stillness, sign_of_life
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue.entries import controller_names
-from snakemake_kochi.queue.heartbeat import LOST_AFTER, SETTLING, Stillness, sign_of_life
+from snakemake_kochi.queue.heartbeat import SETTLING
 from snakemake_kochi.queue.queue import remove_private_queues
 from snakemake_kochi.queue.ticket import now
-from snakemake_kochi.queue.workers import HEARTBEAT_INTERVAL
 
 VERSION = 1
 # In heartbeat intervals. A scheduler reports a node that it cannot reach as gone, although
@@ -144,13 +151,6 @@ def list_controllers(machine: MachinePaths) -> list[ControllerState]:
         with contextlib.suppress(FileNotFoundError, DamagedFileError):
             found.append(read_controller(machine, identity))
     return found
-
-
-def is_same_directory(one: str, other: str) -> bool:
-    """Whether two names mean the same directory on this host, as far as that can be seen."""
-    with contextlib.suppress(OSError):
-        return one == other or os.path.samefile(one, other)
-    return False
 
 
 @dataclass(frozen=True)

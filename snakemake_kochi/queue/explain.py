@@ -16,7 +16,7 @@ from snakemake_kochi.errors import DamagedFileError, NameNotFoundError
 from snakemake_kochi.files import list_names, read_json
 from snakemake_kochi.packs import Packs
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.quantities import format_duration
+from snakemake_kochi.quantities import format_duration, seconds_since
 from snakemake_kochi.queue.entries import count_before, worker_numbers
 from snakemake_kochi.queue.jobs import JobView, find_job
 from snakemake_kochi.queue.paused import PausedBatch, pause_of
@@ -36,7 +36,6 @@ from snakemake_kochi.queue.workers import (
     read_worker,
     requested_workers,
     seconds_for_jobs,
-    seconds_since,
 )
 
 # A sentence for each of hundreds of workers would hide the useful one.

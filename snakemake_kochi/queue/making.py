@@ -12,15 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import is_same_directory
+from snakemake_kochi.heartbeat import LOST_AFTER
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.controllers import (
-    ControllerState,
-    is_same_directory,
-    list_controllers,
-    outputs_of,
-)
+from snakemake_kochi.queue.controllers import ControllerState, list_controllers, outputs_of
 from snakemake_kochi.queue.entries import Entry, queue_names, running_entries, waiting_entries
-from snakemake_kochi.queue.heartbeat import LOST_AFTER
 from snakemake_kochi.queue.result import read_attempt
 from snakemake_kochi.queue.ticket import read_ticket
 

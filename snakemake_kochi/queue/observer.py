@@ -15,14 +15,10 @@ from dataclasses import dataclass
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import answered
+from snakemake_kochi.heartbeat import LOST_AFTER, Stillness
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.queue.entries import Entry
-from snakemake_kochi.queue.heartbeat import (
-    LOST_AFTER,
-    SETTLING,
-    Stillness,
-    presume_dead,
-)
+from snakemake_kochi.queue.heartbeat import SETTLING, presume_dead
 from snakemake_kochi.queue.kept import KeptQueue
 from snakemake_kochi.queue.skipped import Postponed
 from snakemake_kochi.queue.workers import WorkerState, read_worker

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -46,18 +45,6 @@ class RunRecord:
 
     def to_dict(self) -> dict[str, Any]:
         return {"version": _RUN_VERSION, **asdict(self)}
-
-
-@dataclass(frozen=True)
-class AllocationNote:
-    """allocations/<controller>-<allocation>.json, written once the allocation was requested.
-
-    The controller writes the time of the request, and its purpose in words.
-    """
-
-    allocation: str
-    submitted: str
-    wanted: str
 
 
 class RunFile:
@@ -160,29 +147,3 @@ def find_run(machine: MachinePaths, controller: str) -> RunRecord:
             f"there is no run {controller} on machine {machine.name}; {known}",
             "List them with: kochi trace --list",
         ) from None
-
-
-def note_allocations(
-    machine: MachinePaths, controller: str, allocations: Iterable[str], wanted: str
-) -> None:
-    """Note that a controller has just requested allocations.
-
-    The notes are for people: the run goes on if they cannot be written.
-    """
-    for allocation in allocations:
-        note = AllocationNote(allocation, now(), wanted)
-        with contextlib.suppress(OSError):
-            make_directory(machine.allocations)
-            path = machine.allocation_note(controller, allocation)
-            write_atomically(path, to_json({"version": VERSION, **asdict(note)}))
-
-
-def list_allocations(machine: MachinePaths, controller: str) -> list[AllocationNote]:
-    """The allocation requests of a controller, in the order of time; damaged notes are left out."""
-    found = []
-    for path in machine.allocation_notes(controller):
-        with contextlib.suppress(DamagedFileError, KeyError):
-            data = read_json(path, VERSION)
-            fields = (str(data[key]) for key in ("allocation", "submitted", "wanted"))
-            found.append(AllocationNote(*fields))
-    return sorted(found, key=lambda note: note.submitted)

@@ -4,80 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Literal, get_args
-
-from humanfriendly.text import pluralize
 
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError, nearest
 from snakemake_kochi.files import is_there, read_json, to_json, write_atomically
+from snakemake_kochi.heartbeat import HEARTBEAT_INTERVAL
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
-from snakemake_kochi.quantities import format_duration
+from snakemake_kochi.quantities import seconds_since
 from snakemake_kochi.queue.entries import worker_numbers
-from snakemake_kochi.queue.ticket import Resources
+from snakemake_kochi.tickets.capacity import Capacity
 
 _log = logging.getLogger(__name__)
 
 VERSION = 2
-# Seconds between two heartbeats of a worker, a controller or a launched run.
-HEARTBEAT_INTERVAL = 5.0
-# Seconds after its start during which a worker counts as new.
-FRESH = 20.0
 # Seconds by which two rounded times may differ.
 ROUNDING = 2.0
 State = Literal["running", "leaving", "finishing", "draining", "left"]
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """The capacity of a worker: cores, memory in MiB, and a number of GPUs on its node; and the
-    nodes of the allocation that it leads."""
-
-    cores: int
-    memory_mb: int
-    gpus: int = 0
-    nodes: int = 1
-
-    def is_full(self, running: Sequence[Resources]) -> bool:
-        """Whether no ticket at all fits, so that a search for one is useless."""
-        return not self.fits(Resources(), running)
-
-    def fits(self, wanted: Resources, running: Sequence[Resources]) -> bool:
-        """Whether a ticket without an `obstacle` fits beside the running ones."""
-        everybody = [wanted, *running]
-        if running and any(resources.exclusive for resources in everybody):
-            return False
-        return (
-            sum(resources.cores for resources in everybody) <= self.cores
-            and sum(resources.memory_mb or 0 for resources in everybody) <= self.memory_mb
-            and sum(resources.gpus for resources in everybody) <= self.gpus
-        )
-
-    def obstacle(self, wanted: Resources, seconds_left: float | None = None) -> str | None:
-        """Why the ticket can never run here, for people ("8 cores needed, 4 available"), or None.
-
-        `seconds_left` is how long the worker will exist; None when nothing limits it.
-        """
-        if wanted.nodes > self.nodes:
-            return f"{wanted.nodes} nodes needed, {self.nodes} available"
-        if wanted.cores > self.cores:
-            return f"{wanted.cores} cores needed, {self.cores} available"
-        if (wanted.memory_mb or 0) > self.memory_mb:
-            return f"{wanted.memory_mb} MiB of memory needed, {self.memory_mb} available"
-        if wanted.gpus > self.gpus:
-            needed = pluralize(wanted.gpus, "GPU")
-            return f"{needed} needed, {self.gpus or 'none'} available"
-        if (
-            seconds_left is not None
-            and wanted.runtime_seconds is not None
-            and wanted.runtime_seconds > seconds_left
-        ):
-            left = format_duration(max(0.0, seconds_left))
-            return f"{format_duration(wanted.runtime_seconds)} needed, {left} left"
-        return None
 
 
 @dataclass(frozen=True)
@@ -167,14 +112,6 @@ class WorkerState:
     def describe(self) -> str:
         """The state for people: as recorded, or "lost" when it died without recording that."""
         return "lost" if self.state != "left" and self.is_lost else self.state
-
-
-def seconds_since(time: str | None) -> float | None:
-    """Seconds from an ISO 8601 time to now, negative for a future time; None for no time."""
-    try:
-        return (datetime.now(UTC) - datetime.fromisoformat(time or "")).total_seconds()
-    except (ValueError, TypeError):
-        return None
 
 
 def seconds_left(worker: WorkerState) -> float | None:

@@ -36,14 +36,11 @@ def arrive() -> None:
 
 def _prepare(given: dict[str, Any]) -> None:
     from snakemake_kochi.files import make_directory
-    from snakemake_kochi.paths import Root, SentPaths
-    from snakemake_kochi.project.machines import SENT_VARIABLE
+    from snakemake_kochi.paths import SENT_VARIABLE, USE_VARIABLE, Root, SentPaths
     from snakemake_kochi.remote.receive import receive, write_machines
 
     place = SentPaths(Path(os.environ[SENT_VARIABLE]))
     if given["receives"] is not None:
-        from snakemake_kochi.phases.freeze import USE_VARIABLE
-
         receive(place, given["receives"], os.environ[USE_VARIABLE], os.getpid())
     elif given["machines"] is not None:
         root = Root(place.root)

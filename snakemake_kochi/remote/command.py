@@ -16,9 +16,8 @@ from pathlib import Path
 from snakemake_kochi.files import random_word
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.location import Location
-from snakemake_kochi.paths import SentPaths
+from snakemake_kochi.paths import SENT_VARIABLE, SentPaths
 from snakemake_kochi.project.configuration import configuration_file, repository
-from snakemake_kochi.project.machines import SENT_VARIABLE
 from snakemake_kochi.remote.arrival import VARIABLE
 from snakemake_kochi.remote.connection import Connection
 from snakemake_kochi.remote.environment import Environment

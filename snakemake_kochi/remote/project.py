@@ -28,12 +28,12 @@ from snakemake_kochi.confidential import is_secret_path
 from snakemake_kochi.errors import GitError
 from snakemake_kochi.files import random_word
 from snakemake_kochi.location import Location
-from snakemake_kochi.paths import Root, SentPaths
-from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, USE_VARIABLE, own_outputs
+from snakemake_kochi.paths import SENT_VARIABLE, USE_VARIABLE, Root, SentPaths
+from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, own_outputs
 from snakemake_kochi.phases.sources import SNAKEMAKE_STATE, local_repository
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.project.configuration import FILE_NAME, configuration_file
-from snakemake_kochi.project.machines import SENT_VARIABLE, common_files
+from snakemake_kochi.project.machines import common_files
 from snakemake_kochi.project.recipes import Project, Recipe
 from snakemake_kochi.project.sent import source_key
 from snakemake_kochi.remote.connection import Connection

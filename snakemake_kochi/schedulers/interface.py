@@ -20,7 +20,7 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.frozen import FrozenDict
 
 if TYPE_CHECKING:
-    from snakemake_kochi.queue import Capacity
+    from snakemake_kochi.tickets.capacity import Capacity
 
 State = Literal["pending", "running", "ended"]
 # Says, for people, where keys of a machine's `allocation` are set, or may be:

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.queue import Resources
 from snakemake_kochi.schedulers.interface import AllocationRequest
 from snakemake_kochi.schedulers.names import CONSTRAINTS, OTHER_TEXTS, SHAPE
 from snakemake_kochi.schedulers.slurm.options import (
@@ -24,6 +23,7 @@ from snakemake_kochi.schedulers.slurm.options import (
     joined_options,
     refused_to_rule,
 )
+from snakemake_kochi.tickets.ticket import Resources
 
 _CLUSTERS = ("clusters", "cluster", "slurm_cluster")
 # All resources that matter for an allocation, or for a job's resources on a worker in one.

@@ -18,7 +18,6 @@ from humanfriendly.text import concatenate, pluralize
 
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.files import last_lines, make_directory, write_atomically
-from snakemake_kochi.queue import Capacity
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
     UNKNOWN,
@@ -33,6 +32,7 @@ from snakemake_kochi.schedulers.interface import (
     WorkerScript,
     time_limit,
 )
+from snakemake_kochi.tickets.capacity import Capacity
 
 LAUNCH_VARIABLE = "KOCHI_WORKER_LAUNCH_CMD"
 

@@ -89,9 +89,11 @@ class Bisection:
         good, *own, bad = values
         known = [each for each in own if not math.isnan(each)]
         self.sessions += 1
-        if not known:
+        if math.isnan(good + bad):
+            pass  # what keeps an end from running may have kept the candidate
+        elif not known:
             self.skipped.add(self.candidate)
-        elif not math.isnan(good + bad):
+        else:
             self.tested.append((self.candidate, float(np.mean(known)) - (good + bad) / 2))
             self.whole.append(float(bad - good))
         self._search()

@@ -90,7 +90,7 @@ def of_units(differences: Values, confidence: float = 0.95) -> Ratio:
     n = len(found)
     if n < FEWEST_UNITS:
         mean = float(np.mean(found)) if n else math.nan
-        return Ratio(math.exp(mean), None, None, n, f"n = {n}: no interval")
+        return Ratio(math.exp(mean), None, None, n, _few_units(n))
     spread = float(np.std(found, ddof=1)) / math.sqrt(n)
     return _student(float(np.mean(found)), spread, n - 1, n, confidence)
 
@@ -102,7 +102,7 @@ def unpaired(first: Values, second: Values, confidence: float = 0.95) -> Ratio:
     n = min(map(len, sides))
     mean = float(np.mean(sides[1]) - np.mean(sides[0])) if n else math.nan
     if n < FEWEST_UNITS:
-        return Ratio(math.exp(mean), None, None, n, f"n = {n}: no interval")
+        return Ratio(math.exp(mean), None, None, n, _few_units(n))
     parts = [float(np.var(each, ddof=1)) / len(each) for each in sides]
     spread, degrees = math.sqrt(sum(parts)), n - 1
     if spread:
@@ -127,6 +127,10 @@ def of_medians(before: Interval, now: Interval) -> Interval:
         distances.append(math.exp(math.hypot(above, below)))
     note = "all equal at this resolution" if distances == [1.0, 1.0] else ""
     return Interval(ratio, ratio / distances[0], ratio * distances[1], n, note)
+
+
+def _few_units(n: int) -> str:
+    return f"n = {n} of {FEWEST_UNITS} allocations or nodes: no interval"
 
 
 def _student(mean: float, spread: float, degrees: int, n: int, confidence: float) -> Ratio:

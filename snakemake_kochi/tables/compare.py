@@ -120,6 +120,12 @@ def compare(
     ]
 
 
+def facts_of(report: Report) -> list[str]:
+    """What may be accepted: the facts of which one may differ."""
+    own = (name for run in report.recorded for name in run.more if name.startswith(_FACT))
+    return [*_FACTS, *dict.fromkeys(name.removeprefix(_FACT) for name in own)]
+
+
 def unknown(report: Report, repeat: Repeat) -> dict[tuple[str, ...], tuple[float, str]]:
     """The points whose ratios to the first value of `repeat.by` are not known, by the values of the
     other columns that tell points apart: half of the width of the widest; and why there is none.
@@ -147,8 +153,7 @@ class _Sides:
         accepted: Collection[str],
     ) -> None:
         self._report, self._by, self._metric, self._values = report, by, metric, values
-        self._accepted = {each.removeprefix(_FACT) for each in accepted}
-        self._accepted |= _OF_MACHINE if by == MACHINE else set()
+        self._accepted = {*accepted, *(_OF_MACHINE if by == MACHINE else ())}
         repeat = report.repeat
         is_repeated = repeat is not None and repeat.by == by
         self._promised = level = report.points.confidence
@@ -293,7 +298,9 @@ class _Sides:
         medians = [
             medians_of(values, [self._run(row).unit for row in side]) for side, values in sides
         ]
-        if len({*medians[0], *medians[1]}) > 1:
+        # Of two machines, units are what is compared; with one of each, their runs count.
+        is_one_each = self._by == MACHINE and len(medians[0]) == len(medians[1]) == 1
+        if len({*medians[0], *medians[1]}) > 1 and not is_one_each:
             return _Pairs(medians[0], medians[1], False)
         runs = [
             {self._duplicates[row]: value for row, value in zip(*side, strict=True)}
@@ -312,7 +319,10 @@ class _Sides:
         alone = (pairs[point].first.keys() ^ pairs[point].second.keys() for point in by_duplicate)
         if count := sum(map(len, alone)):
             yield f"{count} runs are left out of the ratios: the other side lacks their duplicate"
-        if sum(self._is_apart(*self._points[point]) for point in by_duplicate) * 2 > len(pairs):
+        apart = sum(self._is_apart(*self._points[point]) for point in by_duplicate)
+        if self._by == MACHINE and by_duplicate:
+            yield "one node of each machine is compared, as if it were like its other nodes"
+        elif apart * 2 > len(pairs):
             yield (
                 "one side ran before the other, so the ratios have what changed on the machine "
                 "meanwhile, and the intervals do not cover it; to avoid this, run both in one "

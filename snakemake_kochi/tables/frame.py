@@ -90,11 +90,12 @@ def _chosen(
     repeats: dict[tuple[str, str], Repeat],
 ) -> list[Metrics]:
     """The metrics of each run; notes which batches have `repeat`."""
+    is_asked = metrics is not False and not isinstance(metrics, Mapping)
+    defined = _defined(repository, runs, remarks if is_asked else [], repeats)
     if isinstance(metrics, Mapping):
         return [readers(metrics)] * len(runs)
     if metrics is False or not runs:
         return [{}] * len(runs)
-    defined = _defined(repository, runs, remarks, repeats)
     if metrics is not True:
         names = [metrics] if isinstance(metrics, str) else list(metrics)
         known = {name for each in defined.values() for name in each}
@@ -169,10 +170,13 @@ def _frame(
         taken_now = taken | texts.keys() | metrics.keys()
         if name in measured.counts:
             columns[_free("metric", f"{name}_samples", taken_now, columns)] = measured.counts[name]
-        own = _intervals(runs, columns[free], repeats) if is_number else None
-        for kind, part in () if own is None else own.items():
-            columns[_free("metric", f"{name}_{kind}", taken_now, columns)] = part.array
-    columns |= {name: fixed[name] for name in _AFTER}
+        if is_number:
+            columns |= _intervals(runs, name, columns[free], repeats, {*taken_now, *columns})
+    for name in _AFTER:
+        columns[name] = fixed[name]
+        if name == "seconds":
+            taken_now = {*taken, *texts, *metrics, *columns}
+            columns |= _intervals(runs, name, fixed[name], repeats, taken_now)
     columns |= {name: _texts([run.more.get(name) for run in runs]) for name in more}
     columns |= {f"text.{name}": _texts(column) for name, column in texts.items()}
     return pandas.DataFrame(columns)
@@ -180,11 +184,13 @@ def _frame(
 
 def _intervals(
     runs: Sequence[RecordedRun],
+    name: str,
     column: pandas.Series[float],
     repeats: Mapping[tuple[str, str], Repeat],
-) -> pandas.DataFrame | None:
-    """The intervals of the runs' points, of each batch as its table has them; None if no point ran
-    several times."""
+    taken: Collection[str],
+) -> dict[str, Any]:
+    """The columns of the intervals of the runs' points, of each batch as its table has them, if a
+    point ran several times."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for row, run in enumerate(runs):
         key = (run.published_as, run.machine, run["outcome"] or "", run.file, run.batch)
@@ -196,9 +202,10 @@ def _intervals(
         if points.are_repeated:
             parts.append(points.measured(column.iloc[rows]).columns().set_axis(rows))
     if not parts:
-        return None
+        return {}
     whole = pandas.concat(parts).reindex(range(len(runs)))
-    return whole.astype({"n": "Int64", "units": "Int64"})
+    found = whole.astype({"n": "Int64", "units": "Int64"})
+    return {_free("metric", f"{name}_{kind}", taken, ()): own.array for kind, own in found.items()}
 
 
 def _point(run: RecordedRun) -> tuple[Hashable, ...]:

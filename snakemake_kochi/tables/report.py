@@ -116,17 +116,21 @@ class Report:
     def unit(self, metric: str) -> str:
         return self.quantities[metric].unit if metric in self.quantities else ""
 
-    def csv(self) -> bytes:
+    @property
+    def rows(self) -> pandas.DataFrame:
         """The table, with the intervals of the points beside their runs."""
         table = self.runs.copy()
         for name, measured in self.measured.items():
             for kind, column in measured.columns().items():
-                table[free_name(f"{name}_{kind}", table)] = column.to_numpy()
-        return _encoded(table.to_csv(index=False))
+                table[free_name(f"{name}_{kind}", table)] = column.array
+        return table
+
+    def csv(self) -> bytes:
+        return _encoded(self.rows.to_csv(index=False))
 
     def markdown(self, with_remarks: bool = True, sections: Sequence[str] = ()) -> bytes:
         """The summary as a page, with sections at its end."""
-        remarks = (*self._about_intervals(), *self.noise, *self.remarks) if with_remarks else ()
+        remarks = (*self.about_intervals(), *self.noise, *self.remarks) if with_remarks else ()
         return page(self.title, [self.summary, *map(sentence, remarks), *sections])
 
     @property
@@ -179,7 +183,8 @@ class Report:
             measured = self.measured.get(plot.metric)
             draw(self.runs, self.parameters, plot, self.quantities, title, own, note, measured)
 
-    def _about_intervals(self) -> Iterator[str]:
+    def about_intervals(self) -> Iterator[str]:
+        """More sentences: what the intervals cover, and what they allow for."""
         for name, measured in self.measured.items():
             yield from measured.remarks(name)
         if not self.measured:

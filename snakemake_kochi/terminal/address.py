@@ -15,11 +15,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import read_json, to_json, write_atomically
-from snakemake_kochi.paths import JobPaths
+from snakemake_kochi.next import IS_NEXT
+from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node
+
+if TYPE_CHECKING or not IS_NEXT:
+
+    def terminal_of(machine: MachinePaths, job: int) -> Path:
+        """The file that says where the terminal of a job is."""
+        return machine.job(job).terminal
+
+else:
+    from snakemake_kochi.tickets.names import Layout
+
+    def terminal_of(machine: MachinePaths, job: int) -> Path:
+        return Path(Layout(str(machine.directory)).run(job).terminal)
+
 
 _VERSION = 1
 _LONGEST = 107  # bytes of a socket's name, see unix(7)
@@ -39,15 +54,15 @@ class Address:
     keep: bool
     port: int
 
-    def save(self, job: JobPaths) -> None:
+    def save(self, path: Path) -> None:
         data = {"version": _VERSION, **asdict(self)}
-        write_atomically(job.terminal, to_json(data))
+        write_atomically(path, to_json(data))
 
 
-def read_address(job: JobPaths) -> Address | None:
+def read_address(path: Path) -> Address | None:
     """The terminal of a job; None if it has none yet. Raises DamagedFileError and OSError."""
     try:
-        data = read_json(job.terminal, _VERSION, is_ours=True)
+        data = read_json(path, _VERSION, is_ours=True)
     except FileNotFoundError:
         return None
     try:
@@ -60,7 +75,7 @@ def read_address(job: JobPaths) -> Address | None:
             port=int(data["port"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"{job.terminal}: {error}") from error
+        raise DamagedFileError(f"{path}: {error}") from error
 
 
 def listen_at(path: Path) -> socket.socket:

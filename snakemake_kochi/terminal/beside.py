@@ -17,23 +17,58 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.cpu_lists import format_cpus
 from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import (
+    ALL_VARIABLE,
     NONCE_VARIABLE,
     PROC,
     ProcessEntry,
     ProcessIdentity,
+    all_entries,
     environment_of,
     find_job_processes,
     process_entry,
 )
-from snakemake_kochi.queue import WorkerState, find_job, find_worker
-from snakemake_kochi.queue.result import read_attempt
 from snakemake_kochi.terminal.become import become
 from snakemake_kochi.terminal.namespaces import Namespaces
+from snakemake_kochi.tickets.history import JobId
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.queue import JobView, WorkerState, find_job, find_worker
+    from snakemake_kochi.queue.result import read_attempt
+
+    def _main_process(
+        machine: MachinePaths, view: JobView, worker: WorkerState
+    ) -> tuple[ProcessIdentity, str] | None:
+        """The main process of a job that runs here, and the nonce of its processes, if known."""
+        with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            attempt = read_attempt(machine.job(view.job).attempt(view.attempt))
+            return attempt.process, attempt.nonce
+        return None
+
+else:
+    from snakemake_kochi.next.views import JobView, WorkerView, find_job, find_worker
+
+    def _main_process(
+        machine: MachinePaths, view: JobView, worker: WorkerView
+    ) -> tuple[ProcessIdentity, str] | None:
+        """A child of the worker's supervisor: it writes to the job's log, unless its program has
+        redirected that, and then the program has the job's environment."""
+        own = {f"KOCHI_JOB_ID={view.job}".encode(), b"KOCHI_ATTEMPT=%d" % view.attempt}
+        for entry in all_entries():
+            if entry.parent == worker.process.pid:
+                is_writing = False
+                with contextlib.suppress(OSError):
+                    is_writing = os.path.samefile(PROC / str(entry.pid) / "fd/1", view.log)
+                if is_writing or own.issubset(environment_of(entry.pid).split(b"\0")):
+                    return ProcessIdentity(entry.pid, entry.start), ""
+        return None
+
 
 # What belongs to the terminal and not to the job.
 _OF_TERMINAL = ("TERM", "COLORTERM", "LINES", "COLUMNS", "SSH_TTY", "NO_COLOR")
@@ -63,7 +98,7 @@ class Beside:
 
 
 def beside_words(
-    machine: MachinePaths, root: Root, kind: str, number: int, command: Sequence[str]
+    machine: MachinePaths, root: Root, kind: str, number: JobId, command: Sequence[str]
 ) -> list[str]:
     """The command that does all this on the node."""
     module = [sys.executable, "-P", "-m", "snakemake_kochi.terminal.beside"]
@@ -76,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory, name, kind, number, _, *command = given
     machine = Root(Path(directory)).machine(name)
     try:
-        found = _beside_job(machine, int(number)) if kind == "job" else _beside(machine, number)
+        found = _beside_job(machine, number) if kind == "job" else _beside(machine, number)
         _enter(found)
         return found.namespaces.run(lambda: _run(found, command))
     except KochiError as error:
@@ -94,17 +129,18 @@ def _beside(machine: MachinePaths, number: str) -> Beside:
     return replace(found, environment={**found.environment, **own})
 
 
-def _beside_job(machine: MachinePaths, job: int) -> Beside:
+def _beside_job(machine: MachinePaths, number: str) -> Beside:
+    job: Any = int(number) if number.isdecimal() else number
     for look in range(_LOOKS):
         view = find_job(machine, job)
-        with contextlib.suppress(FileNotFoundError, DamagedFileError):
-            attempt = read_attempt(machine.job(job).attempt(view.attempt))
-            if view.state == "running":
-                _check_node(find_worker(machine, attempt.worker))
-                processes = find_job_processes(attempt.process, attempt.nonce)
-                if processes:
+        if view.state == "running" and view.worker is not None:
+            worker = find_worker(machine, view.worker)
+            _check_node(worker)
+            if (known := _main_process(machine, view, worker)) is not None:
+                leader, nonce = known
+                if processes := find_job_processes(leader, nonce):
                     above = max(0, look + 1 - _LOOKS_AT_PROGRAM)
-                    chosen = choose_process(attempt.process, processes, above)
+                    chosen = choose_process(leader, processes, above)
                     if (found := _read(f"job {job}", chosen)) is not None:
                         return found
     raise KochiError(
@@ -268,8 +304,9 @@ def _cgroups(process: str) -> dict[str, str]:
 
 def _run(found: Beside, command: Sequence[str]) -> int:
     environment = dict(found.environment)
-    # With it, the program would be taken for a process of the job, and be ended with it.
-    environment.pop(NONCE_VARIABLE, None)
+    # With these, the program would be taken for a process of the job, and be ended with it.
+    for name in (NONCE_VARIABLE, ALL_VARIABLE):
+        environment.pop(name, None)
     for name in _OF_TERMINAL:
         environment.pop(name, None)
         if (value := os.environ.get(name)) is not None:

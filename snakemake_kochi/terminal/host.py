@@ -37,6 +37,7 @@ from snakemake_kochi.terminal.address import (
     listen_at,
     read_address,
     socket_directory,
+    terminal_of,
 )
 from snakemake_kochi.terminal.loopback import free_port
 from snakemake_kochi.terminal.output import Recent
@@ -302,10 +303,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = words.index("--")
     options = _parser().parse_args(words[:end])
     number = os.environ["KOCHI_JOB_ID"]
-    job = Root(options.root).machine(os.environ["KOCHI_MACHINE"]).job(int(number))
+    machine = Root(options.root).machine(os.environ["KOCHI_MACHINE"])
+    terminal = terminal_of(machine, int(number))
     attempt = int(os.environ["KOCHI_ATTEMPT"])
     try:
-        if read_address(job) is not None:
+        if read_address(terminal) is not None:
             # What ran there is lost, and nobody waits for the same again.
             raise KochiError(f"the terminal of job {number} was lost in an earlier attempt")
         port = 0 if options.no_port else free_port()
@@ -317,7 +319,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 size = Size.from_list(options.size)
                 host = Host(words[end + 1 :], size, options.keep, number, options.client)
                 worker = int(os.environ["KOCHI_WORKER_ID"])
-                Address(attempt, worker, this_node(), str(path), options.keep, port).save(job)
+                Address(attempt, worker, this_node(), str(path), options.keep, port).save(terminal)
                 return host.serve(listener)
     except KochiError as error:
         print(f"kochi: {error}", file=sys.stderr)

@@ -16,7 +16,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import (
@@ -27,9 +27,29 @@ from snakemake_kochi.files import (
     show_new_files,
     write_atomically,
 )
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.ownership import check_ours
 from snakemake_kochi.paths import LoginPaths, MachinePaths
-from snakemake_kochi.queue import WorkerState, notify
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.queue import WorkerState, notify
+
+    def _login_of(machine: MachinePaths, worker: int) -> LoginPaths:
+        return machine.worker(worker).login
+
+    def _wake(machine: MachinePaths, worker: int) -> None:
+        notify(machine.worker(worker).wakeup)
+
+else:
+    from snakemake_kochi.base.wake import wake
+    from snakemake_kochi.tickets.names import Layout
+
+    def _login_of(machine: MachinePaths, worker: int) -> LoginPaths:
+        return LoginPaths(Path(Layout(str(machine.directory)).worker(str(worker)).login))
+
+    def _wake(machine: MachinePaths, worker: int) -> None:
+        wake(Layout(str(machine.directory)).worker(str(worker)).wake)
+
 
 VERSION = 1
 
@@ -79,7 +99,7 @@ def words_by_ssh(
 
 def _prepare(machine: MachinePaths, worker: int) -> LoginPaths:
     """The files of a worker's server, with keys that are made if necessary."""
-    paths = machine.worker(worker).login
+    paths = _login_of(machine, worker)
     if not is_there(paths.directory):
         new = paths.new(random_word())
         try:
@@ -144,7 +164,7 @@ def _ask(
         if now >= again:
             again = now + _AGAIN
             write_atomically(paths.asked, b"")
-            notify(machine.worker(worker.worker).wakeup)
+            _wake(machine, worker.worker)
         show_new_files(paths.directory)
         answer = _read_answer(paths)
         if answer is not None and (answer != stale or not is_there(paths.asked)):

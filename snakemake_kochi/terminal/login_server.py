@@ -1,6 +1,6 @@
 """The ssh server of a worker: `python -m snakemake_kochi.terminal.login_server DIRECTORY WORKER`.
 
-The worker starts it when a person asks for it, as a child in a session of its own. It listens, and
+The worker starts it when a person asks for it, in a session of its own. It listens, and
 has an sshd serve each connection, which reads the configuration that is written here: it accepts
 one key, of one user, and executes what `become.py` is told. It ends with its worker, and
 after some time without connections; no process of a login outlives it.
@@ -28,6 +28,8 @@ import psutil
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import to_json, write_atomically
+from snakemake_kochi.next import IS_NEXT
+from snakemake_kochi.next.worker.job_process import end_with_parent
 from snakemake_kochi.ownership import check_ours
 from snakemake_kochi.parent_death import adopt_orphans
 from snakemake_kochi.paths import LoginPaths
@@ -71,14 +73,15 @@ MaxAuthTries 2
 ClientAliveInterval 15
 ClientAliveCountMax 8
 # Bash would otherwise read ~/.bashrc, whose output would come before that of the program.
-SetEnv SHLVL=5
+SetEnv SHLVL=5{chosen}
 ForceCommand {command}
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until the worker ends; return the exit status."""
-    directory, worker = sys.argv[1:] if arguments is None else arguments
+    # The supervisor adds two words, as to all servers.
+    directory, worker, *_ = sys.argv[1:] if arguments is None else arguments
     paths = LoginPaths(Path(directory))
     parent = os.getppid()
     try:
@@ -94,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    end_with_parent(signal.SIGTERM)  # and not by a kill, after which the logins would live on
     try:
         server.serve(parent)
     finally:
@@ -122,6 +126,7 @@ def _make_command(paths: LoginPaths) -> list[str]:
         public_key=quoted(paths.public_key),
         user=_user_name(),
         command=shlex.join(session),
+        chosen=" KOCHI_NEXT=1" if IS_NEXT else "",
     )
     write_atomically(paths.server_configuration, text.encode())
     command = [os.path.abspath(program), "-f", str(paths.server_configuration)]

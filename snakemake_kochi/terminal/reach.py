@@ -7,12 +7,15 @@ goes through an ssh server that the worker starts for its user (`login.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import Location
-from snakemake_kochi.queue import WorkerState
 from snakemake_kochi.schedulers.native import BatchSystem, system
 from snakemake_kochi.terminal.login import words_by_ssh
+
+if TYPE_CHECKING:
+    from snakemake_kochi.queue import WorkerState
 
 
 def program_on_node(

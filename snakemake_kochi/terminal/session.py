@@ -8,25 +8,45 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snakemake_kochi.backoff import Backoff, wait_until
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import last_lines
 from snakemake_kochi.location import Location
-from snakemake_kochi.queue import (
-    cancel,
-    explain,
-    find_job,
-    has_ended,
-    packed_log,
-    reasons,
-    seconds_since,
-)
-from snakemake_kochi.terminal.address import Address, read_address
+from snakemake_kochi.next import IS_NEXT
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.terminal.address import Address, read_address, terminal_of
 from snakemake_kochi.terminal.client import Client, Ending
 from snakemake_kochi.terminal.connect import UnreachableTerminalError, connected, way_to_port
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.queue import (
+        JobView,
+        cancel,
+        find_job,
+        has_ended,
+        packed_log,
+        reasons,
+        seconds_since,
+    )
+
+    def _last_lines(location: Location, view: JobView) -> list[str]:
+        """Those of its log. Raises DamagedFileError and OSError if they are not known now."""
+        if (packed := packed_log(location.machine_paths, view.job)) is None:
+            return last_lines(view.log, _LAST_LINES)
+        return packed.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+
+else:
+    from snakemake_kochi.next import by_hand
+    from snakemake_kochi.next.views import JobView, find_job, has_ended, reasons, seconds_since
+
+    def cancel(machine: MachinePaths, job: int) -> str:
+        return by_hand.cancel(machine, job, _RESULT_PATIENCE)
+
+    def _last_lines(location: Location, view: JobView) -> list[str]:
+        return view.output.decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+
 
 if TYPE_CHECKING:
     from snakemake_kochi.terminal.forwarding import ForwardedElsewhere, Forwarding
@@ -89,12 +109,12 @@ class Session:
 
     def _wait(self) -> Address | None:
         """Wait for the terminal; None if the job ends without one."""
-        paths = self.location.machine_paths.job(self.job)
+        path = terminal_of(self.location.machine_paths, self.job)
         pause, look, said = _PAUSE, Backoff(), ""
         # A worker that is there begins at once; then there is nothing to say.
         look.hold(_FIRST_LOOK)
         while True:
-            if (address := read_address(paths)) is not None and self._is_current(address):
+            if (address := read_address(path)) is not None and self._is_current(address):
                 return address
             if self._has_ended():
                 return None
@@ -113,7 +133,7 @@ class Session:
         since = seconds_since(view.started)
         if since is not None and since < _START_PATIENCE:
             return ""
-        return "; ".join(reasons(self.location.machine_paths, view, self.location.to_start_worker))
+        return _explained(self.location, view)
 
     def _is_current(self, address: Address) -> bool:
         """Whether it is not the terminal of an attempt that was lost."""
@@ -216,23 +236,22 @@ class Session:
         return False
 
     def _explained(self) -> str:
-        return explain(self.location.machine_paths, self.job, self.location.to_start_worker)
-
-    def _last_lines(self, log: Path) -> list[str]:
-        """Those of its log. Raises DamagedFileError and OSError if they are not known now."""
-        if (packed := packed_log(self.location.machine_paths, self.job)) is None:
-            return last_lines(log, _LAST_LINES)
-        return packed.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+        view = find_job(self.location.machine_paths, self.job)
+        return _explained(self.location, view)
 
     def _tell_end(self) -> int:
         """Tell how a job has ended that had no terminal for this session."""
         view = find_job(self.location.machine_paths, self.job)
-        self.say(f"kochi: job {self.job} has ended: {self._explained()}")
+        self.say(f"kochi: job {self.job} has ended: {_explained(self.location, view)}")
         with contextlib.suppress(OSError, DamagedFileError):
-            for line in self._last_lines(view.log):
+            for line in _last_lines(self.location, view):
                 self.say(f"  {line}")
         status = None if view.result is None else view.result.exit_status
         return status or _ENDED_EARLY
+
+
+def _explained(location: Location, view: JobView) -> str:
+    return "; ".join(reasons(location.machine_paths, view, location.to_start_worker))
 
 
 def _signal_said(number: int) -> str:
@@ -269,9 +288,8 @@ def attach(
     view = find_job(location.machine_paths, job)
     kept = None if view.ticket is None else view.ticket.labels.get("terminal")
     if view.result is not None:
-        why = explain(location.machine_paths, job, location.to_start_worker)
         raise KochiError(
-            f"job {job} has ended: {why}",
+            f"job {job} has ended: {_explained(location, view)}",
             f"To see its output, type: kochi show log job {job}",
         )
     if kept is None:

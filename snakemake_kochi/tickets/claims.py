@@ -14,7 +14,7 @@ from typing import Any
 
 from snakemake_kochi.base import clock, files
 from snakemake_kochi.tickets.moving import is_listed, listing, moved, removed, repeated
-from snakemake_kochi.tickets.names import CANCEL, SERVE, Layout, Name, Shard, make_queue
+from snakemake_kochi.tickets.names import CANCEL, LOGIN, SERVE, Layout, Name, Shard, make_queue
 from snakemake_kochi.tickets.watching import FIRST, INTERVAL, Beat, FencedError, requeue
 
 _OLD = 60.0  # seconds: no directory cache is older
@@ -27,12 +27,20 @@ Accept = Callable[[Name, Callable[[], bytes], Sequence[Name]], bool | None]
 class WorkerLife:
     """The directory of a worker: its signs of life, and what others write for it."""
 
-    def __init__(self, layout: Layout, name: str, facts: Any = None) -> None:
-        """Make the directory. Raises OSError: begin again with a new name."""
+    def __init__(
+        self, layout: Layout, name: str, facts: Any = None, is_reserved: bool = False
+    ) -> None:
+        """Make the directory, unless it was made to reserve the name.
+
+        Raises OSError: begin again with a new name.
+        """
         self.name = Name(1, 1, worker=name).checked().worker
         self.paths = layout.worker(name)
         files.make_below(layout.directory, "workers")
-        files.make(self.paths.directory)
+        if is_reserved:
+            files.make_below(layout.directory, "workers", name)
+        else:
+            files.make(self.paths.directory)
         files.write_new(self.paths.facts, json.dumps(facts).encode())
         # Before the first claim: a worker without this file is never found dead.
         files.write_new(self.paths.alive, FIRST)
@@ -41,6 +49,7 @@ class WorkerLife:
         self._beat = Beat(self.paths.alive, self.look)
         self.beat = self._beat.beat
         self.release: str | None = None  # how it is to leave, as of the last look
+        self.wants_login = False  # somebody asks for its ssh server
         self.require_fresh = self._beat.require_fresh
 
     def look(self) -> None:
@@ -51,6 +60,9 @@ class WorkerLife:
         orders = (text.removeprefix(CANCEL) for text in texts if text.startswith(CANCEL))
         self.cancelled = {*Name.parse_all(orders)}
         self.queues = [text.removeprefix(SERVE) for text in texts if text.startswith(SERVE)]
+        if LOGIN in texts:
+            with suppress(OSError):
+                self.wants_login = is_listed(self.paths.login_asked)
         if "release" in texts:
             self.release = files.read(self.paths.release).decode().strip()
 

@@ -206,9 +206,7 @@ def ended(
         for paths in map(layout.run, reversed(numbers_in(listing(layout.runs)))):
             with suppress(FileNotFoundError):
                 if runs(json.loads(files.read(paths.facts))):
-                    for line in lines_backwards(paths.journal, wanted):
-                        if (view := _of_line(line)) is not None:
-                            yield view
+                    yield from _of_journal(paths.journal, wanted)
 
     def by_hand() -> Iterator[View]:
         if runs({"directory": ""}):
@@ -217,6 +215,17 @@ def ended(
                     yield view
 
     yield from heapq.merge(of_runs(), by_hand(), key=lambda view: view.name.run, reverse=True)
+
+
+def ended_in(layout: Layout, run: int) -> Iterator[View]:
+    """The jobs of which this run has noted the end, the newest first. Raises OSError."""
+    return _of_journal(layout.run(run).journal, [b'"ended": "'])
+
+
+def _of_journal(path: str, words: Sequence[bytes]) -> Iterator[View]:
+    for line in lines_backwards(path, words):
+        if (view := _of_line(line)) is not None:
+            yield view
 
 
 def _of_line(line: dict[str, Any], is_by_hand: bool = False) -> View | None:

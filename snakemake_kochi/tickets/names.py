@@ -19,6 +19,7 @@ from snakemake_kochi.files import random_word
 
 WAKE = "wake"  # a FIFO: who listens on it looks at once; see base.wake
 SERVING = "serving."
+LOGIN = "login"
 # What the names of orders to a worker begin with.
 CANCEL = "cancel."
 SERVE = "serve."  # a queue, besides those of its beginning
@@ -157,6 +158,11 @@ class RunPaths:
     def wake(self) -> str:
         return f"{self.directory}/{WAKE}"
 
+    @property
+    def terminal(self) -> str:
+        """Where the terminal of a job by hand is, if it has one: see terminal/address.py."""
+        return f"{self.directory}/terminal.json"
+
     def log(self, name: Name) -> str:
         """The output of one attempt."""
         return f"{self.logs}/{name.job}.a{name.attempt}"
@@ -204,6 +210,16 @@ class WorkerPaths:
 
     def serve(self, queue: str) -> str:
         return f"{self.directory}/{SERVE}{queue}"
+
+    @property
+    def login(self) -> str:
+        """The directory of its ssh server: see terminal/login.py."""
+        return f"{self.directory}/{LOGIN}"
+
+    @property
+    def login_asked(self) -> str:
+        """Exists until the worker has seen that a person wants to log in."""
+        return f"{self.login}/asked"
 
     def cancel(self, name: Name) -> str:
         return f"{self.directory}/{CANCEL}{name}"

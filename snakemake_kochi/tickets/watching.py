@@ -11,7 +11,7 @@ from snakemake_kochi.base import clock, files
 from snakemake_kochi.tickets.moving import is_listed, listing, moved
 from snakemake_kochi.tickets.names import Layout, Name, wake_workers
 
-INTERVAL = clock.HEARTBEAT  # seconds between two signs of life
+INTERVAL = clock.BEAT
 SILENT = 12  # intervals without one: dead
 REQUEUED = 14  # intervals until others take what the dead one held
 _HUNG = 6  # intervals without food: the loop hangs

@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import heapq
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from snakemake_kochi.queue import AttemptView, WorkerState
-from snakemake_kochi.trace.history import JobHistory, RunHistory
+from snakemake_kochi.next import IS_NEXT
+
+if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.queue import AttemptView, WorkerState
+    from snakemake_kochi.trace.history import JobHistory, RunHistory
 
 Event = dict[str, Any]
 
@@ -66,7 +70,9 @@ class _Slice:
             return "running"
         if attempt.counts and result is not None:
             return result.reason
-        return "too late" if attempt.ending.startswith("ignored") else attempt.ending.split(" (")[0]
+        # As "drained (told by SIGUSR1)" or "drained: told by SIGUSR1".
+        said = re.split(r" \(|: ", attempt.ending)[0]
+        return "too late" if said.startswith("ignored") else said
 
 
 def trace_of(history: RunHistory) -> list[Event]:
@@ -203,7 +209,7 @@ class _Trace:
 
     def _span(self, worker: WorkerState) -> tuple[int, int, dict[str, str]]:
         """From the beginning of a worker's allocation to the worker's end."""
-        start = _microseconds(worker.allocation_began or worker.started) or 0
+        start = _microseconds(getattr(worker, "allocation_began", None) or worker.started) or 0
         about = {"node": worker.node.host, "worker": str(worker.worker)}
         return start, self._last[worker.worker], about
 

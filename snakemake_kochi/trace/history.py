@@ -25,7 +25,7 @@ from snakemake_kochi.queue import (
 )
 from snakemake_kochi.queue.controllers import read_controller
 from snakemake_kochi.queue.entries import read_next
-from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.tickets.ticket import now
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +64,11 @@ def goes_on(machine: MachinePaths, run: RunRecord) -> bool:
         return False  # the controller was killed, and another one has adopted its jobs
     except DamagedFileError:
         return True
+
+
+def state_of(machine: MachinePaths, run: RunRecord) -> str:
+    """running, ended or killed."""
+    return "ended" if run.ended else "running" if goes_on(machine, run) else "killed"
 
 
 def read_history(machine: MachinePaths, run: RunRecord) -> RunHistory:

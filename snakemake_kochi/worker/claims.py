@@ -15,6 +15,7 @@ from itertools import islice
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import answered
+from snakemake_kochi.next.worker.walltime import Walltime
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.claiming import Answer, Claim
@@ -22,9 +23,8 @@ from snakemake_kochi.queue.entries import Entry, QueueRemovedError
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.result import UncountedReason, new_nonce, read_attempt
 from snakemake_kochi.queue.ticket import Kind, Resources, Ticket, read_ticket
-from snakemake_kochi.queue.workers import Capacity
+from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.worker.obstacles import Obstacles
-from snakemake_kochi.worker.orders import Walltime
 from snakemake_kochi.worker.pace import Pace
 from snakemake_kochi.worker.settings import RETRY
 

@@ -1,4 +1,4 @@
-"""What a worker obeys: orders, its time limit, and the life of its parent and of its controller.
+"""What a worker obeys: orders, and the life of its parent and of its controller.
 
 A person or a run writes files that tell the worker to leave or to cancel a job. The controller
 gives signs of life. When the filesystem returns an error, the answer is unknown, and the worker
@@ -8,44 +8,28 @@ looks again later: a guess would end all its jobs, or leave the worker behind fo
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from snakemake_kochi.errors import DamagedFileError, WorkerError
+from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import is_removed, is_there, list_names
+from snakemake_kochi.heartbeat import LOST_AFTER, Stillness, sign_of_life
+from snakemake_kochi.next.worker.walltime import TIME_IS_OVER, Walltime
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
-from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.controllers import SILENT_AFTER, read_controller
 from snakemake_kochi.queue.entries import waiting_entries
-from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, sign_of_life
 from snakemake_kochi.queue.wakeup import Release, read_release
-from snakemake_kochi.queue.workers import FRESH, ROUNDING, WorkerState
-from snakemake_kochi.schedulers.environment import own_allocation
+from snakemake_kochi.queue.workers import WorkerState
 from snakemake_kochi.worker.own_directory import OwnDirectory
-from snakemake_kochi.worker.settings import START_AND_END
 
 _log = logging.getLogger(__name__)
 
-TIME_IS_OVER = "its walltime is over"
-# Seconds. See --signal in sbatch(1): "the signal may be sent up to 60 seconds earlier".
-_EARLIEST_WARNING = 60.0
 RELEASED = "released by kochi release"
-# A scheduler sends this signal to tell a worker that its time is nearly over.
-END_SIGNAL = signal.SIGUSR1
-# Seconds between the end of the jobs and the worker's own end, to requeue the tickets.
-_RESERVE = 5.0
-# Seconds before its end at which a scheduler may signal a worker: Slurm signals up to a minute too
-# early.
-_ABOUT_OVER = 120.0
-_MOST_OF_IT = 0.5
 # Seconds for the command that cancels allocations.
 _CANCEL_PATIENCE = 60.0
 # Seconds between two looks whether the run that started the worker is over.
@@ -148,123 +132,6 @@ class Orders:
             return found
         self._notices.over(what)
         return found
-
-
-class Walltime:
-    """The time limit of a worker, if any; mostly that of a scheduler.
-
-    It is measured by a clock that cannot be set and that also runs while the node sleeps, like the
-    scheduler's clock.
-    """
-
-    def __init__(self, seconds: float | None, grace: float, spent: float | None = None) -> None:
-        """Begin to measure.
-
-        `seconds`: the limit from now, or None. `grace`: seconds that the jobs get to end. `spent`:
-        seconds since the worker's allocation began, if it runs in one.
-        """
-        self.until = None
-        self._over = None if seconds is None else _clock() + seconds
-        self._end = None if self._over is None else self._over - grace - _RESERVE
-        self._fresh_until = _clock() + FRESH
-        self._whole = None if seconds is None or spent is None else seconds + spent + ROUNDING
-        if seconds is not None:
-            moment = datetime.now(UTC) + timedelta(seconds=seconds)
-            self.until = moment.isoformat(timespec="seconds")
-
-    def seconds_left(self) -> float | None:
-        """Seconds until jobs must be told to end; negative after that, None without a limit."""
-        return None if self._end is None else self._end - _clock()
-
-    def seconds_for_jobs(self) -> float | None:
-        """How long a job may take that begins now, in the form of `queue.seconds_for_jobs`."""
-        return self._whole if self.is_fresh else self.seconds_left()
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether a job may begin that takes all the time of the worker's allocation."""
-        return self._whole is not None and _clock() < self._fresh_until
-
-    def job_ended(self) -> None:
-        """Note that the worker has run a job and is no longer fresh."""
-        self._fresh_until = 0.0
-
-    @property
-    def is_over(self) -> bool:
-        left = self.seconds_left()
-        return left is not None and left <= 0
-
-    @property
-    def ends_jobs_soon(self) -> bool:
-        """Whether this clock tells the jobs to end in the time by which Slurm may be early.
-
-        If the time seems to be longer, somebody has shortened it in the scheduler.
-        """
-        left = self.seconds_left()
-        return left is not None and left <= _EARLIEST_WARNING
-
-    def was_used_by(self, seconds: float, worked: float) -> bool:
-        """Whether a job used most of the time of a worker whose time is about over.
-
-        `seconds`: how long the job has run; `worked`: how long the worker has. A requeued job is
-        the first that the next worker starts, so it would run out of time there, too.
-        """
-        is_about_over = self._over is not None and self._over - _clock() <= _ABOUT_OVER
-        return is_about_over and seconds >= _MOST_OF_IT * worked
-
-    def is_shorter_than_allocation_for(self, limit: float) -> bool:
-        """Whether an allocation for a job with this limit would be longer than the worker's own.
-
-        `limit` is in seconds.
-        """
-        return self._whole is not None and limit + START_AND_END > self._whole
-
-
-def _clock() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def find_walltime(
-    option: float | None,
-    environment: Mapping[str, str],
-    grace: float,
-    began: str | None = None,
-    requested: float | None = None,
-) -> Walltime:
-    """The earlier of a person's limit (seconds from now) and the scheduler's limit.
-
-    `began`: when the worker's allocation began, if it runs in one. `requested`: the seconds for
-    which the allocation was requested. Raises WorkerError if the option leaves no time for jobs.
-    """
-    if option is not None and option <= grace + _RESERVE:
-        least = format_duration(grace + _RESERVE)
-        raise WorkerError(
-            f"a walltime of {format_duration(option)} leaves no time for jobs: a worker needs "
-            f"{least} to end them",
-            "Use a longer walltime, for example: --walltime 2h",
-        )
-    spent = None if began is None else time.time() - datetime.fromisoformat(began).timestamp()
-    left = None if requested is None or spent is None else requested - spent
-    own = own_allocation(environment)
-    limits = [option, None if own is None else own.seconds_left(left)]
-    earliest = min((limit for limit in limits if limit is not None), default=None)
-    return Walltime(earliest, grace, spent)
-
-
-def find_beginning(environment: Mapping[str, str]) -> str:
-    """When the allocation of this process began, as ISO 8601 in UTC with microseconds.
-
-    The scheduler reports it. Otherwise it is the start of this process, which has replaced the
-    allocation's script.
-    """
-    own = own_allocation(environment)
-    began = None if own is None else own.began
-    if began is None:
-        process = ProcessIdentity.of(os.getpid())
-        assert process is not None
-        age = _clock() - process.start / os.sysconf("SC_CLK_TCK")
-        began = time.time() - age
-    return datetime.fromtimestamp(began, UTC).isoformat(timespec="microseconds")
 
 
 class ControllerWatch:

@@ -15,7 +15,7 @@ from snakemake_kochi.files.together import Background, outcome_of
 from snakemake_kochi.queue.claiming import Claim
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.ticket import Resources
-from snakemake_kochi.queue.workers import Capacity
+from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.worker.claims import Claimed, Claims, Room
 from snakemake_kochi.worker.queues import ServedQueues
 

@@ -5,11 +5,12 @@ This module has all options. A new option needs a field here, and the code that 
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from snakemake_kochi.files import (
     write_atomically,
 )
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue.ticket import Kind
+from snakemake_kochi.tickets.ticket import Kind
 
 VERSION = 1
 
@@ -187,6 +188,25 @@ def start_command(settings: Path) -> list[str]:
     """
     # -P: a queue.py in the user's directory must not be imported in place of the library.
     return [sys.executable, "-P", "-m", "snakemake_kochi.worker", str(settings)]
+
+
+def settings_of(arguments: Sequence[str]) -> WorkerSettings:
+    """The settings of a command line: a file, and values that are known only inside an allocation.
+
+    Raises KochiError.
+    """
+    parser = argparse.ArgumentParser(prog="kochi worker")
+    parser.add_argument("settings", type=Path)
+    parser.add_argument("--allocation")
+    for name in ("--worker", "--cores", "--parent"):
+        parser.add_argument(name, type=int)
+    given = vars(parser.parse_args(arguments))
+    path = given.pop("settings")
+    found = {name: value for name, value in given.items() if value is not None}
+    settings = replace(read_settings(path), **found)
+    if settings.allocation is not None:  # who started this worker here has secured it here
+        settings.kochi_root.secure(settings.paths.directory)
+    return settings
 
 
 def read_settings(path: Path, patience: float = _PATIENCE) -> WorkerSettings:

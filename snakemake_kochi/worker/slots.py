@@ -17,6 +17,7 @@ from humanfriendly.text import pluralize
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.files.together import Background, Together, outcome_of
+from snakemake_kochi.next.worker.walltime import Walltime
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, send_signal
@@ -28,7 +29,6 @@ from snakemake_kochi.queue.ticket import Resources, Ticket, now
 from snakemake_kochi.worker.logins import Logins
 from snakemake_kochi.worker.node.devices import Devices
 from snakemake_kochi.worker.node.health import Health
-from snakemake_kochi.worker.orders import Walltime
 from snakemake_kochi.worker.output import Echo
 from snakemake_kochi.worker.runners.interface import Runners
 from snakemake_kochi.worker.settings import RETRY

@@ -18,24 +18,26 @@ from snakemake_kochi.files import (
     write_atomically,
     write_exclusively,
 )
+from snakemake_kochi.heartbeat import heartbeat_interval
 from snakemake_kochi.locks.probe import probe_locks
+from snakemake_kochi.next.worker.walltime import find_beginning, find_walltime
 from snakemake_kochi.node_lock import has_lock, lock_directory
 from snakemake_kochi.packing import pack_in_background
 from snakemake_kochi.parent_death import adopt_orphans
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.entries import allocate_ids
-from snakemake_kochi.queue.heartbeat import heartbeat_interval
 from snakemake_kochi.queue.jobs import packed_log
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.wakeup import assign_queues, read_queues
-from snakemake_kochi.queue.workers import Capacity, WorkerState
+from snakemake_kochi.queue.workers import WorkerState
 from snakemake_kochi.schedulers.environment import own_allocation
+from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.worker.node.capacity import Gpus, capacity_of_this_node, find_gpus
 from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
 from snakemake_kochi.worker.node.turns import Turns
-from snakemake_kochi.worker.orders import Surroundings, find_beginning, find_walltime
+from snakemake_kochi.worker.orders import Surroundings
 from snakemake_kochi.worker.output import WIDTH, Echo, log_to_file
 from snakemake_kochi.worker.runners.command import CommandRunner
 from snakemake_kochi.worker.runners.interface import Runners

@@ -12,6 +12,7 @@ from itertools import takewhile
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files.together import Together
+from snakemake_kochi.next.worker.walltime import END_SIGNAL, TIME_IS_OVER
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.claiming import Claim
@@ -23,14 +24,7 @@ from snakemake_kochi.worker.logs import AlreadyCancelledError
 from snakemake_kochi.worker.node.devices import Devices
 from snakemake_kochi.worker.node.health import Health
 from snakemake_kochi.worker.node.turns import Turns
-from snakemake_kochi.worker.orders import (
-    END_SIGNAL,
-    RELEASED,
-    TIME_IS_OVER,
-    ControllerWatch,
-    Orders,
-    Surroundings,
-)
+from snakemake_kochi.worker.orders import RELEASED, ControllerWatch, Orders, Surroundings
 from snakemake_kochi.worker.output import Echo
 from snakemake_kochi.worker.own_directory import OwnDirectory
 from snakemake_kochi.worker.queues import Idle, Looks, ServedQueues

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from support import worker_state
 
-from snakemake_kochi.allocation.failures import FailedStarts, SilentWorkers
+from snakemake_kochi.allocation.failures import FailedStarts
+from snakemake_kochi.allocation.silent import SilentWorkers
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root

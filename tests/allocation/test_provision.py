@@ -16,11 +16,12 @@ from faulty_filesystem import FaultyFilesystem
 from support import wait_until, worker_state
 
 from snakemake_kochi.allocation.allocated_workers import AllocatedWorkers
+from snakemake_kochi.allocation.ending import end_allocations
 from snakemake_kochi.allocation.failures import FailedStarts
 from snakemake_kochi.allocation.provision import Provision
 from snakemake_kochi.allocation.request import WorkerCommand
 from snakemake_kochi.allocation.sizing import workers_to_request
-from snakemake_kochi.allocation.submission import Submitter, end_allocations
+from snakemake_kochi.allocation.submission import Submitter
 from snakemake_kochi.allocation.tracker import OrphanedAllocations, Tracker
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import Root

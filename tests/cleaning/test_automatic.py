@@ -28,7 +28,7 @@ def project(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _old_job(stage: Stage, *names: str) -> None:
     stage.submit(*names)
     stage.end(len(names), stage.worker())
-    make_old(stage.machine.jobs)
+    stage.make_jobs_old()
 
 
 def _cleaned(stage: Stage) -> dict[str, object]:

@@ -19,6 +19,7 @@ from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.paths import ProjectPaths, WorkingPaths
 from snakemake_kochi.phases.make import Install
 from snakemake_kochi.phases.products import Build, scratch_directory, write_build, write_manifest
+from snakemake_kochi.tickets.ticket import Ticket
 
 RECIPE = ("tool", "fast")
 
@@ -190,12 +191,8 @@ def test_the_current_installation_stays_and_so_does_one_that_a_job_names(made: M
     made.install("unused")
     words = ("python", "--install", "tool:fast:named", "--", "true")
     environment = {"KOCHI_FREEZE": str(made.project.freeze("f" * 32))}
-    made.stage.queue.submit(
-        [
-            ticket.__class__(name="job", command=words, directory="/", environment=environment)
-            for ticket in made.stage.submit("other")
-        ]
-    )
+    made.stage.submit("other")
+    made.stage.submit_tickets(Ticket("job", words, "/", environment=environment))
     made.stage.clean()
     assert made.installs == {"used", "named"}
 

@@ -124,7 +124,7 @@ def test_a_freeze_stays_while_a_job_names_it_or_a_run_that_began_with_it_is_aliv
     make_old(newest.file, 39)
     environment = {"KOCHI_FREEZE": str(named.file)}
     ticket = Ticket(name="job", command=("true",), directory="/", environment=environment)
-    repository.stage.queue.submit([ticket])
+    repository.stage.submit_tickets(ticket)
     with promise_to_commit(repository.paths, "local"):
         (promise,) = (
             find_lock_settings(repository.stage.machine)

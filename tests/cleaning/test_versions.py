@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from cleaning.stage import Stage, make_old
 
+from snakemake_kochi.heartbeat import HeartbeatFile
 from snakemake_kochi.paths import EnvironmentPaths
-from snakemake_kochi.queue.heartbeat import HeartbeatFile
 from snakemake_kochi.queue.workers import RequestedWorker, note_requested, read_worker
 from snakemake_kochi.worker.state import StateFile
 

@@ -231,8 +231,8 @@ def test_a_mistake_is_told_once_for_all_batches_and_each_line_has_its_prefix(
     ]
     queue = ("${n}/${n}", "q${n}")
     assert said(queue) == [
-        "kochi: fib.yaml:2: default_name: the parameter 'x' has no value in the batches "
-        "'b' and 'c'",
+        "kochi: fib.yaml:2: default_name: the parameter 'x' has no value in batch 'b'",
+        "kochi: fib.yaml:2: default_name: the parameter 'x' has no value in batch 'c'",
         "kochi: fib.yaml:6: batches.a.params: parameters refer to each other in a circle: "
         "loop -> loop; give one of them a value",
     ]

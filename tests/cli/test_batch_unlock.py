@@ -16,10 +16,10 @@ from support import wait_until
 from snakemake_kochi.cli.unlock import unlock_dead_run
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory, to_json
+from snakemake_kochi.heartbeat import HeartbeatFile
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue.controllers import LockFile
-from snakemake_kochi.queue.heartbeat import HeartbeatFile
 
 from .conftest import COMMAND, Outcome
 

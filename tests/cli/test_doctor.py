@@ -573,7 +573,8 @@ def test_the_calls_of_a_job_are_as_many_as_the_doctor_takes_them_to_be(
     # While other processes compute, a worker claims fewer tickets at once, and makes more calls:
     # the fewest are those that its jobs need.
     counted = (count_calls_of_jobs(tmp_path / f"calls{number}", 100) for number in range(3))
-    calls = min(counted, key=lambda each: each.per_job)
+    most = 1.25 * CALLS_PER_JOB
+    calls = next(each for each in counted if each.per_job < most)
     assert calls.per_job == pytest.approx(CALLS_PER_JOB, rel=0.25)
     assert calls.locked_per_job == pytest.approx(LOCKED_CALLS_PER_JOB, abs=1)
 

@@ -19,6 +19,7 @@ from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.executor.rule_usage import RuleUsage, Sample
 from snakemake_kochi.executor.run_summary import RunSummary
 from snakemake_kochi.files import make_directory, to_json, write_atomically
+from snakemake_kochi.next.worker.walltime import find_beginning
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import (
@@ -32,7 +33,6 @@ from snakemake_kochi.queue import (
     allocate_ids,
     note_allocations,
 )
-from snakemake_kochi.worker.orders import find_beginning
 
 CONTROLLER = "here-1"
 

@@ -110,13 +110,15 @@ def run_record_chaos(
         if controller.poll() is None:
             controller.kill()
         controller.wait()
-    subprocess.run(
-        (sys.executable, "-m", "snakemake_kochi.cli", "artifact", "sync"),
-        cwd=project,
-        env=environment,
-        check=False,  # there is no worktree of the results to merge into
-        capture_output=True,
-    )
+    with (directory / "said").open("ab") as said:
+        subprocess.run(
+            (sys.executable, "-m", "snakemake_kochi.cli", "artifact", "sync"),
+            cwd=project,
+            env=environment,
+            check=False,  # there is no worktree of the results to merge into
+            stdout=said,
+            stderr=said,
+        )
     paths = {number: directory / "ran" / str(number) for number in range(points)}
     lines = {n: path.read_text().splitlines() if path.exists() else [] for n, path in paths.items()}
     return Outcome(

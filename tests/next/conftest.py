@@ -56,7 +56,10 @@ class Site:
 
     def submit(self, *scripts: str, **options: Any) -> None:
         """Submit a job for each script, whose key it is. `options`: of the ticket."""
-        self.run.submit(QUEUE, {script: self.ticket(script, **options) for script in scripts})
+        self.submit_as(self.run, *scripts, **options)
+
+    def submit_as(self, run: Run, *scripts: str, **options: Any) -> None:
+        run.submit(QUEUE, {script: self.ticket(script, **options) for script in scripts})
         wake_workers(self.layout, QUEUE)
 
     def ticket(self, script: str, **options: Any) -> bytes:

@@ -17,6 +17,7 @@ import pytest
 
 import snakemake_kochi
 from next.conftest import QUEUE, Site, until
+from next.test_worker import pid_in
 
 # Those that choose between the old and the next modules when they are imported.
 _CHOOSING = ("cli", "enqueue", "next")
@@ -159,11 +160,12 @@ def test_workers_queues_and_release(kochi: Kochi, site: Site) -> None:
     first = enqueue(kochi, "until test -e go; do sleep 0.01; done")
     until(site.running)
     second = enqueue(kochi, "true")
-    why = kochi("show", "job", second, "--json").data["why"]
-    assert why == ["worker 1 runs 1 job"]
+    (why,) = kochi("show", "job", second, "--json").data["why"]
+    assert why.startswith(f"worker 1 runs job {first} (exclusive)")
     third = enqueue(kochi, "true")
-    why = kochi("show", "job", third, "--json").data["why"]
-    assert why == ["1 other job waits before it", "worker 1 runs 1 job"]
+    before, why = kochi("show", "job", third, "--json").data["why"]
+    assert before == "1 other job waits before it"
+    assert why.startswith(f"worker 1 runs job {first} (exclusive)")
     assert state_of(kochi, first) == "running"
     (worker,) = kochi("show", "workers", "--json").data
     assert (worker["state"], worker["jobs"], worker["cores"]) == ("running", [first], 3)
@@ -192,6 +194,44 @@ def test_a_killed_worker_is_lost(kochi: Kochi, site: Site) -> None:
     (worker,) = kochi("show", "workers", "-a", "--json").data
     assert (worker["state"], worker["reason"]) == ("lost", "its process is gone")
     assert "died: the next worker" in kochi("show", "job", job).out
+
+
+def test_a_job_of_a_killed_worker_of_this_computer_is_cancelled(kochi: Kochi, site: Site) -> None:
+    process = site.worker()
+    job = enqueue(kochi, "setsid sleep 60 & echo $! > pid; wait")
+    left = pid_in(site.work / "pid")
+    process.kill()
+    process.wait()
+    assert kochi("cancel", job).out == f"Job {job} was cancelled.\n"
+    assert not left.is_alive()
+
+
+def test_a_machine_that_was_never_used_has_nothing(
+    kochi: Kochi, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KOCHI_ROOT", str(tmp_path / "unused"))
+    for words in (("jobs", "-t"), ("workers", "-a"), ("queues",)):
+        assert kochi("show", *words, "--json").data == []
+
+
+def test_a_command_beside_a_job(kochi: Kochi, site: Site) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(snakemake_kochi.__file__).parents[1])}
+    command = [sys.executable, "-P", "-m", "snakemake_kochi.cli", "inspect", "job"]
+
+    def beside(job: object, script: str) -> str:
+        words = [*command, str(job), "--", "sh", "-c", script]
+        done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=60)
+        return done.stdout or done.stderr
+
+    site.worker(cores=4)
+    site.submit("export FOUND=it; sleep 60; true")
+    until(lambda: beside("1.1", "echo $KOCHI_JOB_ID $FOUND") == "1.1 it\n")
+    # No other way to know it is left than its log, or its environment.
+    for script in ("exec env -i sleep 60", "exec > other 2>&1; sleep 60; true"):
+        job = enqueue(kochi, script, "--shared")
+        until(lambda job=job: beside(job, "pwd") == f"{site.work}\n")
+    assert beside(job, "echo $KOCHI_JOB_ID $KOCHI_WORKER_NONCE.") == f"{job} .\n"
+    assert "there is no job 1.9" in beside("1.9", "true")
 
 
 def test_cancel(kochi: Kochi, site: Site) -> None:
@@ -290,9 +330,9 @@ def test_a_worker_in_a_terminal(kochi: Kochi, site: Site) -> None:
     assert f"Kochi job mine (ID={done}) started.\n" in shown
     assert f"{'-' * 80}\nhello\n{'-' * 80}\n" in shown
     assert "Kochi job job (ID=1.1): exit status 1.\n" in shown
-    job = enqueue(kochi, "sleep 60")
+    job = enqueue(kochi, "touch begun; sleep 60")
     worker = subprocess.Popen([*command, "-b"], stdout=subprocess.PIPE, text=True, env=environment)
-    until(site.running)
+    until((site.work / "begun").exists)
     worker.send_signal(signal.SIGINT)
     worker.communicate(timeout=30)
     assert worker.returncode == 0

@@ -150,14 +150,6 @@ def test_a_parameter_that_makes_runs_different_in_another_way_is_not(batch: str)
     assert remarks(f"{batch}\nartifacts: [{{type: stdout, dest: '{dest}'}}]") == []
 
 
-def test_a_condition_with_a_value_that_a_parameter_never_has_is_remarked_upon() -> None:
-    batch = "params: {n: [on, off], m: [1.10, 1.9]}\nwhen: $n == 'on' or $m not in ('1.1', '1.9')"
-    assert remarks(batch, run="script: x, depend_params: [n, m]") == [
-        "e.yaml:5: batches.b.when: 'n' is never 'on', known: false, true",
-        "e.yaml:5: batches.b.when: 'm' is never '1.1', did you mean '1.10'?",
-    ]
-
-
 def test_code_without_a_value_is_the_working_tree() -> None:
     text = "run: {script: x}\nbatches: {b: {code: null}}"
     (point,) = load_experiment("e.yaml", text, None).grid("b", "local").points

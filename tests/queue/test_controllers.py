@@ -15,11 +15,10 @@ from support import wait_until
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.run import await_others
+from snakemake_kochi.heartbeat import HEARTBEAT_INTERVAL, LOST_AFTER
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Inbox, Orphans, OtherControllers
 from snakemake_kochi.queue.controllers import adopt
-from snakemake_kochi.queue.heartbeat import LOST_AFTER
-from snakemake_kochi.queue.workers import HEARTBEAT_INTERVAL
 
 
 class Clock:

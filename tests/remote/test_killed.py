@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from seen import FIRST
 from ssh_host import SshHost
 from support import Process, git, run_apart, start, wait_until, write
 
@@ -274,7 +275,7 @@ def test_an_interactive_job_ends_with_the_laptop_and_the_next_one_begins(
     laptop: Laptop, typing: Callable[..., Person]
 ) -> None:
     worker = typing("work", "-m", "spica", "-q", "test", "-b")
-    worker.sees("Kochi worker 0 started")
+    worker.sees(f"Kochi worker {FIRST} started")
     line = ("interact", "-m", "spica", "-q", "test")
     for _ in range(2):
         someone = typing(*line)

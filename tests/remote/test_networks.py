@@ -12,12 +12,13 @@ import pytest
 from hosts import Host
 from laptop import Laptop
 from networks import Computer, Network
+from seen import FIRST as FIRST_JOB
+from seen import find_job, list_workers
 from ssh_host import SshHost
 from support import git, wait_until, write
 
 from snakemake_kochi.files import read_json
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import find_job, list_workers
 from tests.terminal.conftest import PROMPT, await_end
 
 FIRST, LOGIN, NODE = "10.0.1.2", "10.0.2.2", "10.0.3.2"
@@ -117,7 +118,7 @@ def test_a_shell_and_a_login_are_on_a_node_that_only_the_login_host_reaches(site
     laptop = site.laptop
     assert laptop.kochi("alloc", *ON, "-q", "test", "-b").returncode == 0
     someone = laptop.opens("interact", *ON, "-q", "test", dimensions=(33, 99))
-    someone.sees("Job 0 has this terminal: worker 0 on node7.")
+    someone.sees(f"Job {FIRST_JOB} has this terminal: worker {FIRST_JOB} on node7.")
     someone.sees(PROMPT)
     assert someone.asks("stty size") == "33 99\r\n"
     someone.interrupts_a_program()
@@ -127,12 +128,13 @@ def test_a_shell_and_a_login_are_on_a_node_that_only_the_login_host_reaches(site
     # Beside a job.
     job = ("enqueue", *ON, "-q", "test", "--", "bash", "-c", "FOUND=it exec sleep 1000")
     assert laptop.kochi(*job).returncode == 0
-    wait_until(lambda: find_job(site.machine, 1).started is not None, "the job runs")
-    inspect = ("inspect", *ON, "job", "1")
+    wait_until(lambda: find_job(site.machine, FIRST_JOB + 1).started is not None, "the job runs")
+    inspect = ("inspect", *ON, "job", str(FIRST_JOB + 1))
     done = laptop.kochi(*inspect, "--", "bash", "-c", "hostname; echo $KOCHI_JOB_ID; exit 7")
-    assert (done.returncode, done.stdout) == (7, "node7\n1\n")
+    assert (done.returncode, done.stdout) == (7, f"node7\n{FIRST_JOB + 1}\n")
     # The server's port is one of the node, which the laptop and the first host do not reach.
-    port = int(read_json(site.machine.worker(0).login.answer, 1)["port"])
+    answer = Path(site.machine.directory, "workers", str(FIRST_JOB), "login", "answer.json")
+    port = int(read_json(answer, 1)["port"])
     reached = {name: each.reaches(NODE, port) for name, each in site.computers.items()}
     assert reached == {"laptop": False, "first": False, "login": True, "node": True}
     someone = laptop.opens(*inspect, dimensions=(33, 99))
@@ -140,6 +142,6 @@ def test_a_shell_and_a_login_are_on_a_node_that_only_the_login_host_reaches(site
     assert someone.asks("hostname; stty size") == "node7\r\n33 99\r\n"
     someone.types("exit 4")
     assert someone.leaves()[0] == 4
-    assert laptop.kochi("release", *ON, "--now", "0").returncode == 0
+    assert laptop.kochi("release", *ON, "--now", str(FIRST_JOB)).returncode == 0
     wait_until(lambda: list_workers(site.machine)[0].state == "left", "the worker leaves")
     wait_until(lambda: not site.computers["login"].reaches(NODE, port), "its server, too")

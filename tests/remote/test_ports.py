@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from seen import FIRST
 from ssh_host import SshHost
 from strangers import STRANGER, as_user
 from support import git, write
@@ -29,7 +30,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         git(top, "commit", "-q", "-m", "first")
         monkeypatch.chdir(top)
         worker = Person("work", "-m", "spica", "-q", "test", "-b")
-        worker.sees("Kochi worker 0 started")
+        worker.sees(f"Kochi worker {FIRST} started")
         yield top
         worker.child.sendintr()
         worker.leaves()
@@ -59,7 +60,7 @@ def test_a_kept_job_there_is_reached_by_who_attaches(project: Path) -> None:
     someone.child.send("\x1d\x1d\x1d")
     assert someone.leaves()[0] == 0
     port = free_port()
-    later = Person("attach", "-m", "spica", "0", "-p", str(port))
+    later = Person("attach", "-m", "spica", str(FIRST), "-p", str(port))
     later.sees("Serving HTTP")
     assert fetch(port)
     later.child.send("\x03")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,9 +21,10 @@ from simulator.world import Killed, Node, Process, World
 from snakemake_kochi.base import clock
 from snakemake_kochi.next.worker.forks import Exit
 from snakemake_kochi.next.worker.loop import Worker as RealWorker
+from snakemake_kochi.next.worker.walltime import Walltime
 from snakemake_kochi.processes import ProcessIdentity
 from snakemake_kochi.queue.ticket import Ticket
-from snakemake_kochi.queue.workers import Capacity
+from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.claims import WorkerLife
 from snakemake_kochi.tickets.hand import (
     NotSubmittedError,
@@ -36,7 +38,6 @@ from snakemake_kochi.tickets.names import Layout, Name
 from snakemake_kochi.tickets.run import Job, Run
 from snakemake_kochi.tickets.watching import INTERVAL, LOST, FencedError
 from snakemake_kochi.worker.node.devices import Allotment
-from snakemake_kochi.worker.orders import Walltime
 from snakemake_kochi.worker.settings import WorkerSettings
 
 QUEUE = "q"
@@ -181,7 +182,8 @@ class Processes:
         if worker.puts_back:
             worker.puts_back = False
             raise OSError(errno.EAGAIN, "no process can be made")
-        if "dead" in worker.world.tree.names(self._life.paths.directory):
+        # It has looked 3 intervals ago at most.
+        if clock.now() - worker.world.created.get(self._life.paths.dead, math.inf) > 3 * INTERVAL:
             story.faults.append(f"{name} began although others think its worker dead")
         pid = next(worker.world.numbers)
         execution = Execution(ticket.name, name, self._process, clock.now())

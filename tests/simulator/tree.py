@@ -21,6 +21,7 @@ class Tree:
 
     def __init__(self) -> None:
         self._top = Directory()
+        self.moved: dict[str, bytearray] = {}  # files, by names that they had
 
     def _at(self, path: str) -> Any:
         place: Any = self._top
@@ -92,6 +93,8 @@ class Tree:
                 after[new].is_removed = True
             elif isinstance(after[new], dict):
                 raise _error(errno.EISDIR, target)
+        if isinstance(before[name], bytearray):
+            self.moved[source] = before[name]
         after[new] = before.pop(name)
 
     def create(self, path: str, is_new: bool) -> bytearray:

@@ -102,6 +102,7 @@ class World:
         self._queue: list[tuple[float, int, greenlet]] = []
         self._count = itertools.count()
         self._due: dict[greenlet, int] = {}  # the number of a thread's turn
+        self.created: dict[str, float] = {}  # when each file was
         self.numbers = itertools.count(1)  # for names that are used once
         self._nodes: dict[str, Node] = {}
         self._names: Counter[str] = Counter()
@@ -393,6 +394,7 @@ class WorldDisk:
         if flags & os.O_CREAT:
             is_new = bool(flags & os.O_EXCL)
             self._changes("create", lambda: opened.append(tree.create(name, is_new)), path)
+            self._world.created.setdefault(path, self._world.time)
         else:
             self._world.call("open", name, lambda: opened.append(tree.file(name)))
         at_end = flags & os.O_APPEND
@@ -413,7 +415,21 @@ class WorldDisk:
         return
 
     def read(self, path: str, most: int = -1) -> bytes:
-        return self._world.call("read", path, lambda: self._tree.read(path))
+        return self._world.call("read", path, lambda: self._content(path))
+
+    def _content(self, path: str) -> bytes:
+        """A node may find a file by a name that it has listed and that another one has moved."""
+        try:
+            return self._tree.read(path)
+        except FileNotFoundError:
+            directory, _, name = path.rpartition("/")
+            process = self._world._processes.get(getcurrent())
+            when, known = (process and process.node.listings.get(directory)) or (-1e9, [])
+            if name not in known or self._world.time - when > self._world.cache:
+                raise
+            if path not in self._tree.moved or self._world.random.random() < 0.5:
+                raise
+            return bytes(self._tree.moved[path])
 
     def try_lock(self, path: str) -> int | None:
         """Any answer: a lock may be kept on its node, or not exist."""

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from seen import list_workers
 from slurm_cluster import SlurmCluster
 from support import git, printed, run, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import list_workers
 
 KOCHI = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
 SCRIPT = (

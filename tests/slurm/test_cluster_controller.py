@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from cluster_project import ClusterProject
+from seen import FIRST_OF_RUN, list_jobs
 from support import wait_until
 
 
@@ -107,10 +108,10 @@ def test_a_second_interrupt_does_not_wait_for_allocations_and_names_them(
     [allocation] = project.wait_for_beginnings(1)
     wait_until((project.directory / "pid").exists)
     os.killpg(run.pid, signal.SIGINT)
-    wait_until(lambda: list(project.machine.jobs.glob("*/0/cancel")))
+    wait_until(lambda: [each for each in list_jobs(project.machine) if each.cancelling])
     run.send_signal(signal.SIGINT)
     assert run.wait(60) != 0
-    assert "Cancelled, but not ended yet: kochi jobs 0" in project.said
+    assert f"Cancelled, but not ended yet: kochi jobs {FIRST_OF_RUN}" in project.said
     assert f"These cancelled allocations have not ended yet: {allocation}" in project.said
     # Slurm ends the rest.
     wait_until(lambda: project.cluster.jobs() == {})

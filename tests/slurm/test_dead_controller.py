@@ -7,10 +7,9 @@ import signal
 
 import pytest
 from cluster_project import SNAKEFILE, ClusterProject
+from seen import list_workers
 from slurm_cluster import APART
 from support import wait_until
-
-from snakemake_kochi.queue import list_workers
 
 SLURM = APART
 # Each job takes a node.

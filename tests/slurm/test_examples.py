@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from seen import list_jobs, list_workers
 from slurm_cluster import SlurmCluster
 from support import REPOSITORY, git, printed, run, write
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import list_workers
 
 PROFILES = REPOSITORY / "profiles"
 MACHINE = "machines: {own: {scheduler: slurm, allocation: {max_workers: 2}}}\n"
@@ -48,7 +48,8 @@ class Side:
         """The number of successful jobs, if all workers were in allocations."""
         workers = list_workers(self.machine)
         assert all(worker.allocation is not None for worker in workers)
-        return sum(worker.succeeded for worker in workers)
+        results = [view.result for view in list_jobs(self.machine, ended=True, limit=10_000)]
+        return sum(result is not None and result.reason == "success" for result in results)
 
 
 @pytest.fixture

@@ -11,13 +11,16 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from cluster_project import SNAKEFILE, ClusterProject
+from seen import FIRST, find_worker, list_jobs, list_workers
 from slurm_cluster import APART
 from support import wait_until
 
-from snakemake_kochi.queue import find_worker, list_workers
-from snakemake_kochi.queue.heartbeat import LOST_AFTER
+from snakemake_kochi.heartbeat import LOST_AFTER
+from snakemake_kochi.next import IS_NEXT
 
 QUICK = 0.5  # seconds between two heartbeats of a worker
+# In the commands of a supervisor and its worker.
+WORKER = "/worker-settings/"
 
 
 SLURM = APART
@@ -44,6 +47,8 @@ def begin(project: ClusterProject, heartbeat: float) -> None:
         for word; do case $word in *.json) sed -i '{change}' "$word" ;; esac; done
         builtin exec "$@"
     }}"""
+    if IS_NEXT:
+        project.environment["KOCHI_HEARTBEAT"] = str(heartbeat)
     project.configure(max_workers=2, idle_timeout="60s")
     file = project.directory / "kochi.yaml"
     text = json.dumps({"on_machine": setup})
@@ -89,8 +94,9 @@ def test_a_run_over_two_hosts_does_each_job_once(project: ClusterProject) -> Non
     workers = list_workers(project.machine)
     assert {worker.node.host for worker in workers} == set(project.cluster.nodes)
     assert not any(worker.is_on_this_node for worker in workers)
-    assert sum(worker.succeeded for worker in workers) == 12
-    assert all(worker.succeeded for worker in workers)
+    ended = list_jobs(project.machine, ended=True)
+    assert len(ended) == 12
+    assert {job.result and job.result.worker for job in ended} == {w.worker for w in workers}
     assert project.cluster.jobs() == {}
 
 
@@ -107,9 +113,10 @@ def test_the_jobs_of_a_host_that_died_are_done_on_the_other_one_and_once(
     project.end_well()
     assert set(project.lines("done")) == {"0", "1", "2", "3"}
     assert begun_twice(project) == lost
-    # Sooner than by its silence alone: Slurm reports the end of the allocation.
-    [presumed] = project.machine.workers.glob("*/presumed-dead.json")
-    assert json.loads(presumed.read_text())["stood_still"] < LOST_AFTER * heartbeat
+    if not IS_NEXT:
+        # Sooner than by its silence alone: Slurm reports the end of the allocation.
+        [presumed] = project.machine.workers.glob("*/presumed-dead.json")
+        assert json.loads(presumed.read_text())["stood_still"] < LOST_AFTER * heartbeat
     assert project.cluster.jobs() == {}
 
 
@@ -126,8 +133,9 @@ def test_a_live_worker_on_a_host_that_slurm_presumes_down_stays_the_owner_of_its
     assert project.lines("began") == project.lines("done")
     assert set(project.lines("done")) == {"0", "1", "2", "3"}
     assert list(project.machine.workers.glob("*/presumed-dead.json")) == []
+    assert list(project.machine.workers.glob("*/dead")) == []
     # No process can end it any more: it ends by itself, since the run is over.
-    wait_until(lambda: not processes_with(project, broken_node, "snakemake_kochi.worker"))
+    wait_until(lambda: not processes_with(project, broken_node, WORKER))
     assert project.cluster.jobs() == {}
 
 
@@ -140,7 +148,7 @@ def test_the_jobs_of_a_hanging_worker_have_ended_when_others_begin_them_again(
     (project.directory / f"go-{min(set(project.lines('began')) - lost)}").touch()
     project.cluster.stop_node(broken_node, signal.SIGKILL)
     set_down(project, broken_node)
-    supervisor, worker, *_ = processes_with(project, broken_node, "snakemake_kochi.worker")
+    supervisor, worker, *_ = processes_with(project, broken_node, WORKER)
     assert worker.parent() == supervisor
     worker.suspend()
     assert processes_with(project, broken_node, "began-")
@@ -150,6 +158,7 @@ def test_the_jobs_of_a_hanging_worker_have_ended_when_others_begin_them_again(
     project.go()
     project.end_well()
     assert begun_twice(project) == lost
-    hosts = {find_worker(project.machine, worker).node.host for worker in range(2)}
+    both = FIRST, FIRST + 1
+    hosts = {find_worker(project.machine, worker).node.host for worker in both}
     assert hosts == set(project.cluster.nodes)
     wait_until(lambda: project.cluster.jobs() == {})

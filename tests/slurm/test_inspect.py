@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pexpect
 import pytest
+from seen import FIRST, find_job, list_workers
 from slurm_cluster import APART, SlurmCluster
 from support import git, interruptible, run_apart, until_size, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import find_job, list_workers
 
 SLURM = APART
+JOB = WORKER = str(FIRST)  # the first ones
 COMMAND = [sys.executable, "-P", "-m", "snakemake_kochi.cli"]
 # The second one is that of the original's tutorial.
 MACHINES = """
@@ -53,6 +54,11 @@ class Login:
         git(directory, "init", "--quiet")
         write(directory / "kochi.yaml", MACHINES)
 
+    @property
+    def keys(self) -> Path:
+        """Of the first worker's ssh server."""
+        return Path(self.machine.directory, "workers", WORKER, "login")
+
     def type(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         done = run_apart(*COMMAND, *words, given=stdin, cwd=self.directory, env=self.environment)
         print(f"$ kochi {words}\n{done.stdout}{done.stderr}[{done.returncode}]")
@@ -69,7 +75,7 @@ class Login:
             cwd=str(self.directory),
         )
 
-    def wait_for_worker(self, number: int = 0) -> None:
+    def wait_for_worker(self, number: int = FIRST) -> None:
         def is_there() -> bool:
             return any(each.worker == number for each in list_workers(self.machine))
 
@@ -87,36 +93,36 @@ def test_a_login_beside_a_job_goes_through_its_allocation(login: Login) -> None:
     # What is waited for is what the last program of the job has.
     script = "taskset -cp 1 $$; cd /usr; export FOUND=it; sleep 300; true"
     login.type("enqueue", "-q", "q", "--shared", "--", "bash", "-c", script)
-    wait_until(lambda: find_job(login.machine, 0).started is not None, "the job runs")
-    where = ("inspect", "job", "0", "--", "sh", "-c", 'echo "$FOUND in $PWD"')
+    wait_until(lambda: find_job(login.machine, FIRST).started is not None, "the job runs")
+    where = ("inspect", "job", JOB, "--", "sh", "-c", 'echo "$FOUND in $PWD"')
     wait_until(lambda: login.type(*where).stdout == "it in /usr\n")
     show = 'hostname; echo "$FOUND $KOCHI_JOB_ID $SLURM_STEP_ID"; taskset -cp $$; exit 7'
-    done = login.type("inspect", "job", "0", "--", "bash", "-c", show)
+    done = login.type("inspect", "job", JOB, "--", "bash", "-c", show)
     assert done.returncode == 7
     # srun's own remark, among its errors, which must be seen.
     assert done.stderr == "srun: error: node2: task 0: Exited with exit code 7\n"
     *said, cpus = done.stdout.splitlines()
-    assert said == ["node2", "it 0 "]
+    assert said == ["node2", f"it {JOB} "]
     assert cpus.endswith("list: 1")
     # As a pipe.
     odd = "a  b\n'c' \"$d\" `e` \\ %f"
-    assert login.type("inspect", "0", "--", "printf", "%s", odd).stdout == odd
-    assert login.type("inspect", "0", stdin="hostname; exit 3").stdout == "node2\n"
+    assert login.type("inspect", WORKER, "--", "printf", "%s", odd).stdout == odd
+    assert login.type("inspect", WORKER, stdin="hostname; exit 3").stdout == "node2\n"
     # Through the allocation, and nothing else.
-    assert not login.machine.worker(0).login.directory.exists()
+    assert not login.keys.exists()
     assert "--jobid=" in login.cluster.calls("srun")[-1]
     # By ssh, if somebody wants that.
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    assert login.type("inspect", "--ssh", "0", "--", "hostname").stdout == "node2\n"
-    assert login.machine.worker(0).login.directory.exists()
+    assert login.type("inspect", "--ssh", WORKER, "--", "hostname").stdout == "node2\n"
+    assert login.keys.exists()
 
 
 def test_a_terminal_in_an_allocation_is_a_real_one(login: Login) -> None:
     assert login.type("alloc", "-q", "q", "-n", "node2", "-b").returncode == 0
     login.type("enqueue", "-q", "q", "--shared", "--", "sleep", "300")
-    wait_until(lambda: find_job(login.machine, 0).started is not None, "the job runs")
-    shell = login.open("inspect", "job", "0")
-    shell.expect("kochi: beside job 0 on node2, CPUs ")
+    wait_until(lambda: find_job(login.machine, FIRST).started is not None, "the job runs")
+    shell = login.open("inspect", "job", JOB)
+    shell.expect(f"kochi: beside job {FIRST} on node2, CPUs ")
     shell.sendline("stty size")
     shell.expect("33 99\r\n")
     shell.setwinsize(44, 111)
@@ -129,26 +135,28 @@ def test_a_terminal_in_an_allocation_is_a_real_one(login: Login) -> None:
     shell.sendline("echo still $((1+1)) here")
     shell.expect("still 2 here")
     # The job ends beside it, and the worker goes on.
-    login.type("cancel", "0")
-    wait_until(lambda: find_job(login.machine, 0).state == "ended")
+    login.type("cancel", JOB)
+    wait_until(lambda: find_job(login.machine, FIRST).state == "ended")
     shell.sendline("echo still $((2+1)) here; exit 4")
     shell.expect("still 3 here")
     shell.expect(pexpect.EOF)
     shell.close()
     assert shell.exitstatus == 4
 
-    assert "which ends allocation" in login.type("release", "0").stdout
+    assert "which ends allocation" in login.type("release", WORKER).stdout
     wait_until(lambda: not login.cluster.jobs(), "the allocation is given back")
-    said = login.type("inspect", "0").stderr
-    assert said.startswith("kochi: worker 0 has left: nothing of it is on node2 any more\n")
+    said = login.type("inspect", WORKER).stderr
+    assert said.startswith(f"kochi: worker {FIRST} has left: nothing of it is on node2 any more\n")
 
 
 def test_a_worker_of_an_array_is_reached(login: Login) -> None:
     assert login.type("alloc", "-q", "q", "-d", "2", "-b").returncode == 0
     # The elements of an array start in any order.
-    login.wait_for_worker(0)
-    login.wait_for_worker(1)
-    said = {login.type("inspect", str(each), "--", "hostname").stdout for each in (0, 1)}
+    login.wait_for_worker(FIRST)
+    login.wait_for_worker(FIRST + 1)
+    said = {
+        login.type("inspect", str(each), "--", "hostname").stdout for each in (FIRST, FIRST + 1)
+    }
     assert said == {"node1\n", "node2\n"}
 
 
@@ -156,7 +164,7 @@ def test_of_several_nodes_the_one_with_the_worker_is_reached(login: Login) -> No
     assert login.type("alloc", "-q", "q", "-n", "2", "-b").returncode == 0
     login.wait_for_worker()
     (worker,) = list_workers(login.machine)
-    assert login.type("inspect", "0", "--", "hostname").stdout == f"{worker.node.host}\n"
+    assert login.type("inspect", WORKER, "--", "hostname").stdout == f"{worker.node.host}\n"
 
 
 # ---- kochi alloc_interact
@@ -165,7 +173,7 @@ def test_of_several_nodes_the_one_with_the_worker_is_reached(login: Login) -> No
 def test_a_shell_in_an_allocation_with_a_worker_beside_it(login: Login) -> None:
     shell = login.open("alloc_interact", "-n", "node2", "-q", "q", "-t", "10")
     shell.expect("Granted job allocation")
-    shell.expect("Kochi worker 0 started on machine own")
+    shell.expect(f"Kochi worker {FIRST} started on machine own")
     shell.sendline("hostname; stty size")
     shell.expect("node2\r\n33 99\r\n")
     # What the jobs print is shown there, as the tutorial has it.
@@ -173,7 +181,7 @@ def test_a_shell_in_an_allocation_with_a_worker_beside_it(login: Login) -> None:
     shell.expect("from the job")
     # Ctrl-C is for what the person has typed.
     login.type("enqueue", "-q", "q", "--", "sleep", "300")
-    wait_until(lambda: find_job(login.machine, 1).started is not None, "the job runs")
+    wait_until(lambda: find_job(login.machine, FIRST + 1).started is not None, "the job runs")
     shell.sendline(interruptible("begun"))
     shell.expect("begun\r\n")
     shell.sendintr()
@@ -181,9 +189,9 @@ def test_a_shell_in_an_allocation_with_a_worker_beside_it(login: Login) -> None:
     # A step in it waits for nothing.
     shell.sendline("srun --overlap echo a step $((1+1))")
     shell.expect("a step 2")
-    assert find_job(login.machine, 1).state == "running"
+    assert find_job(login.machine, FIRST + 1).state == "running"
     # It is reached as other workers are.
-    assert login.type("inspect", "job", "1", "--", "hostname").stdout == "node2\n"
+    assert login.type("inspect", "job", str(FIRST + 1), "--", "hostname").stdout == "node2\n"
 
     shell.sendline("exit 5")
     shell.expect(pexpect.EOF)
@@ -192,15 +200,15 @@ def test_a_shell_in_an_allocation_with_a_worker_beside_it(login: Login) -> None:
     (worker,) = list_workers(login.machine)
     assert (worker.state, worker.capacity.cores) == ("left", 2)
     # Its job waits for another one.
-    assert find_job(login.machine, 1).state == "waiting"
+    assert find_job(login.machine, FIRST + 1).state == "waiting"
     wait_until(lambda: not login.cluster.jobs(), "the allocation has ended")
 
 
 def test_a_released_worker_leaves_the_shell(login: Login) -> None:
     shell = login.open("alloc_interact", "-q", "q")
-    shell.expect("Kochi worker 0 started on machine own")
-    said = login.type("release", "0").stdout
-    assert said == "Worker 0 was told to leave: it leaves at once.\n"
+    shell.expect(f"Kochi worker {FIRST} started on machine own")
+    said = login.type("release", WORKER).stdout
+    assert said == f"Worker {FIRST} was told to leave: it leaves at once.\n"
     wait_until(lambda: list_workers(login.machine)[0].state == "left", "the worker has left")
     shell.sendline("echo still $((1+1)) here; exit")
     shell.expect("still 2 here")
@@ -219,7 +227,7 @@ def test_a_script_opens_the_shell_and_the_worker_is_typed_into_it(login: Login) 
     machine = login.root.machine("scripted")
     shell = login.open("alloc_interact", "-m", "scripted", "-n", "node2", "-q", "test")
     shell.expect("In the shell on the node, this is typed for you: bash ")
-    shell.expect("Kochi worker 0 started on machine scripted")
+    shell.expect(f"Kochi worker {FIRST} started on machine scripted")
     shell.sendline("hostname; stty size")
     shell.expect("node2\r\n33 99\r\n")
     shell.setwinsize(44, 111)
@@ -229,7 +237,7 @@ def test_a_script_opens_the_shell_and_the_worker_is_typed_into_it(login: Login) 
     shell.expect("foo\r\n")
     # Its scheduler is not known: by ssh.
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    inspected = login.type("inspect", "-m", "scripted", "0", "--", "hostname")
+    inspected = login.type("inspect", "-m", "scripted", WORKER, "--", "hostname")
     assert inspected.stdout == "node2\n"
     shell.sendline("exit 5")
     shell.expect(pexpect.EOF)
@@ -241,7 +249,7 @@ def test_a_script_opens_the_shell_and_the_worker_is_typed_into_it(login: Login) 
 
 def test_a_script_that_starts_the_worker_itself(login: Login) -> None:
     shell = login.open("alloc_interact", "-m", "own_way", "-q", "test")
-    shell.expect("Kochi worker 0 started on machine own_way")
+    shell.expect(f"Kochi worker {FIRST} started on machine own_way")
     assert "typed for you" not in shell.before
     shell.sendline("echo a shell $((1+1)); exit")
     shell.expect("a shell 2")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from seen import FIRST
 from slurm_cluster import APART, SlurmCluster
 from support import git, until_size, wait_until, write
 
@@ -45,9 +46,9 @@ def test_a_shell_in_an_allocation_goes_through_it(
     login: SlurmCluster, machine: MachinePaths
 ) -> None:
     someone = Person("interact", "-q", "q", "-c", dimensions=(33, 99))
-    someone.sees("Job 0 waits: no worker serves queue q")
+    someone.sees(f"Job {FIRST} waits: no worker serves queue q")
     assert Person("alloc", "-q", "q", "-n", "node2", "-b").leaves()[0] == 0
-    someone.sees("Job 0 has this terminal: worker 0 on node2.")
+    someone.sees(f"Job {FIRST} has this terminal: worker {FIRST} on node2.")
     someone.sees(PROMPT)
     assert someone.asks("hostname; stty size; basename $PWD") == "node2\r\n33 99\r\nproject\r\n"
     someone.child.setwinsize(44, 111)
@@ -56,7 +57,7 @@ def test_a_shell_in_an_allocation_goes_through_it(
     someone.sees(PROMPT)
     someone.interrupts_a_program()
     assert "--jobid=" in login.calls("srun")[-1]
-    assert not machine.worker(0).login.directory.exists()
+    assert not Path(machine.directory, "workers", str(FIRST), "login").exists()
     someone.types("seq 20000; exit 9")
     someone.sees("\r\n20000\r\n")
     assert someone.leaves()[0] == 9
@@ -80,8 +81,11 @@ def test_a_shell_in_an_allocation_goes_through_it(
     login.cancel_jobs()
     status, said = someone.leaves()
     assert status
-    assert "job 2 was ended" in said or "the connection to the terminal of job 2 was lost" in said
-    assert await_end(machine, 2) == "cancelled"
+    assert (
+        f"job {FIRST + 2} was ended" in said
+        or f"the connection to the terminal of job {FIRST + 2} was lost" in said
+    )
+    assert await_end(machine, FIRST + 2) == "cancelled"
 
 
 def test_a_job_that_waits_names_the_allocation_of_its_worker(
@@ -90,6 +94,7 @@ def test_a_job_that_waits_names_the_allocation_of_its_worker(
     for queue in ("other", "q"):
         assert Person("alloc", "-q", queue, "-n", "node2", "-b").leaves()[0] == 0
     someone = Person("interact", "-q", "q")
-    someone.sees("Job 0 waits: no worker serves queue q yet; worker 1 waits for its allocation ")
+    someone.sees(f"Job {FIRST} waits: no worker serves queue q yet; ")
+    someone.sees(f"worker {FIRST + 1} waits for its allocation ")
     someone.child.sendintr()
     assert someone.leaves()[0] == 130

@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 from login_site import LoginSite, login_site
+from seen import FIRST, find_job, list_workers
 from slurm_cluster import APART, SlurmCluster
 from support import until_size, wait_until
 
-from snakemake_kochi.queue import find_job, list_workers
 from tests.terminal.conftest import PROMPT, Person, await_end
 
 SLURM = APART
@@ -87,7 +87,7 @@ def test_a_shell_on_a_node_is_a_job_with_the_terminal_of_the_laptop_and_ends_wit
     assert status == LOST
     assert "the connection to spica was lost" in said
     assert "The job ends with its terminal." in said
-    assert await_end(at_work.machine(), 1) == "exit status 129"
+    assert await_end(at_work.machine(), FIRST + 1) == "exit status 129"
     # A kept job is attached to again.
     someone = at_prompt(at_work, "interact", *ON, "-q", "q", "--keep")
     someone.types("x=kept")
@@ -96,12 +96,12 @@ def test_a_shell_on_a_node_is_a_job_with_the_terminal_of_the_laptop_and_ends_wit
     status, said = someone.leaves()
     assert status == LOST
     assert "With --keep it goes on: kochi attach -m spica JOB comes back to it" in said
-    again = at_prompt(at_work, "attach", *ON, "2")
+    again = at_prompt(at_work, "attach", *ON, str(FIRST + 2))
     is_a_real_terminal(again)
     again.child.send(LEAVE)
     assert again.leaves()[0] == 0
-    assert find_job(at_work.machine(), 2).state == "running"
-    last = at_prompt(at_work, "attach", *ON, "2")
+    assert find_job(at_work.machine(), FIRST + 2).state == "running"
+    last = at_prompt(at_work, "attach", *ON, str(FIRST + 2))
     last.types("echo $x$x; exit 4")
     last.sees("keptkept\r\n")
     assert last.leaves()[0] == 4
@@ -112,7 +112,7 @@ def test_a_login_beside_a_job_from_the_laptop(at_work: LoginSite) -> None:
     laptop = at_work.laptop
     job = ("enqueue", *ON, "-q", "q", "--shared", "--", "bash", "-c", script)
     assert laptop.kochi(*job).returncode == 0
-    inspect = ("inspect", *ON, "job", "0")
+    inspect = ("inspect", *ON, "job", str(FIRST))
     # Of the program that the script ends with, not of the script before it.
     where = ("--", "sh", "-c", 'echo "$FOUND in $PWD"')
     wait_until(lambda: laptop.kochi(*inspect, *where).stdout == "it in /usr\n")
@@ -126,8 +126,8 @@ def test_a_login_beside_a_job_from_the_laptop(at_work: LoginSite) -> None:
     assert someone.leaves()[0] == LOST
     # The job goes on without whoever looked at it, of whom nothing is left.
     wait_until(lambda: not steps(at_work), "the step ends")
-    assert find_job(at_work.machine(), 0).state == "running"
-    assert laptop.kochi("cancel", *ON, "0").returncode == 0
+    assert find_job(at_work.machine(), FIRST).state == "running"
+    assert laptop.kochi("cancel", *ON, str(FIRST)).returncode == 0
     assert await_end(at_work.machine()) == "cancelled"
 
 
@@ -143,7 +143,7 @@ def test_a_shell_in_an_allocation_of_its_own_from_the_laptop_ends_with_its_conne
     someone = site.laptop.opens(
         *("alloc_interact", *ON, "-n", "node2", "-q", "q"), dimensions=(33, 99)
     )
-    someone.sees("Kochi worker 0 started on machine spica")
+    someone.sees(f"Kochi worker {FIRST} started on machine spica")
     someone.types("")
     someone.sees(PROMPT)
     someone.types("")

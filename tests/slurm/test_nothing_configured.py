@@ -134,7 +134,7 @@ def test_a_project_without_machines_has_its_results_on_the_machine_that_was_foun
     assert not (here / "results" / "local").exists()
     # What is said to type works as it stands.
     assert "build_hello" in kochi("show", "jobs", "-t", cwd=here).stdout
-    said = re.search(r"kochi show log job \d+", done.stdout)
+    said = re.search(r"kochi show log job \d+(\.\d+)?", done.stdout)
     assert said is not None
     assert kochi(*said[0].split()[1:], cwd=here).returncode == 0
 

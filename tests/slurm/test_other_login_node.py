@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import sys
@@ -44,12 +45,12 @@ def test_a_run_on_another_login_node_waits_for_jobs_in_allocations(
     wait_until(
         lambda: again.said.count("still runs and is not started again") == 4 or not again.is_running
     )
-    assert "This run waits 6 s for a sign of life" in again.said
+    assert re.search(r"This run waits [67] s for a sign of life", again.said)
     project.go()
     assert again.wait(150) == 0, again.said
     assert all(len(began) == 1 for began in project.lines("began").values())
     assert set(project.lines("done")) == set(map(str, range(6)))
-    assert list(project.machine.controllers.iterdir()) == []
+    assert list(project.machine.controllers.glob("*")) == []
 
 
 def test_a_run_is_adopted_sooner_if_slurm_reports_the_end_of_its_own_allocation(

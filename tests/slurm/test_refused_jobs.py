@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from seen import FIRST_OF_RUN
 from slurm_cluster import SlurmCluster
 from support import REPOSITORY, git, write
 
@@ -93,7 +94,7 @@ def test_all_rules_that_can_never_run_are_named_before_anything_is_submitted(run
     assert f"rule heavy: {limit}: 9000 MiB of memory needed, 4096 available" in done.stdout
     assert f"rule heavy: {limit}: 1 GPU needed, none available" in done.stdout
     # The profile has --keep-going: all others run.
-    told, _, ran = done.stdout.partition("kochi job 0 in queue ")
+    told, _, ran = done.stdout.partition(f"kochi job {FIRST_OF_RUN} in queue ")
     assert (told.count(limit), ran.count(limit)) == (5, 5)
     assert ".py" not in ran
     names = ("first", "here", "grouped", "wide1", "wide2", "heavy1")

@@ -102,6 +102,7 @@ def test_points_of_one_batch_have_allocations_of_different_shapes(
     of_two_nodes = next(c for c in cluster.calls("sbatch")[before:] if "--nodes=2" in c)
     assert program == "sbatch"
     assert _without_names(options) == _without_names(of_two_nodes.split())
+    # That of this environment, in which nothing chooses the next queue.
     assert f"\nexec {sys.executable} -P -m snakemake_kochi.worker " in stages["allocation"]
     # Named after the queue that the batch names, and removed with the run.
     assert "-study-2_nodes_2_tasks" in done.stdout

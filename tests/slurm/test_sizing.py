@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from cluster_project import ClusterProject
-
-from snakemake_kochi.queue import list_workers
+from seen import list_workers
 
 LONGEST = """
     rule all:

@@ -13,10 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 from cluster_project import ClusterProject
+from seen import find_worker, list_jobs, list_workers
 from slurm_cluster import SlurmCluster
 from support import wait_until
 
-from snakemake_kochi.queue import WorkerState, find_worker, list_workers
+from snakemake_kochi.next import IS_NEXT
+from snakemake_kochi.queue import WorkerState
 from snakemake_kochi.queue.result import read_ended_attempt
 
 COUNT = 72
@@ -141,6 +143,10 @@ def kill_node(cluster: SlurmCluster, worker: WorkerState) -> str:
 
 def endings(project: ClusterProject) -> list[str]:
     """The reasons of ended attempts that cost their jobs nothing."""
+    if IS_NEXT:
+        views = list_jobs(project.machine, ended=True, limit=1000)
+        found = [each.cause for view in views for each in view.attempts if each.cause]
+        return [*found, *("lost" for view in views for _ in range(view.name.losses))]
     paths = project.machine.jobs.glob("*/*/ended-*")
     return [read_ended_attempt(path).reason for path in paths]
 
@@ -208,7 +214,7 @@ def check_that_nothing_is_left(project: ClusterProject, kochi: Callable) -> None
     # A node that returns reports the end of its jobs.
     wait_until(lambda: not cluster.jobs() and not processes(cluster))
     for directory in (machine.queues, machine.controllers):
-        assert list(directory.iterdir()) == [], directory
+        assert list(directory.glob("*")) == [], directory
     for what in ("jobs", "workers"):
         done = kochi("show", what, "--json", "-m", "own", cwd=project.directory)
         assert json.loads(done.stdout) == []

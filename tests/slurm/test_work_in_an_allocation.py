@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from seen import list_jobs, list_workers
 from slurm_cluster import SlurmCluster
 from support import wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import list_workers
-from snakemake_kochi.queue.result import read_result
 
 SNAKEFILE = """
     rule all:
@@ -47,8 +46,8 @@ def test_jobs_of_a_run_are_executed_by_a_worker_inside_an_allocation(
     assert done.returncode == 0
     outputs = [(tmp_path / "out" / str(number)).read_text() for number in range(3)]
     assert outputs == [f"{allocation} node2\n"] * 3
-    results = [read_result(path) for path in machine.jobs.glob("*/*/result.json")]
-    assert [result.reason for result in results] == ["success"] * 3
+    results = [view.result for view in list_jobs(machine, ended=True)]
+    assert [result and result.reason for result in results] == ["success"] * 3
 
     # It stays for other runs, and leaves properly when its allocation is cancelled.
     assert [worker.state for worker in list_workers(machine)] == ["running"]
@@ -60,7 +59,7 @@ def test_each_worker_of_an_array_knows_its_remaining_time(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     code = (
-        "import os; from snakemake_kochi.worker.orders import find_walltime; "
+        "import os; from snakemake_kochi.next.worker.walltime import find_walltime; "
         "print(find_walltime(None, os.environ, 5.0).seconds_left())"
     )
     # None has left when the others ask.

@@ -17,6 +17,7 @@ from git_helpers import commit_to_new_repository, files_of, git, state_of, visib
 from other_computer import MACHINE, OtherComputer
 from support import run_apart, wait_until
 
+from snakemake_kochi.detached.__main__ import hand_over
 from snakemake_kochi.paths import SentPaths
 from snakemake_kochi.phases.freeze import take_freeze
 from snakemake_kochi.remote import receive
@@ -559,3 +560,19 @@ def test_a_command_that_still_reads_is_waited_for_however_long_it_takes(tmp_path
         reader.kill()
     assert not receive._is_awaited(place.use("token"), "other")
     assert not place.use("token").exists()
+
+
+def test_a_launched_run_is_waited_for_instead_of_the_command_that_launched_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = SentPaths(tmp_path)
+    monkeypatch.setenv("KOCHI_SENT", str(tmp_path))
+    monkeypatch.setenv("KOCHI_SENT_USE", "token")
+    with subprocess.Popen(["true"]) as command:
+        receive._note_use(place, "one", "token", command.pid)
+    with subprocess.Popen(["sleep", "1000"]) as run:
+        hand_over(run.pid)
+        os.utime(place.use("token"), (1, 1))
+        assert receive._is_awaited(place.use("token"), "other")
+        run.kill()
+    assert not receive._is_awaited(place.use("token"), "other")

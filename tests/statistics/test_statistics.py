@@ -185,8 +185,9 @@ def test_equal_sides_have_a_ratio_of_one_and_five_pairs_no_interval(
     assert found.note == "all equal at this resolution"
     five = comparison.paired([0.1] * 5)
     assert (five.lower, five.note) == (None, "n = 5: no interval")
-    assert comparison.of_units([0.1, 0.1]).note == "n = 2: no interval"
-    assert comparison.unpaired([0.1] * 3, [0.1] * 2).note == "n = 2: no interval"
+    few = "n = 2 of 3 allocations or nodes: no interval"
+    assert comparison.of_units([0.1, 0.1]).note == few
+    assert comparison.unpaired([0.1] * 3, [0.1] * 2).note == few
     same = comparison.unpaired([0.1] * 3, [0.1] * 3)
     assert (same.lower, same.p) == (1, 1)
     many = comparison.paired(random.normal(0, 1, 3000))
@@ -328,21 +329,19 @@ def at_most(rate: float, limit: float, repetitions: int) -> bool:
 
 
 def test_intervals_that_stop_when_they_are_narrow_cover_the_median(bench) -> None:
-    for name in (
-        "noise 1 %",
-        "noise 2 %",
-        "two modes 10 % apart, 70/30",
-        "5 % outliers of 1.5 times",
-    ):
-        family = bench.FAMILIES[name]
-        missed, runs = bench.until_enough(family, 200)
-        assert at_most(missed, 5, 200), name
+    for name, family in bench.FAMILIES.items():
+        missed, runs = bench.until_enough(family, 1000)
+        # Modes that are only a little apart are a known miss, see docs/benchmarks.md.
+        assert at_most(missed, 6.6 if "5 % apart" in name else 5, 1000), name
         assert runs <= (family.most_runs or 60), name
+    assert at_most(bench.until_enough(bench.FAMILIES["noise 2 %"], 1000, bench.DRIFT)[0], 5, 1000)
     # A fixed number, which no rule stops.
     assert at_most(bench.fixed_number(6, 400), 5, 400)
 
 
 def test_neighbours_that_are_alike_and_allocations_are_taken_into_account(bench) -> None:
+    assert at_most(bench.alike(0.3, 4000), 5, 4000)
+    assert bench.alike(0.3, 4000, is_told=False) > 8
     assert at_most(bench.alike(0.6, 800), 8, 800)
     assert bench.alike(0.6, 800, is_told=False) > 15
     assert at_most(bench.allocations(6, 5, 300), 5, 300)
@@ -371,17 +370,17 @@ RATES: Sequence[tuple[Callable[..., float], int, float]] = [
     (lambda bench, n: bench.compared(10, 0.0, n), 500, 5.2),
     (lambda bench, n: 100 - bench.compared(10, 0.05, n), 300, 1.0),
     (lambda bench, n: bench.compared(10, 0.0, n, 0.02), 500, 5.2),
-    (lambda bench, n: bench.many_points(20, 10, 0.0, n)[0], 60, 5.2),
-    (lambda bench, n: bench.many_points(20, 10, 0.0, n)[1], 60, 5.2),
-    (lambda bench, n: 100 - bench.many_points(20, 10, 0.08, n)[0], 60, 5.0),
-    (lambda bench, n: bench.looked_again(100, 0.0, 0.05, n), 100, 5.0),
-    (lambda bench, n: 100 - bench.looked_again(60, 0.05, 0.01, n), 50, 1.0),
-    (lambda bench, n: bench.repeated_pairs(0.0, n)[0], 60, 5.2),
-    (lambda bench, n: 100 - bench.repeated_pairs(0.05, n)[0], 40, 1.0),
-    (lambda bench, n: bench.until_enough_allocations(5, 0.01, n)[0], 40, 5.0),
+    (lambda bench, n: bench.many_points(20, 10, 0.0, n)[0], 300, 5.2),
+    (lambda bench, n: bench.many_points(20, 10, 0.0, n)[1], 300, 5.2),
+    (lambda bench, n: 100 - bench.many_points(20, 10, 0.08, n)[0], 300, 5.0),
+    (lambda bench, n: bench.looked_again(100, 0.0, 0.05, n), 200, 5.0),
+    (lambda bench, n: 100 - bench.looked_again(60, 0.05, 0.01, n), 500, 1.0),
+    (lambda bench, n: bench.repeated_pairs(0.0, n)[0], 1000, 5.2),
+    (lambda bench, n: 100 - bench.repeated_pairs(0.05, n)[0], 500, 1.0),
+    (lambda bench, n: bench.until_enough_allocations(5, 0.01, n)[0], 500, 5.0),
     (lambda bench, n: bench.measured_apart(6, n), 400, 5.0),
-    (lambda bench, n: bench.flat(60, 0.0, n), 40, 6.0),
-    (lambda bench, n: bench.stepped(100, 0.0, n), 20, 4.0),
+    (lambda bench, n: bench.flat(60, 0.0, n), 300, 6.0),
+    (lambda bench, n: bench.stepped(100, 0.0, n), 100, 4.0),
 ]
 
 
@@ -396,8 +395,8 @@ def test_without_these_rules_comparisons_are_wrong_more_often(bench) -> None:
 
 
 def test_a_commit_is_found_by_few_runs_and_none_where_there_is_no_step(bench) -> None:
-    missed, wrong, runs = bench.stepped_commits(64, 0.02, 20)
-    assert at_most(missed, 1, 20) and at_most(wrong, 1, 20)
+    missed, wrong, runs = bench.stepped_commits(64, 0.02, 100)
+    assert at_most(missed, 1, 100) and at_most(wrong, 1, 100)
     assert runs < 130
     assert at_most(bench.unstepped_commits(0.0, 0.02, 10), 1, 10)
     # A little by each commit: the posterior alone would name one.

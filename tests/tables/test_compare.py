@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+from matplotlib.axes import Axes
 from support import git, write
 
 from snakemake_kochi.cli.main import run
+from snakemake_kochi.statistics import comparison
 from snakemake_kochi.tables.branch import read_batch
 from snakemake_kochi.tables.compare import unknown, words_of
 
@@ -196,7 +199,8 @@ def test_what_ought_not_to_differ_makes_points_not_comparable_until_it_is_accept
         facts = {"compiler": {"output": f"gcc {gcc}\nmore", "command": "gcc --version"}}
         for duplicate in range(6):
             for n in (1, 2):
-                own = {"hardware": {"cpu_model": model}} if n == 1 else {}
+                own: dict[str, Any] = {"hardware": {"cpu_model": model}} if n == 1 else {}
+                own["system"] = {"governor": "powersave" if by == "quick" else "performance"}
                 time = random(by, n, duplicate)
                 compare.one(by, n, duplicate, time, facts=facts, **own)
     compare.project.commit()
@@ -205,12 +209,18 @@ def test_what_ought_not_to_differ_makes_points_not_comparable_until_it_is_accept
         *("not comparable",),
         "cpu_model differs: EPYC and Xeon; to compare all the same: --accept cpu_model",
     )
-    assert "compiler differs: gcc 12 and gcc 13;" in two[1]
+    assert two == (
+        *("not comparable",),
+        "governor differs: powersave and performance; to compare all the same: --accept governor",
+    )
+    one, two = compare.verdicts("--accept", "governor")
+    assert "cpu_model differs" in one[1] and "compiler differs: gcc 12 and gcc 13;" in two[1]
     assert "pairs are needed" not in (text := compare.text("--by", "by"))
     assert "all together" not in text
-    one, two = compare.verdicts("--accept", "compiler")
+    one, two = compare.verdicts("--accept", "compiler", "--accept", "governor")
     assert one[0] == "not comparable" and two[0] == "no difference shown"
-    accepted = ("--accept", "fact.compiler", "--accept", "cpu_model")
+    names = ("fact.compiler", "cpu_model", "governor")
+    accepted = [word for fact in names for word in ("--accept", fact)]
     assert [verdict for verdict, _ in compare.verdicts(*accepted)] == ["no difference shown"] * 2
     assert "One side ran before the other" in compare.text("--by", "by", *accepted)
 
@@ -293,8 +303,101 @@ def test_allocations_count_and_not_the_runs_in_them(compare: Compare) -> None:
         assert point["ratio"]["n"] == 3 and point["verdict"] == "no difference shown"
         assert point["ratio"]["upper"] / point["ratio"]["lower"] > 1.1
     for point in ran(lambda by, duplicate: "a" if by == "quick" else "b"):
-        assert (point["verdict"], point["why"]) == ("too few pairs", "n = 1: no interval")
+        why = "n = 1 of 3 allocations or nodes: no interval"
+        assert (point["verdict"], point["why"]) == ("too few pairs", why)
     assert "medians of several allocations or nodes count" in compare.text("--by", "by")
+
+
+def test_machines_with_one_node_each_are_compared_by_their_runs(compare: Compare) -> None:
+    random = noisy({})
+    for machine, factor in (("local", 1.0), ("spica", 1.1)):
+        for duplicate in range(10):
+            for n in (1, 2):
+                time = factor * float(str(random("quick", n, duplicate)))
+                own = {"node": machine, "hardware": {"cpu_model": machine}}
+                compare.one("quick", n, duplicate, time, machine=machine, **own)
+        compare.project.commit()
+    text = compare.text("--by", "machine")
+    assert text.count("| slower") == 2 and "One node of each machine is compared" in text
+    assert "One side ran before the other" not in text
+    # Of another node of one of them, the nodes count.
+    compare.one("quick", 1, 0, 100, machine="spica", node="n2")
+    compare.project.commit()
+    one, two = [line for line in compare.text("--by", "machine").splitlines() if "| quick" in line]
+    assert "n = 1 of 3 allocations or nodes: no interval" in one and "| slower" in two
+
+
+def test_a_parameter_called_code_is_compared_in_the_newest_code_alone(compare: Compare) -> None:
+    text = SORT.replace("n: [1, 2]", "n: 1").replace("by: [quick, heap]", "by: quick")
+    text = text.replace("      first:\n", "      first:\n        code: [main, working-tree]\n")
+    write(compare.project.top / "sort.yaml", text.replace("sort/", "sort/${code}"))
+    for script in ("old", "new"):
+        for duplicate in range(8):
+            for code, time in (("main", 100), ("working-tree", 90)):
+                compare.project.run(
+                    f"time {time + 7 * duplicate % 8}\n",
+                    "sort.yaml",
+                    parameters={"by": "quick", "n": "1", "code": code},
+                    dest=f"sort/{code}quick_1_{duplicate}.log",
+                    duplicate=duplicate,
+                    started=f"{next(compare._began)}+00:00",
+                    run_script=script,
+                )
+        compare.project.commit()
+    text = compare.text("--by", "code")
+    assert text.startswith("# sort first: time (ms) by code, main and working-tree\n")
+    assert text.count("| faster") == 1 and "other code are left out" in text
+
+
+def test_three_values_are_compared_with_the_first_one(compare: Compare, tmp_path: Any) -> None:
+    write(compare.project.top / "sort.yaml", SORT.replace("[quick, heap]", "[quick, heap, tree]"))
+    random = noisy({("tree", 1): 1.1, ("tree", 2): 1.1})
+    for duplicate in range(8):
+        for n in (1, 2):
+            for by in ("quick", "heap", "tree"):
+                compare.one(by, n, duplicate, random(by, n, duplicate))
+    compare.project.commit()
+    text = compare.text("--by", "by")
+    assert text.startswith("# sort first: time (ms) by by, 3 values\n")
+    heap, tree = text.split("## by: ")[1:]
+    assert heap.startswith("heap compared with quick\n") and heap.count("no difference shown") == 2
+    assert tree.startswith("tree compared with quick\n") and tree.count("| slower") == 2
+    compare.text("--by", "by", "-o", str(tmp_path / "three.svg"))
+    figure = (tmp_path / "three.svg").read_text()
+    assert "<!-- time: heap / quick" in figure and "<!-- time: tree / quick" in figure
+
+
+def test_pairs_that_are_alike_have_wider_intervals_and_are_told(
+    compare: Compare, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(compare.project.top / "sort.yaml", SORT.replace("duplicates: 10", "duplicates: 40"))
+    noise = np.random.default_rng(3).normal(0, 1, (2, 40))
+    for duplicate in range(1, 40):
+        noise[:, duplicate] += 0.6 * noise[:, duplicate - 1]
+
+    def time(by: str, n: int, duplicate: int) -> float:
+        return 100 + (by == "heap") * float(noise[n - 1][duplicate])
+
+    compare.ran(time, duplicates=40)
+    text = compare.text("--by", "by")
+    assert "Neighbouring pairs are alike (r = 0." in text and ": 40 count as " in text
+    assert "Neighbouring runs are alike (r = 0." in text
+    # The bars of the figure are the intervals.
+    drawn: list[Any] = []
+    plot = Axes.plot
+
+    def recorded(self: Axes, *given: Any, **how: Any) -> Any:
+        drawn.append(given)
+        return plot(self, *given, **how)
+
+    monkeypatch.setattr(Axes, "plot", recorded)
+    compare.text("--by", "by", "-o", str(tmp_path / "ratios.svg"))
+    ratios = [point["ratio"] for point in compare.json()["points"]]
+    bars = [x for x, *_ in drawn if isinstance(x, list)]
+    assert bars == [[each["lower"], each["upper"]] for each in ratios]
+    logs = [math.log(time("heap", 1, d) / 100) for d in range(40)]
+    plain = comparison.paired(logs)
+    assert plain.lower is not None and ratios[0]["lower"] < plain.lower
 
 
 def test_a_difference_of_one_point_among_many_says_what_it_lacks(compare: Compare) -> None:
@@ -426,6 +529,35 @@ def test_a_batch_is_compared_with_another_one_of_its_file(compare: Compare) -> N
     assert "is of batch 'third', known: first, second" in compare.fails("--with", "third")
 
 
+def test_with_run_both_batches_run_and_it_is_told_if_ratios_are_not_waited_for(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def runs(_machine: str | None, _file: str, batch: str) -> int:
+        ran.append(batch)
+        return 0
+
+    monkeypatch.setattr("snakemake_kochi.cli.compare.run_first", runs)
+    first = SORT[SORT.index("      first:") : SORT.index("    run: {")]
+    second = first.replace("first:", "second:").replace("sort/", "two/")
+    write(compare.project.top / "sort.yaml", SORT.replace("    run: {", f"{second}    run: {{"))
+    compare.ran(noisy({}))
+    compare.ran(noisy({}), batch="second")
+
+    def said(*words: str) -> str:
+        assert run(["compare", "sort.yaml", "first", "--run", *words]) == 0
+        return compare._capsys.readouterr().err
+
+    told = "kochi: the runs do not go on until these ratios are known"
+    assert f"{told}\n" in said("--with", "second") and ran == ["first", "second"]
+    assert f"{told}: that takes `repeat: {{until: 2%, by: by}}` in sort.yaml" in said("--by", "by")
+    for by, is_told in (("n", True), ("by", False)):
+        repeat = SORT.replace("duplicates: 10", f"repeat: {{until: 2%, by: {by}}}")
+        write(compare.project.top / "sort.yaml", repeat)
+        assert (told in said("--by", "by")) is is_told
+
+
 def test_a_wrong_name_has_the_nearest_one_and_a_text_is_no_metric(compare: Compare) -> None:
     compare.ran(noisy({}), duplicates=1)
     assert "Choose what is compared: --by by or --by n" in compare.fails()
@@ -435,6 +567,8 @@ def test_a_wrong_name_has_the_nearest_one_and_a_text_is_no_metric(compare: Compa
     assert "no metric 'tim', did you mean 'time'?" in compare.fails("--by", "n", "--metric", "tim")
     assert "'word' of sort first is a text" in compare.fails("--by", "n", "--metric", "word")
     assert "--within" in compare.fails("--by", "n", "--within", "-1")
+    said = compare.fails("--by", "n", "--accept", "governer")
+    assert "no run of sort first has a fact 'governer', did you mean 'governor'?" in said
     both: Sequence[str] = ("--json", "-o", "x.md")
     assert "only one of --output and --json" in compare.fails("--by", "n", *both)
 
@@ -459,7 +593,7 @@ def test_wrong_words_are_told_before_a_batch_runs(compare: Compare) -> None:
     assert "no metric 'tim', did you mean 'time'?" in fails("--by", "n", "--metric", "tim")
     assert "by = 'quik', did you mean 'quick'?" in fails("--by", "by", "--base", "quik")
     assert "there is no commit 'nothing'" in fails("--against", "nothing")
-    assert "has no artifact branch" in fails("--with", "second")
+    assert "there is no batch 'second', known: first" in fails("--with", "second")
     both = ("--by", "n", "--with", "second")
     assert "--against and --with compare results, and --by" in fails(*both)
     assert not (compare.project.top / ".snakemake").exists()

@@ -11,11 +11,11 @@ from typing import Any
 
 import pexpect
 import pytest
+from seen import FIRST, find_job, list_jobs
 from support import interruptible, wait_until
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import find_job, list_jobs
-from snakemake_kochi.terminal.address import read_address
+from snakemake_kochi.processes import find_by_environment
 from tests.cli.conftest import (  # noqa: F401  fixtures
     COMMAND,
     installed,
@@ -139,7 +139,7 @@ def newest_job(machine: MachinePaths) -> int:
     return list_jobs(machine, ended=True)[0].job
 
 
-def await_end(machine: MachinePaths, job: int = 0) -> str:
+def await_end(machine: MachinePaths, job: int = FIRST) -> str:
     """How a job has ended, in a word."""
     wait_until(lambda: find_job(machine, job).result is not None, f"job {job} ends")
     result = find_job(machine, job).result
@@ -147,10 +147,10 @@ def await_end(machine: MachinePaths, job: int = 0) -> str:
     return result.describe()
 
 
-def pid_of_host(machine: MachinePaths, job: int = 0) -> int:
+def pid_of_host(job: int = FIRST) -> int:
     """The process that a worker started for a job."""
-    import json
-
-    address = read_address(machine.job(job))
-    assert address is not None
-    return int(json.loads(machine.job(job).attempt(address.attempt).read_text())["process"]["pid"])
+    own = {"KOCHI_JOB_ID": str(job), "KOCHI_ROOT": os.environ["KOCHI_ROOT"]}
+    for pid in find_by_environment(own, 0):
+        if b"snakemake_kochi.terminal.host" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    raise AssertionError("no process has the terminal")

@@ -19,12 +19,14 @@ import pexpect
 import psutil
 import pytest
 from hosts import Host, Started
+from seen import FIRST, find_job, list_workers
 from support import git, interruptible, run_apart, until_size, wait_until, write
 
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import find_job, list_workers
 from snakemake_kochi.terminal.login import packed, quoted
 
+JOB = WORKER = str(FIRST)  # the first ones
 COMMAND = [sys.executable, "-P", "-m", "snakemake_kochi.cli"]
 # A user who needs no entry in /etc/passwd.
 STRANGER = 54321
@@ -72,7 +74,7 @@ class Node:
 
     @property
     def login(self) -> Path:
-        return self.machine.worker(0).login.directory
+        return Path(self.machine.directory, "workers", WORKER, "login")
 
 
 @pytest.fixture(autouse=True)
@@ -167,8 +169,8 @@ def test_a_command_beside_a_job_has_its_environment_directory_and_cpus(here: Nod
     # As a pipe, for a shell.
     assert here.type("inspect", "job", str(job), stdin="echo $FOUND; exit 3").returncode == 3
     # A worker stands for its jobs' common environment.
-    said = here.type("inspect", "0", "--", "env").stdout.splitlines()
-    assert {"KOCHI_WORKER_ID=0", "KOCHI_MACHINE=local"} <= {*said}
+    said = here.type("inspect", WORKER, "--", "env").stdout.splitlines()
+    assert {f"KOCHI_WORKER_ID={WORKER}", "KOCHI_MACHINE=local"} <= {*said}
     # On this node, nothing else is needed.
     assert not here.login.exists()
 
@@ -193,7 +195,7 @@ def test_beside_an_experiment_are_its_workspace_parameters_and_recipes(here: Nod
     git(here.directory, "commit", "--quiet", "--message", "first")
     assert here.type("install", "-d", "tool:plain").returncode == 0
     assert here.type("enqueue", "-q", "q", "sum.yaml", "n=7").returncode == 0
-    words = ("inspect", "job", "0", "--", "bash", "-c")
+    words = ("inspect", "job", JOB, "--", "bash", "-c")
     show = "ls; echo $KOCHI_PARAM_N $ACTIVE $IN_SCRIPT"
     files = "begun\nbuilt\nkochi.yaml\nsum.yaml\n"
     wait_until(lambda: here.type(*words, show).stdout == f"{files}7 yes 1\n")
@@ -213,7 +215,7 @@ def test_a_login_is_in_the_cgroup_of_its_job_where_that_is_permitted(here: Node)
         words = ("inspect", "job", str(job), "--", "cat", "/proc/self/cgroup")
         wait_until(lambda: f":/{group.name}\n" in here.type(*words).stdout)
         # And in no other one's.
-        assert f":/{group.name}\n" not in here.type(*words[:1], "0", *words[3:]).stdout
+        assert f":/{group.name}\n" not in here.type(*words[:1], WORKER, *words[3:]).stdout
         here.type("cancel", str(job))
         wait_until(lambda: not (group / "cgroup.procs").read_text())
     finally:
@@ -335,12 +337,13 @@ def test_an_ordinary_user_is_in_the_isolation_of_a_job(tmp_path: Path) -> None:
     user = OrdinaryUser()
     try:
         with Host("node9", tmp_path) as node:
-            user.start(node, *COMMAND, "work", "-q", "q", "-b").wait_for("Kochi worker 0 started")
+            work = user.start(node, *COMMAND, "work", "-q", "q", "-b")
+            work.wait_for(f"Kochi worker {FIRST} started")
             script = isolated("of ada")
             user.start(node, *COMMAND, "enqueue", "-q", "q", "--", "bash", "-c", script).wait()
 
             def seen() -> str:
-                words = ("inspect", "job", "0", "--", "bash", "-c", "id -u; cat /opt/mark")
+                words = ("inspect", "job", JOB, "--", "bash", "-c", "id -u; cat /opt/mark")
                 typed = user.start(node, *COMMAND, *words)
                 typed.wait()
                 return typed.said
@@ -378,24 +381,26 @@ def test_wrong_numbers_and_ended_jobs_are_told_in_one_message(here: Node) -> Non
         assert "Traceback" not in done.stderr
         return done.stderr
 
-    assert said("job", "0") == (
-        "kochi: job 0 has ended: nothing of it is on a node any more\n"
-        "To see how, type: kochi show job 0; kochi show log job 0\n"
+    assert said("job", JOB) == (
+        f"kochi: job {FIRST} has ended: nothing of it is on a node any more\n"
+        f"To see how, type: kochi show job {FIRST}; kochi show log job {FIRST}\n"
     )
-    assert said("job", "2") == (
-        "kochi: job 2 waits: it is on no node yet\nTo see why it waits, type: kochi show job 2\n"
+    third = FIRST + 2
+    assert said("job", str(third)) == (
+        f"kochi: job {third} waits: it is on no node yet\n"
+        f"To see why it waits, type: kochi show job {third}\n"
     )
-    assert "there is no job 99 on machine local; jobs 0 to 2 are known\n" in said("job", "99")
-    assert "there is no worker 99 on machine local; known: 0\n" in said("99")
-    assert "If it is the number of a job, type: kochi inspect job 2\n" in said("2")
+    assert "there is no job 99 on machine local; " in said("job", "99")
+    assert f"there is no worker 99 on machine local; known: {FIRST}\n" in said("99")
+    assert f"If it is the number of a job, type: kochi inspect job {third}\n" in said(str(third))
     assert "'x' is not the number of a job" in said("job", "x", status=2)
     assert "the number of the worker was expected" in said("worker", status=2)
-    missing = said("0", "--", "no-such", status=127)
+    missing = said(WORKER, "--", "no-such", status=127)
     assert missing == "kochi: there is no program no-such there\n"
-    here.type("release", "0", "--now")
+    here.type("release", WORKER, "--now")
     wait_until(lambda: list_workers(here.machine)[0].is_gone)
-    assert said("0") == (
-        f"kochi: worker 0 has left: nothing of it is on {socket.gethostname()} any more\n"
+    assert said(WORKER) == (
+        f"kochi: worker {FIRST} has left: nothing of it is on {socket.gethostname()} any more\n"
         "To list the workers that are there, type: kochi show workers\n"
     )
 
@@ -424,7 +429,7 @@ def test_a_login_by_ssh_is_beside_the_job(there: Node) -> None:
 def test_a_terminal_by_ssh_is_a_real_one(there: Node) -> None:
     job = there.begin("sleep 300")
     login = there.open("inspect", "job", str(job))
-    login.expect("kochi: beside job 0 on node7, CPUs ")
+    login.expect(f"kochi: beside job {FIRST} on node7, CPUs ")
     login.sendline("stty size; echo $TERM")
     login.expect("33 99\r\nxterm\r\n")
     login.setwinsize(44, 111)
@@ -458,7 +463,7 @@ def test_jobs_end_while_somebody_is_logged_in_and_start_as_well(there: Node) -> 
     login.expect("still 8 here")
 
     # All ends with the worker.
-    there.type("release", "0")
+    there.type("release", WORKER)
     login.expect(pexpect.EOF)
     assert there.work.wait() == 0
     wait_until(lambda: commands_on(there) == ["sleep", "bash"], "all is gone")
@@ -466,10 +471,10 @@ def test_jobs_end_while_somebody_is_logged_in_and_start_as_well(there: Node) -> 
 
 
 def test_a_worker_that_leaves_tells_nobody_of_its_server_any_more(there: Node) -> None:
-    assert there.type("inspect", "0", "--", "true").returncode == 0
+    assert there.type("inspect", WORKER, "--", "true").returncode == 0
     (server,) = servers_on(there)
     server.suspend()  # so that it cannot do so itself
-    there.type("release", "0")
+    there.type("release", WORKER)
     assert there.work.wait() == 0
     assert not (there.login / "answer.json").exists()
 
@@ -477,11 +482,12 @@ def test_a_worker_that_leaves_tells_nobody_of_its_server_any_more(there: Node) -
 @pytest.mark.parametrize("who", ["the worker", "all"])
 def test_logins_end_when_the_worker_is_killed(there: Node, who: str) -> None:
     there.begin("sleep 300")
-    login = there.open("inspect", "0")
+    login = there.open("inspect", WORKER)
     login.sendline("setsid sleep 1000 & echo begun $((3+4))")
     login.expect("begun 7")
-    supervisor = there.work.process
-    (worker,) = [each for each in supervisor.children() if "work" in each.cmdline()]
+    worker = process_of_worker(there)
+    supervisor = worker.parent()
+    assert supervisor is not None
     if who == "all":
         supervisor.kill()  # which is what ends the worker, too
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -500,6 +506,16 @@ def processes_on(node: Node) -> list[psutil.Process]:
     return found
 
 
+def process_of_worker(node: Node) -> psutil.Process:
+    """The child of its supervisor."""
+    if IS_NEXT:
+        words = "snakemake_kochi.next.worker"
+        (worker,) = [each for each in processes_on(node) if words in (each.info["cmdline"] or ())]
+    else:
+        (worker,) = [each for each in node.work.process.children() if "work" in each.cmdline()]
+    return worker
+
+
 def commands_on(node: Node) -> list[str]:
     """The names of the processes on a node."""
     return sorted((each.info["name"] for each in processes_on(node)), reverse=True)
@@ -513,26 +529,26 @@ def servers_on(node: Node) -> list[psutil.Process]:
 
 def test_a_second_login_uses_the_same_server_and_a_dead_one_is_replaced(there: Node) -> None:
     there.begin("sleep 300")
-    assert there.type("inspect", "0", "--", "true").returncode == 0
+    assert there.type("inspect", WORKER, "--", "true").returncode == 0
     first = (there.login / "answer.json").read_text()
-    assert there.type("inspect", "0", "--", "true").returncode == 0
+    assert there.type("inspect", WORKER, "--", "true").returncode == 0
     assert (there.login / "answer.json").read_text() == first
     for each in servers_on(there):
         each.kill()
-    assert there.type("inspect", "0", "--", "true").returncode == 0
+    assert there.type("inspect", WORKER, "--", "true").returncode == 0
     assert (there.login / "answer.json").read_text() != first
 
 
 def test_a_server_whose_connections_somebody_holds_says_so_and_serves_again(there: Node) -> None:
-    assert there.type("inspect", "0", "--", "true").returncode == 0
+    assert there.type("inspect", WORKER, "--", "true").returncode == 0
     port = json.loads((there.login / "answer.json").read_text())["port"]
     with contextlib.ExitStack() as held:
         wait_until(lambda: not is_greeted(port, held), "all connections are taken")
-        refused = there.type("inspect", "0", "--", "true")
+        refused = there.type("inspect", WORKER, "--", "true")
         assert refused.returncode == 1
         assert "has as many connections as it serves at a time" in refused.stderr
         assert "kochi interact -q q" in refused.stderr
-    wait_until(lambda: there.type("inspect", "0", "--", "true").returncode == 0, "a free place")
+    wait_until(lambda: there.type("inspect", WORKER, "--", "true").returncode == 0, "a free place")
 
 
 def is_greeted(port: int, held: contextlib.ExitStack) -> bool:
@@ -542,9 +558,9 @@ def is_greeted(port: int, held: contextlib.ExitStack) -> bool:
 
 
 def test_a_server_is_asked_for_again_if_the_last_one_ended_just_then(there: Node) -> None:
-    (worker,) = [each for each in there.work.process.children() if "work" in each.cmdline()]
+    worker = process_of_worker(there)
     worker.suspend()
-    login = there.open("inspect", "0", "--", "hostname")
+    login = there.open("inspect", WORKER, "--", "hostname")
     wait_until(lambda: (there.login / "asked").exists(), "a server is asked for")
     (there.login / "asked").unlink()
     worker.resume()
@@ -557,12 +573,12 @@ def test_a_node_without_sshd_says_so(there: Node) -> None:
         if Path(program).exists():
             hidden = ("mount", "--bind", "/dev/null", program)
             assert there.host.start(*hidden, cwd=there.directory).wait() == 0
-    done = there.type("inspect", "0", "--", "true")
+    done = there.type("inspect", WORKER, "--", "true")
     assert done.returncode == 1
     assert done.stderr == (
-        "kochi: no ssh server can be started for worker 0 on node7: there is no program sshd on "
-        "that node\nIts administrators can install OpenSSH's server there. For a shell on the node "
-        "as a job of the worker, type: kochi interact -q QUEUE\n"
+        f"kochi: no ssh server can be started for worker {FIRST} on node7: there is no program "
+        "sshd on that node\nIts administrators can install OpenSSH's server there. For a shell on "
+        "the node as a job of the worker, type: kochi interact -q QUEUE\n"
     )
     # The jobs go on.
     job = there.submit("true")
@@ -574,9 +590,9 @@ def test_an_ordinary_user_logs_in(tmp_path: Path) -> None:
     try:
         with Host("login1", tmp_path) as login, Host("node9", tmp_path) as node:
             work = user.start(node, *COMMAND, "work", "-q", "q", "-b")
-            work.wait_for("Kochi worker 0 started")
+            work.wait_for(f"Kochi worker {FIRST} started")
             words = ("sh", "-c", "id -un; hostname; exit 5")
-            typed = user.start(login, *COMMAND, "inspect", "0", "--", *words)
+            typed = user.start(login, *COMMAND, "inspect", WORKER, "--", *words)
             assert typed.wait() == 5
             assert typed.said == "ada\nnode9\n"
     finally:
@@ -602,7 +618,7 @@ def ssh(
 
 def test_only_the_worker_s_user_can_log_in_or_read_the_keys(there: Node, tmp_path: Path) -> None:
     there.begin("sleep 300")
-    assert there.type("inspect", "0", "--", "true").returncode == 0
+    assert there.type("inspect", WORKER, "--", "true").returncode == 0
     own = ssh(there, there.login / "user_key")
     assert own.stdout == f"{os.getuid()}\n"
 
@@ -640,12 +656,12 @@ def test_only_the_worker_s_user_can_log_in_or_read_the_keys(there: Node, tmp_pat
 
 def test_another_host_key_is_refused(there: Node) -> None:
     there.begin("sleep 300")
-    assert there.type("inspect", "0", "--", "true").returncode == 0
+    assert there.type("inspect", WORKER, "--", "true").returncode == 0
     known = there.login / "known_hosts"
     other = there.directory / "other"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True)
-    known.write_text(f"kochi-worker-0 {other.with_suffix('.pub').read_text()}")
-    done = there.type("inspect", "0", "--", "echo", "reached")
+    known.write_text(f"kochi-worker-{WORKER} {other.with_suffix('.pub').read_text()}")
+    done = there.type("inspect", WORKER, "--", "echo", "reached")
     assert (done.returncode, done.stdout) == (255, "")
     assert "Host key verification failed" in done.stderr
 
@@ -655,7 +671,7 @@ def test_a_root_with_blanks_and_signs(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("KOCHI_ROOT", str(root))
     with Host("node8", tmp_path) as host:
         node = Node(host, tmp_path)
-        done = node.type("inspect", "0", "--", "hostname")
+        done = node.type("inspect", WORKER, "--", "hostname")
         assert (done.returncode, done.stdout) == (0, "node8\n")
 
 
@@ -669,4 +685,4 @@ def test_what_start_up_files_print_is_not_in_a_pipe(there: Node) -> None:
     passwd.write_text(line + Path("/etc/passwd").read_text())
     bind = ("mount", "--bind", str(passwd), "/etc/passwd")
     assert there.host.start(*bind, cwd=there.directory).wait() == 0
-    assert there.type("inspect", "0", "--", "echo", "it").stdout == "it\n"
+    assert there.type("inspect", WORKER, "--", "echo", "it").stdout == "it\n"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from seen import FIRST, find_job, log_of
 from support import interruptible, wait_until, waiting_for
 
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import find_by_environment
-from snakemake_kochi.queue import find_job
 from tests.cli.conftest import Outcome
 
 from .conftest import PROMPT, Person, await_end, pid_of_host
@@ -44,7 +44,10 @@ def test_the_tutorial_a_shell_in_a_copy_of_the_repository(
     assert Path(place).name == project.name and Path(place) != project
     assert "not committed" in someone.asks("cat foo")
     someone.asks("echo world >> foo")
-    assert someone.asks('echo "$KOCHI_JOB_ID $KOCHI_QUEUE $KOCHI_MACHINE"') == "0 test local\r\n"
+    assert (
+        someone.asks('echo "$KOCHI_JOB_ID $KOCHI_QUEUE $KOCHI_MACHINE"')
+        == f"{FIRST} test local\r\n"
+    )
     someone.types("exit")
     assert someone.leaves()[0] == 0
     assert (project / "foo").read_text() == "not committed\n"
@@ -56,9 +59,9 @@ def test_the_worker_shows_which_job_has_a_terminal_and_not_what_is_typed(
     project: Path, person: Spawn, machine: MachinePaths, work: Callable[..., str]
 ) -> None:
     someone = person("interact", "-q", "test", "-n", "look")
-    someone.sees("Job 0 waits")
+    someone.sees(f"Job {FIRST} waits")
     worker = person("work", "-q", "test")
-    worker.sees("Kochi job look (ID=0) started.")
+    worker.sees(f"Kochi job look (ID={FIRST}) started.")
     someone.sees(PROMPT)
     someone.asks("echo a''secret")
     someone.types("exit")
@@ -145,7 +148,7 @@ def test_a_shell_and_its_programs_have_a_real_terminal(
     someone.sees(PROMPT)
     # Ctrl-C and Ctrl-Z.
     someone.interrupts_a_program()
-    assert find_job(machine, 0).state == "running"
+    assert find_job(machine, FIRST).state == "running"
     someone.types(interruptible("ready"))
     someone.sees("ready\r\n")
     someone.child.sendcontrol("z")
@@ -218,22 +221,24 @@ def test_the_queue_is_named_and_what_the_job_waits_for(
     person: Spawn, machine: MachinePaths
 ) -> None:
     someone = person("interact", "-q", "test")
-    someone.sees("Job 0 waits: no worker serves queue test; start one with: kochi work -q test -b")
+    someone.sees(
+        f"Job {FIRST} waits: no worker serves queue test; start one with: kochi work -q test -b"
+    )
     person("work", "-q", "test", "-b")
     someone.sees(PROMPT)
     other = person("interact", "-q", "test")
-    other.sees("Job 1 waits: worker 0 runs job 0 (exclusive)")
+    other.sees(f"Job {FIRST + 1} waits: worker {FIRST} runs job {FIRST} (exclusive)")
     someone.types("exit")
     other.sees(PROMPT)
 
 
 def test_ctrl_c_cancels_a_job_that_waits(person: Spawn, machine: MachinePaths) -> None:
     someone = person("interact", "-q", "test")
-    someone.sees("Job 0 waits")
+    someone.sees(f"Job {FIRST} waits")
     someone.child.sendintr()
     status, said = someone.leaves()
     assert status == 130
-    assert "Job 0 was cancelled." in said
+    assert f"Job {FIRST} was cancelled." in said
     assert await_end(machine) == "cancelled"
 
 
@@ -241,7 +246,7 @@ def test_a_window_that_is_closed_while_the_job_waits_cancels_it(
     person: Spawn, machine: MachinePaths
 ) -> None:
     someone = person("interact", "-q", "test")
-    someone.sees("Job 0 waits")
+    someone.sees(f"Job {FIRST} waits")
     someone.child.kill(signal.SIGHUP)
     someone.leaves()
     assert await_end(machine) == "cancelled"
@@ -258,7 +263,7 @@ def test_a_command_has_the_terminal_and_its_end_is_told(
     someone.sees("<a b>")
     status, said = someone.leaves()
     assert status == 7
-    assert "Job 0 has ended: exit status 7." in said
+    assert f"Job {FIRST} has ended: exit status 7." in said
     assert await_end(machine) == "exit status 7"
     # After each end the terminal is as it was before.
     someone = person("interact", "-q", "test", "--", "bash", "-c", "read x; exit 4")
@@ -288,13 +293,13 @@ def test_a_job_that_is_killed_is_told_and_the_terminal_is_restored(
     enter = r"printf '\033[?1049h\033[?1000h'; echo full; sleep 1000"
     someone = person("interact", "-q", "test", "--", "bash", "-c", enter)
     someone.sees("full\r\n")
-    number = pid_of_host(machine)
+    number = pid_of_host()
     if victim == "worker":
         kill_worker(at_work)
     else:
         os.kill(number, signal.SIGKILL)
     someone.sees("\x1b[?1000l\x1b[?1049l")
-    someone.sees("the connection to the terminal of job 0 was lost")
+    someone.sees(f"the connection to the terminal of job {FIRST} was lost")
     status, _ = someone.leaves()
     assert status == 255
     await_end(machine)
@@ -311,9 +316,9 @@ def test_a_job_that_is_cancelled_is_told(
     person: Spawn, at_work: object, machine: MachinePaths, kochi: Callable[..., Outcome]
 ) -> None:
     someone = at_prompt(person)
-    assert kochi("cancel", 0).status == 0
+    assert kochi("cancel", FIRST).status == 0
     status, said = someone.leaves()
-    assert "kochi: job 0 was ended: its worker ended it (cancelled" in said
+    assert f"kochi: job {FIRST} was ended: its worker ended it (cancelled" in said
     assert status
     assert await_end(machine).startswith("cancelled")
 
@@ -331,13 +336,13 @@ def test_a_lost_client_ends_the_job_with_all_its_processes(
     assert await_end(machine) == "exit status 129"
     assert not _command_lines()
     assert not place.exists()
-    log = machine.job(0).log.read_text()
+    log = log_of(machine)
     assert "the program was told to end" in log
 
 
 def processes_of_job() -> list[int]:
-    """Those of job 0 of this test."""
-    own = {"KOCHI_JOB_ID": "0", "KOCHI_ROOT": os.environ["KOCHI_ROOT"]}
+    """Those of the first job of this test."""
+    own = {"KOCHI_JOB_ID": str(FIRST), "KOCHI_ROOT": os.environ["KOCHI_ROOT"]}
     return find_by_environment(own, 0)
 
 
@@ -355,12 +360,12 @@ def test_a_client_that_is_killed_while_its_job_waits_leaves_no_shell(
     person: Spawn, worker: Callable[..., object], machine: MachinePaths
 ) -> None:
     someone = person("interact", "-q", "test")
-    someone.sees("Job 0 waits")
+    someone.sees(f"Job {FIRST} waits")
     someone.child.kill(signal.SIGKILL)
     someone.leaves()
     worker("test")
     assert await_end(machine) == "exit status 129"
-    assert "no terminal was attached to it" in machine.job(0).log.read_text()
+    assert "no terminal was attached to it" in log_of(machine)
 
 
 def test_ctrl_bracket_pressed_three_times_leaves_and_once_is_for_the_program(
@@ -375,7 +380,7 @@ def test_ctrl_bracket_pressed_three_times_leaves_and_once_is_for_the_program(
     time.sleep(1.1)
     someone.child.send(LEAVE)
     _, said = someone.leaves()
-    assert "Job 0 ends: its terminal was closed." in said
+    assert f"Job {FIRST} ends: its terminal was closed." in said
     await_end(machine)
 
 
@@ -401,10 +406,10 @@ def test_a_kept_job_is_left_and_attached_to_again_with_its_recent_output(
     someone.child.send(LEAVE)
     status, said = someone.leaves()
     assert status == 0
-    assert "To attach to it, type: kochi attach 0" in said
+    assert f"To attach to it, type: kochi attach {FIRST}" in said
     Path("go").touch()
     wait_until(lambda: Path("said").exists(), "it has said something meanwhile")
-    again = person("attach", 0, dimensions=(50, 90))
+    again = person("attach", FIRST, dimensions=(50, 90))
     again.sees("before\r\n")
     again.sees("meanwhile\r\n")
     again.types("")
@@ -421,7 +426,7 @@ def test_a_kept_job_outlives_its_client(person: Spawn, at_work: object) -> None:
     for number in (signal.SIGKILL, signal.SIGTERM):
         someone.child.kill(number)
         someone.leaves()
-        someone = person("attach", 0)
+        someone = person("attach", FIRST)
         someone.sees(PROMPT)
         someone.types("echo $x$x")
         someone.sees("keptkept\r\n")
@@ -435,18 +440,18 @@ def test_a_kept_job_whose_worker_is_killed_is_not_begun_again(
 ) -> None:
     someone = at_prompt(person, "--keep")
     kill_worker(at_work)
-    someone.sees("the connection to the terminal of job 0 was lost")
+    someone.sees(f"the connection to the terminal of job {FIRST} was lost")
     assert someone.leaves()[0] == 255
     worker("test")
     assert await_end(machine) == "exit status 1"
-    assert "the terminal of job 0 was lost in an earlier attempt" in machine.job(0).log.read_text()
+    assert f"the terminal of job {FIRST} was lost in an earlier attempt" in log_of(machine)
 
 
 def test_a_second_client_takes_the_terminal_of_a_kept_job(person: Spawn, at_work: object) -> None:
     someone = at_prompt(person, "--keep")
-    other = person("attach", 0)
+    other = person("attach", FIRST)
     status, said = someone.leaves()
-    assert status == 0 and "job 0 goes on in another terminal" in said
+    assert status == 0 and f"job {FIRST} goes on in another terminal" in said
     other.sees(PROMPT)
     other.types("exit")
     assert other.leaves()[0] == 0
@@ -465,20 +470,20 @@ def test_a_kept_job_that_ends_alone_has_its_last_output_in_its_log(
     someone.child.send(LEAVE)
     someone.leaves()
     Path("go").touch()
-    await_end(machine, 1)
-    assert "two" in machine.job(1).log.read_text()
-    assert "two" not in machine.job(0).log.read_text()
+    await_end(machine, FIRST + 1)
+    assert "two" in log_of(machine, FIRST + 1)
+    assert "two" not in log_of(machine)
 
 
 def test_attach_says_what_it_cannot_attach_to(
     person: Spawn, at_work: object, machine: MachinePaths, kochi: Callable[..., Outcome]
 ) -> None:
     at_prompt(person)
-    said = person("attach", 0).leaves()[1]
-    assert "job 0 has a terminal, and ends with it" in said and "--keep" in said
-    kochi("cancel", 0)
+    said = person("attach", FIRST).leaves()[1]
+    assert f"job {FIRST} has a terminal, and ends with it" in said and "--keep" in said
+    kochi("cancel", FIRST)
     await_end(machine)
-    assert "job 0 has ended: cancelled" in person("attach", 0).leaves()[1]
+    assert f"job {FIRST} has ended: cancelled" in person("attach", FIRST).leaves()[1]
     kochi("enqueue", "-q", "test", "sleep", "1000")
-    assert "job 1 has no terminal" in person("attach", 1).leaves()[1]
+    assert f"job {FIRST + 1} has no terminal" in person("attach", FIRST + 1).leaves()[1]
     assert "there is no job 17" in person("attach", 17).leaves()[1]

@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 from hosts import Host
+from seen import FIRST, list_workers
 from support import until_size, wait_until
 
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import list_workers
 from snakemake_kochi.terminal.loopback import free_port
 
 from .conftest import COMMAND, PROMPT, Person, await_end
@@ -36,7 +36,7 @@ def node(own_surroundings: Path, tmp_path: Path, machine: MachinePaths) -> Itera
 
 def test_a_shell_on_another_node_is_a_real_terminal(person: Spawn, node: Host) -> None:
     someone = person("interact", "-q", "test", dimensions=(31, 97))
-    someone.sees("Job 0 has this terminal: worker 0 on node7.")
+    someone.sees(f"Job {FIRST} has this terminal: worker {FIRST} on node7.")
     someone.sees(PROMPT)
     assert someone.asks("hostname; stty size") == "node7\r\n31 97\r\n"
     someone.child.setwinsize(44, 111)
@@ -73,7 +73,7 @@ def test_a_kept_job_on_another_node_is_attached_to_again(person: Spawn, node: Ho
     someone.asks("x=kept")
     someone.child.send(LEAVE)
     assert someone.leaves()[0] == 0
-    again = person("attach", 0)
+    again = person("attach", FIRST)
     again.sees(PROMPT)
     again.types("echo $x$x; exit 4")
     again.sees("keptkept")
@@ -84,7 +84,7 @@ def test_a_node_that_dies_is_told_and_the_terminal_is_restored(person: Spawn, no
     someone = person("interact", "-q", "test")
     someone.sees(PROMPT)
     node.lose()
-    someone.sees("the connection to the terminal of job 0 was lost")
+    someone.sees(f"the connection to the terminal of job {FIRST} was lost")
     status, _ = someone.leaves()
     assert status == 255
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from seen import FIRST, list_jobs
 from strangers import STRANGER, as_user
 from support import wait_until
 
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import list_jobs
-from snakemake_kochi.terminal.address import read_address
+from snakemake_kochi.terminal.address import read_address, terminal_of
 from snakemake_kochi.terminal.forwarding import Forwarding
 from snakemake_kochi.terminal.loopback import free_port, is_free
 
@@ -79,7 +79,7 @@ def test_a_script_without_a_network_has_no_port(
     someone.sees("press the up arrow.\r\n")
     someone.types("echo \"port: '$KOCHI_FORWARD_PORT'\"")
     someone.sees("port: ''\r\n")
-    status, said = person("attach", "0", "-p", port).leaves()
+    status, said = person("attach", FIRST, "-p", port).leaves()
     assert status == 1
     assert "isolated from the network" in said
     someone.types("exit")
@@ -95,7 +95,7 @@ def test_a_job_that_is_kept_is_reached_by_who_attaches_later(
     someone.child.send("\x1d\x1d\x1d")
     assert someone.leaves()[0] == 0
     port = free_port()
-    later = person("attach", "0", "-p", str(port))
+    later = person("attach", FIRST, "-p", str(port))
     later.sees("Serving HTTP")
     assert answers(port)
     later.child.send("\x03")
@@ -109,7 +109,7 @@ def test_each_job_has_a_port_of_its_own(
     someone = person("interact", "-q", "test", "--shared")
     someone.sees(PROMPT)
     port = int(someone.asks("echo $KOCHI_FORWARD_PORT"))
-    address = read_address(machine.job(0))
+    address = read_address(terminal_of(machine, FIRST))
     assert address is not None and address.port == port
     someone.types("exit")
     someone.leaves()
@@ -126,7 +126,7 @@ def test_a_command_joins_the_port_of_a_job_for_another_computer(
     someone.sees(PROMPT)
     assert is_free(port)
     with Forwarding(port) as forwarding:
-        job = "0" if by == "number" else "port-of-the-laptop"
+        job = str(FIRST) if by == "number" else "port-of-the-laptop"
         forwarding.begin([*COMMAND, "forward", job])
         serve(someone, port)
         assert someone.leaves()[0] == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from seen import FIRST
 from strangers import STRANGER, as_user
 
 from snakemake_kochi.paths import MachinePaths, Root
@@ -23,6 +24,7 @@ from snakemake_kochi.terminal.address import (
     listen_at,
     read_address,
     socket_directory,
+    terminal_of,
 )
 from snakemake_kochi.terminal.loopback import free_port
 
@@ -50,8 +52,8 @@ def machine(top: Path) -> MachinePaths:
     return Root.find().machine("local")
 
 
-def address_of(machine: MachinePaths, job: int = 0) -> Address:
-    found = read_address(machine.job(job))
+def address_of(machine: MachinePaths, job: int = FIRST) -> Address:
+    found = read_address(terminal_of(machine, job))
     assert found is not None
     return found
 
@@ -85,7 +87,7 @@ def test_another_user_neither_attaches_nor_reads_nor_learns_a_secret(
     terminal = someone.asks("tty").strip()
     assert terminal.startswith("/dev/pts/")
     files = [path for path in top.rglob("*") if not path.is_dir()]
-    assert Path(address.socket) in files and machine.job(0).terminal in files
+    assert Path(address.socket) in files and terminal_of(machine, FIRST) in files
     processes = [process.pid for process in own_processes()]
 
     def attack() -> None:
@@ -213,7 +215,7 @@ def test_who_takes_the_name_of_the_directory_before_does_not_get_the_terminal(
     someone.sees(PROMPT)
     place = Path(address_of(machine).socket)
     assert taken not in place.parents and (top / "trap") not in place.parents
-    for each in (place.parent, machine.job(0).directory):
+    for each in (place.parent, terminal_of(machine, FIRST).parent):
         found = each.stat()
         assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (os.geteuid(), 0o700)
     someone.types("exit")

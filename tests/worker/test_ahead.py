@@ -14,11 +14,11 @@ import pytest
 from file_calls import note_calls
 
 from snakemake_kochi.files import to_json
+from snakemake_kochi.next.worker.walltime import Walltime
 from snakemake_kochi.queue import Capacity, Kind, Queue, Resources, cancel, find_worker
 from snakemake_kochi.queue.recovery import requeue
 from snakemake_kochi.queue.skipped import ClaimSettings
 from snakemake_kochi.worker.claims import Claims
-from snakemake_kochi.worker.orders import Walltime
 from snakemake_kochi.worker.queues import Looks
 from tests.worker.conftest import AHEAD, COUNT_WAKE_UPS
 

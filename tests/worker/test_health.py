@@ -18,9 +18,9 @@ from faulty_filesystem import FaultyFilesystem
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import write_exclusively
+from snakemake_kochi.next.worker.walltime import Walltime
 from snakemake_kochi.queue import Queue, find_worker
 from snakemake_kochi.worker.node.health import Health, unmounted_above
-from snakemake_kochi.worker.orders import Walltime
 from snakemake_kochi.worker.slots import Ends
 from tests.worker.conftest import Site, children_of
 

@@ -10,6 +10,7 @@ import pytest
 from faulty_filesystem import FaultyFilesystem
 
 from snakemake_kochi.files import make_directory, to_json, write_atomically
+from snakemake_kochi.next.worker.walltime import Walltime
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import Node, ProcessIdentity
 from snakemake_kochi.queue import (
@@ -22,7 +23,7 @@ from snakemake_kochi.queue import (
     order_release,
 )
 from snakemake_kochi.queue.result import has_result
-from snakemake_kochi.worker.orders import ControllerWatch, Orders, Surroundings, Walltime
+from snakemake_kochi.worker.orders import ControllerWatch, Orders, Surroundings
 from snakemake_kochi.worker.own_directory import OwnDirectory
 from tests.worker.conftest import Site
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from snakemake_kochi.next.worker.walltime import Walltime
 from snakemake_kochi.queue import Capacity, Queue, Resources, find_worker
 from snakemake_kochi.queue.entries import queue_lock
 from snakemake_kochi.worker.claims import Claimed, Claims
-from snakemake_kochi.worker.orders import Walltime
 from snakemake_kochi.worker.pace import Pace
 from snakemake_kochi.worker.search import Search
 from tests.worker.conftest import AHEAD, Site
@@ -168,7 +168,7 @@ def test_nothing_is_claimed_behind_a_ticket_that_is_still_being_prepared(site: S
 
 def test_a_ticket_that_was_claimed_ahead_does_not_start_without_its_time(site: Site) -> None:
     change = (AHEAD + SLOW_CLAIMS) + (
-        "from snakemake_kochi.worker.orders import Walltime\n"
+        "from snakemake_kochi.next.worker.walltime import Walltime\n"
         "Walltime.seconds_for_jobs = lambda self: 0.0 if os.path.exists('late') else 1000.0\n"
     )
     site.submit(*["true"] * 8)

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 import pytest
 
 from snakemake_kochi.errors import WorkerError
+from snakemake_kochi.next.worker.walltime import find_walltime
 from snakemake_kochi.processes import ProcessIdentity
 from snakemake_kochi.queue import Queue, cancel, find_worker, seconds_for_jobs
 from snakemake_kochi.queue.result import read_ended_attempt
-from snakemake_kochi.worker.orders import find_walltime
 
 
 def in_allocation(elapsed, left):
@@ -132,7 +132,7 @@ def test_a_fresh_worker_claims_a_job_as_long_as_its_allocation(site):
 READY_LATE = """
 import os
 from snakemake_kochi.worker.runners.interface import Runners
-from snakemake_kochi.worker.orders import Walltime
+from snakemake_kochi.next.worker.walltime import Walltime
 Walltime.is_fresh = property(lambda self: not os.path.exists("old"))
 Runners.is_ready = lambda self, ticket: os.path.exists("ready")
 """

@@ -174,3 +174,16 @@ def test_ends_without_a_result_or_with_one_that_has_no_ratio_are_told(project: P
     write(project / "bench.yaml", EXPERIMENT.replace('took " $1', 'took -" $1'))
     said = bisect(project, "c1", "c2", "bench.yaml", *one, fails=True)
     assert "a ratio needs values above 0" in said
+
+
+def test_what_keeps_all_runs_from_their_results_is_no_property_of_a_commit(project: Path) -> None:
+    ran, is_mended = project.parent / "ran", project.parent / "mended"
+    only = f"echo >> {ran}; [ -e {is_mended} ] || [ $(wc -l < {ran}) -le 20 ] || exit 3\n"
+    text = EXPERIMENT.replace("      noise=", f"      {only}      noise=")
+    write(project / "bench.yaml", text)
+    words = ("c1", "c5", "bench.yaml", "-w", "n=2", "-w", "mode=a")
+    said = bisect(project, *words, fails=True)
+    assert "(change 1) has no result to compare: " in said and "exit status 3" in said
+    assert "type the same line again" in said
+    is_mended.touch()
+    assert "One of 2 commits" in bisect(project, *words)

@@ -63,8 +63,13 @@ def kochi(project: ExampleProject, *words: str) -> subprocess.CompletedProcess[s
 def test_only_points_that_are_not_known_well_run_again_up_to_the_maximum(
     repeated: ExampleProject,
 ) -> None:
+    # Snakemake itself needs pandas.
+    own = '"scipy", "snakemake_kochi.statistics", "snakemake_kochi.tables"'
+    with (repeated.directory / "Snakefile").open("a") as file:
+        file.write(f"\nimport sys\nonsuccess: print('loaded:', {{{own}}} & {{*sys.modules}})\n")
     output = repeated.snakemake("times")
     assert counts(repeated) == (10, 20)
+    assert "loaded: set()" in output, "looks have processes of their own"
     assert "after 10 runs 1 of 2 points are known within 2 % of their median time" in output
     assert "kind=noisy: ± " in output
     assert "after 15 runs: 5 more" in output and "after 20 runs: the maximum" in output
@@ -87,6 +92,7 @@ def test_only_points_that_are_not_known_well_run_again_up_to_the_maximum(
     assert "kind=noisy" in shown and "after 20 runs: the maximum" in shown
     found = json.loads(kochi(repeated, "show", "batch", "times.yaml", "--json").stdout)
     assert [each["runs"] for each in found["repeat"]] == [10, 20]
+    assert found["repeat_seconds"] == 0, "that is of the runs until the next look"
 
     # Less is asked for: nothing runs, and the table has all runs. Another script: everything again.
     repeated.edit("times.yaml", "until: 2%", "until: 50%, confidence: 90%")
@@ -147,19 +153,28 @@ def test_runs_beyond_the_last_look_are_neither_made_again_nor_failed(
     assert done.stdout == "No point of batch default of times.yaml has failed.\n"
 
 
+@pytest.mark.parametrize("is_after_a_look", [False, True])
 def test_a_killed_batch_goes_on_with_what_is_there_under_any_executor(
-    repeated: ExampleProject,
+    repeated: ExampleProject, is_after_a_look: bool
 ) -> None:
+    """`kochi batch` is killed, and `snakemake` goes on; between two looks, the other way round."""
     repeated.edit(
         "times.yaml", '  echo "$KOCHI_PARAM_KIND"', '  sleep 0.2; echo "$KOCHI_PARAM_KIND"'
     )
-    command = (sys.executable, *KOCHI, "batch", "times.yaml")
+    batch = (sys.executable, *KOCHI, "batch", "times.yaml")
+    workflow = (sys.executable, "-m", "snakemake", "--cores", "2", "times")
+    command = workflow if is_after_a_look else batch
     process = support.start(*command, cwd=repeated.directory, start_new_session=True)
-    support.wait_until(lambda: repeated.ran.exists() and len(repeated.ran.read_text()) > 50)
+    size = 125 if is_after_a_look else 50  # 20 lines are 120 bytes
+    support.wait_until(lambda: repeated.ran.exists() and len(repeated.ran.read_text()) > size)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     run(sys.executable, "-m", "snakemake", "--unlock", "times", cwd=repeated.directory)
-    repeated.snakemake("--rerun-incomplete", "times", executor="local")
+    if is_after_a_look:
+        assert len([*repeated.directory.glob(".snakemake/kochi/*/looks/**/*.json")]) == 1
+        assert run(*batch, cwd=repeated.directory).returncode == 0
+    else:
+        repeated.snakemake("--rerun-incomplete", "times", executor="local")
     quiet, noisy = counts(repeated)
     # What ran when it was killed runs once more.
     assert 30 <= quiet + noisy <= 32
@@ -237,6 +252,12 @@ def test_a_budget_ends_the_rounds_and_names_what_is_missing(repeated: ExamplePro
     output = repeated.snakemake("times")
     assert counts(repeated) == (10, 10)
     assert "after 10 runs: the budget is spent" in output
+    repeated.edit("times.yaml", "0.00001 node-minutes", "1 node-hours")
+    repeated.snakemake("times")
+    assert counts(repeated) == (0, 10)
+    repeated.edit("times.yaml", "max: 20", "max: 23")
+    repeated.snakemake("times")
+    assert counts(repeated) == (0, 3)
 
 
 def test_a_part_runs_what_the_last_look_asked_for(repeated: ExampleProject) -> None:

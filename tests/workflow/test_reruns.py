@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -137,3 +138,15 @@ def test_lost_results_cost_runs_but_no_build_or_installation(finished_project: A
     shutil.rmtree(finished_project.directory / "results")
     finished_project.snakemake(*results(1))
     assert finished_project.take_ran() == ["run sum 1"]
+
+
+@pytest.mark.compatibility
+def test_after_a_killed_build_the_runs_without_results_are_made(finished_project: Any) -> None:
+    top = finished_project.directory
+    build = next(top.glob(".snakemake/kochi/local/builds/**/build.json")).relative_to(top)
+    # As Snakemake notes that it has started the job, until it has seen the end.
+    name = base64.urlsafe_b64encode(str(build).encode()).decode()
+    (top / ".snakemake/incomplete" / name).touch()
+    (top / RESULT).unlink()
+    finished_project.snakemake("--rerun-incomplete", "sum_first")
+    assert (top / RESULT).exists()

@@ -174,7 +174,8 @@ def test_a_seed_and_the_name_of_the_batch_determine_the_order() -> None:
     points = tuple(SimpleNamespace(n=n, duplicate=d) for n in range(6) for d in range(4))
 
     def order(seed: int | None, name: str = "small") -> list[tuple[int, int]]:
-        batch: Any = SimpleNamespace(seed=seed, grid=SimpleNamespace(points=points, batch=name))
+        grid = SimpleNamespace(points=points, batch=name, repeat=None)
+        batch: Any = SimpleNamespace(seed=seed, grid=grid)
         return [(point.duplicate, point.n) for point in in_order(batch)]  # type: ignore[attr-defined]
 
     assert order(7) == order(7) != order(8)
@@ -183,6 +184,23 @@ def test_a_seed_and_the_name_of_the_batch_determine_the_order() -> None:
     rounds = [order(7)[at : at + 6] for at in range(0, 24, 6)]
     assert len({tuple(n for _, n in each) for each in rounds}) > 1
     assert order(None) == [(point.duplicate, point.n) for point in points]
+
+
+def test_the_sides_of_a_ratio_are_next_to_each_other_in_random_order() -> None:
+    points = tuple(
+        SimpleNamespace(parameters={"n": str(n), "by": by}, duplicate=duplicate)
+        for n in range(10)
+        for by in "abc"
+        for duplicate in range(4)
+    )
+    grid = SimpleNamespace(points=points, batch="b", repeat=SimpleNamespace(by="by"))
+    batch: Any = SimpleNamespace(seed=7, grid=grid)
+    found = [(each.duplicate, *each.parameters.values()) for each in in_order(batch)]
+    sides = [found[at : at + 3] for at in range(0, 120, 3)]
+    assert [each[0][0] for each in sides] == sorted([*range(4)] * 10)
+    assert all(len({(d, n) for d, n, _ in each}) == 1 for each in sides)
+    assert len({tuple(by for *_, by in each) for each in sides}) == 6
+    assert [each[0][1] for each in sides[:10]] != [each[0][1] for each in sides[10:20]]
 
 
 def test_a_snakemake_without_the_parts_that_order_needs_runs_in_its_own_order(

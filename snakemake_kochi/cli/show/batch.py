@@ -246,6 +246,7 @@ class _Page:
             "counts": seen.counts,
             "order": self._order,
             "repeat": None if seen.looked is None else [vars(each) for each in seen.looked.points],
+            "repeat_seconds": None if seen.looked is None else seen.looked.seconds,
             "seeds": _seeds(seen),
             "runs": [
                 {

@@ -28,6 +28,7 @@ from snakemake_kochi.errors import shortened
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.project.recipes import Project
+from snakemake_kochi.quantities import seconds_since
 
 if TYPE_CHECKING or not IS_NEXT:
     from snakemake_kochi.packs import JobFilter
@@ -40,7 +41,6 @@ if TYPE_CHECKING or not IS_NEXT:
         list_jobs,
         packed_log,
         reasons,
-        seconds_since,
         state_name,
         state_of,
         summary_of,
@@ -51,7 +51,6 @@ else:
         find_job,
         list_jobs,
         reasons,
-        seconds_since,
         state_name,
         state_of,
     )

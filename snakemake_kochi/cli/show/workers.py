@@ -17,24 +17,23 @@ from snakemake_kochi.files import is_there, modified
 from snakemake_kochi.location import find_location
 from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.quantities import seconds_since
 
 if TYPE_CHECKING or not IS_NEXT:
+    from snakemake_kochi.heartbeat import LOST_AFTER
     from snakemake_kochi.queue import (
         WorkerState,
         find_job,
         list_queues,
         list_workers,
         seconds_left,
-        seconds_since,
     )
-    from snakemake_kochi.queue.heartbeat import LOST_AFTER
 else:
     from snakemake_kochi.next.views import (
         find_job,
         list_queues,
         list_workers,
         seconds_left,
-        seconds_since,
     )
 
 _GONE = ("left", "lost")

@@ -12,16 +12,17 @@ from typing import Any
 from snakemake_kochi.base import clock, files
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.tickets import single_jobs
+from snakemake_kochi.files import safe_name
 from snakemake_kochi.next.executor.ends import CANCELLED, SUCCESS, details_of, seen_outputs
 from snakemake_kochi.next.runs import LiveRun, facts_of_run, refusal
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.processes import is_gone
-from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import Layout, Name
 from snakemake_kochi.tickets.run import OWN, End, Job, Run
-from snakemake_kochi.tickets.watching import INTERVAL, REQUEUED, Pulse
+from snakemake_kochi.tickets.ticket import Ticket
+from snakemake_kochi.tickets.watching import INTERVAL, REQUEUED, Pulse, facts_in
 
 Key = tuple[int, int]  # of a job: run and number
 _PAUSE = 0.5  # seconds between two looks at an earlier run
@@ -115,6 +116,15 @@ class Adopted:
 
     def have_ended(self, keys: set[Key]) -> bool:
         return keys.isdisjoint(self._open)
+
+
+def allocations_of(layout: Layout, run: int) -> str | None:
+    """The name of a run's allocations; None if it has none, or if that was not kept."""
+    facts = (facts_in(layout.run(run).facts) or {}).get("facts") or {}
+    if "allocations" not in facts:
+        return None
+    label, word = facts["allocations"]
+    return f"kochi-{safe_name(label).lstrip('.-') or 'run'}-{run}-{word}"
 
 
 def is_over(facts: Any) -> bool:

@@ -14,9 +14,11 @@ from typing import Any
 from snakemake_kochi.executor.tickets import single_jobs
 from snakemake_kochi.files import last_lines, show_new_files
 from snakemake_kochi.hints import typed
+from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import this_node
-from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.tickets.run import End
+from snakemake_kochi.tickets.ticket import Ticket
+from snakemake_kochi.tickets.watching import facts_in
 
 SUCCESS, CANCELLED = "success", "cancelled"
 _LAST_LINES = 20
@@ -25,6 +27,14 @@ _INNER_WORDS = (
     "Using shell: ",
     "Select jobs to execute...",
     "Execute 1 jobs...",
+)
+# What Slurm, PBS and LSF write into the output of an allocation that they end for its memory, also
+# where the kernel counts no such kill (Slurm: JobAcctGatherParams=OverMemoryKill). Jobs may print
+# there, too, so a line has to begin as theirs do.
+_MEMORY = re.compile(
+    r"^slurmstepd\b.*(exceeded memory limit|out.of.memory|oom.?kill)"
+    r"|^=>> PBS: job killed: v?mem|^TERM_MEMLIMIT",
+    re.IGNORECASE,
 )
 # The wording of subprocess.CalledProcessError.
 _COMMAND_STATUS = re.compile(r"non-zero exit status \d+|died with <Signals\.\w+: \d+>")
@@ -61,11 +71,29 @@ def _name_of(number: int | None) -> str:
         return f"signal {number}"
 
 
-def failure_message(ticket: Ticket, end: End, log: str) -> str:
-    """How and where a job failed, and the end of its log."""
+def why_lost(machine: MachinePaths, end: End) -> str:
+    """What the allocation of the last worker printed about a kill for its memory, and what to do
+    about that; "" for nothing."""
+    facts = None
+    if end.name.state == "lost":
+        with suppress(OSError):
+            facts = facts_in(str(machine.worker(int(end.name.worker)).state))
+    if not facts or facts["allocation"] is None:
+        return ""
+    log = machine.allocation_log(facts["controller"], facts["allocation"])
+    show_new_files(log.parent)
+    lines = (line for path in (log, log.with_suffix(".out")) for line in last_lines(path, 20))
+    found = next((line.strip() for line in lines if _MEMORY.search(line)), "")
+    advice = "request more with the resource mem_mb; see: kochi show log worker"
+    out = "its allocation ran out of memory"
+    return found and f'; {out}: "{found}"; {advice} {end.name.worker}'
+
+
+def failure_message(ticket: Ticket, end: End, log: str, why: str = "") -> str:
+    """How and where a job failed, and the end of its log; `why`: see `why_lost`."""
     ending = last_lines(Path(log), 2 * _LAST_LINES)
     node = details_of(end).get("node", "(none)")
-    lines = [f"kochi job {number_of(end)} on node {node}: {typed(described(end))}"]
+    lines = [f"kochi job {number_of(end)} on node {node}: {typed(described(end) + why)}"]
     # The ended process is the inner Snakemake, which always ends with 1. The exit status of the
     # rule's own command is in its log.
     if own := _COMMAND_STATUS.search("\n".join(ending)):

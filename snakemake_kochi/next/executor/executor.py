@@ -50,10 +50,11 @@ from snakemake_kochi.executor.plugin import Executor, ExecutorSettings
 from snakemake_kochi.executor.tickets import (
     RUNNERS,
     Tickets,
+    label_of_run,
     outputs_of_run,
     with_readable_targets,
 )
-from snakemake_kochi.files import lacks_room, may_pass
+from snakemake_kochi.files import lacks_room, may_pass, random_word
 from snakemake_kochi.files.together import Together
 from snakemake_kochi.hints import typed
 from snakemake_kochi.location import Location
@@ -61,20 +62,23 @@ from snakemake_kochi.next.executor import ends
 from snakemake_kochi.next.executor.adopted import (
     Adopted,
     Key,
+    allocations_of,
     await_earlier,
     is_forced,
     is_over,
 )
+from snakemake_kochi.next.executor.allocated import AllocatedWorkers
 from snakemake_kochi.next.executor.summary import Summary
 from snakemake_kochi.next.executor.telling import Telling
 from snakemake_kochi.next.executor.workers import LocalWorkers
 from snakemake_kochi.next.runs import facts_of_run
 from snakemake_kochi.notices import Notices
-from snakemake_kochi.queue.ticket import Resources, Ticket
+from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.tickets.hand import interrupt, withdraw
-from snakemake_kochi.tickets.moving import removed
+from snakemake_kochi.tickets.moving import listing, removed
 from snakemake_kochi.tickets.names import Layout, wake_workers
 from snakemake_kochi.tickets.run import SHARD, End, Job, Run
+from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, facts_in
 from snakemake_kochi.worker.settings import WorkerSettings
 
@@ -109,6 +113,8 @@ class Pending:
 class KochiExecutor(Executor):
     """One run: it hands tickets to queues and reports each end at once."""
 
+    _workers: LocalWorkers | AllocatedWorkers
+
     @for_snakemake
     def __post_init__(self) -> None:
         self.wait = False  # of RemoteExecutor: its polling thread has nothing to do
@@ -120,15 +126,15 @@ class KochiExecutor(Executor):
         with self._root.explaining():
             self._location = location
             count = _check_settings(settings, location)
+            is_here = check_where(settings.where, location) == HERE or not count
             self._machine = location.prepare_machine()
-            self._begin(settings, count)
+            self._begin(settings, count, is_here)
 
-    def _begin(self, settings: ExecutorSettings, count: int) -> None:
+    def _begin(self, settings: ExecutorSettings, count: int, is_here: bool) -> None:
         self._layout = Layout(str(self._machine.directory))
         directory: str = self.workflow.workdir_init
         outputs = outputs_of_run(self.workflow, directory)
-        locks = locks_of_run(self.workflow, directory)
-        facts = facts_of_run(settings.queue, outputs, locks)
+        facts = self._facts(settings.queue, outputs, is_here)
         self._run = Run.begin(self._layout, directory, facts, is_over)
         self._queue = f"run-{self._run.number}"
         self._wake = Wake(self._run.paths.wake)
@@ -143,19 +149,7 @@ class KochiExecutor(Executor):
         self._summary = Summary(self._machine, self._run.number)
         self._notices, self._told = Notices(_log), Notices(self.logger)
         self._wakes, self._together = SchedulerWakes(self.workflow), Together()
-        cores = settings.cores or self.workflow.resource_settings.cores
-        self._workers = LocalWorkers(
-            WorkerSettings(
-                str(self._root.directory),
-                self._machine.name,
-                cores=cores if isinstance(cores, int) else None,
-                stay=True,
-                controller=str(self._run.number),
-            ),
-            count,
-            self._machine,
-            self.logger,
-        )
+        self._workers = self._local_workers(settings, count if is_here else 0)
         self._telling = Telling(
             *(self._machine, directory, self.logger, self._location.to_start_worker)
         )
@@ -165,6 +159,8 @@ class KochiExecutor(Executor):
         try:
             await_earlier(self._run, outputs, self._told)
             self._adopt_earlier()
+            if not is_here:
+                self._workers = self._allocated_workers()
         except BaseException:
             self._end()
             raise
@@ -174,11 +170,19 @@ class KochiExecutor(Executor):
             *(self.workflow, self._machine, cast(Any, self._workers), self.logger),
             *(self._queue, settings.queue, count > 0),
         )
-        inheriting = self._queue if count else None
+        inheriting = self._queue if count and is_here else None
         self._tickets = Tickets(self, settings.runner, self._queue, self.logger, inheriting)
         atexit.register(self._end_unused)
         self._clean_at_exit()
         self._watcher.start()
+
+    def _facts(self, queue: str | None, outputs: set[str] | None, is_here: bool) -> dict[str, Any]:
+        """What this run says of itself."""
+        directory = self.workflow.workdir_init
+        facts = facts_of_run(queue, outputs, locks_of_run(self.workflow, directory))
+        if not is_here:
+            facts["allocations"] = label_of_run(self.workflow, directory), random_word()
+        return facts
 
     def _clean_at_exit(self) -> None:
         if self._location.machine.clean is not None:
@@ -187,10 +191,37 @@ class KochiExecutor(Executor):
 
             clean_at_exit(self._machine, Path.cwd(), lambda: True)
 
+    def _allocated_workers(self) -> AllocatedWorkers:
+        runs = [(run, allocations_of(self._layout, run)) for run in self._run.parts]
+        names = {run: name for run, name in runs if name is not None}
+        own = self._location, self._layout, names
+        return AllocatedWorkers(*own, self._submitted, self.logger)
+
+    def _local_workers(self, settings: ExecutorSettings, count: int) -> LocalWorkers:
+        cores = settings.cores or self.workflow.resource_settings.cores
+        of_each = WorkerSettings(
+            str(self._root.directory),
+            self._machine.name,
+            cores=cores if isinstance(cores, int) else None,
+            stay=True,
+            controller=str(self._run.number),
+        )
+        return LocalWorkers(of_each, count, self._machine, self.logger)
+
+    def _submitted(self) -> dict[str, dict[Key, Ticket]]:
+        """This run's jobs that have not ended, by queue."""
+        queues: dict[str, dict[Key, Ticket]] = defaultdict(dict)
+        for key, pending in list(self._pending.items()):
+            if pending.adopted is None:
+                queues[pending.queue][key] = pending.ticket
+        return queues
+
     # ---- life
 
     def _beat(self) -> None:
+        environment = OwnEnvironment()
         while not self._over.wait(INTERVAL):
+            environment.note_use()
             try:
                 self._run.beat()
             except FencedError:
@@ -370,7 +401,7 @@ class KochiExecutor(Executor):
         self._has_submitted = True
         wake_workers(self._layout, queue)
         try:
-            self._workers.serve(self._queues)
+            self._workers.serve(set(self._queues), self._admission.request_of)
         except OSError as error:  # `_watch` tries again: the jobs are in the queue
             self._notices.fault("no worker can be started now", error)
         self._tell_numbers(queue, numbers)
@@ -444,7 +475,7 @@ class KochiExecutor(Executor):
                         look_due = clock.now() + INTERVAL
                         self._telling.look(self._tickets_by_queue(), self._workers.will_serve)
                         self._run.look_after()
-                        self._workers.serve(set(self._queues))
+                        self._workers.serve(set(self._queues), self._admission.request_of)
                     self._notices.over("the state of the run cannot be read now")
                 except OSError as error:
                     self._note_fault("the state of the run cannot be read now", error)
@@ -506,7 +537,9 @@ class KochiExecutor(Executor):
             log = self._layout.run(end.name.run).log(end.name)
             self.report_job_error(
                 info,
-                msg=ends.failure_message(pending.ticket, end, log),
+                msg=ends.failure_message(
+                    pending.ticket, end, log, ends.why_lost(self._machine, end)
+                ),
                 aux_logs=[log],
                 see=typed(f"kochi show log job {number}"),
             )
@@ -636,10 +669,11 @@ class KochiExecutor(Executor):
         if self._over.is_set():
             return
         self._stop_watching()
-        self._workers.stop(self._urgent.is_set)
         if self._is_fenced:
+            self._workers.abandon()
             leave_to_adopter(self.workflow)
         else:
+            self._workers.stop(self._urgent.is_set)
             try:
                 self._tidy_up()
             except (OSError, FencedError) as error:
@@ -663,8 +697,10 @@ class KochiExecutor(Executor):
             )
         self._run.end()
         if not self._run.open:
-            for queue in self._private:
-                removed(self._layout.queue(queue).directory)
+            for queue in listing(self._layout.queues):
+                # Those for jobs that request something of their allocation begin with such a name.
+                if {queue, "-".join(queue.split("-")[:2])} & self._private:
+                    removed(self._layout.queue(queue).directory)
 
     def _stop_watching(self) -> None:
         self._stopping.set()
@@ -768,13 +804,7 @@ def _check_settings(settings: ExecutorSettings, location: Location) -> int:
         except KochiError as error:
             raise KochiError(f"--kochi-queue: {error.message}", error.hint) from error
     default = 1 if settings.queue is None else 0
-    count: int = default if settings.workers is None else settings.workers
-    if check_where(settings.where, location) != HERE and count:
-        raise KochiError(
-            "with KOCHI_NEXT=1 there are no workers in allocations yet",
-            "Type: unset KOCHI_NEXT",
-        )
-    return count
+    return default if settings.workers is None else settings.workers
 
 
 def _name_machine(record: logging.LogRecord) -> bool:

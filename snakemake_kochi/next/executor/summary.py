@@ -15,10 +15,10 @@ from snakemake_kochi.executor.tickets import RUNNERS
 from snakemake_kochi.next.executor.ends import details_of, number_of
 from snakemake_kochi.next.views import Attempt, WorkerView, layout_of, read_worker
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.ticket import Ticket, now
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import numbers_in
 from snakemake_kochi.tickets.run import End
+from snakemake_kochi.tickets.ticket import Ticket, now
 
 _MOST_RULES = 4
 _MOST_SUGGESTIONS = 4

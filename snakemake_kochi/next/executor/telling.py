@@ -17,9 +17,9 @@ from snakemake_kochi.next.runs import is_same_directory
 from snakemake_kochi.next.views import layout_of, seconds_left, shared_workers, why_paused
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.paused import PausedBatch, PausedBatches, list_paused
-from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.tickets.moving import is_listed, listing
 from snakemake_kochi.tickets.names import Name
+from snakemake_kochi.tickets.ticket import Ticket
 
 _ROOM_SECONDS = 10.0  # between two checks for free space, while there is some
 _FULL_SECONDS = 1.0  # after a failed write

@@ -24,8 +24,9 @@ from snakemake_kochi.next.views import find_worker, layout_of, shared_workers
 from snakemake_kochi.next.worker import start_command
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.schedulers.interface import NO_REQUEST, AllocationRequest
+from snakemake_kochi.tickets.capacity import Capacity
+from snakemake_kochi.tickets.ticket import Resources
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings
 
@@ -131,7 +132,9 @@ class LocalWorkers:
         """Readable when one of them ends."""
         return list(self._running)
 
-    def serve(self, queues: set[str]) -> None:
+    def serve(
+        self, queues: set[str], request_of: Callable[[str], AllocationRequest] | None = None
+    ) -> None:
         """Have workers for these queues, too. Raises OSError."""
         if not self._count or queues <= self._queues:
             return
@@ -240,6 +243,10 @@ class LocalWorkers:
                 waits = "" if number is None else find_worker(self._machine, number).waits
                 if waits and self._notices.is_new(("waits", number), quiet=_REPEAT_WAITS):
                     self._logger.info(f"{waits[:1].upper()}{waits[1:]}.")
+
+    def abandon(self) -> None:
+        """End them: their jobs go back to the queue, for the run that took over."""
+        self.stop(lambda: False)
 
     def stop(self, is_urgent: Callable[[], bool]) -> None:
         """Drain the workers, then end those that do not leave; at once when it becomes urgent."""

@@ -15,7 +15,15 @@ import sys
 
 
 def start_command(settings: str | os.PathLike[str]) -> list[str]:
-    """The command that starts a worker with a file of settings (see `worker.settings`)."""
+    """The command that starts a worker with a file of settings (see `worker.settings`).
+
+    Options of `__main__` may follow: values that are known only inside an allocation.
+    """
     # Without packages: the supervisor forks faster the smaller it is.
     program = os.path.join(os.path.dirname(__file__), "supervisor.py")
     return [sys.executable, "-I", "-S", program, os.fspath(settings)]
+
+
+def work_command(settings: str | os.PathLike[str]) -> list[str]:
+    """As `start_command`, for a worker whose jobs' output is shown; see `by_hand.work`."""
+    return [sys.executable, "-P", "-m", "snakemake_kochi.next.by_hand", os.fspath(settings)]

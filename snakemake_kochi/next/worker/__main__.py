@@ -1,4 +1,4 @@
-"""The worker's own process: `python -P -m snakemake_kochi.next.worker SETTINGS SOCKET`."""
+"""The worker's own process: `-m snakemake_kochi.next.worker SETTINGS [OPTIONS] SOCKET`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from snakemake_kochi.next.worker.forks import Forks
 from snakemake_kochi.next.worker.health import Health
 from snakemake_kochi.next.worker.loop import Means, Worker, facts_of_worker
 from snakemake_kochi.next.worker.runners import Runners
+from snakemake_kochi.next.worker.walltime import find_beginning, find_walltime
 from snakemake_kochi.node_lock import has_lock, lock_directory
 from snakemake_kochi.processes import ALL_VARIABLE, is_gone, this_node
 from snakemake_kochi.tickets.claims import WorkerLife
@@ -25,15 +26,14 @@ from snakemake_kochi.tickets.hand import remove_queue
 from snakemake_kochi.tickets.names import Layout, numbers_in
 from snakemake_kochi.worker.node.capacity import OomWatch, capacity_of_this_node, find_gpus
 from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
-from snakemake_kochi.worker.orders import find_beginning, find_walltime
-from snakemake_kochi.worker.settings import WorkerSettings, read_settings
+from snakemake_kochi.worker.settings import WorkerSettings, settings_of
 from snakemake_kochi.worker.start import _environment_for_jobs
 
 _TRIES = 20
 
 
 def main(arguments: list[str]) -> int:
-    settings = read_settings(Path(arguments[0]))
+    settings = settings_of(arguments[:-1])
     link = socket.socket(fileno=int(arguments[-1]))
     environment = dict(os.environ)
     began = None if settings.allocation is None else find_beginning(environment)
@@ -92,7 +92,7 @@ def _register(layout: Layout, settings: WorkerSettings, facts: object) -> Worker
     number = settings.worker or max(numbers, default=0) + 1
     for _ in range(_TRIES):
         try:
-            return WorkerLife(layout, str(number), facts)
+            return WorkerLife(layout, str(number), facts, is_reserved=number == settings.worker)
         except OSError as error:
             reason, number = error, number + 1
     raise reason
@@ -101,5 +101,7 @@ def _register(layout: Layout, settings: WorkerSettings, facts: object) -> Worker
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except (KochiError, OSError) as error:
+    except KochiError as error:
+        sys.exit(f"kochi worker: {error.sentences}")
+    except OSError as error:
         sys.exit(f"kochi: the worker cannot go on: {error}")

@@ -68,6 +68,7 @@ class Forks:
         self._lock = threading.Lock()
         self._starts: dict[int, Start] = {}
         self._servers: dict[str, int] = {}
+        self._serving: set[str] = set()  # also those that have no process yet
         threading.Thread(target=self._listen, daemon=True).start()
 
     def beat(self) -> None:
@@ -108,7 +109,16 @@ class Forks:
     ) -> None:
         """Start a server; `hear` gets what becomes of it. Raises OSError."""
         request = {"command": command, "environment": dict(environment), "directory": directory}
-        self._send({"serve": name, **request}, log)
+        self._serving.add(name)
+        try:
+            self._send({"serve": name, **request}, log)
+        except OSError:
+            self._serving.discard(name)
+            raise
+
+    def serves(self, name: str) -> bool:
+        """Whether a server was started and has not ended."""
+        return name in self._serving
 
     def end(self, server: str, by: Signals) -> None:
         """Send a server a signal. Raises OSError."""
@@ -178,6 +188,7 @@ class Forks:
                     self._servers[name] = message["pid"]
                 elif "gone" in message:
                     self._servers.pop(name, None)
+                    self._serving.discard(name)
             self._hear(name, message)
 
 

@@ -28,8 +28,8 @@ from snakemake_kochi.processes import (
     send_signal,
     this_node,
 )
-from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.tickets.names import Name
+from snakemake_kochi.tickets.ticket import Ticket
 from snakemake_kochi.worker.node.capacity import OomCounts
 from snakemake_kochi.worker.node.devices import Allotment
 
@@ -197,7 +197,7 @@ class Job:
     def _execute(self, log: int, allotment: Allotment) -> None:
         """Until the last process of the job has ended. Raises OSError if none can be made."""
         environment = {
-            **self._worker.environment_of(self.name, self.ticket),
+            **self._repeated(partial(self._worker.environment_of, self.name, self.ticket)),
             **allotment.environment,
             NONCE_VARIABLE: self._nonce,
         }

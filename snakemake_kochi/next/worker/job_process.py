@@ -46,9 +46,9 @@ CANNOT_EXECUTE = 126  # as in the shell
 NOT_FOUND = 127
 
 
-def end_with_parent() -> None:
-    """Have the kernel kill the calling process when its parent dies."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel signal the calling process when its parent dies."""
+    _libc.prctl(_PR_SET_PDEATHSIG, by, 0, 0, 0)
 
 
 def lead_session(log: int, cpus: Collection[int] | None) -> None:

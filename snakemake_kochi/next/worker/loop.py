@@ -7,8 +7,9 @@ import logging
 import os
 import random
 import signal
+import subprocess
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -25,23 +26,26 @@ from snakemake_kochi.files import random_word
 from snakemake_kochi.next.worker.forks import Forks
 from snakemake_kochi.next.worker.health import Health
 from snakemake_kochi.next.worker.job import Job
+from snakemake_kochi.next.worker.logins import Logins
 from snakemake_kochi.next.worker.runners import Runners
+from snakemake_kochi.next.worker.walltime import END_SIGNAL, TIME_IS_OVER, Walltime
 from snakemake_kochi.notices import Notices
+from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.paused import PausedBatches
 from snakemake_kochi.queue.spreading import MOST_LEFT, Spreading
-from snakemake_kochi.queue.ticket import Resources, Ticket
-from snakemake_kochi.queue.workers import Capacity
+from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.hand import is_by_hand
+from snakemake_kochi.tickets.history import places
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import SERVING, Layout, Name, RunPaths
-from snakemake_kochi.tickets.run import ENDED, has_users
-from snakemake_kochi.tickets.watching import INTERVAL, FencedError, IsGone, Watch
+from snakemake_kochi.tickets.run import ENDED, OWN, has_users
+from snakemake_kochi.tickets.ticket import Resources, Ticket
+from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, IsGone, Pulse, Watch
 from snakemake_kochi.worker.node.capacity import OomWatch
 from snakemake_kochi.worker.node.devices import Allotment, Devices
-from snakemake_kochi.worker.orders import END_SIGNAL, TIME_IS_OVER, Walltime
 from snakemake_kochi.worker.settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
@@ -53,6 +57,7 @@ _MOST_FAILED_STARTS = 3
 _LONGEST_CLAIM = 1.0
 # Between two looks for tickets of which nobody woke this worker, in times of the first interval.
 _LONGEST, _GROWTH = 5.0, 1.5
+_CANCEL_PATIENCE = 20.0  # seconds for the command that cancels allocations
 
 
 @dataclass(frozen=True)
@@ -89,9 +94,8 @@ class Worker:
         self._life = life
         self._settings = settings
         self._means = means
-        self._capacity = means.capacity
-        self._walltime = means.walltime
-        self._began = clock.now()
+        self._capacity, self._walltime = means.capacity, means.walltime
+        self._began = self._idle_since = clock.now()
         self._mutex = threading.Lock()  # of devices, and of what jobs change here
         self._jobs: dict[Name, Job] = {}  # those that take room
         self._threads: set[Name] = set()
@@ -108,28 +112,29 @@ class Worker:
         self._notices = Notices(_log, clock=clock.now)
         self._must_wait = False  # the next ticket has no room
         self._are_by_hand: dict[int, bool] = {}  # by run: while a ticket is held, it stays so
-        self._stops, self._stop_reason = 0, ""
-        self._is_at_time_limit = self._is_woken = False
+        self._stops, self._stop_reason, self._is_at_time_limit = 0, "", False
+        self._failed_starts = 0  # in a row
+        self._is_woken = settings.worker is not None  # it may have been released before
         self._why = ""  # why it leaves
-        self._is_draining, self._failed_starts = False, 0  # in a row
+        self._is_draining = self._has_left = False
         parent = settings.parent
         # One that is gone already has no start: nobody lives who began at -1.
         self._parent = parent and (ProcessIdentity.of(parent) or ProcessIdentity(parent, -1))
-        self._idle_since, self._pause = clock.now(), settings.idle_wait
+        self._pulse = _pulse_of_run(layout, settings.controller)
         self._look_due = self._reconcile_due = self._beat_due = 0.0
-        self._mail = clock.mailbox()
-        self._has_left = False
-        self._claims = {queue: Claims(layout, queue, life) for queue in settings.queues}
-        self._spreading = {queue: Spreading() for queue in settings.queues}
+        self._mail, self._pause = clock.mailbox(), settings.idle_wait
+        self._claims, self._spreading = dict[str, Claims](), dict[str, Spreading]()
+        for queue in settings.queues:
+            self._serve(queue)
         self._watch = Watch(layout, self._is_by_hand, means.is_gone)
         self.forks, self.runners = make_forks(self.note_stop)
+        self._logins = Logins(self.forks, life.name, life.paths)
 
     # ---- the loop
 
     def run(self) -> int:
         """Work until told to leave, or until nothing is left; the exit status."""
         listen(self._life.paths.wake, lambda: self._mail.put(_WOKEN))
-        self._tell_served(self._claims)
         clock.spawn(self._beat)
         while True:
             self._obey()
@@ -145,22 +150,20 @@ class Worker:
         """Raises OSError."""
         self._claims[queue] = Claims(self._layout, queue, self._life)
         self._spreading[queue] = Spreading()
-        self._tell_served([queue])
-
-    def _tell_served(self, queues: Iterable[str]) -> None:
-        for queue in queues:
-            with suppress(OSError):
-                files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
+        with suppress(OSError):
+            files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
 
     def _beat(self) -> None:
+        environment = OwnEnvironment()
         while not self._has_left:
+            environment.note_use()
             try:
                 self._life.beat()
             except FencedError:
                 self._fence()
             except OSError as error:
                 _log.warning("no sign of life can be given now: %s", error)
-            if self._life.cancelled or self._life.release:
+            if self._life.cancelled or self._life.release or self._life.wants_login:
                 self._notify()
             clock.sleep(INTERVAL)
 
@@ -191,11 +194,15 @@ class Worker:
         if self._why:
             return True
         idle = clock.now() - self._idle_since
-        if self._settings.stay:
+        has_looked = self._look_due > clock.now() and not self._must_wait
+        if has_looked and self._is_run_dead():
+            self._why = "the run that started it was killed, and it has no job"
+            self._cancel_waiting()
+        elif self._settings.stay:
             limit = self._settings.idle_timeout
             if limit is not None and idle >= limit:
                 self._why = f"it had no job for {format_duration(limit)}"
-        elif self._look_due > clock.now() and not self._must_wait and not self._has_users(idle):
+        elif has_looked and not self._has_users(idle):
             self._why = self._last_look()
         return bool(self._why)
 
@@ -257,6 +264,9 @@ class Worker:
         for name in self._life.cancelled:
             if job := self._jobs.get(name):
                 job.end("cancel", self.grace)
+        if self._life.wants_login:
+            self._life.wants_login = False
+            self._logins.obey()
         at_once = self._life.release == "now"
         if self._life.release and (at_once or not self._why):
             self._drain("released by kochi release", at_once)
@@ -309,10 +319,41 @@ class Worker:
                 self._notices.fault(f"queue {queue} cannot be read now", error)
         with suppress(OSError):
             self._watch.look(self._claims)
-        if self._settings.controller is not None:
+        if (run := self._settings.controller) is not None:
             with suppress(OSError):
-                if ENDED in listing(self._layout.run(int(self._settings.controller)).directory):
-                    self._drain("the run that started it is over")
+                self._look_at_run(listing(self._layout.run(int(run)).directory))
+
+    def _look_at_run(self, texts: Sequence[str]) -> None:
+        if ENDED in texts:
+            self._drain("the run that started it is over")
+        elif any(text.startswith(f"{OWN}.") for text in texts) and not self._why:
+            # It has cancelled what waits, and awaits what runs.
+            self._drain("another run took over from the one that started it", at_once=False)
+        elif self._pulse is not None:
+            self._pulse.look()
+
+    def _is_run_dead(self) -> bool:
+        """Whether it left an allocation behind: on its own computer a worker ends with it."""
+        is_silent = self._pulse and self._pulse.still >= SILENT * INTERVAL
+        return bool(is_silent and self._settings.allocation)
+
+    def _cancel_waiting(self) -> None:
+        """Cancel the allocations of a dead run that have not begun: each would keep a node later,
+        without any job."""
+        command, run = self._settings.cancel_waiting, self._settings.controller
+        try:
+            waiting = (name for name, *_ in places(self._layout) if not name.worker)
+            if not command or any(str(name.run) == run for name in waiting):
+                return
+            subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_CANCEL_PATIENCE,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            _log.warning("waiting allocations are not cancelled: %s", error)
 
     def _is_by_hand(self, name: Name) -> bool:
         if name.run not in self._are_by_hand:
@@ -443,16 +484,15 @@ class Worker:
     # ---- what jobs call, from their threads
 
     def environment_of(self, name: Name, ticket: Ticket) -> dict[str, str]:
-        job = f"{name.run}.{name.job}"
-        with suppress(OSError):
-            job = str(name.run) if self._is_by_hand(name) else job
+        """Raises OSError."""
+        number = name.run if self._is_by_hand(name) else f"{name.run}.{name.job}"
         return {
             **self._means.environment,
             "PWD": ticket.directory,
             **ticket.environment,
             "KOCHI_WORKER_ID": self._life.name,
             "KOCHI_QUEUE": self._queue_of[name],
-            "KOCHI_JOB_ID": job,
+            "KOCHI_JOB_ID": str(number),
             "KOCHI_JOB_NAME": ticket.name,
             "KOCHI_ATTEMPT": str(name.attempt),
         }
@@ -545,8 +585,13 @@ class Worker:
         with suppress(OSError):
             text = json.dumps({"reason": self._why, "ended": datetime.now(UTC).isoformat()})
             files.overwrite(self._life.paths.left, f"{text}\n".encode())
+        self._logins.close()
         self.runners.close()
         return 1 if self._why.startswith("set aside") else 0
+
+
+def _pulse_of_run(layout: Layout, run: str | None) -> Pulse | None:
+    return None if run is None else Pulse(layout.run(int(run)).alive)
 
 
 def _ticket(name: Name, data: bytes) -> Ticket:
@@ -573,6 +618,7 @@ def facts_of_worker(settings: WorkerSettings, capacity: Capacity, walltime: Wall
         "capacity": asdict(capacity),
         "started": datetime.now(UTC).isoformat(timespec="microseconds"),
         "until": walltime.until,
+        "seconds": walltime.seconds_for_jobs(),  # at its beginning
         "controller": settings.controller,
         "allocation": settings.allocation,
     }

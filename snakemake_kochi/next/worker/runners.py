@@ -26,8 +26,8 @@ from snakemake_kochi.next.worker.forks import Exit, Forks
 from snakemake_kochi.next.worker.shell_job import TEMPORARY_SOURCES, find_temporary_directory
 from snakemake_kochi.next.worker.snakemake_internals import JOB_OPTIONS
 from snakemake_kochi.processes import ProcessIdentity
-from snakemake_kochi.queue.ticket import ShellJob, Ticket
 from snakemake_kochi.tickets.names import Name
+from snakemake_kochi.tickets.ticket import ShellJob, Ticket
 
 _log = logging.getLogger(__name__)
 

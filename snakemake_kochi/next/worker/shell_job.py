@@ -23,7 +23,7 @@ from snakemake_kochi.thread_variables import THREAD_VARIABLES
 TYPE_CHECKING = False  # not from typing, for its size
 if TYPE_CHECKING:
     from snakemake_kochi.next.worker.job_process import Job
-    from snakemake_kochi.queue.ticket import ShellJob
+    from snakemake_kochi.tickets.ticket import ShellJob
 
 UNPREPARED = 1  # the status of a Snakemake that refuses a job
 

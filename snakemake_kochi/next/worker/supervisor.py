@@ -60,7 +60,7 @@ Message = dict[str, "Any"]
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 MOST_BYTES = 1 << 16  # of a message; Linux limits those of sockets to some 200 KiB
 _DESCRIPTORS = 3
-_INTERVAL = 5.0  # seconds, as tickets.watching.INTERVAL
+_INTERVAL = float(os.environ.get("KOCHI_HEARTBEAT") or 5.0)  # as tickets.watching.INTERVAL
 # Intervals without a beat of the worker's loop: it hangs. Others take its jobs not before 20.
 _HUNG = 12
 _LEFTOVER_PATIENCE = 30.0  # seconds

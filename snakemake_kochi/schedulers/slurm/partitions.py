@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.quantities import walltime_of
-from snakemake_kochi.queue import Capacity
 from snakemake_kochi.schedulers.interface import (
     AllocationSettings,
     Limits,
@@ -24,6 +23,7 @@ from snakemake_kochi.schedulers.interface import (
     SettingsAt,
     time_limit,
 )
+from snakemake_kochi.tickets.capacity import Capacity
 
 # sinfo(1), %G: gpu:2, gpu:a100:2, either followed by (S:...).
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)")

@@ -20,8 +20,8 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from snakemake_kochi.errors import WorkerError
-from snakemake_kochi.queue.workers import Capacity
 from snakemake_kochi.schedulers.environment import own_allocation
+from snakemake_kochi.tickets.capacity import Capacity
 
 
 class Ended(Protocol):

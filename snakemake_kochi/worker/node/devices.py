@@ -21,7 +21,7 @@ from pathlib import Path
 from snakemake_kochi.cpu_lists import cpu_ranges, format_cpus
 from snakemake_kochi.files import answered, make_directory
 from snakemake_kochi.notices import Notices
-from snakemake_kochi.queue.ticket import Resources
+from snakemake_kochi.tickets.ticket import Resources
 from snakemake_kochi.worker.node.capacity import Gpus
 
 _log = logging.getLogger(__name__)

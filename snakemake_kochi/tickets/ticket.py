@@ -1,0 +1,377 @@
+"""A ticket and the resources that it needs: immutable, validated, stored as plain JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.files import is_name, read_json
+
+VERSION = 2
+
+
+def now() -> str:
+    """The time as ISO 8601 in UTC with microseconds."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def _require(condition: bool, what: str, expected: str) -> None:
+    if not condition:
+        raise KochiError(f"ticket: {what} cannot be used: {expected} was expected")
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value can be an argument or a file name.
+
+    It must be text without NUL that the OS can encode.
+    """
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_number(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_range(value: object, length: int) -> bool:
+    if not (isinstance(value, tuple) and len(value) == 2):
+        return False
+    return all(_is_number(bound, 0) for bound in value) and value[0] <= value[1] <= length
+
+
+@dataclass(frozen=True)
+class Resources:
+    """The needs of a ticket: cores, memory in MiB, GPUs, or a whole worker for itself.
+
+    With several `nodes`, a worker that leads an allocation of so many, or more.
+
+    The job is ended after `runtime_seconds`; a worker with less time left does not take it. With
+    `pinned`, the job is confined to as many CPUs as it has cores.
+    """
+
+    cores: int = 1
+    exclusive: bool = False
+    memory_mb: int | None = None
+    gpus: int = 0
+    runtime_seconds: int | None = None
+    pinned: bool = True
+    nodes: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("cores", "nodes"):
+            value = getattr(self, name)
+            _require(_is_number(value, 1), f"{name} {value!r}", "a number from 1")
+        for name in ("exclusive", "pinned"):
+            value = getattr(self, name)
+            _require(isinstance(value, bool), f"{name} {value!r}", "true or false")
+        _require(
+            self.memory_mb is None or _is_number(self.memory_mb, 0),
+            f"memory_mb {self.memory_mb!r}",
+            "a number of MiB",
+        )
+        _require(_is_number(self.gpus, 0), f"gpus {self.gpus!r}", "a number from 0")
+        _require(
+            self.runtime_seconds is None or _is_number(self.runtime_seconds, 1),
+            f"runtime_seconds {self.runtime_seconds!r}",
+            "a number of seconds from 1",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object in a ticket."""
+        # Earlier releases have no `nodes`.
+        return {k: v for k, v in vars(self).items() if k != "nodes" or v != 1}
+
+    def covers(self, other: Resources) -> bool:
+        """Whether it needs at least as much of everything; no run time counts as the shortest."""
+        return (
+            self.exclusive >= other.exclusive
+            and self.cores >= other.cores
+            and (self.memory_mb or 0) >= (other.memory_mb or 0)
+            and self.gpus >= other.gpus
+            and (self.runtime_seconds or 0) >= (other.runtime_seconds or 0)
+            and self.nodes >= other.nodes
+        )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Tickets that need between `least` and `most` of everything."""
+
+    least: Resources
+    most: Resources
+
+    def has(self, resources: Resources) -> bool:
+        return resources.covers(self.least) and self.most.covers(resources)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Kind:
+        """Make it from the result of `dataclasses.asdict`. Raises KochiError for invalid values."""
+        return cls(Resources(**data["least"]), Resources(**data["most"]))
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A rule's `benchmark:`: its file, and how often the command is executed and measured.
+
+    The file is relative to the ticket's directory.
+    """
+
+    file: str
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        _require(_is_text(self.file) and self.file != "", f"benchmark {self.file!r}", "a file")
+        _require(_is_number(self.repeats, 1), f"repeats {self.repeats!r}", "a number from 1")
+
+
+@dataclass(frozen=True)
+class ShellJob:
+    """A plain shell command of Snakemake's, which can be executed without Snakemake.
+
+    `script` is executed by `executable` with `-c`, in the ticket's directory. If
+    `temporary_directory` is not empty, it is a text in the script that stands for the node's
+    temporary directory. `threads` is the number of threads that libraries get. Before the script
+    runs, all of the ticket's `outputs` and `logs` are removed; those in `directories` are
+    removed with their content. The directories of all these files are made. The job waits for the
+    `inputs` for up to `latency_wait` seconds. All files are absolute or relative to the ticket's
+    directory. `environment` is added to the job's environment. If all that the script does is to
+    run a phase, `phase` has the arguments of `python -m snakemake_kochi.phases`, and is otherwise
+    empty.
+    """
+
+    script: str
+    executable: str
+    threads: int = 1
+    inputs: tuple[str, ...] = ()
+    latency_wait: float = 0
+    directories: tuple[str, ...] = ()
+    benchmark: Benchmark | None = None
+    temporary_directory: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    phase: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("script", "executable", "temporary_directory"):
+            _require(_is_text(getattr(self, name)), name, "text without NUL")
+        for name in ("inputs", "directories", "phase"):
+            value = getattr(self, name)
+            is_good = isinstance(value, tuple) and all(map(_is_text, value))
+            _require(is_good, f"{name} {value!r}", "a tuple of texts without NUL")
+        _require(_is_number(self.threads, 1), f"threads {self.threads!r}", "a number from 1")
+        wait = self.latency_wait
+        is_good = isinstance(wait, int | float) and not isinstance(wait, bool) and wait >= 0
+        _require(is_good, f"latency_wait {wait!r}", "a number of seconds")
+        _require_texts("environment", self.environment)
+
+    def to_dict(self) -> dict[str, Any]:
+        benchmark = None if self.benchmark is None else vars(self.benchmark)
+        data = {**vars(self), "benchmark": benchmark, "environment": dict(self.environment)}
+        if not self.phase:
+            del data["phase"]  # workers of an earlier release do not know it
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ShellJob:
+        """Validate an object. Raises KochiError, KeyError or TypeError."""
+        _require(isinstance(data, dict), f"shell {data!r}", "an object")
+        benchmark = data["benchmark"]
+        lists = {name: tuple(data[name]) for name in ("inputs", "directories")}
+        lists["phase"] = tuple(data.get("phase", ()))  # missing in tickets of an earlier release
+        return cls(
+            **{**data, **lists, "benchmark": None if benchmark is None else Benchmark(**benchmark)}
+        )
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """One job, as submitted to a queue.
+
+    `command` is an argument list, `directory` an absolute path. `environment` is added to the
+    worker's own; `labels` are shown to people. `Queue.submit` sets `job`, `queue` and `machine`.
+    `attempt` is the number of the present or next execution, from 1. `identity` is equal for two
+    tickets that do the same work with the same inputs; None when it is unknown. The job writes the
+    `outputs` and the `logs`, files relative to `directory`.
+
+    `command` is always valid. Two other descriptions of the same work may accompany it, for faster
+    runners. One is `shell`. The other is `job_arguments`: the range (start, stop) of those
+    arguments of the command, an inner Snakemake, that belong to this job and not to its whole
+    workflow.
+
+    Raises KochiError when a value cannot be used.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    directory: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    resources: Resources = field(default_factory=Resources)
+    controller: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    job: int = 0
+    attempt: int = 1
+    queue: str = ""
+    machine: str = ""
+    submitted: str = field(default_factory=now)
+    identity: str | None = None
+    outputs: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
+    shell: ShellJob | None = None
+    job_arguments: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        _require(
+            _is_text(self.name) and self.name.isprintable() and self.name != "",
+            f"name {self.name!r}",
+            "printable text without control characters or line breaks",
+        )
+        command = self.command
+        _require(
+            isinstance(command, tuple) and len(command) > 0 and all(map(_is_text, command)),
+            f"command {command!r}",
+            "a tuple of at least one text without NUL",
+        )
+        _require(
+            _is_text(self.directory) and self.directory.startswith("/"),
+            f"directory {self.directory!r}",
+            "an absolute path",
+        )
+        _require_texts("environment", self.environment)
+        bad = [name for name in self.environment if name == "" or "=" in name]
+        _require(not bad, f"environment variable {bad}", "a name without '='")
+        _require_texts("labels", self.labels)
+        _require(
+            isinstance(self.resources, Resources), f"resources {self.resources!r}", "Resources"
+        )
+        _require(
+            self.controller is None or (_is_text(self.controller) and is_name(self.controller)),
+            f"controller {self.controller!r}",
+            "the identity of an Inbox",
+        )
+        _require(
+            self.identity is None or _is_text(self.identity), f"identity {self.identity!r}", "text"
+        )
+        for name in ("outputs", "logs"):
+            files = getattr(self, name)
+            is_good = isinstance(files, tuple) and all(map(_is_text, files))
+            _require(is_good, f"{name} {files!r}", "a tuple of texts without NUL")
+        _require(
+            self.shell is None or isinstance(self.shell, ShellJob),
+            f"shell {self.shell!r}",
+            "ShellJob",
+        )
+        _require(
+            self.job_arguments is None or _is_range(self.job_arguments, len(self.command)),
+            f"job_arguments {self.job_arguments!r}",
+            "two numbers, a range of the command,",
+        )
+        _require(_is_number(self.job, 0), f"job {self.job!r}", "a number from 0")
+        _require(_is_number(self.attempt, 1), f"attempt {self.attempt!r}", "a number from 1")
+        for key in ("queue", "machine", "submitted"):
+            _require(_is_text(getattr(self, key)), f"{key} {getattr(self, key)!r}", "text")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object written to disk.
+
+        The attempt is in the name of the file and not in the object, because a rename changes it.
+        """
+        return {
+            "version": VERSION,
+            "job": self.job,
+            "name": self.name,
+            "queue": self.queue,
+            "machine": self.machine,
+            "submitted": self.submitted,
+            "command": list(self.command),
+            "directory": self.directory,
+            "resources": self.resources.to_dict(),
+            "identity": self.identity,
+            "outputs": list(self.outputs),
+            "logs": list(self.logs),
+            "shell": None if self.shell is None else self.shell.to_dict(),
+            "job_arguments": self.job_arguments,
+            "controller": self.controller,
+            "labels": dict(self.labels),
+            "environment": dict(self.environment),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], where: Path) -> Ticket:
+        """Validate the content of the file `where`. Raises DamagedFileError, naming the key."""
+        if data.get("version") == 1:
+            data = {**data, "identity": None, "outputs": [], "logs": []}
+        try:
+            needs = data["resources"]
+            if not isinstance(needs, dict):
+                raise DamagedFileError(f"{where}: key 'resources': an object was expected")
+            outputs, logs = data["outputs"], data["logs"]
+            # These keys are missing in tickets of an earlier release; the command is always
+            # present.
+            shell, arguments = data.get("shell"), data.get("job_arguments")
+            return cls(
+                name=data["name"],
+                command=tuple(data["command"]) if isinstance(data["command"], list) else (),
+                directory=data["directory"],
+                environment=data["environment"],
+                resources=Resources(**needs),
+                identity=data["identity"],
+                # The type check refuses a value that is not a list.
+                outputs=tuple(outputs) if isinstance(outputs, list) else outputs,
+                logs=tuple(logs) if isinstance(logs, list) else logs,
+                shell=None if shell is None else ShellJob.from_dict(shell),
+                job_arguments=tuple(arguments) if isinstance(arguments, list) else arguments,
+                controller=data["controller"],
+                labels=data["labels"],
+                job=data["job"],
+                queue=data["queue"],
+                machine=data["machine"],
+                submitted=data["submitted"],
+            )
+        except KeyError as error:
+            raise DamagedFileError(f"{where}: key {error} is missing") from error
+        except DamagedFileError:
+            raise
+        except (KochiError, TypeError) as error:
+            raise DamagedFileError(f"{where}: {error}") from error
+
+    def with_attempt(self, attempt: int) -> Ticket:
+        return self._with(attempt=attempt)
+
+    def handed_over(self, job: int, queue: str, machine: str) -> Ticket:
+        """The ticket with the values that it gets at its submission."""
+        return self._with(job=job, attempt=1, queue=queue, machine=machine)
+
+    def _with(self, **changes: Any) -> Ticket:
+        # dataclasses.replace is not used, because it would validate everything again: that was the
+        # longest part of submitting ten thousand tickets.
+        changed = object.__new__(type(self))
+        vars(changed).update(vars(self), **changes)
+        return changed
+
+
+def _require_texts(key: str, mapping: object) -> None:
+    _require(isinstance(mapping, Mapping), f"{key} {mapping!r}", "a mapping of text to text")
+    assert isinstance(mapping, Mapping)
+    for name, value in mapping.items():
+        _require(
+            _is_text(name) and _is_text(value),
+            f"{key} {name!r}: {value!r}",
+            "text to text, both without NUL,",
+        )
+
+
+def read_ticket(path: Path, read: Callable[..., dict[str, Any]] = read_json) -> Ticket:
+    """Read a ticket's file; with `Packs.read_json`, that of a job which may have ended long ago.
+
+    Raises FileNotFoundError. Raises DamagedFileError when the file is damaged, or was written by a
+    newer version or by another user.
+    """
+    return Ticket.from_dict(read(path, VERSION, is_ours=True), path)
