@@ -309,7 +309,7 @@ def _unknown(
     else:
         facts = facts_in(layout.run(run).facts)
         last = 0
-        for line in history.lines_backwards(layout.run(run).journal, [b'"submitted": ']):
+        for line in history.lines_backwards(layout.run(run).journal, [b'"keys": ["']):
             last = max(last, line["submitted"] + len(line["keys"]) - 1)
             break
         jobs = f"with the jobs {run}.1 to {run}.{last}" if last else "without jobs"
