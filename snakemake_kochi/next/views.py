@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain
@@ -206,10 +206,13 @@ class JobView:
 
     @property
     def output(self) -> bytes:
-        """What its last attempt has printed."""
-        own = self._layout.run(self.name.run), self.name
+        """What its attempts have printed."""
+        return b"".join(map(self.output_of, range(1, self.attempt + 1)))
+
+    def output_of(self, attempt: int) -> bytes:
+        own = self._layout.run(self.name.run), replace(self.name, attempt=attempt)
         # Where `by_hand.tidy` puts it.
-        joined = RunPaths(self._layout.history), Name(0, self.name.run, self.attempt)
+        joined = RunPaths(self._layout.history), Name(0, self.name.run, attempt)
         for paths, name in (own, joined, own):
             if is_listed(paths.directory) and (found := history.log_of(paths, name)) is not None:
                 return found
@@ -602,8 +605,12 @@ def serving(layout: Layout, queue: str) -> list[WorkerView]:
 
 
 def shared_workers(machine: MachinePaths, queue: str) -> list[WorkerView]:
-    """The workers that serve a queue and were started by no run."""
-    return [each for each in serving(layout_of(machine), queue) if each.controller is None]
+    """The workers that serve a queue, take further jobs, and were started by no run."""
+    return [
+        each
+        for each in serving(layout_of(machine), queue)
+        if each.controller is None and each.state in ("running", "leaving")
+    ]
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,7 @@ class Worker:
 
     def run(self) -> int:
         """Work until told to leave, or until nothing is left; the exit status."""
+        _log.info("worker %s started", self._life.name)
         listen(self._life.paths.wake, lambda: self._mail.put(_WOKEN))
         clock.spawn(self._beat)
         while True:
@@ -577,7 +578,7 @@ class Worker:
     # ---- the end
 
     def _leave(self) -> int:
-        _log.info("leaving: %s", self._why)
+        _log.info("worker %s left: %s", self._life.name, self._why)
         for queue in self._claims:
             with suppress(OSError):
                 files.unlink(self._layout.queue(queue).serving(self._life.name))
