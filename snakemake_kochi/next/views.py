@@ -285,6 +285,9 @@ def uncollected(layout: Layout) -> Iterator[View]:
 def find_job(machine: MachinePaths, job: JobId) -> JobView:
     """Raises NameNotFoundError."""
     layout = layout_of(machine)
+    if not machine.directory.exists():  # or no listing would say so: it might be a lost mount
+        message = f"there is no job {job} on machine {machine.name}; there are none"
+        raise NameNotFoundError(message, "List them with: kochi show jobs -t")
     run, number = key_of(job)
     view = history.find(layout, run, number)
     # 17 is the first job of a run only if a person submitted it.

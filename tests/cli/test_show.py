@@ -534,7 +534,7 @@ def test_paths_are_told(installed: Path, kochi: Kochi, work: Work) -> None:
     unknown = kochi("show", "path", "project", f"{installed.name}s")
     assert unknown.status == 1
     assert "did you mean" in unknown.err
-    of_job = machine.runs / NUMBER if IS_NEXT else machine.job(0).directory
+    of_job = machine.runs / NUMBER / "logs" if IS_NEXT else machine.job(0).directory
     assert kochi("show", "path", "job", NUMBER).out == f"{of_job}\n"
     assert kochi("show", "path", "worker", NUMBER).out == f"{machine.worker(FIRST).directory}\n"
     prefix = kochi("show", "path", "install", "tool:release", "--json").data["path"]
