@@ -668,10 +668,13 @@ class KochiExecutor(Executor):
 
     def _cancel_pending(self) -> bool:
         """Have all jobs end; whether they have."""
+        for queue, keys in self._by_queue().items():
+            for step in (withdraw, interrupt):
+                try:
+                    step(self._layout, queue, keys)
+                except OSError as error:  # what runs is ended all the same
+                    self._note_fault("jobs cannot be cancelled now", error)
         try:
-            for queue, keys in self._by_queue().items():
-                withdraw(self._layout, queue, keys)
-                interrupt(self._layout, queue, keys)
             # Its journal would be tried for long; the next run writes it.
             for end in () if self._telling.is_full else self._run.collect():
                 if (pending := self._pending.pop(end.name.key, None)) is not None:
