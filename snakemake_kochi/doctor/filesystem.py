@@ -305,9 +305,13 @@ def examine_claim(trial: TrialPaths) -> Finding:
     taken.unlink()
     for directory in (taken, second):
         make_directory(directory / "inner")
-    with contextlib.suppress(FileExistsError, OSError):
+    with contextlib.suppress(OSError):
         os.rename(second, taken)
         return Finding("failed", "a directory took the name of another one", _ELSEWHERE)
+    try:
+        os.rename(second, taken / "moved")
+    except OSError as error:
+        return Finding("failed", f"directories cannot be renamed: {error.strerror}", _ELSEWHERE)
     return Finding("ok", "a file is renamed once, and a name that is taken stays")
 
 
