@@ -123,8 +123,9 @@ class Worker:
         self._pause, self._has_left = settings.idle_wait, False
         self._look_due = self._reconcile_due = self._beat_due = 0.0
         self._mail = clock.mailbox()
-        self._claims = {queue: Claims(layout, queue, life) for queue in settings.queues}
-        self._spreading = {queue: Spreading() for queue in settings.queues}
+        self._claims, self._spreading = dict[str, Claims](), dict[str, Spreading]()
+        for queue in settings.queues:
+            self._serve(queue)
         self._watch = Watch(layout, self._is_by_hand, means.is_gone)
         self.forks, self.runners = make_forks(self.note_stop)
         self._logins = Logins(self.forks, life.name, life.paths)
@@ -135,7 +136,6 @@ class Worker:
         """Work until told to leave, or until nothing is left; the exit status."""
         _log.info("worker %s started", self._life.name)
         listen(self._life.paths.wake, lambda: self._mail.put(_WOKEN))
-        self._tell_served(self._claims)
         clock.spawn(self._beat)
         while True:
             self._obey()
