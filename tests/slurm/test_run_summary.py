@@ -45,7 +45,7 @@ def test_core_hours_are_reported_and_the_trace_has_the_allocations(
     assert 0 < hours < 1
     assert 98 <= useful + idle + startup + lost <= 102
     assert useful > 0
-    assert startup > 0
+    assert startup >= 0  # in percent, of a start that Slurm tells to the second
     assert lost == 0
     assert re.search(r"^    job: 6 jobs; .* of 1 core; .* MiB; .* of 5:00$", done.stdout, re.M)
 
