@@ -135,7 +135,8 @@ def cancel_all(
 ) -> dict[JobId, str | Exception]:
     """Cancel jobs: "cancelled", "cancelling" (its worker still does that), "ended", or an error."""
     layout = layout_of(machine)
-    known = {name.key: (name, queue) for name, queue, _ in history.places(layout)}
+    places = history.places(layout) if machine.directory.exists() else []
+    known = {name.key: (name, queue) for name, queue, _ in places}
     outcomes: dict[JobId, str | Exception] = {}
     left = list(dict.fromkeys(jobs))
     until = time.monotonic() + patience

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain
@@ -206,10 +206,13 @@ class JobView:
 
     @property
     def output(self) -> bytes:
-        """What its last attempt has printed."""
-        own = self._layout.run(self.name.run), self.name
+        """What its attempts have printed."""
+        return b"".join(map(self.output_of, range(1, self.attempt + 1)))
+
+    def output_of(self, attempt: int) -> bytes:
+        own = self._layout.run(self.name.run), replace(self.name, attempt=attempt)
         # Where `by_hand.tidy` puts it.
-        joined = RunPaths(self._layout.history), Name(0, self.name.run, self.attempt)
+        joined = RunPaths(self._layout.history), Name(0, self.name.run, attempt)
         for paths, name in (own, joined, own):
             if is_listed(paths.directory) and (found := history.log_of(paths, name)) is not None:
                 return found
@@ -282,6 +285,9 @@ def uncollected(layout: Layout) -> Iterator[View]:
 def find_job(machine: MachinePaths, job: JobId) -> JobView:
     """Raises NameNotFoundError."""
     layout = layout_of(machine)
+    if not machine.directory.exists():  # or no listing would say so: it might be a lost mount
+        message = f"there is no job {job} on machine {machine.name}; there are none"
+        raise NameNotFoundError(message, "List them with: kochi show jobs -t")
     run, number = key_of(job)
     view = history.find(layout, run, number)
     # 17 is the first job of a run only if a person submitted it.
@@ -309,7 +315,7 @@ def _unknown(
     else:
         facts = facts_in(layout.run(run).facts)
         last = 0
-        for line in history.lines_backwards(layout.run(run).journal, [b'"submitted": ']):
+        for line in history.lines_backwards(layout.run(run).journal, [b'"keys": ["']):
             last = max(last, line["submitted"] + len(line["keys"]) - 1)
             break
         jobs = f"with the jobs {run}.1 to {run}.{last}" if last else "without jobs"
@@ -602,8 +608,12 @@ def serving(layout: Layout, queue: str) -> list[WorkerView]:
 
 
 def shared_workers(machine: MachinePaths, queue: str) -> list[WorkerView]:
-    """The workers that serve a queue and were started by no run."""
-    return [each for each in serving(layout_of(machine), queue) if each.controller is None]
+    """The workers that serve a queue, take further jobs, and were started by no run."""
+    return [
+        each
+        for each in serving(layout_of(machine), queue)
+        if each.controller is None and each.state in ("running", "leaving")
+    ]
 
 
 @dataclass(frozen=True)

@@ -291,7 +291,7 @@ def test_a_program_gets_json_or_only_the_number(kochi: Kochi) -> None:
         "machine": "local",
     }
     quiet = kochi("enqueue", "--quiet", "-q", "test", "true")
-    assert (quiet.out, quiet.err) == ("1\n", "")
+    assert (quiet.out, quiet.err) == (f"{FIRST + 1}\n", "")
 
 
 def test_what_cannot_be_is_refused_before_anything_is_written(

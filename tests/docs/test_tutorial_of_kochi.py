@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from seen import FIRST, find_job, list_jobs, list_queues, list_workers
 from slurm_cluster import SlurmCluster
 from ssh_host import SshHost
 from support import git, wait_until
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import find_job, list_jobs, list_queues, list_workers
 from snakemake_kochi.terminal.loopback import free_port
 from tests.terminal.conftest import PROMPT
 from tests.terminal.servers import serve
@@ -123,7 +123,7 @@ def _spawn_workers(reader: Reader) -> None:
     # "You can even spawn multiple workers that work on the same job queue."
     second = reader.window
     second.begins("kochi work -q test -b")
-    second.sees("Kochi worker 2 started on machine local.\r\n")
+    second.sees(f"Kochi worker {FIRST + 2} started on machine local.\r\n")
     second.child.sendintr()
     second.sees(PROMPT)
     # "The default workspace for Kochi is created at ~/.kochi."
@@ -133,7 +133,7 @@ def _spawn_workers(reader: Reader) -> None:
 def _submit_jobs(reader: Reader) -> None:
     window, worker = reader.window, reader.worker
     window.does("kochi enqueue -q test -n test_job -- echo foo")
-    worker.sees(f"Kochi job test_job (ID=0) started.\r\n{LINE}foo\r\n")
+    worker.sees(f"Kochi job test_job (ID={FIRST}) started.\r\n{LINE}foo\r\n")
     window.does('kochi enqueue -q test -n test_job -c -- bash -c "pwd && ls"')
     shown = worker.sees_job("test_job", "run_fib.bash")
     place, *files = shown.split()
@@ -147,7 +147,7 @@ def _submit_jobs(reader: Reader) -> None:
     window.does('kochi enqueue -q test -n test_job -c -- bash -c "echo world >> foo && cat foo"')
     # "later changes to the current workspace are not reflected to the job execution"
     window.does("echo later > foo2")
-    worker.sees(f"Kochi job test_job (ID=2) started.\r\n{LINE}hello\r\nworld\r\n")
+    worker.sees(f"Kochi job test_job (ID={FIRST + 2}) started.\r\n{LINE}hello\r\nworld\r\n")
     assert window.does("cat foo") == "hello\n"
 
 
@@ -158,7 +158,7 @@ def _submit_interactive_jobs(reader: Reader) -> None:
     # "This will launch a shell on the worker's workspace"
     assert window.does("cat foo") == "hello\n"
     assert window.does("echo $KOCHI_WORKER_ID $KOCHI_JOB_ID $(basename $PWD)").endswith(
-        " 3 kochi-tutorial\n"
+        f" {FIRST + 3} kochi-tutorial\n"
     )
     window.does("rm foo")
     window.types("exit")
@@ -171,14 +171,15 @@ def _check_job_status(reader: Reader) -> None:
     # Nothing else is in the queue: it waits for a worker.
     window.does("kochi enqueue -q nobody -n waiting -- echo never")
     shown = window.does("kochi show jobs")
-    assert re.search(r"^4 .*waiting", shown, re.M) and "test_job" not in shown
+    waiting = FIRST + 4
+    assert re.search(rf"^{waiting} .*waiting", shown, re.M) and "test_job" not in shown
     assert "test_job" in window.does("kochi show jobs -t")
     assert "test_job" in window.does("kochi show jobs -t -l 200")
-    shown = window.does("kochi show job 0")
+    shown = window.does(f"kochi show job {FIRST}")
     assert "test_job" in shown and "succeeded" in shown
-    assert "foo\n" in window.does("kochi show log job 0")
-    window.does("kochi cancel 4")
-    assert "cancelled" in window.does("kochi show job 4")
+    assert "foo\n" in window.does(f"kochi show log job {FIRST}")
+    window.does(f"kochi cancel {waiting}")
+    assert "cancelled" in window.does(f"kochi show job {waiting}")
     for _ in range(2):
         window.does("kochi enqueue -q nobody -n waiting -- echo never")
     # adapted: only the jobs of this project, and after asking.
@@ -314,7 +315,7 @@ def test_run_remotely(deneb: SshHost, reader: Reader, cluster: SlurmCluster) -> 
 def _allocate_interactively(reader: Reader) -> None:
     window, worker = reader.window, reader.worker
     worker.begins("kochi alloc_interact -m spica -q test")
-    worker.sees("Kochi worker 0 started on machine spica.\r\n")
+    worker.sees(f"Kochi worker {FIRST} started on machine spica.\r\n")
     window.does("kochi enqueue -m spica -q test -- echo foo")
     worker.sees_job("ANON", "foo")
     window.does("export KOCHI_DEFAULT_MACHINE=spica")
@@ -328,13 +329,13 @@ def _allocate_interactively(reader: Reader) -> None:
 def _allocate(reader: Reader, cluster: SlurmCluster) -> None:
     window = reader.window
     # "will immediately exit because the job queue test has no job"
-    assert "Kochi worker 1 started" in window.does("kochi alloc -m spica -q test -f")
+    assert f"Kochi worker {FIRST + 1} started" in window.does("kochi alloc -m spica -q test -f")
     window.does("kochi enqueue -m spica -q test -- echo foo")
     shown = window.does("kochi alloc -m spica -q test -t 10 -f")
     assert f"{LINE}foo\r\n".replace("\r", "") in shown
     assert cluster.calls("sbatch")[-1].endswith(" -w node1 -o /dev/null -e /dev/null -t 10")
     assert "--time-limit" in window.does("kochi alloc --help")
-    assert "foo\n" in window.does("kochi show log worker 2")
+    assert "foo\n" in window.does(f"kochi show log worker {FIRST + 2}")
 
 
 def _launch_a_worker_by_hand(reader: Reader) -> None:

@@ -53,7 +53,7 @@ def test_failures_and_progress_are_shown_and_the_log_has_all(tmp_path: Path) -> 
     assert text.count("    see: kochi show log job ") == 10
     assert len([line for line in lines if line.startswith("    trying ")]) == 10
     assert re.search(r"Failed: point point-\d+ \(n=\d+\): kochi job [\d.]+ .*exit status 3", text)
-    assert re.search(r"^Failed: .*\(kochi show log job \d+\)$", text, re.MULTILINE)
+    assert re.search(r"^Failed: .*\(kochi show log job [\d.]+\)$", text, re.MULTILINE)
     said = f"{POINTS - FAILING} of {POINTS + 1} steps (68%) done, {FAILING} failed"
     assert said in lines
     for noise in ("rule point:", "reason:", "Finished job", "Execute ", "\n\n\n"):
@@ -62,7 +62,7 @@ def test_failures_and_progress_are_shown_and_the_log_has_all(tmp_path: Path) -> 
     assert whole.count("rule point:") >= POINTS
     assert f"{POINTS - FAILING} of {POINTS + 1} steps (68%) done\n" in whole
     # The command that the message names works.
-    typed = re.search(r"see: kochi (show log job \d+)", text)
+    typed = re.search(r"see: kochi (show log job [\d.]+)", text)
     assert typed is not None
     shown = run(sys.executable, "-m", "snakemake_kochi.cli", *typed[1].split(), cwd=tmp_path)
     assert shown.stdout.startswith("trying ")

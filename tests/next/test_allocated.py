@@ -105,6 +105,7 @@ class Run:
         self._provision._paused = PausedBatches(self.paths, clock=lambda: self.now)
         self.pending: dict[str, dict[tuple[int, int], Ticket]] = {"a": {}, "b": {}}
         self.workers: list[_Worker] = []
+        self.came: dict[str, int] = {}  # how many workers an allocation has had
 
     def _size(self, *given: Any) -> Any:
         self.sized.append(given)
@@ -133,7 +134,8 @@ class Run:
     def look(self, times: int = 2) -> None:
         for _ in range(times):
             there = {worker.allocation for worker in self.workers}
-            self.allocations.look(there, lambda: there)  # noqa: B023
+            self.came.update(dict.fromkeys(there - self.came.keys(), 1))
+            self.allocations.look(there, lambda: self.came)
             held = {key for worker in self.workers for key in worker.held}
             for queue in self.pending:
                 self._provision(queue, NO_REQUEST, self.pending, self.workers, held)
@@ -353,7 +355,22 @@ def test_a_refusal_ends_the_run_only_without_other_workers(
         run.look()
 
 
-def test_an_allocation_that_lost_its_worker_is_awaited_if_it_was_requeued(make: Make) -> None:
+def test_a_worker_that_comes_again_between_two_looks_is_told(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make(workers=1)
+    run.wait("a", SMALL)
+    run.look()
+    run.come("a", "1_0", 1, held=1)
+    run.look()
+    run.came["1_0"] = 2
+    run.look()
+    assert caplog.text.count("The scheduler requeued allocation 1_0") == 1
+
+
+def test_an_allocation_that_lost_its_worker_is_awaited_if_it_was_requeued(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     run = make(workers=1)
     run.wait("a", SMALL)
     run.look()
@@ -362,6 +379,7 @@ def test_an_allocation_that_lost_its_worker_is_awaited_if_it_was_requeued(make: 
     run.leave("1_0")
     run.scheduler.found = {"1_0": Allocation("1_0", "pending")}
     run.look()
+    assert caplog.text.count("The scheduler requeued allocation 1_0") == 1
     assert [each.is_coming for each in run.allocations.all()] == [True]
     assert run.cores == [1]
     run.scheduler.found = {}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from next.conftest import QUEUE, Site, until
 from snakemake_kochi.processes import ProcessIdentity
+from snakemake_kochi.queue.paused import BATCH, EXPERIMENT, PausedBatch, pause, resume
+from snakemake_kochi.queue.spreading import SPREAD
 from snakemake_kochi.tickets.hand import cancel
 from snakemake_kochi.tickets.names import Name
 
@@ -193,3 +195,31 @@ def test_a_damaged_ticket_ends(site: Site) -> None:
     ends = {end.key: end for end in site.collect(3)}
     assert {end.name.state for end in ends.values()} == {"failed"}
     assert "key 'resources' is missing" in ends["no command"].line["details"]["detail"]
+
+
+def test_tickets_like_those_that_a_worker_has_had_come_last(site: Site) -> None:
+    for script, label in (("echo 1", "a"), ("echo 2", "a"), ("echo 3", "b")):
+        site.submit(script, labels={SPREAD: label})
+    site.worker(cores=1)
+    ends = sorted(site.collect(3), key=lambda end: str(end.line["details"]["started"]))
+    assert [end.key for end in ends] == ["echo 1", "echo 3", "echo 2"]
+
+
+def test_jobs_of_a_paused_batch_wait_until_it_goes_on(site: Site) -> None:
+    machine = site.settings().paths
+    batch = PausedBatch(str(site.work), "sum.yaml", "all")
+    assert pause(machine, batch)
+    site.submit("echo 1", labels={EXPERIMENT: "sum.yaml", BATCH: "all"})
+    site.submit("echo 2", labels={EXPERIMENT: "sum.yaml", BATCH: "other"})
+    site.worker(cores=1)
+    assert [end.key for end in site.collect()] == ["echo 2"]
+    assert resume(machine, batch)
+    assert [end.key for end in site.collect()] == ["echo 1"]
+
+
+def test_a_worker_serves_a_further_queue_that_it_is_told_of(site: Site) -> None:
+    site.worker()
+    site.run.submit("further", {"echo 1": site.ticket("echo 1")})
+    Path(site.layout.worker("1").serve("further")).touch()
+    site.wake_worker("1")
+    assert [end.name.state for end in site.collect()] == ["success"]

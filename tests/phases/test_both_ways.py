@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import PYTHON_PATH, git, run, write
+from seen import list_jobs
+from support import IS_NEXT, PYTHON_PATH, git, run, write
 
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import find_job
-from snakemake_kochi.queue.result import Result, read_result
+from snakemake_kochi.queue.result import Result
 
 # The runner that is the fastest one allowed: the first one starts a Python for each run.
 WAYS = ("shell", "phase")
@@ -29,6 +29,12 @@ POINTS = {
     "kills the phase": 7,
     "sees again": 8,
 }
+_CANCEL = """touch "$(echo jobs/*/$KOCHI_JOB_ID)/cancel"
+             printf x > workers/$KOCHI_WORKER_ID/wakeup"""
+if IS_NEXT:
+    _CANCEL = """ticket=$(ls queues/*/running | grep "^$KOCHI_JOB_ID.a")
+             touch workers/$KOCHI_WORKER_ID/cancel.$ticket
+             printf x > workers/$KOCHI_WORKER_ID/wake"""
 _EXPERIMENT = """
     batches:
       ends:
@@ -64,12 +70,11 @@ _EXPERIMENT = """
           4) sleep 60 ;;
           5) kill -SEGV $$ ;;
           6) cd "$KOCHI_ROOT/machines/local"
-             touch "$(echo jobs/*/$KOCHI_JOB_ID)/cancel"
-             printf x > workers/$KOCHI_WORKER_ID/wakeup
+             CANCEL
              sleep 60 ;;
           7) kill -KILL $PPID; sleep 60 ;;
         esac
-    """
+    """.replace("CANCEL", _CANCEL)
 _SNAKEFILE = """
     from snakemake_kochi import snakefile
 
@@ -113,9 +118,11 @@ class Runs:
         text = text.replace(str(self.directory.parent), "BASE")
         # Names of private directories, and what names the job, the attempt and their run.
         text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{8}-[0-9a-f]+-\d+-\d+-[0-9a-f]{8}", "SCRATCH", text)
-        text = re.sub(r"(KOCHI_(?:ATTEMPT_NONCE|COMMIT|JOB_ID|QUEUE)=).*", r"\1...", text)
+        text = re.sub(
+            r"(KOCHI_(?:ATTEMPT_NONCE|WORKER_NONCE|COMMIT|JOB_ID|QUEUE)=).*", r"\1...", text
+        )
         text = re.sub(r"(projects/\w+)-[0-9a-f]+", r"\1", text)
-        text = re.sub(r"jobs/\d+/\d+/log", "LOG", text)
+        text = re.sub(r"jobs/\d+/\d+/log|runs/\d+/logs/\d+\.a\d+", "LOG", text)
         text = re.sub(r"line \d+: +\d+ ", "line: ", text)
         text = re.sub(r"(pipe|socket):\[\d+\]", r"\1", text)
         return re.sub(r"\b\d+\.\d+ s\b|workers/\d+", "...", text)
@@ -146,11 +153,10 @@ def runs_of(base: Path, way: str) -> Runs:
         assert run(*command, cwd=directory).returncode != 0
     machine = Root(base / "root").machine("local")
     results, logs = {}, {}
-    for job in (read_result(path).job for path in machine.directory.glob("jobs/*/*/result.json")):
-        view = find_job(machine, job)
+    for view in list_jobs(machine, True):
         if view.ticket is not None and (found := re.search(r"n=(\d)", str(view.ticket.labels))):
             results[int(found[1])] = view.result
-            logs[int(found[1])] = view.log.read_text()
+            logs[int(found[1])] = view.output.decode() if IS_NEXT else view.log.read_text()
     records = {}
     branch = git(directory, "for-each-ref", "--format=%(refname)", "refs/heads/kochi_artifacts*")
     for file in git(directory, "ls-tree", "-r", "--name-only", branch.strip()).splitlines():

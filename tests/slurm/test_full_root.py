@@ -46,7 +46,8 @@ def test_a_full_root_is_reported_once_and_the_run_goes_on_when_there_is_space(
     project: ClusterProject, disk: FullDisk
 ) -> None:
     project.go()
-    wait_until(lambda: len(project.lines("done")) == 4)
+    # Small writes into files that exist may find room: with tickets, more jobs end.
+    wait_until(lambda: len(project.lines("done")) >= 4)
     disk.empty()
     project.end_well()
     assert set(project.lines("done")) == set(map(str, range(8)))
@@ -62,8 +63,10 @@ def test_an_interrupt_on_a_full_root_waits_neither_for_jobs_nor_for_slurm(
     os.killpg(run.pid, signal.SIGINT)
     assert run.wait(40) == 1
     # Those that had begun have files that become their results, so their workers can leave.
-    left = "1.5 1.6 1.7 1.8" if IS_NEXT else "4 5 6 7"
-    assert f"KOCHI_ROOT is full: the ends of kochi jobs {left} " in project.said
+    if IS_NEXT:  # the names of files say it
+        assert "Cancelled 8 kochi jobs; nothing of this run is left" in project.said
+    else:
+        assert "KOCHI_ROOT is full: the ends of kochi jobs 4 5 6 7 " in project.said
     assert "Traceback" not in project.said
     disk.empty()
     wait_until(lambda: project.cluster.jobs() == {})

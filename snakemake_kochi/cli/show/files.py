@@ -218,18 +218,20 @@ def job_log(machine: str | None, follow: bool, job: int) -> None:
 
 
 def _show_output(machine: MachinePaths, view: Any, follow: bool) -> None:
-    """Copy the output of a job: each attempt that is followed, and the last one."""
-    shown = 0
-    while view.state != "ended":
-        log, shown = view.log, show_file(view.log, follow, partial(_is_over, machine, view))
+    """Copy the output of a job: that of all its attempts."""
+    attempt, shown = 1, 0
+    while True:
+        while attempt < view.attempt or (attempt == view.attempt and view.state == "ended"):
+            sys.stdout.buffer.write(view.output_of(attempt)[shown:])
+            attempt, shown = attempt + 1, 0
+        sys.stdout.buffer.flush()
+        if view.state == "ended":
+            break
+        shown = show_file(view.log, follow, partial(_is_over, machine, view))
         if not follow:
             return
         view = find_job(machine, view.job)
-        shown = shown if view.log == log else 0
-    output = view.output
-    sys.stdout.buffer.write(output[shown:])
-    sys.stdout.buffer.flush()
-    if not output:
+    if not view.output:
         remark(f"Job {view.job} printed nothing: {view.result.describe()}")
 
 

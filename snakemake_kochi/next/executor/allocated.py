@@ -152,11 +152,11 @@ class _Workers:
                 Pulse(paths.alive),
             )
 
-    def came(self) -> set[str]:
-        """All allocations that ever had a worker, as far as is known."""
+    def came(self) -> Counter[str]:
+        """How many workers each allocation has had, as far as is known."""
         with contextlib.suppress(OSError):
             self._find()
-        return {worker.allocation for worker in self._known.values()}
+        return Counter(worker.allocation for worker in self._known.values())
 
     def busy(self) -> set[str]:
         """The allocations with a worker that has a job. Raises OSError."""

@@ -50,7 +50,8 @@ class Requested:
     """One allocation.
 
     `state`: the last one that the scheduler reported. `stays`: its worker stays although it is
-    idle. `had_worker`: one has come. `gone_since`: when that one was seen to be gone.
+    idle. `workers`: how many have come. `gone_since`: when the last one was seen to be gone.
+    `is_told`: a person knows that it was requeued.
     """
 
     id: str
@@ -59,8 +60,13 @@ class Requested:
     stays: bool
     since: float
     state: State = "pending"
-    had_worker: bool = False
+    workers: int = 0
     gone_since: float | None = None
+    is_told: bool = False
+
+    @property
+    def had_worker(self) -> bool:
+        return self.workers > 0
 
     @property
     def is_coming(self) -> bool:
@@ -226,17 +232,19 @@ class Allocations:
     def is_settled(self) -> bool:
         return all(each.is_settled for each in self.all())
 
-    def look(self, there: Collection[str], came: Callable[[], set[str]]) -> None:
+    def look(self, there: Collection[str], came: Callable[[], Mapping[str, int]]) -> None:
         """Note the workers, and ask the scheduler if they do not tell enough.
 
-        `there`: the allocations with a worker; `came`: those with one that has left, too. Raises
+        `there`: the allocations with a worker; `came`: how many each has had. Raises
         UnreachableError, or KochiError for a node that does not see KOCHI_ROOT.
         """
         ever = came()
         for each in self.all():
-            if each.id in ever and not each.had_worker:
-                each.had_worker = True
+            if (count := ever.get(each.id, 0)) > each.workers:
                 self.failed_starts.worker_came()
+                if each.had_worker:
+                    self._tell_requeued(each)
+                each.workers, each.is_told = count, False
             if each.id in there:
                 each.gone_since, each.state = None, "running"
             elif each.had_worker and each.gone_since is None:
@@ -245,7 +253,7 @@ class Allocations:
         if self.questions.is_due() and (self.coming() or not self.is_settled):
             self._ask(came)
 
-    def _ask(self, came: Callable[[], set[str]]) -> None:
+    def _ask(self, came: Callable[[], Mapping[str, int]]) -> None:
         try:
             found = self._scheduler.find()
             if found is not None:
@@ -277,10 +285,7 @@ class Allocations:
             and seen.is_certain
             and (each.state, seen.state) == ("running", "pending")
         ):
-            self._logger.warning(
-                f"The scheduler requeued allocation {each.id}: its unfinished jobs are "
-                "begun again, there when it has begun again, or in others"
-            )
+            self._tell_requeued(each)
         if seen.is_certain or not each.had_worker:
             each.state = seen.state
         is_late = time.monotonic() - each.since > _LATE
@@ -289,6 +294,14 @@ class Allocations:
             self._notices.info(
                 f"Allocation {each.id} runs, but its worker has not started; {where_log_is(log)}",
                 key=f"late {each.id}",
+            )
+
+    def _tell_requeued(self, each: Requested) -> None:
+        if not each.is_told:
+            each.is_told = True
+            self._logger.warning(
+                f"The scheduler requeued allocation {each.id}: its unfinished jobs are "
+                "begun again, there when it has begun again, or in others"
             )
 
     def _without_failed(self, found: Mapping[str, Allocation]) -> dict[str, Allocation]:
@@ -313,7 +326,7 @@ class Allocations:
         self,
         ended: Sequence[Requested],
         found: Mapping[str, Allocation],
-        came: Callable[[], set[str]],
+        came: Callable[[], Mapping[str, int]],
     ) -> None:
         for each in ended:
             del self._all[each.id]
@@ -328,7 +341,7 @@ class Allocations:
         if not without or not has_room(self._paths.directory):
             return  # on a full disk none can start, and no node is at fault
         ever = came()  # between two looks
-        if not ever.isdisjoint(without):
+        if ever.keys() & without:
             self.failed_starts.worker_came()
         without = [id for id in without if id not in ever]
         known = {**found, **self._ends([id for id in without if id not in found])}

@@ -668,18 +668,23 @@ class KochiExecutor(Executor):
 
     def _cancel_pending(self) -> bool:
         """Have all jobs end; whether they have."""
+        for queue, keys in self._by_queue().items():
+            for step in (withdraw, interrupt):
+                try:
+                    step(self._layout, queue, keys)
+                except OSError as error:  # what runs is ended all the same
+                    self._note_fault("jobs cannot be cancelled now", error)
         try:
-            for queue, keys in self._by_queue().items():
-                withdraw(self._layout, queue, keys)
-                interrupt(self._layout, queue, keys)
-            for end in self._run.collect():
+            # Its journal would be tried for long; the next run writes it.
+            for end in () if self._telling.is_full else self._run.collect():
                 if (pending := self._pending.pop(end.name.key, None)) is not None:
                     self._summary.add(pending.ticket, end, is_reported=False)
         except FencedError:
             self._is_fenced = True
         except OSError as error:
             self._note_fault("jobs cannot be cancelled now", error)
-            if self._telling.is_full:  # the next run writes what has ended into its journal
+        if self._telling.is_full:
+            with suppress(OSError):
                 for ended in self._run.in_inboxes():
                     self._pending.pop(ended.key, None)
         return self._is_fenced or not self._pending
@@ -721,6 +726,8 @@ class KochiExecutor(Executor):
     def _tidy_up(self) -> None:
         if self._has_submitted and (lines := self._summary.lines()):
             self.logger.info("\n".join(lines))
+        if self._telling.is_full:
+            return  # the next run in this directory does what is left
         self._run.collect()
         self._run.fold()
         left = [job for job in self._run.open if job.run != self._run.number]

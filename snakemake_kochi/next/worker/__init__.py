@@ -5,6 +5,8 @@ forks       what the worker asks of its supervisor
 job         the thread of one job: log, process, leftovers, end
 loop        which tickets are claimed; drain
 runners     the cheapest way to execute a ticket, and the servers that some need
+logins      the ssh server that lets its user in when a person asks
+walltime    how long it may live
 
 A server is a process that forks itself for each job (`server`), after it has imported the phases
 (`phase`), parsed a workflow (`zygote`) or imported what a `benchmark:` needs (`benchmark`).

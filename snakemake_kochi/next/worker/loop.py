@@ -9,7 +9,7 @@ import random
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -123,8 +123,9 @@ class Worker:
         self._pause, self._has_left = settings.idle_wait, False
         self._look_due = self._reconcile_due = self._beat_due = 0.0
         self._mail = clock.mailbox()
-        self._claims = {queue: Claims(layout, queue, life) for queue in settings.queues}
-        self._spreading = {queue: Spreading() for queue in settings.queues}
+        self._claims, self._spreading = dict[str, Claims](), dict[str, Spreading]()
+        for queue in settings.queues:
+            self._serve(queue)
         self._watch = Watch(layout, self._is_by_hand, means.is_gone)
         self.forks, self.runners = make_forks(self.note_stop)
         self._logins = Logins(self.forks, life.name, life.paths)
@@ -133,8 +134,8 @@ class Worker:
 
     def run(self) -> int:
         """Work until told to leave, or until nothing is left; the exit status."""
+        _log.info("worker %s started", self._life.name)
         listen(self._life.paths.wake, lambda: self._mail.put(_WOKEN))
-        self._tell_served(self._claims)
         clock.spawn(self._beat)
         while True:
             self._obey()
@@ -150,12 +151,8 @@ class Worker:
         """Raises OSError."""
         self._claims[queue] = Claims(self._layout, queue, self._life)
         self._spreading[queue] = Spreading()
-        self._tell_served([queue])
-
-    def _tell_served(self, queues: Iterable[str]) -> None:
-        for queue in queues:
-            with suppress(OSError):
-                files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
+        with suppress(OSError):
+            files.overwrite(self._layout.queue(queue).serving(self._life.name), b"")
 
     def _beat(self) -> None:
         environment = OwnEnvironment()
@@ -582,7 +579,7 @@ class Worker:
     # ---- the end
 
     def _leave(self) -> int:
-        _log.info("leaving: %s", self._why)
+        _log.info("worker %s left: %s", self._life.name, self._why)
         for queue in self._claims:
             with suppress(OSError):
                 files.unlink(self._layout.queue(queue).serving(self._life.name))
