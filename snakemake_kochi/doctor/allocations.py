@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +33,8 @@ if TYPE_CHECKING or not IS_NEXT:
     from snakemake_kochi.queue import Queue, WorkerState, cancel, shared_workers
     from snakemake_kochi.queue.queue import private_queue, remove_private_queues
 else:
-    from snakemake_kochi.next.views import layout_of, shared_workers
+    from snakemake_kochi.next.by_hand import order_release
+    from snakemake_kochi.next.views import layout_of, read_worker, shared_workers
     from snakemake_kochi.tickets.hand import remove_queue
 
 # Seconds between two questions to the scheduler, at first and at most; between two looks for a
@@ -106,12 +107,23 @@ class TrialAllocations:
             with contextlib.suppress(OSError):
                 os.rmdir(self._paths.controller(self._name).directory)
         workers = [each for queue in self._queues for each in self._workers(queue)]
+        if not TYPE_CHECKING and IS_NEXT:
+            for each in workers:  # even if no scheduler can end them
+                with contextlib.suppress(OSError):
+                    order_release(self._paths, each.worker, "now")
         there = {each.allocation for each in workers if each.allocation is not None}
         end_allocations(self._scheduler, self._log, lambda: False, with_worker=there)
-        wait_until(lambda: not any(map(self._workers, self._queues)), _LEAVE_PATIENCE, _LOOK)
+        wait_until(lambda: self._have_left(workers), _LEAVE_PATIENCE, _LOOK)
         self._remove_queues()
         for file in self._files:
             file.unlink(missing_ok=True)
+
+    def _have_left(self, workers: Sequence[WorkerState]) -> bool:
+        if not TYPE_CHECKING and IS_NEXT:
+            layout = layout_of(self._paths)
+            found = (read_worker(layout, each.worker) for each in workers)
+            return all(each is None or each.is_gone for each in found)
+        return not any(map(self._workers, self._queues))
 
     def _remove_queues(self) -> None:
         """With the jobs of an interrupted test."""

@@ -18,8 +18,11 @@ from hosts import Host, Started
 from support import git, wait_until, worker_command, write
 
 from snakemake_kochi.locks.settings import settle_locks
+from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import list_jobs
+from snakemake_kochi.tickets import history
+from snakemake_kochi.tickets.names import Layout
 
 HEARTBEAT = 1.0  # seconds
 CORES = 2  # of each worker
@@ -57,14 +60,16 @@ class Node:
         assert host.start("mount", "--bind", str(mount), str(place), cwd=Path("/")).wait() == 0
 
     def start(self, *arguments: str) -> Started:
+        return self._start(sys.executable, "-P", "-m", *arguments)
+
+    def _start(self, *command: str) -> Started:
         environment = {"KOCHI_ROOT": str(self._place / "root"), "KOCHI_HEARTBEAT": str(HEARTBEAT)}
-        command = (sys.executable, "-P", "-m", *arguments)
         return self._host.start(*command, cwd=self._place / "project", environment=environment)
 
     def start_worker(self) -> Started:
         settings = {"queues": ("q",), "stay": True, "cores": CORES, "heartbeat": HEARTBEAT}
         command = worker_command(self._place / "root", self._place.parent, **settings)
-        return self.start(*command[command.index("-m") + 1 :])
+        return self._start(*command)
 
     def start_run(self, *options: str) -> Started:
         return self.start(
@@ -108,6 +113,13 @@ class Project:
     def _successes(self) -> dict[str, list[str]]:
         """By output, the jobs of the queue that succeeded: their controllers and times."""
         found = defaultdict(list)
+        if IS_NEXT:
+            for each in history.ended(Layout(str(Root(self.root).machine("local").directory))):
+                details = each.line.get("details") or {}
+                for output in details.get("outputs") or ():
+                    said = f"{each.name}: {details['started']} to {details['ended']}"
+                    found[output].append(said)
+            return found
         # In directories, or in packs: a packer begins at the end of a run.
         for view in list_jobs(Root(self.root).machine("local"), ended=True, limit=10 * self.jobs):
             if view.result is None or view.result.reason != "success":
