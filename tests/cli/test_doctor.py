@@ -603,7 +603,7 @@ def test_the_calls_of_a_job_are_as_many_as_the_doctor_takes_them_to_be(
 
     # While other processes compute, a worker claims fewer tickets at once, and makes more calls:
     # the fewest are those that its jobs need.
-    counted = (count_calls_of_jobs(tmp_path / f"calls{number}", 100) for number in range(3))
+    counted = (count_calls_of_jobs(tmp_path / f"calls{number}", 100) for number in range(6))
     most = 1.25 * CALLS_PER_JOB
     calls = next(each for each in counted if each.per_job < most)
     assert calls.per_job == pytest.approx(CALLS_PER_JOB, rel=0.25)
