@@ -29,6 +29,7 @@ from snakemake_kochi.enqueue.experiment_files import (
     path_in_project,
 )
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+from snakemake_kochi.files import is_same_directory
 from snakemake_kochi.library.batch import BatchRules
 from snakemake_kochi.library.library import Library
 from snakemake_kochi.library.restoring import (
@@ -44,7 +45,7 @@ from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, Freeze, take_freeze
 from snakemake_kochi.phases.sources import note_restored_sources, restored_sources
-from snakemake_kochi.queue.controllers import is_same_directory, list_controllers
+from snakemake_kochi.queue.controllers import list_controllers
 from snakemake_kochi.resources import workflow_directory
 
 _MOST_NAMED = 10

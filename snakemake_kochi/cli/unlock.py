@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from snakemake_kochi.cli.output import agreed, remark
 from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.files import is_same_directory
 from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.controllers import (
     ControllerState,
     OtherControllers,
-    is_same_directory,
     list_controllers,
     may_make,
     read_controller,

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from snakemake_kochi.base import files
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import is_same_directory
 from snakemake_kochi.next.views import layout_of
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, is_gone, this_node
@@ -140,13 +141,6 @@ class Making:
 
     runs: Sequence[LiveRun]
     jobs: Mapping[str, LiveJob]
-
-
-def is_same_directory(one: str, other: str) -> bool:
-    """Whether two names mean the same directory on this host, as far as that can be seen."""
-    with suppress(OSError):
-        return one == other or os.path.samefile(one, other)
-    return False
 
 
 @dataclass

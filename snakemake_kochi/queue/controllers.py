@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import (
     is_name,
+    is_same_directory,
     is_there,
     read_json,
     to_json,
     write_exclusively,
 )
-from snakemake_kochi.files import is_same_directory as is_same_directory
 from snakemake_kochi.heartbeat import HEARTBEAT_INTERVAL, LOST_AFTER, Stillness, sign_of_life
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node

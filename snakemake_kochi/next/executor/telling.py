@@ -11,9 +11,8 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.backoff import GrowingPause
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import has_room
+from snakemake_kochi.files import has_room, is_same_directory
 from snakemake_kochi.next.executor.adopted import Key
-from snakemake_kochi.next.runs import is_same_directory
 from snakemake_kochi.next.views import layout_of, seconds_left, shared_workers, why_paused
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.paused import PausedBatch, PausedBatches, list_paused
