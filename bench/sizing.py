@@ -19,8 +19,8 @@ from pathlib import Path
 from bench.measure import Row, Size
 from snakemake_kochi.allocation.packing import Supply
 from snakemake_kochi.allocation.sizing import Shape, workers_to_request
+from snakemake_kochi.next.worker.walltime import FRESH
 from snakemake_kochi.queue import Capacity, Resources
-from snakemake_kochi.queue.workers import FRESH
 from snakemake_kochi.schedulers.interface import Limits
 
 NODE = Capacity(4, 4_000)

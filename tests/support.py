@@ -139,10 +139,12 @@ def git(directory: Path, *arguments: str) -> str:
     """Run git as some user would, with a name of their own."""
     identity = ["-c", "user.name=A User", "-c", "user.email=user@example.org"]
     command = ["git", *identity, "-c", "protocol.file.allow=always", *arguments]
-    done = subprocess.run(
-        command, cwd=directory, check=False, capture_output=True, text=True, errors="replace"
-    )
-    assert done.returncode == 0, done.stderr
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, errors="replace")
+    try:
+        done.check_returncode()
+    except subprocess.CalledProcessError as error:
+        error.add_note(done.stderr)
+        raise
     return done.stdout
 
 

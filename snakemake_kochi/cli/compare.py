@@ -141,8 +141,10 @@ def command(
     accepted = [each.removeprefix("fact.") for each in accept]
     for fact in accepted:
         if fact not in (known := facts_of(report)):
-            said = nearest(fact, known)
-            raise NameNotFoundError(f"no run of {report.title} has a fact '{fact}', {said}")
+            said = f"no run of {report.title} has a fact '{fact}', {nearest(fact, known)}"
+            if not is_run:
+                raise NameNotFoundError(said)
+            remark(f"kochi: {said}")  # a reason to stop, but not after the runs
     found = compare(report, column, chosen, base or values[0], accepted, within / 100)
     if as_json:
         comparisons = [plain(dataclasses.asdict(each)) for each in found]
@@ -234,9 +236,11 @@ def _check_words(
         _check_base(shown.title, column, base, shown.values[column])
     repeat = experiment.batch(batch).repeat
     if column is None or repeat is None or repeat.by != column:
-        is_possible = column in experiment.parameters_of(experiment.batch(batch))
-        how = f": that takes `repeat: {{until: 2%, by: {column}}}` in {file}" if is_possible else ""
-        remark(f"kochi: the runs do not go on until these ratios are known{how}")
+        said = "kochi: the number of runs does not depend on these ratios"
+        if column in experiment.parameters_of(experiment.batch(batch)):
+            key = f"repeat: {{{'' if repeat else 'until: 2%, '}by: {column}}}"
+            said += f"; for runs until they are known, {file} needs `{key}`"
+        remark(said)
 
 
 def _check_base(title: str, column: str, base: str | None, values: Sequence[str]) -> None:
@@ -385,7 +389,8 @@ def _overall(each: Comparison) -> Iterator[str]:
         if not ratios:  # nothing is comparable, and each row says why
             return
         if all(ratio.lower is None for ratio in ratios):
-            yield f"Nothing can be said of all points together: {each.needed} pairs are needed."
+            needed = f"{each.needed} {each.counted} are needed"
+            yield f"Nothing can be said of all points together: {needed}."
         elif count > 1:
             yield (
                 "The verdicts allow for all points, but nothing is said of all together: "
@@ -407,7 +412,7 @@ def _overall(each: Comparison) -> Iterator[str]:
     if count > 1:
         yield (
             f"Each interval is for its own point. The verdicts allow for all {count} points: "
-            f"{each.needed} pairs show a difference of a single one; here are {fewest}."
+            f"{each.needed} {each.counted} show a difference of a single one; here are {fewest}."
         )
     elif fewest < each.needed:
-        yield f"{each.needed} pairs are needed; here are {fewest}."
+        yield f"{each.needed} {each.counted} are needed; here are {fewest}."

@@ -81,7 +81,8 @@ def table_command(
     found = named_batch(file, batch, commit, machine, all_code)
     if as_json:
         remarks = [*found.about_intervals(), *found.remarks]
-        print_json({"remarks": remarks, "runs": json.loads(found.rows.to_json(orient="records"))})
+        rows = found.rows.to_json(orient="records", double_precision=15)
+        print_json({"remarks": remarks, "runs": json.loads(rows)})
         return
     if output is None:
         click.echo(found.csv() if as_csv else found.markdown(False), nl=False)

@@ -105,7 +105,7 @@ def hand_over(run: int) -> None:
     """
     identity = ProcessIdentity.of(run)
     if identity is not None and (use := SentPaths.own_use()):
-        reader = {"node": vars(this_node()), "process": vars(identity)}
+        reader = {"node": vars(this_node()), "process": vars(identity), "is_launched": True}
         with contextlib.suppress(OSError, DamagedFileError):
             write_atomically(use, to_json({**read_json(use), **reader}))
 

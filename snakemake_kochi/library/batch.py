@@ -151,6 +151,12 @@ class BatchRules:
             looks.append(Look.read(Path(look.get(look=str(len(looks))).output[0])))
         return self.files.after(looks)
 
+    @cached_property
+    def started(self) -> frozenset[Path]:
+        """Snakemake's notes of jobs that have started and not ended, by their names."""
+        notes = Path(".snakemake/incomplete")
+        return frozenset(note.relative_to(notes) for note in notes.rglob("*"))
+
     # ---- for people, and the rules of the table
 
     def describe(self, point: Point) -> str:
@@ -200,7 +206,7 @@ class RunRule:
             # further down when a result exists, and then starts the run without input and deletes
             # the result.
             raise ConfigError(missing)
-        return _ancient(self.batch.build_file(self.group.point(wildcards)))
+        return self._ancient(self.batch.build_file(self.group.point(wildcards)), wildcards)
 
     @property
     def prepared(self) -> Value:
@@ -208,15 +214,26 @@ class RunRule:
         if self.batch.prepare is None:
             return []
         file = self.batch.prepare.file
-        return for_snakemake(lambda wildcards: _ancient([file(self.group.point(wildcards))]))
+        return for_snakemake(lambda w: self._ancient([file(self.group.point(w))], w))
 
     @property
     def installs(self) -> Value:
         """The manifests of the installations that a run uses."""
         at, variants = self.batch.variants.at, list(self.batch.variants)
-        if len(variants) == 1:
+        if len(variants) == 1 and not self.batch.started:
             return _ancient(variants[0].installs)
-        return for_snakemake(lambda wildcards: _ancient(at(self.group.point(wildcards)).installs))
+        return for_snakemake(lambda w: self._ancient(at(self.group.point(w)).installs, w))
+
+    def _ancient(self, files: str | Sequence[str], wildcards: Mapping[str, str]) -> Any:
+        """A job that was killed has started in Snakemake's notes, and is repeated. If its file is
+        there, and is ancient for the jobs after it, Snakemake forgets them, even if they have no
+        output. For a run without a result it is not ancient then."""
+        names = [files] if isinstance(files, str) else files
+        if any(_note_of_start(name) in self.batch.started for name in names):
+            values = {name: wildcards[name] for name in self.group.keys}
+            if not Path(self.group.record.format(**values)).exists():
+                return files
+        return _ancient(files)
 
     def _shared(self, value_of: Callable[[Point], Any]) -> Value:
         """A value of each point, for a rule."""
@@ -337,18 +354,12 @@ def _ancient(files: str | Sequence[str]) -> Any:
     # Imported here: commands need names of files and no Snakemake.
     from snakemake.io import ancient
 
-    names = [files] if isinstance(files, str) else list(files)
-    found = [name if _is_incomplete(name) else ancient(name) for name in names]
-    return found[0] if isinstance(files, str) else found
+    return ancient(files if isinstance(files, str) else list(files))
 
 
-def _is_incomplete(file: str) -> bool:
-    """Whether Snakemake has noted that the job that writes a file was killed.
-
-    It runs that job again, and of the jobs after it only those that do not take the file as ancient
-    if the file exists: not even those without any output. Where it notes this is its own affair; if
-    it is elsewhere, the same line has to be typed again.
-    """
+def _note_of_start(file: str) -> Path:
+    """The name of Snakemake's note that the job that writes a file has started. If a version has
+    other names, nothing is found, and a line may have to be typed again: see `RunRule._ancient`."""
     key = urlsafe_b64encode(file.encode()).decode()
     parts = [key[at : at + 254] for at in range(0, len(key), 254)]
-    return Path(".snakemake/incomplete", *("@" + part for part in parts[:-1]), parts[-1]).exists()
+    return Path(*("@" + part for part in parts[:-1]), parts[-1])

@@ -20,6 +20,7 @@ from snakemake_kochi.project.launchers import launcher_problem
 from snakemake_kochi.project.plots import check_plots
 from snakemake_kochi.project.recipes import Project, check_recipes, note_recipe_problems
 from snakemake_kochi.project.sweeps import (
+    Exclusion,
     Parameters,
     dependency_order,
     flattened,
@@ -283,9 +284,28 @@ def note_remarks(experiment: Experiment, remarks: Problems) -> None:
                 said = "to run the project's code at these commits, write 'code:' beside 'params:'"
             if name in used:
                 remarks.add(place, said)
+        for sweep in batch.sweeps:
+            every = flattened({**experiment.default_parameters, **sweep.parameters})
+            for expression, _, _, place in sweep.conditions:
+                if isinstance(expression, Exclusion):
+                    _note_missing_values(expression, place, every, remarks)
     runs = [experiment.run, *(batch.run for batch in batches)]
     if ("run",) in remarks.source_map.lines and not any(run.script.strip() for run in runs):
         remarks.add(("run",), "there is no script: nothing is run after the build")
+
+
+def _note_missing_values(
+    exclusion: Exclusion, place: KeyPath, every: Parameters, remarks: Problems
+) -> None:
+    """Nothing else tells of excluded points."""
+    for name, texts in exclusion.wanted.items():
+        choices = every.get(name, ())
+        values = [value for choice in choices for value in choice.parsed]
+        if not any(choice.series for choice in choices) and not any(v.names for v in values):
+            known = {value.render({}) for value in values}
+            for text in sorted({*texts} - known) if known else ():
+                said = f"'{name}' is never '{text}', {nearest(text, known)}"
+                remarks.add((*place, name), said)
 
 
 def _unseen_parameters(experiment: Experiment, batch: Batch) -> Iterator[tuple[str, KeyPath]]:

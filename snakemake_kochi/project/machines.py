@@ -122,7 +122,8 @@ class Machine:
         # Finding the full name may need the network: only where it matters.
         if "." in name or not any("." in pattern for pattern in patterns):
             return False
-        return any(fnmatchcase(socket.getfqdn(name).lower(), pattern) for pattern in patterns)
+        full = socket.getfqdn(name).lower()
+        return any(fnmatchcase(full, pattern) for pattern in patterns)
 
     def is_elsewhere(self, environment: Mapping[str, str] = os.environ) -> bool:
         """Whether it is behind a login host, and this computer does not belong to it.

@@ -323,13 +323,14 @@ class SweepReader:
         """The texts of a value or a list. `repeated`: a value may occur several times."""
         if not isinstance(value, list):
             return (self._value(value, path) or "",)
-        texts: list[str] = []
+        every, texts = set[str](), list[str]()
         for index, scalar in enumerate(value):
             text = self._value(scalar, (*path, index))
-            if text in texts and not repeated:
+            if text in every and not repeated:
                 said = f"the value '{text}' is in the list twice; to repeat runs, use 'duplicates'"
                 self._problems.add((*path, index), said)
             elif text is not None:
+                every.add(text)
                 texts.append(text)
         return tuple(texts)
 

@@ -172,7 +172,9 @@ def _is_awaited(file: Path, parcel: str) -> bool:
         age, node, process = _PATIENCE, this_node(), ProcessIdentity(0, 0)
         note = {"parcel": ""}
     is_here = this_node().can_see(node)
-    if age >= _HANDED_OVER and not process.is_alive() if is_here else age >= _PATIENCE:
+    # A launched run may read nothing of which we know, and lives for long.
+    is_late = age >= _PATIENCE and (not is_here or note.get("is_launched", False))
+    if is_late or (is_here and age >= _HANDED_OVER and not process.is_alive()):
         with suppress(OSError):
             file.unlink(missing_ok=True)
         return False

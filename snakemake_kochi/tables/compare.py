@@ -66,7 +66,7 @@ class Comparison:
     """The second value of `by` compared with the first one. `confidence`: what intervals promise.
     `overall`: the ratio over all points, with `chance` (p) for "no point has a difference"; None if
     nothing could be compared. `differs`: whether at least one point does; None where even the
-    smallest `chance` of so few rounds would not show it."""
+    smallest `chance` of so few rounds would not show it. `needed`: of what is `counted`."""
 
     metric: str
     unit: str
@@ -78,6 +78,7 @@ class Comparison:
     chance: float
     differs: bool | None
     needed: int
+    counted: str
     remarks: Sequence[str]
 
 
@@ -187,7 +188,9 @@ class _Sides:
         chances, level = [ratios[point].p for point in known], 1 - self._confidence
         marks = dict(zip(known, comparison.marked(chances, level), strict=True))
         words = words_of(self._metric, unit)
-        needed = comparison.pairs_needed(len(self._points), self._confidence)
+        needed, counted = comparison.pairs_needed(len(self._points), self._confidence), "pairs"
+        if pairs and not any(each.is_by_duplicate for each in pairs.values()):
+            needed, counted = FEWEST_UNITS, "allocations or nodes"
         points = []
         for point, (one, other) in self._points.items():
             found = (NOT_COMPARABLE, problems[point])
@@ -210,8 +213,7 @@ class _Sides:
                 differs = chance <= level
         return Comparison(
             *(self._metric, unit, self._by, self._values, self._promised, points, overall, chance),
-            differs,
-            needed,
+            *(differs, needed, counted),
             [*self._remarks(pairs, medians.alike, pairs_alike)],
         )
 
@@ -320,8 +322,9 @@ class _Sides:
         if count := sum(map(len, alone)):
             yield f"{count} runs are left out of the ratios: the other side lacks their duplicate"
         apart = sum(self._is_apart(*self._points[point]) for point in by_duplicate)
-        if self._by == MACHINE and by_duplicate:
-            yield "one node of each machine is compared, as if it were like its other nodes"
+        rows = {row for point in by_duplicate for side in self._points[point] for row in side}
+        if len({self._run(row).unit for row in rows}) > 1:
+            yield "one allocation or node of each machine is compared, as if others were like it"
         elif apart * 2 > len(pairs):
             yield (
                 "one side ran before the other, so the ratios have what changed on the machine "

@@ -171,7 +171,7 @@ def _frame(
         if name in measured.counts:
             columns[_free("metric", f"{name}_samples", taken_now, columns)] = measured.counts[name]
         if is_number:
-            columns |= _intervals(runs, name, columns[free], repeats, {*taken_now, *columns})
+            columns |= _intervals(runs, free, columns[free], repeats, {*taken_now, *columns})
     for name in _AFTER:
         columns[name] = fixed[name]
         if name == "seconds":

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,11 @@ def test_a_forked_run_ends_by_a_signal_as_any_process(
     process = start(*COMMAND, cwd=tmp_path, start_new_session=True)
     wait_until(lambda: (tmp_path / "begun").exists() or process.poll() is not None)
     assert process.poll() is None
-    os.killpg(process.pid, number)
-    said, _ = process.communicate(timeout=60)
+    for _ in range(6):
+        # Snakemake may lose an interrupt that comes while it starts a thread.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            said, _ = process.communicate(timeout=10)
+            break
     assert process.returncode == status, said

@@ -318,7 +318,9 @@ def test_machines_with_one_node_each_are_compared_by_their_runs(compare: Compare
                 compare.one("quick", n, duplicate, time, machine=machine, **own)
         compare.project.commit()
     text = compare.text("--by", "machine")
-    assert text.count("| slower") == 2 and "One node of each machine is compared" in text
+    assert (
+        text.count("| slower") == 2 and "One allocation or node of each machine is compared" in text
+    )
     assert "One side ran before the other" not in text
     # Of another node of one of them, the nodes count.
     compare.one("quick", 1, 0, 100, machine="spica", node="n2")
@@ -549,9 +551,11 @@ def test_with_run_both_batches_run_and_it_is_told_if_ratios_are_not_waited_for(
         assert run(["compare", "sort.yaml", "first", "--run", *words]) == 0
         return compare._capsys.readouterr().err
 
-    told = "kochi: the runs do not go on until these ratios are known"
+    told = "kochi: the number of runs does not depend on these ratios"
     assert f"{told}\n" in said("--with", "second") and ran == ["first", "second"]
-    assert f"{told}: that takes `repeat: {{until: 2%, by: by}}` in sort.yaml" in said("--by", "by")
+    how = "for runs until they are known, sort.yaml needs `repeat: {until: 2%, by: by}`"
+    assert f"{told}; {how}\n" in said("--by", "by")
+    assert "a fact 'governer', did you mean" in said("--by", "by", "--accept", "governer")
     for by, is_told in (("n", True), ("by", False)):
         repeat = SORT.replace("duplicates: 10", f"repeat: {{until: 2%, by: {by}}}")
         write(compare.project.top / "sort.yaml", repeat)

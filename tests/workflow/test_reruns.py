@@ -147,6 +147,9 @@ def test_after_a_killed_build_the_runs_without_results_are_made(finished_project
     # As Snakemake notes that it has started the job, until it has seen the end.
     name = base64.urlsafe_b64encode(str(build).encode()).decode()
     (top / ".snakemake/incomplete" / name).touch()
+    shutil.rmtree(next(top.glob(".snakemake/kochi/local/records/**/1_0*")))
     (top / RESULT).unlink()
+    finished_project.take_ran()
     finished_project.snakemake("--rerun-incomplete", "sum_first")
     assert (top / RESULT).exists()
+    assert [line for line in finished_project.take_ran() if "run" in line] == ["run sum 1"]

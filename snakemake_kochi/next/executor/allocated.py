@@ -28,6 +28,7 @@ from snakemake_kochi.files import has_room
 from snakemake_kochi.location import Location, with_file_to_edit
 from snakemake_kochi.next.executor.allocations import Allocations, Orphans, Requested
 from snakemake_kochi.next.views import shared_workers
+from snakemake_kochi.next.worker.walltime import FRESH
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.processes import is_gone
 from snakemake_kochi.quantities import seconds_since
@@ -52,8 +53,6 @@ Pending = Mapping[str, Mapping[Key, Ticket]]  # the jobs that have not ended, by
 _LOOK, _LOOK_SHARE = 0.5, 20
 # Seconds to wait for a submission that is in progress when the run ends.
 _LAST_PATIENCE, _PAUSE = 30.0, 0.2
-# Seconds for which a worker that has had no job counts as one with all of its time.
-_FRESH = 20.0
 # Seconds for which jobs wait before more workers are requested, and for which a worker is unwanted
 # before it is cancelled: short jobs come and go.
 _STEADY = 3.0
@@ -96,7 +95,7 @@ class _Worker:
 
     def supply(self, tickets: Mapping[Key, Ticket]) -> Supply:
         seconds = self._seconds_left
-        if not self.had_job and time.monotonic() - self.seen < _FRESH:
+        if not self.had_job and time.monotonic() - self.seen < FRESH:
             seconds = self.seconds
         begun = (tickets[key].resources for key in self.held if key in tickets)
         return Supply(self.capacity, seconds, tuple(begun))

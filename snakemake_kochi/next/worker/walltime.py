@@ -26,7 +26,7 @@ _RESERVE = 5.0
 # early.
 _ABOUT_OVER = 120.0
 _MOST_OF_IT = 0.5
-_FRESH = 20.0  # seconds after its start during which a worker counts as new
+FRESH = 20.0  # seconds after its start during which a worker counts as new
 _ROUNDING = 2.0  # seconds by which two rounded times may differ
 
 
@@ -46,7 +46,7 @@ class Walltime:
         self.until = None
         self._over = None if seconds is None else clock.now() + seconds
         self._end = None if self._over is None else self._over - grace - _RESERVE
-        self._fresh_until = clock.now() + _FRESH
+        self._fresh_until = clock.now() + FRESH
         self._whole = None if seconds is None or spent is None else seconds + spent + _ROUNDING
         if seconds is not None:
             moment = datetime.now(UTC) + timedelta(seconds=seconds)
