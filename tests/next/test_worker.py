@@ -7,7 +7,10 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from next.conftest import QUEUE, Site, until
+from snakemake_kochi.next.worker.forks import Forks
 from snakemake_kochi.processes import ProcessIdentity
 from snakemake_kochi.queue.paused import BATCH, EXPERIMENT, PausedBatch, pause, resume
 from snakemake_kochi.queue.spreading import SPREAD
@@ -223,3 +226,22 @@ def test_a_worker_serves_a_further_queue_that_it_is_told_of(site: Site) -> None:
     Path(site.layout.worker("1").serve("further")).touch()
     site.wake_worker("1")
     assert [end.name.state for end in site.collect()] == ["success"]
+
+
+def test_a_job_that_begins_while_another_one_is_tidied_up_is_no_leftover_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = ProcessIdentity.of(os.getpid())
+    assert here is not None
+    jobs = ["the ended one"]
+
+    def orphans(_: Forks) -> list[ProcessIdentity]:
+        jobs.append("one that begins, whose process the worker does not know yet")
+        return [here]
+
+    monkeypatch.setattr(Forks, "_orphans", orphans)
+    monkeypatch.setattr("snakemake_kochi.next.worker.forks.find_job_processes", lambda *_: [])
+    forks = object.__new__(Forks)
+    assert forks.left(here, "nonce", lambda: len(jobs) == 1) == []
+    jobs.clear()
+    assert forks.left(here, "nonce", lambda: len(jobs) == 1) == [here]
