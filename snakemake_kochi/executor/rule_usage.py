@@ -10,7 +10,7 @@ from typing import Protocol
 
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.queue import Resources
+from snakemake_kochi.tickets.ticket import Resources
 
 _MOST_VALUES = 1000
 # A suggestion needs this ratio of request to usage, and a minimal difference: in MiB, in seconds,
