@@ -229,7 +229,9 @@ class _Sides:
             is_narrow = ratio.half_width <= repeat.until
             if not each.is_by_duplicate:
                 is_narrow &= ratio.n >= stopping.FEWEST_UNITS_TO_STOP
-            if not is_narrow and not stopping.decision(differences, alpha):
+            # Where neighbours are alike, the first pairs may be too few for any interval.
+            is_decided = ratio.lower is not None and stopping.decision(differences, alpha) > 0
+            if not is_narrow and not is_decided:
                 found[point] = (ratio.half_width, "")
         return found
 

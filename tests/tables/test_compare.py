@@ -278,6 +278,27 @@ def test_points_are_repeated_until_their_ratio_is_known_also_where_facts_differ(
     assert unknown_within("50%") == {("2",): why}
 
 
+@pytest.mark.parametrize("is_alike", [False, True])
+def test_a_decided_point_goes_on_as_long_as_its_pairs_are_too_few_for_an_interval(
+    compare: Compare, is_alike: bool
+) -> None:
+    write(
+        compare.project.top / "sort.yaml",
+        SORT.replace("duplicates: 10", "repeat: {until: 0.1%, by: by}"),
+    )
+    for duplicate in range(10):
+        place = duplicate if is_alike else 7 * duplicate % 10
+        for n in (1, 2):
+            compare.one("quick", n, duplicate, 100)
+            compare.one("heap", n, duplicate, 300 + 10 * place)
+    compare.project.commit()
+    report = read_batch(compare.project.top, "sort.yaml", "first")
+    assert report.repeat is not None
+    assert len(unknown(report, report.repeat)) == 2 * is_alike
+    verdict = "too few pairs" if is_alike else "slower"
+    assert [each for each, _ in compare.verdicts()] == [verdict] * 2
+
+
 def test_allocations_count_and_not_the_runs_in_them(compare: Compare) -> None:
     random = np.random.default_rng(2)
     offsets = {each: 1 + random.normal(0, 0.05) for each in "abcdef"}
