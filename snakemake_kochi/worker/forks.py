@@ -132,11 +132,14 @@ class Forks:
         """Signal all processes of a job."""
         send_signal(find_job_processes(process, nonce), number)
 
-    def left(self, process: ProcessIdentity, nonce: str, is_alone: bool) -> list[ProcessIdentity]:
-        """What a job has left whose main process has ended; `is_alone`: no other job runs."""
+    def left(
+        self, process: ProcessIdentity, nonce: str, is_alone: Callable[[], bool]
+    ) -> list[ProcessIdentity]:
+        """What a job has left whose main process has ended; `is_alone`: no other job runs now."""
         if not (orphans := self._orphans()):
             return []
-        found = {*find_job_processes(process, nonce), *(orphans if is_alone else ())}
+        # Asked after they were listed: the process of a job that began meanwhile may be among them.
+        found = {*find_job_processes(process, nonce), *(orphans if is_alone() else ())}
         return sorted(found, key=lambda each: each.pid)
 
     def _orphans(self) -> list[ProcessIdentity]:

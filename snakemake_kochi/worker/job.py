@@ -291,7 +291,7 @@ class Job:
 
     def _left(self) -> list[ProcessIdentity]:
         assert self._process is not None
-        is_alone = self._worker.is_alone(self)
+        is_alone = partial(self._worker.is_alone, self)
         return self._worker.forks.left(self._process, self._nonce, is_alone)
 
     def _is_success(self) -> bool:

@@ -210,7 +210,7 @@ class Processes:
     def signal(self, process: ProcessIdentity, nonce: str, number: Signals) -> None:
         self._end(process.pid, Exit(None, number))
 
-    def left(self, process: ProcessIdentity, nonce: str, is_alone: bool) -> list[Any]:
+    def left(self, process: ProcessIdentity, nonce: str, is_alone: Any) -> list[Any]:
         return []
 
 

@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from workers_site import QUEUE, Site, pid_in, until
 
 from snakemake_kochi.processes import ProcessIdentity
@@ -14,6 +15,7 @@ from snakemake_kochi.queue.paused import BATCH, EXPERIMENT, PausedBatch, pause, 
 from snakemake_kochi.queue.spreading import SPREAD
 from snakemake_kochi.tickets.hand import cancel
 from snakemake_kochi.tickets.names import Name
+from snakemake_kochi.worker.forks import Forks
 
 
 def children(pid: int) -> list[int]:
@@ -217,3 +219,22 @@ def test_a_worker_serves_a_further_queue_that_it_is_told_of(site: Site) -> None:
     Path(site.layout.worker("1").serve("further")).touch()
     site.wake_worker("1")
     assert [end.name.state for end in site.collect()] == ["success"]
+
+
+def test_a_job_that_begins_while_another_one_is_tidied_up_is_no_leftover_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = ProcessIdentity.of(os.getpid())
+    assert here is not None
+    jobs = ["the ended one"]
+
+    def orphans(_: Forks) -> list[ProcessIdentity]:
+        jobs.append("one that begins, whose process the worker does not know yet")
+        return [here]
+
+    monkeypatch.setattr(Forks, "_orphans", orphans)
+    monkeypatch.setattr("snakemake_kochi.worker.forks.find_job_processes", lambda *_: [])
+    forks = object.__new__(Forks)
+    assert forks.left(here, "nonce", lambda: len(jobs) == 1) == []
+    jobs.clear()
+    assert forks.left(here, "nonce", lambda: len(jobs) == 1) == [here]
