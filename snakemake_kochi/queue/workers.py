@@ -90,10 +90,7 @@ class WorkerState:
     @property
     def has_died(self) -> bool:
         """Whether its process has certainly ended; known only of workers on this host."""
-        here = this_node()
-        if here.can_see(self.node):
-            return not self.process.is_alive()
-        return here.has_rebooted_since(self.node)
+        return self.process.has_ended(self.node)
 
     @property
     def is_live(self) -> bool:
