@@ -93,3 +93,12 @@ def seconds_since(time: str | None) -> float | None:
         return (datetime.now(UTC) - datetime.fromisoformat(time or "")).total_seconds()
     except (ValueError, TypeError):
         return None
+
+
+def seconds_between(start: str | None, end: str | None) -> float | None:
+    """The seconds between two ISO 8601 times, at least 0; None if one is not such a time."""
+    try:
+        span = datetime.fromisoformat(end or "") - datetime.fromisoformat(start or "")
+    except (ValueError, TypeError):
+        return None
+    return max(0.0, span.total_seconds())

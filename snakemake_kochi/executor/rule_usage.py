@@ -1,8 +1,9 @@
-"""What jobs requested and used: core time, rules, and suggestions for smaller requests."""
+"""What jobs requested and used: core time, runners, rules, and suggestions for smaller requests."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
@@ -10,9 +11,12 @@ from typing import Protocol
 
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.tickets.ticket import Resources
+from snakemake_kochi.executor.tickets import RUNNERS
+from snakemake_kochi.tickets.ticket import Resources, Ticket
 
 _MOST_VALUES = 1000
+_MOST_RULES = 4
+_MOST_SUGGESTIONS = 4
 # A suggestion needs this ratio of request to usage, and a minimal difference: in MiB, in seconds,
 # and in seconds of all cores together.
 _MUCH_MEMORY, _LEAST_MEMORY = 2, 1024
@@ -255,6 +259,68 @@ class RuleUsage:
                 f"requested {requested:.0f} cores, kept at most {most:.1f} busy: "
                 f"threads={enough} is enough"
             )
+
+
+class Rules:
+    """The usage of each rule, by its name; those that took most core time are told."""
+
+    def __init__(self) -> None:
+        self._usage: dict[str, RuleUsage] = defaultdict(RuleUsage)
+
+    def add(self, ticket: Ticket, result: Ended, seconds: float) -> None:
+        """Add a job; `seconds`: how long it ran."""
+        rule = ticket.labels.get("rule", ticket.name)
+        self._usage[rule].add(ticket.resources, result, seconds)
+
+    def _by_time(self) -> list[tuple[str, RuleUsage]]:
+        return sorted(self._usage.items(), key=lambda item: -item[1].core_seconds)
+
+    def lines(self) -> Iterator[str]:
+        rules = self._by_time()
+        if rules:
+            yield "median and maximum used per job (memory: of its largest single process):"
+        for name, usage in rules[:_MOST_RULES]:
+            yield f"    {name}: {usage.describe()}"
+        if len(rules) > _MOST_RULES:
+            yield f"    and {pluralize(len(rules) - _MOST_RULES, 'other rule')}"
+
+    def suggestions(self, in_allocations: bool = True) -> Iterator[str]:
+        found = [
+            f"rule {name}: {suggestion}"
+            for name, usage in self._by_time()
+            for suggestion in usage.suggestions(in_allocations)
+        ]
+        yield from found[:_MOST_SUGGESTIONS]
+        if len(found) > _MOST_SUGGESTIONS:
+            yield f"and {pluralize(len(found) - _MOST_SUGGESTIONS, 'more suggestion')}"
+
+
+class RunnerCounts:
+    """Counts jobs by runner, and by the reason why a faster runner did not execute them."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[str]] = {name: Counter() for name in RUNNERS}
+        self._examples: dict[str, int | str] = {}
+
+    def add(self, ticket: Ticket, runner: str, job: int | str) -> None:
+        if runner not in self._counts:
+            return
+        chosen, reason = ticket.labels.get("runner", ""), ticket.labels.get("runner_reason", "")
+        if chosen != runner:
+            # The worker knows the reason for each job.
+            example = self._examples.setdefault(chosen, job)
+            reason = f"not by {chosen}: see kochi show job {example}"
+        self._counts[runner][reason] += 1
+
+    def describe(self) -> str:
+        """A text such as "kochi ran 12 jobs: 10 by shell, 2 by zygote (2 script)"; "" for none."""
+        total = sum(counts.total() for counts in self._counts.values())
+        parts = []
+        for name, counts in self._counts.items():
+            if counts:
+                whys = [f"{count} {why}" for why, count in counts.most_common() if why]
+                parts.append(f"{counts.total()} by {name}" + (f" ({', '.join(whys)})" * bool(whys)))
+        return f"kochi ran {pluralize(total, 'job')}: {', '.join(parts)}" if parts else ""
 
 
 def _used(
