@@ -89,6 +89,11 @@ class ProcessIdentity:
         entry = process_entry(self.pid)
         return entry is not None and entry.start == self.start and entry.state not in "ZX"
 
+    def has_ended(self, node: Node) -> bool:
+        """Whether it has certainly ended, as seen from here. `node`: where it was."""
+        here = this_node()
+        return not self.is_alive() if here.can_see(node) else here.has_rebooted_since(node)
+
 
 @dataclass(frozen=True)
 class ProcessEntry:
@@ -290,10 +295,10 @@ def is_gone(facts: Any) -> bool:
         process, node = ProcessIdentity.from_dict(facts["process"]), Node.from_dict(facts["node"])
     except (KeyError, TypeError, ValueError):
         return False
-    if this_node().has_rebooted_since(node):
-        return True
-    if not this_node().can_see(node) or process.is_alive():
+    if not process.has_ended(node):
         return False
+    if not this_node().can_see(node):  # it was restarted
+        return True
     left = find_by_environment({ALL_VARIABLE: str(facts.get("nonce", "-"))}, process.start)
     for pid in left:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -130,7 +130,4 @@ def _ended(paths: ProjectPaths, noted: Mapping[str, Any], file: Path) -> dict[st
 
 def _has_died(noted: Mapping[str, Any]) -> bool:
     """Whether the process of an attempt has certainly ended."""
-    here, there = this_node(), Node.from_dict(noted["node"])
-    if here.can_see(there):
-        return not ProcessIdentity.from_dict(noted["process"]).is_alive()
-    return here.has_rebooted_since(there)
+    return ProcessIdentity.from_dict(noted["process"]).has_ended(Node.from_dict(noted["node"]))

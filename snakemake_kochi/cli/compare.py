@@ -139,8 +139,9 @@ def command(
     _check_base(report.title, column, base, values)
     chosen = chosen_metric(report, metric)
     accepted = [each.removeprefix("fact.") for each in accept]
+    known = facts_of(report) if accepted else ()
     for fact in accepted:
-        if fact not in (known := facts_of(report)):
+        if fact not in known:
             said = f"no run of {report.title} has a fact '{fact}', {nearest(fact, known)}"
             if not is_run:
                 raise NameNotFoundError(said)

@@ -198,7 +198,8 @@ class KochiExecutor(Executor):
         runs = [(run, allocations_of(self._layout, run)) for run in self._run.parts]
         names = {run: name for run, name in runs if name is not None}
         own = self._location, self._layout, names
-        return AllocatedWorkers(*own, self._submitted, self.logger)
+        submitted = partial(self._by_queue, with_adopted=False)
+        return AllocatedWorkers(*own, submitted, self.logger)
 
     def _local_workers(self, settings: ExecutorSettings, count: int) -> LocalWorkers:
         cores = settings.cores or self.workflow.resource_settings.cores
@@ -210,14 +211,6 @@ class KochiExecutor(Executor):
             controller=str(self._run.number),
         )
         return LocalWorkers(of_each, count, self._machine, self.logger)
-
-    def _submitted(self) -> dict[str, dict[Key, Ticket]]:
-        """This run's jobs that have not ended, by queue."""
-        queues: dict[str, dict[Key, Ticket]] = defaultdict(dict)
-        for key, pending in list(self._pending.items()):
-            if pending.adopted is None:
-                queues[pending.queue][key] = pending.ticket
-        return queues
 
     # ---- life
 
@@ -476,7 +469,7 @@ class KochiExecutor(Executor):
                     self._telling.check_paused()
                     if clock.now() >= look_due:
                         look_due = clock.now() + INTERVAL
-                        self._telling.look(self._tickets_by_queue(), self._workers.will_serve)
+                        self._telling.look(self._by_queue(), self._workers.will_serve)
                         self._run.look_after()
                         self._workers.serve(set(self._queues), self._admission.request_of)
                     self._notices.over("the state of the run cannot be read now")
@@ -547,16 +540,12 @@ class KochiExecutor(Executor):
                 see=typed(f"kochi show log job {number}"),
             )
 
-    def _by_queue(self) -> dict[str, set[Key]]:
-        queues: dict[str, set[Key]] = defaultdict(set)
-        for key, pending in list(self._pending.items()):
-            queues[(pending.adopted or pending).queue].add(key)
-        return queues
-
-    def _tickets_by_queue(self) -> dict[str, dict[Key, Ticket]]:
+    def _by_queue(self, with_adopted: bool = True) -> dict[str, dict[Key, Ticket]]:
+        """The jobs that have not ended; without adopted ones, those that this run submitted."""
         queues: dict[str, dict[Key, Ticket]] = defaultdict(dict)
         for key, pending in list(self._pending.items()):
-            queues[(pending.adopted or pending).queue][key] = pending.ticket
+            if with_adopted or pending.adopted is None:
+                queues[(pending.adopted or pending).queue][key] = pending.ticket
         return queues
 
     def _note_fault(self, what: str, error: OSError) -> None:

@@ -47,10 +47,7 @@ class RunView:
     @property
     def is_process_gone(self) -> bool:
         """Whether its process has certainly ended."""
-        here = this_node()
-        if here.can_see(self.node):
-            return not self.process.is_alive()
-        return here.has_rebooted_since(self.node)
+        return self.process.has_ended(self.node)
 
 
 def read_run(layout: Layout, number: int) -> RunView | None:
