@@ -6,9 +6,11 @@ import statistics
 import time
 from pathlib import Path
 
-from bench.measure import Row, Size, alternate, machine_at, make_tickets
-from snakemake_kochi.queue import Queue, Ticket
 from snakemake_kochi.queue.claiming import Answer
+
+from bench.measure import Row, Size, alternate, machine_at, make_tickets
+from snakemake_kochi.queue import Queue
+from snakemake_kochi.tickets.ticket import Ticket
 
 _CLAIMS = 15  # per run, which has their median as its value
 _SETTLED = 3.5  # seconds until a worker no longer lists unchanged shards of foreign tickets

@@ -9,16 +9,17 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from bench.measure import Row, Size, machine_at
-from snakemake_kochi.files import make_directory, to_json, write_new
 from snakemake_kochi.packing.candidates import Candidate, JobFile
 from snakemake_kochi.packing.packer import pack
 from snakemake_kochi.packing.writing import write_index, write_pack
+from snakemake_kochi.queue.result import new_nonce
+
+from bench.measure import Row, Size, machine_at
+from snakemake_kochi.files import make_directory, to_json, write_new
 from snakemake_kochi.paths import SHARD, MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
-from snakemake_kochi.queue import Attempt, Queue, Result, Ticket
-from snakemake_kochi.queue.result import new_nonce
-from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.queue import Attempt, Queue, Result
+from snakemake_kochi.tickets.ticket import Ticket, now
 
 _NAMES = 40
 _LIMIT = 0.2  # seconds

@@ -18,12 +18,14 @@ from typing import Any
 
 import psutil
 import tabulate
+from snakemake_kochi.queue.result import read_result
 
 from snakemake_kochi import backoff
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import ShellJob, Ticket, list_workers
-from snakemake_kochi.queue.result import read_result
-from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
+from snakemake_kochi.queue.views import list_workers
+from snakemake_kochi.tickets.ticket import ShellJob, Ticket
+from snakemake_kochi.worker import start_command
+from snakemake_kochi.worker.settings import WorkerSettings, save_settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _PATIENCE = 120.0  # seconds

@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from snakemake_kochi.queue.entries import count_waiting
+
 from bench.laptop import MACHINE, Laptop, Taken
 from bench.measure import Row, Size, wait_until
 from snakemake_kochi import backoff
 from snakemake_kochi.detached.launches import all_launches, look_at
-from snakemake_kochi.queue.entries import count_waiting
 
 _LATENCY = 0.02
 _MOST_SECONDS = 2.0

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from bench.measure import Row, Size, alternate
 from bench.snakemake_runs import RUN, SCRIPT, SHELL, Runner, kochi_executor
-from snakemake_kochi.queue import Result, list_jobs
+from snakemake_kochi.queue import Result
+from snakemake_kochi.queue.views import list_jobs
 
 # The body of a rule, and the runners that can execute its jobs, with the slowest first.
 _KINDS = {

@@ -19,9 +19,10 @@ from pathlib import Path
 from bench.measure import Row, Size
 from snakemake_kochi.allocation.packing import Supply
 from snakemake_kochi.allocation.sizing import Shape, workers_to_request
-from snakemake_kochi.next.worker.walltime import FRESH
-from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.schedulers.interface import Limits
+from snakemake_kochi.tickets.capacity import Capacity
+from snakemake_kochi.tickets.ticket import Resources
+from snakemake_kochi.worker.walltime import FRESH
 
 NODE = Capacity(4, 4_000)
 LARGE_NODE = Capacity(64, 256_000)

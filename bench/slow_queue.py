@@ -10,6 +10,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from snakemake_kochi.queue.wakeup import notify
+
 from bench.measure import (
     Row,
     Size,
@@ -21,7 +23,6 @@ from bench.measure import (
 )
 from bench.slow_filesystem import Operations, SlowFilesystem, total
 from snakemake_kochi.queue import Queue
-from snakemake_kochi.queue.wakeup import notify
 
 
 def measure(directory: Path, size: Size) -> list[Row]:

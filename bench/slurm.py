@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.measure import REPOSITORY, Row, Size, alternate, import_of_tests, wait_until
 from bench.snakemake_runs import CLUSTER_PROFILE, PROFILE, SHELL, Runner
-from snakemake_kochi.queue import shared_workers
+from snakemake_kochi.queue.views import shared_workers
 
 _NODES = 2
 _CPUS = 4  # per node, according to the configuration of Slurm

@@ -12,13 +12,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from snakemake_kochi.queue.observer import Observer
+from snakemake_kochi.queue.wakeup import subscribe
+
 from bench.measure import REPOSITORY, Row, Size
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import Node, ProcessIdentity
-from snakemake_kochi.queue import Capacity, Queue, Ticket, WorkerState, recover
-from snakemake_kochi.queue.observer import Observer
-from snakemake_kochi.queue.wakeup import subscribe
+from snakemake_kochi.queue import Queue, WorkerState, recover
+from snakemake_kochi.tickets.capacity import Capacity
+from snakemake_kochi.tickets.ticket import Ticket
 
 MOST_CALLS_OF_A_HUNDRED = 100.0
 # System calls that may send a request to a file server, and that of the heartbeats.

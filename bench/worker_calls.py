@@ -10,7 +10,8 @@ from pathlib import Path
 
 from bench.measure import REPOSITORY, machine_at, make_tickets
 from snakemake_kochi.queue import Queue
-from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
+from snakemake_kochi.worker import start_command
+from snakemake_kochi.worker.settings import WorkerSettings, save_settings
 
 _QUEUE = "q"
 # Calls that name a file, list a directory or lock: a network filesystem asks its server for most.

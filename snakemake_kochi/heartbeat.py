@@ -79,10 +79,6 @@ class HeartbeatFile:
         )
         self._thread.start()
 
-    @property
-    def is_started(self) -> bool:
-        return self._thread is not None
-
     def stop(self) -> None:
         """Stop the heartbeat. After this returns, only `write` writes the file."""
         self._ending.set()

@@ -312,20 +312,3 @@ def send_signal(processes: Iterable[ProcessIdentity], number: signal.Signals) ->
         if process.pid != os.getpid() and process.is_alive():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process.pid, number)
-
-
-def kill_job_processes(leader: ProcessIdentity, nonce: str, patience: float = 5.0) -> bool:
-    """Kill (SIGKILL) the remaining processes of an attempt; return whether none is left.
-
-    Returns False after `patience` seconds (0: kill without waiting). A process that hangs in the
-    kernel (a dead NFS server) cannot be ended, and may still write.
-    """
-    # Imported here: every process imports this module, and few of them kill a job.
-    from snakemake_kochi.backoff import wait_until
-
-    def are_killed() -> bool:
-        remaining = find_job_processes(leader, nonce)
-        send_signal(remaining, signal.SIGKILL)
-        return not remaining
-
-    return wait_until(are_killed, patience, 0.001, 0.1)

@@ -241,7 +241,7 @@ def _pipe_with(given: bytes) -> int:
 
 def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that an interpreter, or a module that chooses, reads when it starts."""
-    fixed = ("PYTHON", "LC_", "LANG", "TZ", "KOCHI_NEXT")
+    fixed = ("PYTHON", "LC_", "LANG", "TZ")
     names = [name for name in environment if name.startswith(fixed)]
     return {name: environment[name] for name in names}
 

@@ -72,8 +72,7 @@ class SshHost:
         self.home, self.bin = self.directory / "home", self.directory / "bin"
         self.root = self.home / ".kochi"
         self.log = self.directory / "sshd.log"
-        chosen = {k: v for k, v in os.environ.items() if k == "KOCHI_NEXT"}
-        self._variables = {**chosen, **(variables or {})}
+        self._variables = dict(variables or {})
         self._process: subprocess.Popen[bytes] | None = None
         for made in (self.home, self.bin, self.laptop / "bin", self.laptop / "ssh"):
             made.mkdir(parents=True, exist_ok=True, mode=0o700)

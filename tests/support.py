@@ -10,19 +10,10 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from preloaded_programs import PreloadedPrograms, ProgramRun
-
-from snakemake_kochi.files import make_directory
-from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.processes import Node, ProcessIdentity, this_node
-from snakemake_kochi.queue import Capacity, Claim, Queue, Result, WorkerState
-from snakemake_kochi.queue.attempt_file import AttemptFile
-from snakemake_kochi.queue.entries import find_entry
-from snakemake_kochi.queue.result import Attempt, Reason
 
 Found = TypeVar("Found")
 
@@ -164,96 +155,34 @@ def worker_command(
     directory."""
     # Only here: who imports this module to wait for something has no worker.
     from snakemake_kochi.files import write_atomically
-    from snakemake_kochi.next.worker import start_command as next_command
-    from snakemake_kochi.worker.settings import WorkerSettings, start_command
+    from snakemake_kochi.worker import start_command
+    from snakemake_kochi.worker.settings import WorkerSettings
 
     content = WorkerSettings(str(root), machine, **settings).to_json()
     file = directory / f".worker-{hashlib.sha256(content).hexdigest()[:10]}.json"
     write_atomically(file, content)
-    return next_command(file) if IS_NEXT else start_command(file)
-
-
-def worker_state(worker: int = 1, **given: Any) -> WorkerState:
-    """A worker of the controller `me` in allocation 7, on another node, unless `given` differs."""
-    started = "2026-01-01T00:00:00+00:00"
-    state = WorkerState(
-        *(
-            worker,
-            "running",
-            ProcessIdentity(1, 1),
-            Node("elsewhere", "machine", "boot", "pid:[1]"),
-        ),
-        *(("q",), Capacity(1, 0), started, started),
-        controller="me",
-        allocation="7",
-    )
-    return replace(state, **given)
-
-
-def waiting_file(queue: Queue, job: int) -> Path:
-    """The file of a ticket that waits, in whatever directory it came."""
-    entry = find_entry(queue.paths, job)
-    assert entry is not None and entry.worker is None
-    return entry.path
-
-
-def result_of(claim: Claim, reason: Reason = "success", **given: Any) -> Result:
-    """The result of a claimed ticket on this node, unless `given` differs; always the same one."""
-    ticket = claim.ticket
-    result = Result(
-        job=ticket.job,
-        attempt=ticket.attempt,
-        nonce=claim.nonce,
-        worker=claim.worker,
-        node=this_node().host,
-        reason=reason,
-        exit_status=0 if reason == "success" else None,
-        signal=None,
-        started=ticket.submitted,
-        ended=ticket.submitted,
-        log="/log",
-    )
-    return replace(result, **given)
-
-
-def begin(
-    machine: MachinePaths, claim: Claim, process: ProcessIdentity | None = None
-) -> AttemptFile:
-    """Write the file of a claimed attempt, as a worker does, for a process on this node."""
-    ticket = claim.ticket
-    process = process or ProcessIdentity.of(os.getpid())
-    assert process is not None
-    attempt = Attempt(
-        *(ticket.job, ticket.attempt, claim.nonce, claim.worker, this_node(), process),
-        started=ticket.submitted,
-        runner="",
-    )
-    make_directory(machine.job(ticket.job).directory)
-    return AttemptFile.begin(machine.job(ticket.job).attempt(ticket.attempt), attempt)
-
-
-IS_NEXT = os.environ.get("KOCHI_NEXT") == "1"
+    return start_command(file)
 
 
 def job_of_run(job: int, run: int = 1) -> str:
     """The number of a job of the first run, for people; the first one is 0."""
-    return f"{run}.{job + 1}" if IS_NEXT else str(job)
+    return f"{run}.{job + 1}"
 
 
 def servers(machine: Path, queue: str) -> list[Path]:
     """A mark for each worker that serves a queue."""
-    files = "serving.*" if IS_NEXT else "subscribers/*"
+    files = "serving.*"
     return list(machine.glob(f"queues/{queue}/{files}"))
 
 
 def open_runs(machine: Path) -> list[Path]:
     """A file for each run whose jobs have not all ended."""
-    return list(machine.glob("runs/*/own*" if IS_NEXT else "controllers/*"))
+    return list(machine.glob("runs/*/own*"))
 
 
 def cancel_orders(machine: Path) -> list[Path]:
     """A file for each running job that somebody has cancelled."""
-    return list(machine.glob("workers/*/cancel.*" if IS_NEXT else "jobs/*/*/cancel"))
+    return list(machine.glob("workers/*/cancel.*"))
 
 
 def wait_until(condition: Callable[[], Found], what: str = "", seconds: float = 60) -> Found:

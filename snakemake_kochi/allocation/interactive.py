@@ -12,10 +12,8 @@ from snakemake_kochi.allocation.workers import make_scheduler
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory, write_atomically
 from snakemake_kochi.location import Location, how_to_describe, with_file_to_edit
-from snakemake_kochi.next import IS_NEXT
-from snakemake_kochi.next.by_hand import reserve_workers
 from snakemake_kochi.project.machines import Machine
-from snakemake_kochi.queue import allocate_ids, assign_queues
+from snakemake_kochi.queue.by_hand import reserve_workers
 from snakemake_kochi.schedulers.native import BatchSystem, system
 from snakemake_kochi.schedulers.script import LAUNCH_VARIABLE, AllocScript, mentions
 from snakemake_kochi.worker.settings import WorkerSettings
@@ -125,11 +123,7 @@ def _worker_file(
     """A script that becomes a worker; `allocation` and `cores` are words for bash."""
     machine = location.machine
     paths = location.machine_paths
-    if IS_NEXT:
-        (number,) = reserve_workers(paths, 1)
-    else:
-        (number,) = allocate_ids(paths, "worker", 1)
-        assign_queues(paths, number, [queue])
+    (number,) = reserve_workers(paths, 1)
     settings = WorkerSettings(
         *(str(location.root.directory), machine.name, (queue,)), stay=True, echo=True
     )

@@ -11,9 +11,6 @@ from snakemake_kochi.allocation.packing import obstacle
 from snakemake_kochi.allocation.sizing import Shape, workers_to_request
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import Location
-from snakemake_kochi.next import IS_NEXT
-from snakemake_kochi.next.worker import start_command as next_command
-from snakemake_kochi.next.worker import work_command
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.schedulers.environment import print_node
@@ -27,8 +24,9 @@ from snakemake_kochi.schedulers.interface import (
     Wanted,
 )
 from snakemake_kochi.tickets.ticket import Resources, Ticket
+from snakemake_kochi.worker import start_command, work_command
 from snakemake_kochi.worker.node.capacity import OWN_MB
-from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
+from snakemake_kochi.worker.settings import WorkerSettings, save_settings
 
 # Seconds in which jobs may end after the scheduler's signal.
 GRACE = 20.0
@@ -65,10 +63,7 @@ class WorkerCommand:
         # The first line of the log, and the only one if the worker does not start.
         first.append(print_node())
         file = save_settings(self.settings) if self.saves else self.settings.path
-        if IS_NEXT:  # an echo is that of a process beside the worker
-            command = shlex.join((work_command if self.settings.echo else next_command)(file))
-        else:
-            command = shlex.join(start_command(file))
+        command = shlex.join((work_command if self.settings.echo else start_command)(file))
         worker = f"exec {command} --allocation {allocation}"
         if self.first_worker is not None:
             worker += f" --worker $(({self.first_worker} + {index}))"

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.allocated_workers import AllocatedWorkers
-from snakemake_kochi.allocation.local_workers import LocalWorkers
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.files import write_atomically
 from snakemake_kochi.location import (
@@ -24,12 +21,9 @@ from snakemake_kochi.location import (
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.configuration import repository
 from snakemake_kochi.project.machines import LOCAL, Machine
-from snakemake_kochi.queue import Resources, Ticket
 from snakemake_kochi.schedulers.commands import USUAL, Pace
 from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.schedulers.interface import (
-    NO_REQUEST,
-    AllocationRequest,
     Scheduler,
 )
 from snakemake_kochi.schedulers.native import installed_system, system, system_of_host
@@ -40,98 +34,6 @@ from snakemake_kochi.schedulers.script import AllocScript
 HERE, ALLOCATIONS = "here", "allocations"
 WHERE = (HERE, ALLOCATIONS)
 _DEFAULT = "export KOCHI_DEFAULT_MACHINE={}"
-
-
-class WorkerProvider(Protocol):
-    """Workers for the queues of one controller: started when jobs wait, and ended with it.
-
-    The scheduler thread and the results thread may both call. If it `takes_requests`, all jobs of a
-    queue have the same request.
-    """
-
-    @property
-    def takes_requests(self) -> bool:
-        """Whether the workers are in allocations, to which a job's request applies."""
-
-    @property
-    def usual_nodes(self) -> int:
-        """The number of nodes that a worker leads if nothing is requested."""
-
-    @property
-    def have_one_size(self) -> bool:
-        """Whether the workers are in allocations whose size does not depend on the waiting jobs.
-
-        One queue may then have jobs of all kinds, and each further queue costs an allocation.
-        """
-
-    def serve(self, queues: Sequence[str], request: AllocationRequest = NO_REQUEST) -> None:
-        """Serve these queues, too, by workers in allocations with the request."""
-
-    def adopt(self, controllers: Sequence[str]) -> None:
-        """Adopt the allocations that these dead controllers requested.
-
-        Cancel those that are not needed.
-        """
-
-    def will_serve(self, queue: str) -> bool:
-        """Whether these workers would serve a queue now, and not leave it to others."""
-
-    def fit(
-        self, rule: str, wanted: Resources, request: AllocationRequest = NO_REQUEST
-    ) -> Resources:
-        """The resources that a job of a rule requests, so that one of these workers can run it.
-
-        Raises KochiError, naming the rule and the limit, when none ever can.
-        """
-
-    def look_after(self, pending: Mapping[str, Sequence[Ticket]]) -> None:
-        """Replace workers that ended, and get more for waiting jobs; cheap, to be called regularly.
-
-        `pending`: the tickets that have not ended, by queue. Raises KochiError when further calls
-        are useless.
-        """
-
-    def job_ended(self, worker: int) -> None:
-        """Note that a job of that worker has a result."""
-
-    @property
-    def go_on_alone(self) -> bool:
-        """Whether these workers go on when their controller has ended."""
-
-    def leave(self, is_needed: bool) -> None:
-        """Leave the workers to their jobs, and to the next controller.
-
-        Called instead of `stop` if they go on alone. Allocations that have not begun are cancelled
-        unless one `is_needed`.
-        """
-
-    def stop(self, is_urgent: Callable[[], bool] = lambda: False) -> None:
-        """Drain the workers, then end those that do not leave; at once when it becomes urgent."""
-
-
-def make_workers(
-    location: Location,
-    where: str,
-    controller: str,
-    count: int,
-    cores: int | None,
-    logger: LoggerExecutorInterface,
-) -> WorkerProvider:
-    """Workers at one of the locations in WHERE: here, `count` with so many `cores` each.
-
-    Without a `count` the run starts no workers. Raises KochiError.
-    """
-    machine = location.machine
-    if not count or where == HERE:
-        return LocalWorkers(location.root, location.machine_paths, controller, count, cores, logger)
-    return AllocatedWorkers(
-        location.root,
-        location.machine_paths,
-        machine,
-        lambda name: make_scheduler(machine, f"kochi-{name}"),
-        controller,
-        logger,
-    )
 
 
 def make_scheduler(

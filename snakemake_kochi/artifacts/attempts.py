@@ -1,8 +1,8 @@
 """Which attempt of a job counts: of two with a result of the same point, the later one.
 
 A worker that hangs is presumed dead, and its job begins again elsewhere. If the worker wakes up, or
-if only the worker hung and not its job, two attempts finish. The queue's `ended-<n>.json`
-(docs/queue.md) names the attempt that was given up before the next one began.
+if only the worker hung and not its job, two attempts finish. The name of the
+job's ticket says which attempt is the present one (docs/protocol.md).
 
 A job may make many results, by a Snakemake of its own, and its next attempt makes only the missing
 ones. So a result of an attempt that was given up counts until a later attempt has made it again.
@@ -15,96 +15,64 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
 
-from snakemake_kochi.errors import DamagedFileError, PhaseError
-from snakemake_kochi.files import is_there, read_json
-from snakemake_kochi.next import IS_NEXT
-from snakemake_kochi.next import attempts as tickets
-from snakemake_kochi.packs import Packs
-from snakemake_kochi.paths import JobPaths, MachinePaths, ProjectPaths
+from snakemake_kochi.base import files
+from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.paths import MachinePaths, ProjectPaths
+from snakemake_kochi.tickets.history import View, find, key_of, last_line
+from snakemake_kochi.tickets.moving import is_listed, listing
+from snakemake_kochi.tickets.names import Layout, Name
 
 _POINT = ("experiment", "batch", "name", "parameters", "duplicate")
+_REASONS = {"memory": "out of memory", "node": "node failed"}
 _MOST_EARLIER = 20
 
 
-def is_given_up(paths: ProjectPaths, record: Mapping[str, Any], job_goes_on: bool = False) -> bool:
-    """Whether the attempt of a record was given up, so that a later one may count.
-
-    If that is not known now, the record counts; it is removed when the later one's record comes.
-    """
-    if IS_NEXT:
-        return tickets.is_given_up(paths, record)
-    if (found := _job(paths, record)) is None:
-        return False
-    job, packs = found
-    try:
-        file, own = (of(int(record["attempt"])) for of in (job.ended, job.attempt))
-        # A job that goes on has its own files in its directory; packs are not asked for each run.
-        ended = read_json(file) if job_goes_on and is_there(own) else packs.read_json(file)
-    except (OSError, DamagedFileError):
-        return False
-    # Numbers are reused after KOCHI_ROOT was emptied; nonces are not.
-    return bool(record["nonce"]) and ended.get("nonce") == record["nonce"]
-
-
-def earlier_nonces(paths: ProjectPaths, record: Mapping[str, Any]) -> set[str]:
-    """The nonces of the attempts of the same job that were given up before this one began."""
-    assert not IS_NEXT  # see `replaced.superseded_records`
-    if (found := _job(paths, record)) is None:
-        return set()
-    nonces, (job, packs) = set(), found
-    for number in range(1, int(record["attempt"])):
-        try:
-            nonces.add(packs.read_json(job.ended(number)).get("nonce"))
-        except (OSError, DamagedFileError):
-            continue
-    return {nonce for nonce in nonces if isinstance(nonce, str) and nonce}
+def is_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> bool:
+    """Whether others have the ticket of the attempt of a record, or its end already."""
+    with suppress(OSError):
+        if (held := _held(paths, record)) is not None and held.attempt == int(record["attempt"]):
+            return False
+        if (view := _view(paths, record)) is not None:
+            return view.name.attempt > int(record["attempt"]) or view.state == "lost"
+    return False
 
 
 def earlier_attempts(
     machine: MachinePaths, queue: str, job: str, attempt: str
 ) -> list[dict[str, Any]]:
-    """The attempts of a job that ended without a result, each as a record has them.
-
-    Only the latest of many. An attempt whose file cannot be read now is left out. `attempt` is the
-    present one; without a `queue` there is no worker, and no other attempt.
-    """
-    if IS_NEXT:
-        return tickets.earlier_attempts(machine, queue, job, attempt)
-    try:
-        present, paths = int(attempt), machine.job(int(job))
-    except ValueError:
+    """The attempts of a running job that ended without a result; dead workers wrote nothing."""
+    layout, present = Layout(str(machine.directory)), int(attempt or 1)
+    if not queue or present == 1:
         return []
-    numbers = range(max(1, present - _MOST_EARLIER), present) if queue else ()
-    found = []
-    for number in numbers:
-        with suppress(OSError, DamagedFileError, KeyError):
-            ended = read_json(paths.ended(number))
-            found.append(
-                {
-                    "attempt": str(number),
-                    "nonce": ended["nonce"] or "",
-                    "worker": str(ended["worker"]),
-                    "node": str(ended["node"]),
-                    "started": _start(ended, paths.attempt(number)),
-                    "ended": str(ended["ended"]),
-                    "outcome": "lost" if ended["reason"] == "lost" else "failed",
-                    "reason": ": ".join(filter(None, (ended["reason"], ended.get("detail")))),
-                }
-            )
-    return found
+    lines: dict[int, dict[str, Any]] = {}
+    with suppress(OSError):
+        running = layout.queue(queue).running
+        for name in Name.parse_all(listing(running)):
+            if name.key == key_of(job):
+                found = last_line(files.read(f"{running}/{name}"), name).get("earlier", ())
+                lines = {line["attempt"]: line for line in found}
+    return [
+        _earlier(number, lines.get(number))
+        for number in range(max(1, present - _MOST_EARLIER), present)
+    ]
 
 
-def _start(ended: Mapping[str, Any], attempt: Path) -> str | None:
-    """When an attempt began that was given up; None if it never began."""
-    if begun := ended.get("begun"):
-        return str(begun["started"])
-    # An earlier release kept the file of the attempt.
-    with suppress(OSError, DamagedFileError, KeyError):
-        return str(read_json(attempt)["started"])
-    return None
+def _earlier(number: int, line: Mapping[str, Any] | None) -> dict[str, Any]:
+    details = {} if line is None else line["details"] or {}
+    reason = details.get("reason") or "lost"
+    return {
+        "attempt": str(number),
+        "nonce": details.get("nonce", ""),
+        "worker": "" if line is None else line["worker"],
+        "node": details.get("node", ""),
+        "started": details.get("started"),
+        "ended": details.get("ended") or datetime.now(UTC).isoformat(),
+        "outcome": "lost" if reason == "lost" else "failed",
+        "reason": ": ".join(filter(None, (reason, details.get("detail")))),
+    }
 
 
 def is_same_point(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -127,7 +95,7 @@ def stop_if_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> None:
 
     Raises PhaseError where it is not a process of that job alone.
     """
-    if not is_given_up(paths, record, job_goes_on=True):
+    if not is_given_up(paths, record):
         return
     message = (
         f"attempt {record['attempt']} of job {record['job']} was given up, and another worker has "
@@ -142,40 +110,55 @@ def stop_if_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> None:
 
 
 def ending(paths: ProjectPaths, record: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """How the attempt of a record has ended, as the queue says it: `ended-<n>.json` or a result.
-
-    None if it has not, if it had no worker, or if that is not known now.
-    """
-    if IS_NEXT:
-        return tickets.ending(paths, record)
-    if (found := _job(paths, record)) is None:
-        return None
-    job, packs = found
-    for file in (job.ended(int(record["attempt"])), job.result):
-        with suppress(OSError, DamagedFileError):
-            ended = packs.read_json(file)
-            if record["nonce"] and ended.get("nonce") == record["nonce"]:
-                return ended
+    """How the attempt of a record has ended; None if it has not, or if that is not known now."""
+    with suppress(OSError):
+        if (view := _view(paths, record)) is None:
+            return None
+        number, line, state = int(record["attempt"]), view.line, view.name.state
+        if view.name.attempt > number:
+            earlier = {line["attempt"]: line for line in line.get("earlier", ())}
+            line, state = earlier.get(number, {}), "lost"
+        if not state:
+            return None
+        details = line.get("details") or {}
+        if details.get("nonce", record["nonce"]) != record["nonce"]:
+            return None  # another job has its number: KOCHI_ROOT was emptied
+        return {
+            "reason": details.get("reason") or _REASONS.get(state, state),
+            "detail": details.get("detail"),
+            "signal": details.get("signal"),
+            "ended": details.get("ended") or datetime.now(UTC).isoformat(),
+        }
     return None
 
 
 def is_cancelled(paths: ProjectPaths, record: Mapping[str, Any]) -> bool:
     """Whether somebody has cancelled the job of a record."""
-    if IS_NEXT:
-        return tickets.is_cancelled(paths, record)
-    found = _job(paths, record)
     with suppress(OSError):
-        return found is not None and is_there(found[0].cancel)
+        held = _held(paths, record)
+        return held is not None and is_listed(
+            _layout(paths, record).worker(held.worker).cancel(held)
+        )
     return False
 
 
-def _job(paths: ProjectPaths, record: Mapping[str, Any]) -> tuple[JobPaths, Packs] | None:
-    """The job of a record in the queue, which may have ended long ago; None for a run without a
-    worker."""
-    try:
-        if not record["queue"] or int(record["attempt"]) < 1:
-            return None
-        machine = paths.machine(record["machine"])
-        return machine.job(int(record["job"])), Packs(machine)
-    except (KeyError, TypeError, ValueError):
-        return None
+def _layout(paths: ProjectPaths, record: Mapping[str, Any]) -> Layout:
+    return Layout(str(paths.machine(record["machine"]).directory))
+
+
+def _held(paths: ProjectPaths, record: Mapping[str, Any]) -> Name | None:
+    """The ticket of a running job. Raises OSError."""
+    with suppress(KeyError, TypeError, ValueError):
+        if record["queue"]:
+            running = _layout(paths, record).queue(record["queue"]).running
+            key = key_of(record["job"])
+            return next((n for n in Name.parse_all(listing(running)) if n.key == key), None)
+    return None
+
+
+def _view(paths: ProjectPaths, record: Mapping[str, Any]) -> View | None:
+    """None for a run without a worker. Raises OSError."""
+    with suppress(KeyError, TypeError, ValueError):
+        if record["queue"] and int(record["attempt"]) >= 1:
+            return find(_layout(paths, record), *key_of(record["job"]))
+    return None

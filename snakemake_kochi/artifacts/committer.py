@@ -301,9 +301,7 @@ class _Committer:
     def _import(self, state: Branch, entries: Sequence[JournalEntry]) -> str:
         """Write the objects of the commits and return the id of the last."""
         superseded = [
-            path
-            for entry in entries
-            for path in superseded_records(self.repository, self.paths, state, entry)
+            path for entry in entries for path in superseded_records(self.repository, state, entry)
         ]
         attributes = read_attributes(self.repository, state, entries)
         place = make_directory(self.paths.journal(self.machine))

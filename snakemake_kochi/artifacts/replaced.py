@@ -18,12 +18,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.artifacts.attempts import (
-    earlier_nonces,
-    is_given_up,
-    is_redone,
-    is_same_point,
-)
+from snakemake_kochi.artifacts.attempts import is_given_up, is_redone
 from snakemake_kochi.artifacts.branch_content import (
     Branch,
     is_ancestor,
@@ -43,7 +38,6 @@ from snakemake_kochi.files import (
     to_json,
     write_atomically,
 )
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import ProjectPaths
 
 VERSION = 1
@@ -86,26 +80,16 @@ def is_made_again(
     return any(is_redone(entry.record, record) for _, record in beside)
 
 
-def superseded_records(
-    repository: Path, paths: ProjectPaths, state: Branch, entry: JournalEntry
-) -> list[str]:
+def superseded_records(repository: Path, state: Branch, entry: JournalEntry) -> list[str]:
     """The records in the branch that an entry replaces.
 
     They are of the same point, and of attempts that were given up after their results had been
     committed.
     """
-    if IS_NEXT:
-        if entry.record.get("attempt") in (None, "", "1"):
-            return []
-        beside = records_beside(repository, state, entry)
-        return [path for path, record in beside if is_redone(record, entry.record)]
-    if not (nonces := earlier_nonces(paths, entry.record)):
+    if entry.record.get("attempt") in (None, "", "1"):
         return []
-    return [
-        path
-        for path, record in records_beside(repository, state, entry)
-        if record.get("nonce") in nonces and is_same_point(record, entry.record)
-    ]
+    beside = records_beside(repository, state, entry)
+    return [path for path, record in beside if is_redone(record, entry.record)]
 
 
 def note_replaced(

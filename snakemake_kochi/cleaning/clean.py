@@ -6,22 +6,16 @@ import contextlib
 import math
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from snakemake_kochi.cleaning.code import clean_code, clean_sent, repository_of
+from snakemake_kochi.cleaning.jobs import clean_tickets
 from snakemake_kochi.cleaning.projects import clean_project, needed_jobs
 from snakemake_kochi.cleaning.records import clean_records
 from snakemake_kochi.cleaning.removal import Freed, Removal, TimeUpError
 from snakemake_kochi.cleaning.versions import clean_versions
 from snakemake_kochi.files import time_of_server
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.clean_rules import KINDS, Rules
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.cleaning.old import clean_tickets
-else:
-    from snakemake_kochi.cleaning.tickets import clean_tickets
 
 
 @dataclass

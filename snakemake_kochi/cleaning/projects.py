@@ -17,16 +17,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from snakemake_kochi.artifacts.agreement import working_directories
 from snakemake_kochi.artifacts.journal import journaled_jobs
 from snakemake_kochi.artifacts.promises import has_promise
+from snakemake_kochi.cleaning.jobs import all_tickets, hosts_of_live_processes
 from snakemake_kochi.cleaning.removal import Removal, measure, move_aside, put_back
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import answered, list_names, read_json
 from snakemake_kochi.locks import LockBusyError, find_lock_settings
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import (
     BuildPaths,
     InstallPaths,
@@ -45,12 +44,6 @@ from snakemake_kochi.processes import find_by_environment, host_key, this_node
 from snakemake_kochi.project.clean_rules import DAY, Rules
 from snakemake_kochi.project.values import environment_name
 from snakemake_kochi.tickets.ticket import Ticket
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.cleaning.jobs import all_tickets
-    from snakemake_kochi.cleaning.processes import hosts_of_live_processes
-else:
-    from snakemake_kochi.cleaning.tickets import all_tickets, hosts_of_live_processes
 
 # Seconds for which a build or an installation stays in any case: a process may have seen it, and
 # not have said yet that it uses it.

@@ -15,20 +15,13 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
+from snakemake_kochi.cleaning.jobs import all_tickets, has_unstarted_workers
 from snakemake_kochi.cleaning.projects import LEAST_AGE
 from snakemake_kochi.cleaning.removal import LEFTOVER_AGE, Removal
 from snakemake_kochi.files import is_there, list_names
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import EnvironmentPaths, InstalledPaths, Root
 from snakemake_kochi.project.clean_rules import Rules
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.cleaning.jobs import all_tickets
-    from snakemake_kochi.queue.workers import requested_workers as has_unstarted_workers
-else:
-    from snakemake_kochi.cleaning.tickets import all_tickets, has_unstarted_workers
 
 
 def clean_versions(root: Root, rules: Rules, removal: Removal) -> None:

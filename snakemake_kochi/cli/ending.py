@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import click
 from humanfriendly.text import pluralize
@@ -20,34 +19,20 @@ from snakemake_kochi.cli.options import (
 )
 from snakemake_kochi.cli.output import agreed, print_json, remark, say
 from snakemake_kochi.cli.show.jobs import belongs_to
-from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.locks import read_lock_settings
-from snakemake_kochi.next import IS_NEXT
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue import (
-        Release,
-        RequestedWorker,
-        WorkerState,
-        cancel_all,
-        find_worker,
-        list_jobs,
-        list_workers,
-        order_release,
-        read_queues,
-        requested_workers,
-    )
-else:
-    from snakemake_kochi.next.by_hand import cancel_all, order_release
-    from snakemake_kochi.next.views import (
-        RequestedWorker,
-        find_worker,
-        list_jobs,
-        list_workers,
-        requested_workers,
-    )
+from snakemake_kochi.queue.by_hand import cancel_all, order_release
+from snakemake_kochi.queue.views import (
+    RequestedWorker,
+    WorkerView,
+    find_worker,
+    list_jobs,
+    list_workers,
+    requested_workers,
+)
+from snakemake_kochi.tickets.history import JobId
 
 _SENTENCES = {
     "cancelled": "Job {} was cancelled.",
@@ -69,7 +54,7 @@ def cancel_command(
     yes: bool,
     quiet: bool,
     as_json: bool,
-    jobs: Sequence[int],
+    jobs: Sequence[JobId],
 ) -> int:
     """Cancel waiting and running jobs, with all their processes."""
     if bool(jobs) == all_jobs:
@@ -106,7 +91,7 @@ def cancel_command(
     return int(failed)
 
 
-def _jobs_of_project(location: Location) -> list[int]:
+def _jobs_of_project(location: Location) -> list[JobId]:
     """The project's jobs, the waiting ones first: a worker with a cancelled job would start one."""
     project = location.require_project()
     views = list_jobs(location.machine_paths, ended=False, limit=sys.maxsize)
@@ -147,7 +132,7 @@ def release_command(
         location.machine_paths.queue(queue)
     location.secure(location.machine_paths.directory)
     requested = requested_workers(location.machine_paths)
-    how: Release = "now" if now else "finish"
+    how = "now" if now else "finish"
     outcomes = []
     has_failed = False
     for worker in dict.fromkeys(workers or _serving(location, queues, requested)):
@@ -180,10 +165,8 @@ def _serving(
         if not worker.is_gone and worker.controller is None and {*worker.queues} & {*queues}
     ]
     for number, each in requested.items():
-        with contextlib.suppress(FileNotFoundError, DamagedFileError):
-            served: Sequence[str] = getattr(each, "queues", ()) or read_queues(machine, number)
-            if {*served} & {*queues}:
-                found.append(number)
+        if {*each.queues} & {*queues}:
+            found.append(number)
     if not found:
         raise KochiError(
             f"no worker that you started serves queue {' or '.join(queues)} on machine "
@@ -193,7 +176,7 @@ def _serving(
     return found
 
 
-def _release(location: Location, worker: WorkerState, how: Release) -> tuple[str, str]:
+def _release(location: Location, worker: WorkerView, how: str) -> tuple[str, str]:
     """Release a worker; returns the outcome in a word, and in a sentence. Raises KochiError."""
     number = worker.worker
     if worker.is_gone:
@@ -219,7 +202,7 @@ def _release(location: Location, worker: WorkerState, how: Release) -> tuple[str
 
 
 def release_before_it_starts(
-    location: Location, requested: RequestedWorker, how: Release
+    location: Location, requested: RequestedWorker, how: str
 ) -> tuple[str, str]:
     """Release a worker that has not started.
 

@@ -16,9 +16,8 @@ from snakemake_kochi.cli.options import (
 from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.enqueue.request import Request, prepare, without_worker
 from snakemake_kochi.location import Location, find_location
-from snakemake_kochi.next import IS_NEXT
-from snakemake_kochi.packing import pack_in_background
-from snakemake_kochi.queue import Queue, Ticket
+from snakemake_kochi.queue import by_hand
+from snakemake_kochi.tickets.ticket import Ticket
 
 
 @click.command(cls=CommandOrFile, context_settings={"allow_interspersed_args": False})
@@ -71,11 +70,4 @@ def submit(
         file = request.words[0]
         raise click.UsageError(f"a queue was expected: -q QUEUE, or default_queue in {file}")
     machine_paths = location.prepare_machine()
-    if IS_NEXT:
-        from snakemake_kochi.next import by_hand
-
-        return location, by_hand.submit(machine_paths, queue, prepared.ticket, tell)
-    (given,) = Queue(machine_paths, queue).submit([prepared.ticket])
-    tell(given.job)
-    pack_in_background(machine_paths, is_often=True)
-    return location, given
+    return location, by_hand.submit(machine_paths, queue, prepared.ticket, tell)

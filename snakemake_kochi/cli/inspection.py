@@ -13,16 +13,12 @@ import click
 from snakemake_kochi.cli.options import JOB, WORKER, machine_option
 from snakemake_kochi.cli.output import remark
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
-from snakemake_kochi.next import IS_NEXT
 
 if TYPE_CHECKING:
     from snakemake_kochi.location import Location
-    from snakemake_kochi.queue import WorkerState
+    from snakemake_kochi.queue.views import WorkerView
 
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue import find_job, find_worker
-else:
-    from snakemake_kochi.next.views import find_job, find_worker
+from snakemake_kochi.queue.views import find_job, find_worker
 
 _KINDS = ("worker", "job")
 
@@ -124,7 +120,7 @@ def _parsed(words: Sequence[str]) -> tuple[str, Any, list[str]]:
     return kind, number, list(rest[1:])
 
 
-def _worker(location: Location, number: int) -> WorkerState:
+def _worker(location: Location, number: int) -> WorkerView:
     try:
         return find_worker(location.machine_paths, number)
     except NameNotFoundError as error:
@@ -137,7 +133,7 @@ def _worker(location: Location, number: int) -> WorkerState:
         ) from error
 
 
-def _worker_of_job(location: Location, number: Any) -> WorkerState:
+def _worker_of_job(location: Location, number: Any) -> WorkerView:
     """The worker that runs a job. Raises KochiError if none does now."""
     view = find_job(location.machine_paths, number)
     if view.state == "waiting":

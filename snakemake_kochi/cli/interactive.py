@@ -17,7 +17,6 @@ from snakemake_kochi.cli.output import remark
 from snakemake_kochi.enqueue.request import Request, Terminal
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import find_location
-from snakemake_kochi.next import IS_NEXT
 
 if TYPE_CHECKING:
     from snakemake_kochi.location import Location
@@ -119,10 +118,7 @@ def forward_command(machine: str | None, job: str) -> int:
 
 def _address(location: Location, job: str) -> Address:
     """The terminal of a job, which a number names or the word of another computer."""
-    if TYPE_CHECKING or not IS_NEXT:
-        from snakemake_kochi.queue import find_job, list_jobs
-    else:
-        from snakemake_kochi.next.views import find_job, list_jobs
+    from snakemake_kochi.queue.views import find_job, list_jobs
     from snakemake_kochi.terminal.address import read_address, terminal_of
 
     machine = location.machine_paths

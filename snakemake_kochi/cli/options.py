@@ -15,7 +15,6 @@ import click
 from snakemake_kochi.cli.elsewhere import runs_elsewhere
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.hints import ask_for
-from snakemake_kochi.next import IS_NEXT
 
 if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment
@@ -45,7 +44,7 @@ class _Job(Number):
     """The number of a job by hand, or RUN.K for job K of a run."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if IS_NEXT and re.fullmatch(r"\d{1,15}\.\d{1,15}", str(value)):
+        if re.fullmatch(r"\d{1,15}\.\d{1,15}", str(value)):
             return str(value)
         return super().convert(value, param, ctx)
 

@@ -19,7 +19,6 @@ from snakemake_kochi.library.files import BatchFiles, batch_rule, run_rule
 from snakemake_kochi.library.library import FAILED, RETRY, WHERE, Part, check_part
 from snakemake_kochi.library.states import BatchStates
 from snakemake_kochi.location import Location
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
 from snakemake_kochi.project.conditions import Condition, Where
 from snakemake_kochi.project.grid import Grid
@@ -121,11 +120,7 @@ def _paused_batch(location: Location, file: str, batch: str) -> PausedBatch:
 def order_pause(location: Location, file: str, batch: str) -> None:
     """Pause a batch of a run that goes on. Raises KochiError."""
     from snakemake_kochi.queue.paused import list_paused, pause
-
-    if TYPE_CHECKING or not IS_NEXT:
-        from snakemake_kochi.queue.making import MakingWatch
-    else:
-        from snakemake_kochi.next.runs import MakingWatch
+    from snakemake_kochi.queue.runs import MakingWatch
 
     experiment = load(location.require_project(), file, location.machine)
     experiment.batch(batch)

@@ -29,7 +29,6 @@ from snakemake_kochi.enqueue.experiment_files import (
     path_in_project,
 )
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
-from snakemake_kochi.files import is_same_directory
 from snakemake_kochi.library.batch import BatchRules
 from snakemake_kochi.library.library import Library
 from snakemake_kochi.library.restoring import (
@@ -41,11 +40,10 @@ from snakemake_kochi.library.restoring import (
     told_machines,
 )
 from snakemake_kochi.location import Location
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, Freeze, take_freeze
 from snakemake_kochi.phases.sources import note_restored_sources, restored_sources
-from snakemake_kochi.queue.controllers import list_controllers
+from snakemake_kochi.queue.runs import MakingWatch
 from snakemake_kochi.resources import workflow_directory
 
 _MOST_NAMED = 10
@@ -130,17 +128,8 @@ def _restore(location: Location, asked: Asked) -> tuple[Recorded, list[Batch]]:
 
 def _refuse_while_running(location: Location, directory: Path) -> None:
     """Two processes would write the same files. Raises KochiError."""
-    if IS_NEXT:
-        from snakemake_kochi.next.runs import MakingWatch
-
-        runs = MakingWatch(location.machine_paths, str(directory)).runs()
-        found = [(r.process, r.host, r.started, r.is_dead) for r in runs if not r.has_ended]
-    else:
-        found = [
-            (state.process.pid, state.node.host, state.started, state.is_dead)
-            for state in list_controllers(location.machine_paths)
-            if state.directory is not None and is_same_directory(state.directory, str(directory))
-        ]
+    runs = MakingWatch(location.machine_paths, str(directory)).runs()
+    found = [(r.process, r.host, r.started, r.is_dead) for r in runs if not r.has_ended]
     for process, host, started, is_dead in sorted(found, key=itemgetter(-1)):
         who = f"process {process} on {host}, since {started}"
         if is_dead:

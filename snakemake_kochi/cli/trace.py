@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,14 +12,8 @@ from snakemake_kochi.cli.options import json_option, machine_option
 from snakemake_kochi.cli.output import local_time, print_json, print_table, remark
 from snakemake_kochi.errors import NameNotFoundError
 from snakemake_kochi.location import find_location
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue import RunRecord, find_run, list_runs
-else:
-    from snakemake_kochi.next.run_views import RunView as RunRecord
-    from snakemake_kochi.next.run_views import find_run, list_runs
+from snakemake_kochi.queue.run_views import RunView, find_run, list_runs
 
 
 @click.command("trace")
@@ -45,11 +38,7 @@ def command(
     ended or killed.
     """
     from snakemake_kochi.trace.events import write_trace
-
-    if TYPE_CHECKING or not IS_NEXT:
-        from snakemake_kochi.trace.history import read_history
-    else:
-        from snakemake_kochi.trace.tickets import read_history
+    from snakemake_kochi.trace.history import read_history
 
     paths = find_location(machine).machine_paths
     if list_them:
@@ -66,7 +55,7 @@ def command(
     remark(f"{file}: open it in https://ui.perfetto.dev")
 
 
-def _last_run(machine: MachinePaths) -> RunRecord:
+def _last_run(machine: MachinePaths) -> RunView:
     here = os.getcwd()
     for run in list_runs(machine, here):
         return run
@@ -77,24 +66,19 @@ def _last_run(machine: MachinePaths) -> RunRecord:
 
 
 def _list(machine: MachinePaths, as_json: bool) -> None:
-    if TYPE_CHECKING or not IS_NEXT:
-        from snakemake_kochi.trace.history import state_of
-    else:
-        from snakemake_kochi.trace.tickets import state_of
-
-    states = [(run, state_of(machine, run)) for run in list_runs(machine)]
+    runs = list(list_runs(machine))
     if as_json:
         fields = ("controller", "directory", "started", "ended")
         print_json(
             [
-                {"state": state, **{field: getattr(run, field) for field in fields}}
-                for run, state in states
+                {"state": run.state, **{field: getattr(run, field) for field in fields}}
+                for run in runs
             ]
         )
         return
     rows = [
-        (run.controller, state, local_time(run.started), local_time(run.ended), run.directory)
-        for run, state in states
+        (run.controller, run.state, local_time(run.started), local_time(run.ended), run.directory)
+        for run in runs
     ]
     headers = ("Run", "State", "Started", "Ended", "Directory")
     print_table(headers, rows, "There are no runs.")

@@ -13,10 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
-
-from snakemake_kochi.next import IS_NEXT
 
 _POLL = 0.5  # seconds
 _NEW = 5.0  # seconds within which a run that has just locked the directory notes itself
@@ -50,13 +47,9 @@ def _wait_at(persistence: Any) -> None:
 
 def _is_free_after_waiting(persistence: Any) -> bool:
     """Wait while a run of Kochi that is not dead holds the lock; whether it is gone then."""
-    return (_is_free_next if IS_NEXT else _is_free_old)(persistence)
-
-
-def _is_free_next(persistence: Any) -> bool:
     from snakemake_kochi.cli.output import remark
     from snakemake_kochi.location import find_location
-    from snakemake_kochi.next.runs import Holders
+    from snakemake_kochi.queue.runs import Holders
 
     holders = Holders(find_location(None).machine_paths, os.getcwd())
     told = False
@@ -73,41 +66,6 @@ def _is_free_next(persistence: Any) -> bool:
             told = True
             who = f"process {alive[0].process} on {alive[0].host}"
             remark(f"Waiting for the end of a run that makes some of these files ({who}) ...")
-        deadline = time.monotonic() + _NEW
-    return True
-
-
-def _is_free_old(persistence: Any) -> bool:
-    from snakemake_kochi.cli.output import remark
-    from snakemake_kochi.cli.unlock import holders
-    from snakemake_kochi.detached.control import Ends
-    from snakemake_kochi.errors import KochiError
-    from snakemake_kochi.location import find_location
-    from snakemake_kochi.queue.controllers import OtherControllers
-
-    machine = find_location(None).machine_paths
-    watch: OtherControllers | None = None
-    among: set[str] = set()
-    told = False
-    deadline = time.monotonic() + _NEW
-    while persistence.locked:
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_POLL)
-        if not (alive := holders(machine, Path.cwd())):
-            continue
-        if watch is None or among != {each.identity for each in alive}:
-            watch = OtherControllers(machine, "", "", Ends(machine).is_over, among=alive)
-            among = {each.identity for each in alive}
-        try:
-            if not watch.look():
-                continue  # it has ended and is about to remove its lock, or it is dead
-        except KochiError:
-            watch = None
-            if not told:
-                told = True
-                who = f"process {alive[0].process.pid} on {alive[0].node.host}"
-                remark(f"Waiting for the end of a run that makes some of these files ({who}) ...")
         deadline = time.monotonic() + _NEW
     return True
 

@@ -12,13 +12,11 @@ import click
 
 from snakemake_kochi.cli.options import COUNT, duration, machine_option, memory
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.next import IS_NEXT
 
 if TYPE_CHECKING:
     from snakemake_kochi.allocation.request import WorkerCommand
     from snakemake_kochi.location import Location
-    from snakemake_kochi.paths import MachinePaths
-    from snakemake_kochi.queue import WorkerState
+    from snakemake_kochi.queue.views import WorkerView
     from snakemake_kochi.schedulers.commands import WaitReasons
     from snakemake_kochi.schedulers.interface import Allocation, Scheduler
 
@@ -74,7 +72,7 @@ def work_command(
     """Run the jobs of queues in this terminal until there are none."""
     from snakemake_kochi.location import find_location
     from snakemake_kochi.worker.settings import WorkerSettings
-    from snakemake_kochi.worker.start import run_worker
+    from snakemake_kochi.worker.terminal import work
 
     location = find_location(machine, asks=True)
     location.prepare_machine()
@@ -89,13 +87,9 @@ def work_command(
         stay=blocking,
         echo=True,
     )
-    if IS_NEXT:
-        from snakemake_kochi.next.by_hand import work
-
-        for queue in queues:
-            location.machine_paths.queue(queue)
-        return work(settings)
-    return run_worker(settings)
+    for queue in queues:
+        location.machine_paths.queue(queue)
+    return work(settings)
 
 
 @dataclass(frozen=True)
@@ -188,6 +182,8 @@ def _request(
     from snakemake_kochi.cli.output import remark, say
     from snakemake_kochi.files import make_directory
     from snakemake_kochi.location import with_file_to_edit
+    from snakemake_kochi.queue.by_hand import note_requested, reserve_workers
+    from snakemake_kochi.queue.views import RequestedWorker
     from snakemake_kochi.schedulers.script import AllocScript
     from snakemake_kochi.worker.settings import WorkerSettings
 
@@ -219,7 +215,7 @@ def _request(
             "which a cluster may enforce. When its worker has started, kochi show workers says how "
             f"much that is. To request more, set {at}"
         )
-    numbers = _reserve(location.machine_paths, count)
+    numbers = reserve_workers(location.machine_paths, count)
     for_workers = WorkerSettings(
         str(location.root.directory), machine.name, (queue,), stay=blocking, echo=True
     )
@@ -227,7 +223,8 @@ def _request(
     make_directory(location.machine_paths.allocations)
     ids = scheduler.submit(wanted, command, ())
     for worker, each in zip(numbers, ids, strict=False):
-        _note(location.machine_paths, worker, queue, each, name)
+        request = RequestedWorker(worker, [queue], each, name)
+        note_requested(location.machine_paths, request)
         say(
             f"Requested worker {worker} for queue {queue}: allocation {each}, "
             f"log, once it runs: {command.log(each)}"
@@ -241,30 +238,6 @@ def _request(
         _RequestedAllocation(worker, each, scheduler, command)
         for worker, each in zip(numbers, ids, strict=False)
     ]
-
-
-def _reserve(machine: MachinePaths, count: int) -> range:
-    """Numbers of workers."""
-    if IS_NEXT:
-        from snakemake_kochi.next.by_hand import reserve_workers
-
-        return reserve_workers(machine, count)
-    from snakemake_kochi.queue import allocate_ids
-
-    return allocate_ids(machine, "worker", count)
-
-
-def _note(machine: MachinePaths, worker: int, queue: str, allocation: str, owner: str) -> None:
-    """Note a requested worker."""
-    if IS_NEXT:
-        from snakemake_kochi.next import by_hand, views
-
-        by_hand.note_requested(machine, views.RequestedWorker(worker, [queue], allocation, owner))
-        return
-    from snakemake_kochi.queue import RequestedWorker, assign_queues, note_requested
-
-    assign_queues(machine, worker, [queue])
-    note_requested(machine, RequestedWorker(worker, allocation, owner))
 
 
 def seconds_of_limit(limit: str) -> float:
@@ -322,12 +295,9 @@ def _follow(requested: list[_RequestedAllocation]) -> int:
     """
     from snakemake_kochi.backoff import Backoff
     from snakemake_kochi.cli.output import copy_from
+    from snakemake_kochi.queue.views import list_workers
     from snakemake_kochi.schedulers.commands import WaitReasons
 
-    if TYPE_CHECKING or not IS_NEXT:
-        from snakemake_kochi.queue import list_workers
-    else:
-        from snakemake_kochi.next.views import list_workers
     reasons = WaitReasons()
     positions = dict.fromkeys((each.id for each in requested), 0)
     left = {each.id: each for each in requested}
@@ -352,7 +322,7 @@ def _follow(requested: list[_RequestedAllocation]) -> int:
     return 1 if has_failed else 0
 
 
-def _have_left(workers: list[WorkerState], allocation: str) -> bool:
+def _have_left(workers: list[WorkerView], allocation: str) -> bool:
     own = [worker for worker in workers if worker.allocation == allocation]
     return bool(own) and all(worker.is_gone for worker in own)
 

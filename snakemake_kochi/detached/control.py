@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import signal
@@ -13,12 +12,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from snakemake_kochi.backoff import Backoff, wait_until
+from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.detached.launches import (
     Found,
     Launch,
     last_launch,
-    launch_of,
     look_at,
     make_launch,
     write_gone,
@@ -36,13 +34,12 @@ from snakemake_kochi.schedulers.interface import time_limit
 from snakemake_kochi.schedulers.native import system, system_of_host
 
 if TYPE_CHECKING:
-    from snakemake_kochi.queue.controllers import ControllerState
+    pass
 
 _PATIENCE = 20.0  # seconds within which a supervisor must start
 _MOST_PATIENCE = 60.0  # seconds after which a supervisor must no longer start
 _PAUSE = 0.02  # seconds between two looks for it
 _LOOK = 0.5  # seconds between two looks at a run on another host
-_QUESTION = 10.0  # seconds between two questions to the scheduler
 
 
 def how_to_follow(location: Location) -> str:
@@ -160,34 +157,6 @@ class Watch:
             write_gone(found.paths)
             return look_at(found.paths)
         return found
-
-
-class Ends:
-    """Tells from launches and the scheduler whether controllers on other hosts have ended."""
-
-    def __init__(self, machine: MachinePaths) -> None:
-        self._machine = machine
-        self._launches: dict[str, LaunchPaths | None] = {}
-        self._question = Backoff()
-
-    def is_over(self, controller: ControllerState, is_silent: bool) -> bool:
-        """Whether the controller is over.
-
-        Its scheduler may report this because it cannot reach the controller's node. Such a report
-        counts only if the controller is also silent.
-        """
-        name = controller.identity
-        if name not in self._launches:
-            paths = launch_of(self._machine, controller.node, controller.process)
-            self._launches[name] = paths
-        launch = self._launches[name]
-        with contextlib.suppress(OSError, KochiError):
-            if launch is not None and (state := look_at(launch).state) in ("ended", "killed"):
-                return state == "ended" or is_silent
-            if is_silent and controller.allocation and self._question.is_due:
-                self._question.hold(_QUESTION)
-                return system_of_host().has_ended(controller.allocation)
-        return False  # unknown, which does not mean ended
 
 
 def _variables(location: Location) -> dict[str, str]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import humanfriendly
 
@@ -22,20 +21,13 @@ from snakemake_kochi.doctor.report import Finding
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import last_lines, make_directory, write_atomically
 from snakemake_kochi.location import Location
-from snakemake_kochi.next import IS_NEXT
-from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node
+from snakemake_kochi.queue.by_hand import order_release
+from snakemake_kochi.queue.views import WorkerView, layout_of, read_worker, shared_workers
 from snakemake_kochi.schedulers.commands import WaitReasons
 from snakemake_kochi.schedulers.interface import Allocation, RefusedError, UnreachableError, Wanted
+from snakemake_kochi.tickets.hand import remove_queue
 from snakemake_kochi.worker.settings import WorkerSettings
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue import Queue, WorkerState, cancel, shared_workers
-    from snakemake_kochi.queue.queue import private_queue, remove_private_queues
-else:
-    from snakemake_kochi.next.by_hand import order_release
-    from snakemake_kochi.next.views import layout_of, read_worker, shared_workers
-    from snakemake_kochi.tickets.hand import remove_queue
 
 # Seconds between two questions to the scheduler, at first and at most; between two looks for a
 # worker.
@@ -50,7 +42,7 @@ _LONGER = 1.2
 
 @dataclass(frozen=True)
 class TrialWorker:
-    """The only worker of `queue`, for tickets of the `controller`.
+    """The only worker of `queue`.
 
     `nodes`: the nodes of its allocation, in the scheduler's words, "" if it does not report them.
     `said`: how the worker was obtained.
@@ -58,7 +50,6 @@ class TrialWorker:
 
     node: Node
     queue: str
-    controller: str | None
     nodes: str
     said: str
 
@@ -87,8 +78,6 @@ class TrialAllocations:
         self._patience, self._tell = patience, tell
         self._log: Any = SimpleNamespace(info=tell, warning=tell, error=tell)
         self._name = location.unique_name("doctor")
-        # On tickets, nobody else submits to these queues.
-        self._controller = None if IS_NEXT else self._name
         machine = replace(machine, allocation=replace(machine.allocation, nodes=1))
         self._scheduler = make_scheduler(machine, f"kochi-{self._name}")
         self._reasons = WaitReasons()
@@ -102,15 +91,10 @@ class TrialAllocations:
     def __exit__(self, *_: object) -> None:
         if not self._queues:
             return
-        if not IS_NEXT:
-            # Their workers notice the missing directory, even if no scheduler can end them.
-            with contextlib.suppress(OSError):
-                os.rmdir(self._paths.controller(self._name).directory)
         workers = [each for queue in self._queues for each in self._workers(queue)]
-        if not TYPE_CHECKING and IS_NEXT:
-            for each in workers:  # even if no scheduler can end them
-                with contextlib.suppress(OSError):
-                    order_release(self._paths, each.worker, "now")
+        for each in workers:  # even if no scheduler can end them
+            with contextlib.suppress(OSError):
+                order_release(self._paths, each.worker, "now")
         there = {each.allocation for each in workers if each.allocation is not None}
         end_allocations(self._scheduler, self._log, lambda: False, with_worker=there)
         wait_until(lambda: self._have_left(workers), _LEAVE_PATIENCE, _LOOK)
@@ -118,23 +102,15 @@ class TrialAllocations:
         for file in self._files:
             file.unlink(missing_ok=True)
 
-    def _have_left(self, workers: Sequence[WorkerState]) -> bool:
-        if not TYPE_CHECKING and IS_NEXT:
-            layout = layout_of(self._paths)
-            found = (read_worker(layout, each.worker) for each in workers)
-            return all(each is None or each.is_gone for each in found)
-        return not any(map(self._workers, self._queues))
+    def _have_left(self, workers: Sequence[WorkerView]) -> bool:
+        layout = layout_of(self._paths)
+        found = (read_worker(layout, each.worker) for each in workers)
+        return all(each is None or each.is_gone for each in found)
 
     def _remove_queues(self) -> None:
         """With the jobs of an interrupted test."""
-        if not TYPE_CHECKING and IS_NEXT:
-            for queue in self._queues:
-                remove_queue(layout_of(self._paths), queue)
-            return
         for queue in self._queues:
-            for job in Queue(self._paths, queue).jobs():
-                cancel(self._paths, job.job)
-        remove_private_queues(self._paths, self._name)
+            remove_queue(layout_of(self._paths), queue)
 
     def note(self, is_fit: bool) -> None:
         """Note what the tests between the nodes have shown, for the next `kochi doctor`."""
@@ -159,13 +135,11 @@ class TrialAllocations:
             return Finding("failed", said, error.hint or "")
 
     def _get(self, not_on: str) -> TrialWorker | Finding:
-        queue = f"{self._name if IS_NEXT else private_queue(self._name)}-{len(self._queues)}"
+        queue = f"{self._name}-{len(self._queues)}"
         self._location.prepare_machine()
         longest = self._scheduler.limits().seconds
         self._queues.append(queue)
         make_directory(self._paths.allocations)
-        if not IS_NEXT:
-            make_directory(self._paths.controller(self._name).directory)
         settings = WorkerSettings(
             str(self._location.root.directory),
             self._paths.name,
@@ -173,7 +147,6 @@ class TrialAllocations:
             stay=True,
             # The first worker waits for the second one.
             idle_timeout=_LONGER * self._patience,
-            controller=self._controller,
         )
         self._files.append(settings.path)
         worker = WorkerCommand(settings, self._location.machine.load_env_on_machine)
@@ -197,7 +170,7 @@ class TrialAllocations:
             for state in self._workers(queue):
                 took = humanfriendly.format_timespan(waited)
                 said = f"a worker started in {state.allocation}, on {state.node.host}, after {took}"
-                return TrialWorker(state.node, queue, self._controller, self._find(id).nodes, said)
+                return TrialWorker(state.node, queue, self._find(id).nodes, said)
             if pauses.is_due:
                 pauses.failed()
                 allocation = self._find(id)
@@ -217,9 +190,9 @@ class TrialAllocations:
         advice = "Try again later, or wait for longer: --wait 2h"
         return Finding("warning", f"not tested: {said}", advice)
 
-    def _workers(self, queue: str) -> list[WorkerState]:
+    def _workers(self, queue: str) -> list[WorkerView]:
         with contextlib.suppress(OSError):
-            return workers_of(self._paths, queue, self._controller)
+            return shared_workers(self._paths, queue)
         return []  # not known now
 
     def _find(self, id: str) -> Allocation:
@@ -230,10 +203,3 @@ class TrialAllocations:
             return Allocation(id, "pending", f"the scheduler does not answer: {error.message}")
         pending = Allocation(id, "pending")
         return pending if found is None else found.get(id, replace(pending, state="ended"))
-
-
-def workers_of(machine: MachinePaths, queue: str, controller: str | None) -> list[WorkerState]:
-    """The workers that serve a queue and take tickets of a controller, or those of a person."""
-    if not TYPE_CHECKING and IS_NEXT:
-        return shared_workers(machine, queue)
-    return shared_workers(machine, queue, controller)

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.doctor import filesystem, node
-from snakemake_kochi.doctor.allocations import TrialAllocations, TrialWorker, workers_of
+from snakemake_kochi.doctor.allocations import TrialAllocations, TrialWorker
 from snakemake_kochi.doctor.peer import PATIENCE, Peer, examine, examine_rename
 from snakemake_kochi.doctor.report import INTERRUPTING, Finding, Report, Section, Step, isolated
 from snakemake_kochi.errors import DamagedFileError, KochiError
@@ -25,20 +24,11 @@ from snakemake_kochi.locks.settings import (
     intended_lock_settings,
     read_lock_settings,
 )
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths, TrialPaths
 from snakemake_kochi.processes import this_node
+from snakemake_kochi.queue.by_hand import cancel, submit
+from snakemake_kochi.queue.views import find_job, reasons, shared_workers
 from snakemake_kochi.tickets.ticket import Ticket
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue import Queue, cancel, find_job, reasons
-
-    def submit(machine: MachinePaths, queue: str, ticket: Ticket) -> Ticket:
-        return Queue(machine, queue).submit([ticket])[0]
-
-else:
-    from snakemake_kochi.next.by_hand import cancel, submit
-    from snakemake_kochi.next.views import find_job, reasons
 
 _ROOT_OF_ALL = (
     "kochi_root must be on a filesystem that all nodes see. To test whether this one is, type: "
@@ -93,8 +83,8 @@ def diagnose(
         section = partial(_examine_directory, where=where, paths=paths, advice=said, tested=tested)
         return measure("directory", where, section)
 
-    def between(what: str, queue: str, controller: str | None, first: TrialWorker | None) -> Found:
-        pair = _Pair(location, what, queue, controller, first, if_hanging)
+    def between(what: str, queue: str, first: TrialWorker | None) -> Found:
+        pair = _Pair(location, what, queue, first, if_hanging)
         return measure(what, None, pair.examine, _START_PATIENCE + 2 * PATIENCE)
 
     yield from measure("node", None, node.examine)
@@ -124,7 +114,7 @@ def diagnose(
             yield finding
         allocations.note(verdicts <= {"ok", "note"})
     else:
-        yield from between(_BETWEEN, str(queue), None, None)
+        yield from between(_BETWEEN, str(queue), None)
 
 
 def _untested(first: str, option: str) -> Finding:
@@ -166,12 +156,7 @@ def _examine_directory(
         report.check("clock", where, partial(filesystem.examine_clock, paths))
         report.check("rename", where, rename, filesystem.RENAME_PATIENCE)
         if paths.directory.parent == where:  # not a project, where nothing else is needed
-            if IS_NEXT:
-                report.check("claim", where, partial(filesystem.examine_claim, paths))
-            else:
-                report.check("link", where, partial(filesystem.examine_link, paths))
-                time = partial(filesystem.examine_directory_time, paths)
-                report.check("directory time", where, time, filesystem.RENAME_PATIENCE)
+            report.check("claim", where, partial(filesystem.examine_claim, paths))
             report.check("wake-up", where, partial(filesystem.examine_wakeup, paths))
             report.check("speed", where, partial(filesystem.examine_speed, paths))
 
@@ -218,7 +203,7 @@ def _examine_allocated(allocations: TrialAllocations, between: Callable[..., Fou
         said = f"not tested: the allocation is on this node ({first.node.host})"
         yield Finding("warning", said, "Type the same command on a login node.", _BETWEEN)
     else:
-        yield from between(_BETWEEN, first.queue, first.controller, None)
+        yield from between(_BETWEEN, first.queue, None)
     second = allocations.get(not_on=first.nodes)
     if isinstance(second, Finding):
         yield replace(second, check=_COMPUTE)
@@ -229,21 +214,20 @@ def _examine_allocated(allocations: TrialAllocations, between: Callable[..., Fou
         advice = "Try again when other nodes are free, or in another partition."
         yield Finding("warning", said, advice, _COMPUTE)
     else:
-        yield from between(_COMPUTE, second.queue, second.controller, first)
+        yield from between(_COMPUTE, second.queue, first)
 
 
 @dataclass(frozen=True)
 class _Pair:
     """The node of the `first` worker, by default this one, and one with a worker of `queue`.
 
-    The worker takes tickets of the `controller` (None: of all controllers). `what` is the end of
+    `what` is the end of
     the names of the checks, `if_hanging` the advice if a lock hangs.
     """
 
     location: Location
     what: str
     queue: str
-    controller: str | None
     first: TrialWorker | None
     if_hanging: str
 
@@ -275,7 +259,7 @@ class _Pair:
         """The finding if the worker does not exist, or is not on another node."""
         where = "Type" if self.location.machine.has_allocations else "On another node, type"
         start = f"{where}: {self.location.to_start_worker(self.queue)}"
-        workers = workers_of(self.machine, self.queue, self.controller)
+        workers = shared_workers(self.machine, self.queue)
         if not workers:
             return Finding("failed", f"no worker serves queue '{self.queue}'", start)
         if all(worker.is_on_this_node for worker in workers):
@@ -290,7 +274,7 @@ class _Pair:
         directory = str(peer.trial.directory)
         # -P: a queue.py in the user's directory must not be imported in place of the library.
         words = (sys.executable, "-P", "-m", "snakemake_kochi.doctor.peer", directory)
-        ticket = Ticket("doctor", words, "/", controller=self.controller)
+        ticket = Ticket("doctor", words, "/")
         with report.trial(peer.trial), contextlib.ExitStack() as stack:
             # No interrupt until the job to cancel is known.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)

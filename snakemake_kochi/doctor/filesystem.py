@@ -11,27 +11,24 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import humanfriendly
 import psutil
 
-from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.base.wake import Wake, wake
+from snakemake_kochi.doctor.contender import contender
 from snakemake_kochi.doctor.report import Finding
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically, write_new
 from snakemake_kochi.locks.lock import Kind, advice, hold
-from snakemake_kochi.locks.probe import contender
 from snakemake_kochi.locks.settings import (
     LockSettings,
     disagreement,
     find_lock_settings,
     read_lock_settings,
 )
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import TrialPaths
 
 _LEAST_BYTES = 2**30
@@ -56,15 +53,7 @@ _READING = 60.0  # seconds at most
 RENAME_PATIENCE = 90.0  # seconds
 _TAKES = 20  # of a lock
 _TICKETS = 200
-# Seconds between two times that all filesystems tell apart; of FAT they are even.
-_COARSEST_TIME = 2.0
-_TIME_PATIENCE, _LATE_TIME = 10.0, 2.0  # seconds
-_LONGEST_PAUSE = 0.05  # seconds
 
-# The metadata calls of a worker for a one-line job, below KOCHI_ROOT: all, and those while it holds
-# the lock of the queue. `bench/worker_calls.py` counts them, and a test compares.
-CALLS_PER_JOB = 10.2
-LOCKED_CALLS_PER_JOB = 1.5
 CALLS_PER_TICKET = 8.0
 NO_FIFOS = "no FIFOs here: runs and workers look now and then, within five seconds"
 # Metadata calls of `_make_calls`, how often it is called at most, and for how many seconds.
@@ -234,57 +223,6 @@ def judge_sightings(seen: Sightings, written: int, whose: str) -> Finding:
     return Finding("ok", f"{said}: always there and whole")
 
 
-# ---- the time of a directory: who waits for a name looks at the time first
-
-
-def seconds_to_new_time(
-    directory: Path, make_name: Callable[[], object], patience: float = _TIME_PATIENCE
-) -> float | None:
-    """Have a name made in the directory, and wait until its time is another one.
-
-    Returns None if it is not within `patience` seconds.
-    """
-    before = _time_of(directory)
-    # Of two changes within a tick the second does not show; nor within a second or two where times
-    # are in whole seconds.
-    time.sleep(_TICK if before % 10**9 else _COARSEST_TIME)
-    make_name()
-    made = time.monotonic()
-    if wait_until(lambda: _time_of(directory) != before, patience, 0.001, _LONGEST_PAUSE):
-        return time.monotonic() - made
-    return None
-
-
-def _time_of(directory: Path) -> int:
-    # Opened anew, as by those who wait: a client of NFS asks its server then.
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        return os.fstat(descriptor).st_mtime_ns
-    finally:
-        os.close(descriptor)
-
-
-def judge_new_time(seconds: float | None, patience: float = _TIME_PATIENCE) -> Finding:
-    """The outcome for the seconds until the new time of a directory was seen, if it was."""
-    if seconds is None:
-        return Finding(
-            "warning",
-            f"not changed by a new name within {patience:g} seconds",
-            "Nobody on another node can be notified, so new jobs and results may be noticed a "
-            "minute late there. Name another kochi_root.",
-        )
-    said = f"changed by a new name, and seen after {seconds:.3f} s"
-    if seconds <= _LATE_TIME:
-        return Finding("ok", said)
-    return Finding("note", said, "New jobs and results may be noticed so much later.")
-
-
-def examine_directory_time(trial: TrialPaths) -> Finding:
-    make_directory(trial.listed_directory)
-    make_name = partial(write_new, trial.listed_directory / "name", b"")
-    return judge_new_time(seconds_to_new_time(trial.listed_directory, make_name))
-
-
 # ---- other operations of a queue
 
 
@@ -341,36 +279,11 @@ def judge_claims(ours: int, theirs: int, names: Sequence[str], whose: str) -> Fi
     return Finding("ok", f"{said}, each once")
 
 
-def examine_link(trial: TrialPaths) -> Finding:
-    """Examine hard links: results are published by them, and only the first may succeed."""
-    source, name = trial.link("source"), trial.link("name")
-    write_new(source, b"")
-    try:
-        os.link(source, name)
-    except OSError as error:
-        return Finding("failed", f"hard links cannot be made: {error.strerror}", _ELSEWHERE)
-    try:
-        os.link(source, name)
-    except FileExistsError:
-        said = "a hard link does not replace a file"
-    else:
-        return Finding("failed", "a hard link replaced another file", _ELSEWHERE)
-    make_directory(trial.other_directory)
-    try:
-        os.link(source, trial.other_directory / name.name)
-    except OSError as error:
-        return Finding(
-            "ok", f"{said}; none between directories ({error.strerror}): results are copied"
-        )
-    return Finding("ok", f"{said}; also between directories")
-
-
 def examine_wakeup(trial: TrialPaths) -> Finding:
     """Examine the FIFO that wakes workers."""
     with contextlib.closing(Wake(str(trial.wakeup))) as wakeup:
         if wakeup.is_silent:
-            said = "no FIFOs here: controllers look ten times a second, workers two to ten times"
-            return Finding("note", NO_FIFOS if IS_NEXT else said)
+            return Finding("note", NO_FIFOS)
         wake(str(trial.wakeup))
         if wakeup.wait(0):
             return Finding("ok", "a FIFO wakes its reader")
@@ -402,31 +315,16 @@ def _make_calls(directory: Path) -> None:
 
 def judge_speed(milliseconds: float) -> Finding:
     """The outcome for the time of a metadata call."""
-    if IS_NEXT:
-        rate = _rate(1000 / (CALLS_PER_TICKET * milliseconds))
-        said = f"{milliseconds:.2g} ms for a metadata call: at most {rate} short jobs a second"
-        said += " by one worker"
-        if milliseconds < _SLOW_CALL:
-            return Finding("ok", said)
-        return Finding(
-            "note",
-            said,
-            "Start several workers for many short jobs, or name a kochi_root on a faster "
-            "filesystem. Jobs of a minute do not notice it.",
-        )
-    alone = 1000 / (CALLS_PER_JOB * milliseconds)
-    together = 1000 / (LOCKED_CALLS_PER_JOB * milliseconds)
-    said = (
-        f"{milliseconds:.2g} ms for a metadata call: at most {_rate(alone)} short jobs a second by "
-        f"one worker, and {_rate(together)} by all workers of a queue together"
-    )
+    rate = _rate(1000 / (CALLS_PER_TICKET * milliseconds))
+    said = f"{milliseconds:.2g} ms for a metadata call: at most {rate} short jobs a second"
+    said += " by one worker"
     if milliseconds < _SLOW_CALL:
         return Finding("ok", said)
     return Finding(
         "note",
         said,
-        "Use several queues for many short jobs (each has its own lock), or name a kochi_root on a "
-        "faster filesystem. Jobs of a minute do not notice it.",
+        "Start several workers for many short jobs, or name a kochi_root on a faster "
+        "filesystem. Jobs of a minute do not notice it.",
     )
 
 

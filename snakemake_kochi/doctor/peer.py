@@ -22,21 +22,18 @@ from snakemake_kochi.doctor.filesystem import (
     Sightings,
     claim_tickets,
     judge_claims,
-    judge_new_time,
     judge_sightings,
     judge_skew,
     make_tickets,
     read_versions,
-    seconds_to_new_time,
     write_version,
     write_versions,
 )
 from snakemake_kochi.doctor.report import Finding, Report
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically, write_new
+from snakemake_kochi.files import read_json, to_json, write_atomically
 from snakemake_kochi.locks.lock import Kind, LockBusyError, advice, hold
 from snakemake_kochi.locks.settings import find_lock_settings
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths, TrialPaths
 from snakemake_kochi.processes import Node, this_node
 
@@ -153,9 +150,6 @@ class Server:
     def time(self) -> float:
         return time.time()
 
-    def make_name(self) -> None:
-        write_new(self._trial.listed_directory / this_node().host, b"")
-
     def claim(self) -> int:
         """Rename the files of a directory, as the other side does; return how many."""
         os.listdir(self._trial.other_directory)
@@ -203,12 +197,9 @@ def examine(
         locks = find_lock_settings(machine).paths.directory
         lock = partial(_lock, peer, machine, nonce, node.host, here)
         check(f"lock {what}", locks, lock, if_hanging=if_hanging)
-        third: tuple[str, Callable[[Peer], Finding]] = ("directory time", _directory_time)
-        if IS_NEXT:
-            third = ("claim", partial(_claim, host=node.host))
         for name, directory, measure in (
             ("visibility", machine.directory, partial(_visibility, peer)),
-            (third[0], machine.directory, partial(third[1], peer)),
+            ("claim", machine.directory, partial(_claim, peer, node.host)),
             ("clock", None, partial(_clock, peer, node.host, here)),
             ("rename", machine.directory, partial(_rename, peer, node.host)),
         ):
@@ -243,13 +234,6 @@ def _visibility(peer: Peer) -> Finding:
     if max(trips) <= _SLOW:
         return Finding("ok", said)
     return Finding("note", said, f"Give Snakemake --latency-wait {int(max(trips)) + 1} or more.")
-
-
-def _directory_time(peer: Peer) -> Finding:
-    directory = peer.trial.listed_directory
-    make_directory(directory)
-    make_name = partial(peer.call, "make_name")
-    return judge_new_time(seconds_to_new_time(directory, make_name, PATIENCE), PATIENCE)
 
 
 def _claim(peer: Peer, host: str) -> Finding:

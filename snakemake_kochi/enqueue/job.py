@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.enqueue.experiment_files import is_experiment_file
@@ -16,35 +14,20 @@ from snakemake_kochi.enqueue.own_worker import OwnWorker, own_worker
 from snakemake_kochi.enqueue.request import Request, prepare, without_worker
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import Location, find_location
-from snakemake_kochi.next import IS_NEXT
-from snakemake_kochi.packing import pack_in_background
 from snakemake_kochi.quantities import format_duration, memory_of
-from snakemake_kochi.queue import Queue, Ticket
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue import (
-        JobView,
-        cancel,
-        find_job,
-        has_ended,
-        packed_log,
-        reasons,
-        seconds_for_jobs,
-        shared_workers,
-        state_name,
-        state_of,
-    )
-else:
-    from snakemake_kochi.next.by_hand import cancel
-    from snakemake_kochi.next.views import (
-        find_job,
-        has_ended,
-        reasons,
-        shared_workers,
-        state_name,
-        state_of,
-    )
-    from snakemake_kochi.next.views import seconds_left as seconds_for_jobs
+from snakemake_kochi.queue import by_hand
+from snakemake_kochi.queue.by_hand import cancel
+from snakemake_kochi.queue.views import (
+    JobView,
+    find_job,
+    has_ended,
+    reasons,
+    shared_workers,
+    state_name,
+    state_of,
+)
+from snakemake_kochi.queue.views import seconds_left as seconds_for_jobs
+from snakemake_kochi.tickets.ticket import Ticket
 
 # Seconds between two looks for the end of a job, which double from the first to the longest.
 _PAUSE, _LONGEST_PAUSE = 0.01, 0.5
@@ -137,19 +120,12 @@ class Job:
     @property
     def stdout(self) -> str:
         """What it has printed so far, to standard output and standard error."""
-        if not TYPE_CHECKING and IS_NEXT:
-            return self._view.output.decode("utf-8", "replace")
-        for _ in range(2):
-            with contextlib.suppress(FileNotFoundError):
-                return self.log.read_text("utf-8", "replace")
-            if (packed := packed_log(self._paths, self.number)) is not None:
-                return packed.read().decode("utf-8", "replace")
-        return ""
+        return self._view.output.decode("utf-8", "replace")
 
     @property
     def log(self) -> Path:
-        """The file with its output. Some time after the end of the job, a pack has the output, and
-        the file is gone: then `stdout` has it."""
+        """The file with its output. Some time after the end of the job it is folded with others,
+        and the file is gone: then `stdout` has it."""
         return self._view.log
 
     @property
@@ -236,13 +212,7 @@ def submit(
     if worker is not None:
         worker.start()
     chosen = prepared.queue or (worker.queue if worker is not None else "")
-    if IS_NEXT:
-        from snakemake_kochi.next import by_hand
-
-        ticket = by_hand.submit(paths, chosen, prepared.ticket)
-    else:
-        (ticket,) = Queue(paths, chosen).submit([prepared.ticket])
-        pack_in_background(paths, is_often=True)
+    ticket = by_hand.submit(paths, chosen, prepared.ticket)
     if worker is None and (said := without_worker(location, chosen)):
         warnings.warn(said, stacklevel=2)
     return Job(location, ticket, worker)

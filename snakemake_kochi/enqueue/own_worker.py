@@ -16,14 +16,15 @@ from functools import cached_property
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import random_word
 from snakemake_kochi.location import Location
-from snakemake_kochi.next import IS_NEXT
-from snakemake_kochi.next import worker as next_worker
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import Capacity, Queue, Resources, allocate_ids
+from snakemake_kochi.queue.by_hand import worker_of_process
+from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.hand import remove_queue
 from snakemake_kochi.tickets.names import Layout
+from snakemake_kochi.tickets.ticket import Resources
+from snakemake_kochi.worker import start_command
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
-from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
+from snakemake_kochi.worker.settings import WorkerSettings, save_settings
 
 # Seconds for a worker to end its jobs, whose own grace is 5 s.
 _PATIENCE = 10.0
@@ -38,7 +39,6 @@ class OwnWorker:
         self._machine = location.machine_paths
         self._layout = Layout(str(self._machine.directory))
         self._process: subprocess.Popen[bytes] | None = None
-        self._number = -1
         self.pid = os.getpid()
         self.queue = f"python-{random_word()}"
 
@@ -60,23 +60,19 @@ class OwnWorker:
             return
         if self._process is None:
             atexit.register(self.stop)
-        if not IS_NEXT:
-            (self._number,) = allocate_ids(self._machine, "worker", 1)
         settings = WorkerSettings(
             self._root,
             self._machine.name,
             (self.queue,),
-            worker=None if IS_NEXT else self._number,
             stay=True,
             # Of a killed process, too.
             parent=self.pid,
             owns_queues=True,
         )
-        command = next_worker.start_command if IS_NEXT else start_command
         self._settings = save_settings(settings)
         # A session of its own: Ctrl-C in a notebook interrupts the cell, and no job.
         self._process = subprocess.Popen(
-            command(self._settings),
+            start_command(self._settings),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -92,11 +88,7 @@ class OwnWorker:
         process = self._process
         if process is None or (status := process.poll()) is None:
             return
-        number: int | None = self._number
-        if IS_NEXT:
-            from snakemake_kochi.next import by_hand
-
-            number = by_hand.worker_of_process(self._layout, process.pid)
+        number = worker_of_process(self._layout, process.pid)
         raise WorkerError(
             f"worker {number}, which this process started, ended with status {status}; its "
             f"log is {self._machine.worker(number or 0).log}",
@@ -108,10 +100,6 @@ class OwnWorker:
         # In a fork of the process the worker is not its own.
         if self._process is None or os.getpid() != self.pid:
             return
-        queue = Queue(self._machine, self.queue)
-        if not IS_NEXT:
-            with contextlib.suppress(OSError, KochiError):
-                queue.cancel_jobs()
         self._process.terminate()
         deadline = time.monotonic() + _PATIENCE
         while self._process.poll() is None:
@@ -119,11 +107,8 @@ class OwnWorker:
                 self._process.kill()
             time.sleep(0.02)
         with contextlib.suppress(OSError, KochiError):
-            if IS_NEXT:
-                remove_queue(self._layout, self.queue)
-                self._settings.unlink(missing_ok=True)  # which no other worker reads
-            else:
-                queue.remove()
+            remove_queue(self._layout, self.queue)
+            self._settings.unlink(missing_ok=True)  # which no other worker reads
         atexit.unregister(self.stop)
         self._process = None
 

@@ -17,13 +17,8 @@ from snakemake_kochi.enqueue.experiment_files import (
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.location import Location
-from snakemake_kochi.next import IS_NEXT
-from snakemake_kochi.queue import Resources, Ticket
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue.wakeup import shared_workers
-else:
-    from snakemake_kochi.next.views import shared_workers
+from snakemake_kochi.queue.views import shared_workers
+from snakemake_kochi.tickets.ticket import Resources, Ticket
 
 if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze

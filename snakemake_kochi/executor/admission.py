@@ -10,12 +10,11 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.workers import WorkerProvider
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.executor.expected_jobs import (
     ExpectedJob,
@@ -30,9 +29,14 @@ from snakemake_kochi.executor.job_queues import JobQueues
 from snakemake_kochi.executor.tickets import SPREAD_RESOURCE
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.phases.products import NEEDLESS, Failure, is_of_our_rules, write_failure
-from snakemake_kochi.queue import Resources
-from snakemake_kochi.schedulers.interface import OF_JOB, AllocationRequest, UnreachableError
+from snakemake_kochi.schedulers.interface import (
+    NO_REQUEST,
+    OF_JOB,
+    AllocationRequest,
+    UnreachableError,
+)
 from snakemake_kochi.schedulers.resources import NAMES
+from snakemake_kochi.tickets.ticket import Resources
 
 QUEUE = "kochi_queue"  # the resource in which a job names a queue
 # The number of jobs that are examined, of a rule and of all rules whose resources are functions:
@@ -46,6 +50,36 @@ _LOOKED_AT_NAMES = frozenset(
     {*NAMES, "mem", "mem_mb", "mem_mib", "gpu", "runtime", "kochi_exclusive", QUEUE}
 )
 _ALL_RULES = "to see all rules, type: snakemake --list-rules"
+
+
+class Workers(Protocol):
+    """The workers of a run: here, or in allocations."""
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether the workers are in allocations, to which a job's request applies."""
+
+    @property
+    def usual_nodes(self) -> int:
+        """The number of nodes that a worker leads if nothing is requested."""
+
+    @property
+    def have_one_size(self) -> bool:
+        """Whether the workers are in allocations whose size does not depend on the waiting jobs.
+
+        One queue may then have jobs of all kinds, and each further queue costs an allocation.
+        """
+
+    def will_serve(self, queue: str) -> bool:
+        """Whether these workers would serve a queue now, and not leave it to others."""
+
+    def fit(
+        self, rule: str, wanted: Resources, request: AllocationRequest = NO_REQUEST
+    ) -> Resources:
+        """The resources that a job of a rule requests, so that one of these workers can run it.
+
+        Raises KochiError, naming the rule and the limit, when none ever can.
+        """
 
 
 @dataclass(frozen=True)
@@ -71,7 +105,7 @@ class Admission:
         self,
         workflow: Any,
         machine: MachinePaths,
-        workers: WorkerProvider,
+        workers: Workers,
         logger: LoggerExecutorInterface,
         private: str,
         forced: str | None,
@@ -297,7 +331,7 @@ def queue_of(job: JobExecutorInterface, machine: MachinePaths) -> str | None:
     if queue is None or queue == "":
         return None
     try:
-        return machine.queue(str(queue)).name
+        return machine.queue(str(queue))
     except KochiError as error:
         raise KochiError(
             f"rule {job.name}, resource {QUEUE}: {error.message}", error.hint

@@ -14,13 +14,9 @@ import re
 import string
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from types import FunctionType
 from typing import Any
-
-from snakemake_kochi.queue import Result
 
 # ---- plain shell commands; fall-back: another runner, with a Snakemake
 
@@ -343,19 +339,3 @@ def without_jobs(workflow: Any, jobs: Collection[Any]) -> None:
     with scheduler._lock:
         scheduler.running.difference_update(jobs)
     scheduler._open_jobs.release()
-
-
-# ---- how a job was executed; fall-back: records of rules' outputs (`own_rules/`) do not say it
-
-
-def note_result(job: Any, queue: str, result: Result) -> None:
-    """Note at Snakemake's jobs how they succeeded: keys and values of a record, and "started" and
-    "ended" in seconds since 1970."""
-    noted = {key: getattr(result, key) for key in ("node", "worker", "job", "attempt", "nonce")}
-    noted |= {"queue": queue, "runner": result.runner}
-    for key in ("started", "ended"):
-        if (moment := getattr(result, key)) is not None:
-            noted[key] = datetime.fromisoformat(moment).timestamp()
-    with suppress(AttributeError):
-        for each in job.jobs if job.is_group() else (job,):
-            each.kochi_result = noted

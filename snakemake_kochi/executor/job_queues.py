@@ -10,10 +10,10 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from snakemake_kochi.executor.expected_jobs import point_of
 from snakemake_kochi.files import LONGEST_NAME
 from snakemake_kochi.notices import Notices
-from snakemake_kochi.queue import Resources
 from snakemake_kochi.schedulers.interface import NO_REQUEST, AllocationRequest
 from snakemake_kochi.schedulers.names import CONSTRAINTS, OTHER_TEXTS
 from snakemake_kochi.schedulers.resources import read_request, requested, unknown
+from snakemake_kochi.tickets.ticket import Resources
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from snakemake_kochi.executor.internals import (
     resources_taken,
 )
 from snakemake_kochi.files import random_word
-from snakemake_kochi.queue import Benchmark, ShellJob
+from snakemake_kochi.tickets.ticket import Benchmark, ShellJob
 
 # Variables of a shell rule's function with the same values here and in a job's process.
 _OF_JOB = ("input", "output", "log", "params", "wildcards", "threads", "resources", "rule")

@@ -49,12 +49,10 @@ def changed_state() -> str:
 
 
 class Executor(RemoteExecutor):
-    """Becomes a KochiExecutor when Snakemake instantiates it: with KOCHI_NEXT=1, the next one."""
+    """Becomes a KochiExecutor when Snakemake instantiates it."""
 
     def __new__(cls, *arguments: Any, **options: Any) -> "Executor":
-        is_next = os.environ.get("KOCHI_NEXT") == "1"
-        package = "snakemake_kochi.next.executor" if is_next else "snakemake_kochi.executor"
-        module = import_module(f"{package}.executor")
+        module = import_module("snakemake_kochi.executor.executor")
         made: Executor = super().__new__(module.KochiExecutor)
         return made
 

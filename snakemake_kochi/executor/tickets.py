@@ -30,9 +30,9 @@ from snakemake_kochi.executor.internals import (
 )
 from snakemake_kochi.executor.plain import PlainShells, relative_to
 from snakemake_kochi.executor.plugin import changed_state
-from snakemake_kochi.queue import Resources, ShellJob, Ticket
 from snakemake_kochi.queue.paused import BATCH, EXPERIMENT
 from snakemake_kochi.queue.spreading import SPREAD
+from snakemake_kochi.tickets.ticket import Resources, ShellJob, Ticket
 
 _LONGEST_PROJECT = 30  # characters of a run's name, so that its rules have room
 

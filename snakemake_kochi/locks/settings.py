@@ -1,7 +1,7 @@
-"""locks.json: the locks that a machine's processes use, and the layout of the machine's files.
+"""locks.json: the locks that a machine's processes use.
 
 Every process that changes a file of the machine reads it first. So this is where a release refuses
-files of a newer one, and migrates files of an earlier one.
+files of a newer one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -25,14 +25,12 @@ from snakemake_kochi.files import (
     random_word,
     read_json,
     to_json,
-    write_atomically,
     write_exclusively,
 )
 from snakemake_kochi.locks.lock import LEASE_DURATION, Held, Kind, hold, is_held
 from snakemake_kochi.paths import LockPaths, MachinePaths
 
-VERSION = 2  # of the layout of the machine's directory, see migration.py
-_FIRST = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -40,8 +38,7 @@ class LockSettings:
     """The content of locks.json.
 
     `paths` are the paths of the locks, `lock_dir` the configured directory that contains them, if
-    any. `layout` is the layout of the machine's directory. `is_migrating` means that its files may
-    still have names of the previous layout. `lease_duration` is the number of seconds for which a
+    any. `lease_duration` is the number of seconds for which a
     lease need not be renewed.
     """
 
@@ -52,8 +49,6 @@ class LockSettings:
     host: str = ""  # where it was settled, at `time`
     time: str = ""
     nonce: str = ""
-    layout: int = VERSION
-    is_migrating: bool = False
     lease_duration: float = LEASE_DURATION
 
     def hold(
@@ -83,7 +78,7 @@ class LockSettings:
     def to_dict(self) -> dict[str, Any]:
         default = self.lock_dir is None
         data = {
-            "version": self.layout,
+            "version": VERSION,
             # The default is relative to the file, because the path of the root may differ between
             # nodes.
             "directory": self.paths.directory.name if default else str(self.paths.directory),
@@ -94,7 +89,7 @@ class LockSettings:
         }
         if self.lease_duration != LEASE_DURATION:
             data["lease_duration"] = self.lease_duration
-        return {**data, "migrating": True} if self.is_migrating else data
+        return data
 
     @classmethod
     def from_dict(cls, machine: MachinePaths, data: Mapping[str, Any]) -> LockSettings:
@@ -113,8 +108,6 @@ class LockSettings:
             kind=cast(Kind, kind),
             lock_dir=directory.parent if directory.is_absolute() else None,
             **{key: str(data.get(key, "")) for key in ("host", "time", "nonce")},
-            layout=int(data["version"]),
-            is_migrating=data.get("migrating") is True,
             lease_duration=float(data.get("lease_duration", LEASE_DURATION)),
         )
 
@@ -145,60 +138,25 @@ def settle_locks(
 ) -> LockSettings:
     """Have the machine use the configured locks, from its first use on.
 
-    Raises KochiError when other locks are settled, when the directory cannot be used, or while an
-    earlier release uses the machine.
+    Raises KochiError when other locks are settled, and when the directory cannot be used.
     """
     wanted = intended_lock_settings(machine, lock_dir, kind, lease_duration)
     settled = read_lock_settings(machine) or _settle(wanted)
     if problem := disagreement(settled, wanted):
         raise problem
-    return _ready(settled)
+    _check_directory(settled)
+    return settled
 
 
 @functools.lru_cache(maxsize=64)
 def find_lock_settings(machine: MachinePaths) -> LockSettings:
     """The settled locks; at the first use of the machine, the default. Read once per process.
 
-    Raises KochiError when the directory cannot be used or while an earlier release uses the
-    machine. Raises DamagedFileError.
+    Raises KochiError when the directory cannot be used. Raises DamagedFileError.
     """
-    return _ready(read_lock_settings(machine) or _settle(intended_lock_settings(machine)))
-
-
-def _ready(settled: LockSettings) -> LockSettings:
+    settled = read_lock_settings(machine) or _settle(intended_lock_settings(machine))
     _check_directory(settled)
-    if settled.layout == VERSION and not settled.is_migrating:
-        return settled
-    with settled.hold(settled.paths.layout):
-        present = read_lock_settings(settled.machine) or settled
-        if present.layout < VERSION or present.is_migrating:
-            _migrate(present)
-        return replace(present, layout=VERSION, is_migrating=False)
-
-
-def _migrate(settled: LockSettings) -> None:
-    """Migrate the machine's files to the present layout. Call with the layout's lock held."""
-    # Imported here: every run of a batch imports this module, and hardly any process migrates.
-    from snakemake_kochi.locks.migration import migrate, require_unused
-
-    machine = settled.machine
-
-    def write(layout: int, is_migrating: bool = False) -> None:
-        changed = replace(settled, layout=layout, is_migrating=is_migrating)
-        write_atomically(machine.lock_settings, to_json(changed.to_dict()), durable=True)
-
-    if not settled.is_migrating:
-        require_unused(machine)
-        # From here on the earlier release refuses the machine. The second look finds a process that
-        # began just before.
-        write(VERSION, is_migrating=True)
-    try:
-        require_unused(machine, watch=False)
-    except KochiError:
-        write(_FIRST)
-        raise
-    migrate(machine)
-    write(VERSION)
+    return settled
 
 
 def read_lock_settings(machine: MachinePaths) -> LockSettings | None:
@@ -233,8 +191,6 @@ def _settle(wanted: LockSettings) -> LockSettings:
 
     If another process was faster, these are the locks that it settled.
     """
-    from snakemake_kochi.locks.migration import has_first_layout  # as in `_migrate`
-
     machine = wanted.machine
     make_directory(machine.directory)
     settled = LockSettings(
@@ -246,8 +202,6 @@ def _settle(wanted: LockSettings) -> LockSettings:
         host=os.uname().nodename,
         time=datetime.now(UTC).isoformat(timespec="microseconds"),
         nonce=random_word(8),
-        # A person may have removed locks.json, as its messages advise, in a machine of any layout.
-        layout=_FIRST if has_first_layout(machine) else VERSION,
     )
     _make_lock_directory(settled)
     mark = settled.paths.settled(settled.nonce)

@@ -3,20 +3,13 @@
 KOCHI_ROOT/                              0700
   hosts/<host>/                          machine: that of its scheduler; told: that jobs run here
   machines/<machine>/
-    ids.json                             the next job and worker number
-    numbers/<kind>/<shard>/<first>.json  a range of numbers that a process has taken
     found.yaml                           what its scheduler says of itself
     locks.json, locks/                   the directory and kind of the locks; the locks
     locks/projects/<name>-<digest>/      installs/, builds/, promises/, committer
     locks/sent/<name>-<id>               held while a project that was sent is unpacked
-    queues/<queue>/                      waiting/<shard>/, running/, damaged/, subscribers/
-    jobs/<shard>/<job>/                  ticket.json, attempt-<n>.json, log, result.json, cancel
-    packs/<group>/                       <shard>-<nonce>.zip, index-<nonce>.jsonl: ended jobs
-    workers/<worker>/                    worker.json, queues.json, wakeup, log
+    runs/, queues/, workers/, history/   see docs/protocol.md and tickets/names.py
+    workers/<worker>/                    besides: settings.json, asked.json
     workers/<worker>/login/              keys and configuration of an ssh server, asked, answer.json
-    controllers/<controller>/            controller.json, outputs.json, wakeup, inbox/, delivered/,
-                                         adopter-<n>.json, gone
-    runs/<controller>.json               the jobs and workers of its run
     allocations/                         <controller>-<allocation>.json and .log
     launches/<launch>/                   launch.json, process.json, output, end.json, gone.json
     nodes/<host>.cpus                    one byte is locked for each CPU of a job there
@@ -46,7 +39,6 @@ KOCHI_ROOT/                              0700
 
 from snakemake_kochi.paths.installed import EnvironmentPaths, InstalledPaths
 from snakemake_kochi.paths.machine import (
-    QUEUE_LOCKS,
     LockPaths,
     MachinePaths,
     ProjectLockPaths,
@@ -60,14 +52,8 @@ from snakemake_kochi.paths.project import (
     WorkingPaths,
 )
 from snakemake_kochi.paths.queue import (
-    DRAFT,
-    SHARD,
-    ControllerPaths,
-    JobPaths,
     LaunchPaths,
     LoginPaths,
-    PackGroupPaths,
-    QueuePaths,
     WorkerPaths,
 )
 from snakemake_kochi.paths.root import (
@@ -81,24 +67,17 @@ from snakemake_kochi.paths.sent import SENT_VARIABLE, USE_VARIABLE, SentPaths
 
 __all__ = [
     "BuildPaths",
-    "ControllerPaths",
-    "DRAFT",
     "EnvironmentPaths",
     "InstallPaths",
     "InstalledPaths",
-    "JobPaths",
     "LaunchPaths",
     "LockPaths",
     "LoginPaths",
     "MachinePaths",
-    "PackGroupPaths",
     "ProjectLockPaths",
     "ProjectPaths",
-    "QUEUE_LOCKS",
-    "QueuePaths",
     "Root",
     "SENT_VARIABLE",
-    "SHARD",
     "SUBMODULES",
     "SentPaths",
     "TrialPaths",

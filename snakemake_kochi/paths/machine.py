@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import binascii
 import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.files import name_of, safe_name
-from snakemake_kochi.paths.queue import (
-    SHARD,
-    ControllerPaths,
-    JobPaths,
-    LaunchPaths,
-    PackGroupPaths,
-    QueuePaths,
-    WorkerPaths,
-)
-
-QUEUE_LOCKS = 64
+from snakemake_kochi.paths.queue import LaunchPaths, WorkerPaths
 
 
 @dataclass(frozen=True)
@@ -34,9 +23,6 @@ class TrialPaths:
     def message(self, name: str) -> Path:
         return self.directory / f"{name}.json"
 
-    def link(self, name: str) -> Path:
-        return self.directory / f"link-{name}"
-
     @property
     def wakeup(self) -> Path:
         return self.directory / "wakeup"
@@ -44,11 +30,6 @@ class TrialPaths:
     @property
     def other_directory(self) -> Path:
         return self.directory / "other"
-
-    @property
-    def listed_directory(self) -> Path:
-        """A directory in which names are made while its time is watched."""
-        return self.directory / "listed"
 
     @property
     def document(self) -> Path:
@@ -98,25 +79,6 @@ class LockPaths:
     directory: Path
 
     @property
-    def ids(self) -> Path:
-        return self.directory / "ids"
-
-    def queue(self, name: str) -> Path:
-        """Queues share locks: each run has a queue of its own, and its lock would stay for ever."""
-        number = binascii.crc32(name.encode()) % QUEUE_LOCKS
-        return self.directory / f"queue-{number:02d}"
-
-    @property
-    def packing(self) -> Path:
-        """Held by the process that packs the files of ended jobs."""
-        return self.directory / "packing"
-
-    @property
-    def layout(self) -> Path:
-        """Held while the machine's files are migrated from an earlier layout."""
-        return self.directory / "layout"
-
-    @property
     def launches(self) -> Path:
         """Held while a process checks for another launched run and launches its own."""
         return self.directory / "launches"
@@ -138,10 +100,6 @@ class LockPaths:
 
     def trial(self, nonce: str) -> TrialPaths:
         return TrialPaths(self.directory / f".trial-{nonce}")
-
-    def probe(self, host: str) -> Path:
-        """A lock that protects nothing; processes of that node test locking with it."""
-        return self.directory / f"probe-{safe_name(host)}"
 
 
 @dataclass(frozen=True)
@@ -175,43 +133,12 @@ class MachinePaths:
         return TrialPaths(self.directory / f".trial-{nonce}")
 
     @property
-    def ids(self) -> Path:
-        return self.directory / "ids.json"
-
-    def number_ranges(self, kind: str) -> Path:
-        """The ranges of job or worker numbers that were taken."""
-        return self.directory / "numbers" / kind
-
-    def number_range(self, kind: str, first: int) -> Path:
-        return self.number_ranges(kind) / f"{first // SHARD:08d}" / f"{first}.json"
-
-    def number_floor(self, kind: str) -> Path:
-        """The number below which ranges were deleted, and no number is free."""
-        return self.number_ranges(kind) / "floor.json"
-
-    @property
     def queues(self) -> Path:
         return self.directory / "queues"
 
     @property
-    def jobs(self) -> Path:
-        return self.directory / "jobs"
-
-    @property
     def workers(self) -> Path:
         return self.directory / "workers"
-
-    @property
-    def controllers(self) -> Path:
-        return self.directory / "controllers"
-
-    @property
-    def runs(self) -> Path:
-        return self.directory / "runs"
-
-    def run(self, controller: str) -> Path:
-        """The record of a controller's run; it stays when the controller has ended."""
-        return self.runs / f"{name_of('controller', controller)}.json"
 
     @property
     def allocations(self) -> Path:
@@ -227,25 +154,9 @@ class MachinePaths:
     def launch_names(self) -> list[str]:
         return [path.name for path in self.launches.glob("*") if path.is_dir()]
 
-    def queue(self, name: str) -> QueuePaths:
-        return QueuePaths(name, self.queues / name_of("queue", name))
-
-    def job(self, number: int) -> JobPaths:
-        return JobPaths(self.directory.joinpath("jobs", f"{number // SHARD:08d}", str(number)))
-
-    @property
-    def packs(self) -> Path:
-        """The packs: archives with the files of jobs that have ended."""
-        return self.directory / "packs"
-
-    def pack_group(self, shard: int) -> PackGroupPaths:
-        """The packs of the 256 shards to which this one belongs."""
-        return PackGroupPaths(self.packs / f"{shard // SHARD:08d}")
-
-    @property
-    def packed(self) -> Path:
-        """What the last packer did; its time is also that of its start by a submission."""
-        return self.directory / "packed"
+    def queue(self, name: str) -> str:
+        """The name, if a queue can have it. Raises KochiError."""
+        return name_of("queue", name)
 
     def allocation_log(self, controller: str | None, allocation: str) -> Path:
         """The output of a controller's allocation, or of one of a person's (None), besides the log
@@ -304,6 +215,3 @@ class MachinePaths:
     def cleaned(self) -> Path:
         """Empty; its modification time is that of the last clean-up that a run has started."""
         return self.directory / "cleaned"
-
-    def controller(self, identity: str) -> ControllerPaths:
-        return ControllerPaths(self.controllers / name_of("controller", identity))

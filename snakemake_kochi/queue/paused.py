@@ -20,8 +20,8 @@ from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import list_names, make_directory, read_json, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import this_node
-from snakemake_kochi.queue.ticket import Ticket, now
 from snakemake_kochi.tickets.moving import listing
+from snakemake_kochi.tickets.ticket import Ticket, now
 
 VERSION = 1
 _LOOK = 0.5  # seconds between two looks of one process

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from snakemake_kochi.queue.ticket import Ticket
+from snakemake_kochi.tickets.ticket import Ticket
 
 # The label of a ticket: tickets with the same one should run on different nodes.
 SPREAD = "spread"

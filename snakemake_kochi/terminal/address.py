@@ -15,25 +15,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import read_json, to_json, write_atomically
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node
+from snakemake_kochi.tickets.history import JobId, key_of
+from snakemake_kochi.tickets.names import Layout
 
-if TYPE_CHECKING or not IS_NEXT:
 
-    def terminal_of(machine: MachinePaths, job: int) -> Path:
-        """The file that says where the terminal of a job is."""
-        return machine.job(job).terminal
-
-else:
-    from snakemake_kochi.tickets.names import Layout
-
-    def terminal_of(machine: MachinePaths, job: int) -> Path:
-        return Path(Layout(str(machine.directory)).run(job).terminal)
+def terminal_of(machine: MachinePaths, job: JobId) -> Path:
+    return Path(Layout(str(machine.directory)).run(key_of(job)[0]).terminal)
 
 
 _VERSION = 1

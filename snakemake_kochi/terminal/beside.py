@@ -17,11 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from snakemake_kochi.cpu_lists import format_cpus
-from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.next import IS_NEXT
+from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import (
     ALL_VARIABLE,
@@ -34,40 +33,26 @@ from snakemake_kochi.processes import (
     find_job_processes,
     process_entry,
 )
+from snakemake_kochi.queue.views import JobView, WorkerView, find_job, find_worker
 from snakemake_kochi.terminal.become import become
 from snakemake_kochi.terminal.namespaces import Namespaces
 from snakemake_kochi.tickets.history import JobId
 
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue import JobView, WorkerState, find_job, find_worker
-    from snakemake_kochi.queue.result import read_attempt
 
-    def _main_process(
-        machine: MachinePaths, view: JobView, worker: WorkerState
-    ) -> tuple[ProcessIdentity, str] | None:
-        """The main process of a job that runs here, and the nonce of its processes, if known."""
-        with contextlib.suppress(FileNotFoundError, DamagedFileError):
-            attempt = read_attempt(machine.job(view.job).attempt(view.attempt))
-            return attempt.process, attempt.nonce
-        return None
-
-else:
-    from snakemake_kochi.next.views import JobView, WorkerView, find_job, find_worker
-
-    def _main_process(
-        machine: MachinePaths, view: JobView, worker: WorkerView
-    ) -> tuple[ProcessIdentity, str] | None:
-        """A child of the worker's supervisor: it writes to the job's log, unless its program has
-        redirected that, and then the program has the job's environment."""
-        own = {f"KOCHI_JOB_ID={view.job}".encode(), b"KOCHI_ATTEMPT=%d" % view.attempt}
-        for entry in all_entries():
-            if entry.parent == worker.process.pid:
-                is_writing = False
-                with contextlib.suppress(OSError):
-                    is_writing = os.path.samefile(PROC / str(entry.pid) / "fd/1", view.log)
-                if is_writing or own.issubset(environment_of(entry.pid).split(b"\0")):
-                    return ProcessIdentity(entry.pid, entry.start), ""
-        return None
+def _main_process(
+    machine: MachinePaths, view: JobView, worker: WorkerView
+) -> tuple[ProcessIdentity, str] | None:
+    """A child of the worker's supervisor: it writes to the job's log, unless its program has
+    redirected that, and then the program has the job's environment."""
+    own = {f"KOCHI_JOB_ID={view.job}".encode(), b"KOCHI_ATTEMPT=%d" % view.attempt}
+    for entry in all_entries():
+        if entry.parent == worker.process.pid:
+            is_writing = False
+            with contextlib.suppress(OSError):
+                is_writing = os.path.samefile(PROC / str(entry.pid) / "fd/1", view.log)
+            if is_writing or own.issubset(environment_of(entry.pid).split(b"\0")):
+                return ProcessIdentity(entry.pid, entry.start), ""
+    return None
 
 
 # What belongs to the terminal and not to the job.
@@ -149,7 +134,7 @@ def _beside_job(machine: MachinePaths, number: str) -> Beside:
     )
 
 
-def _check_node(worker: WorkerState) -> None:
+def _check_node(worker: WorkerView) -> None:
     if not worker.is_on_this_node:
         raise KochiError(
             f"this is node {os.uname().nodename}, but worker {worker.worker} is on "

@@ -9,20 +9,14 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import Location
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.processes import this_node
+from snakemake_kochi.queue.views import find_worker
 from snakemake_kochi.terminal.address import Address, connect_to
 from snakemake_kochi.terminal.protocol import GREETING
 from snakemake_kochi.terminal.relay import relay_command
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue import find_worker
-else:
-    from snakemake_kochi.next.views import find_worker
 
 _GREETING_PATIENCE = 60.0  # seconds; a login or a step of a scheduler may take long
 _LONGEST_BANNER = 1 << 16

@@ -16,8 +16,9 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from snakemake_kochi.base.wake import wake
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import (
     is_there,
@@ -27,28 +28,18 @@ from snakemake_kochi.files import (
     show_new_files,
     write_atomically,
 )
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.ownership import check_ours
 from snakemake_kochi.paths import LoginPaths, MachinePaths
+from snakemake_kochi.queue.views import WorkerView
+from snakemake_kochi.tickets.names import Layout
 
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue import WorkerState, notify
 
-    def _login_of(machine: MachinePaths, worker: int) -> LoginPaths:
-        return machine.worker(worker).login
+def _login_of(machine: MachinePaths, worker: int) -> LoginPaths:
+    return LoginPaths(Path(Layout(str(machine.directory)).worker(str(worker)).login))
 
-    def _wake(machine: MachinePaths, worker: int) -> None:
-        notify(machine.worker(worker).wakeup)
 
-else:
-    from snakemake_kochi.base.wake import wake
-    from snakemake_kochi.tickets.names import Layout
-
-    def _login_of(machine: MachinePaths, worker: int) -> LoginPaths:
-        return LoginPaths(Path(Layout(str(machine.directory)).worker(str(worker)).login))
-
-    def _wake(machine: MachinePaths, worker: int) -> None:
-        wake(Layout(str(machine.directory)).worker(str(worker)).wake)
+def _wake(machine: MachinePaths, worker: int) -> None:
+    wake(Layout(str(machine.directory)).worker(str(worker)).wake)
 
 
 VERSION = 1
@@ -63,7 +54,7 @@ _CONNECT = 3.0
 
 
 def words_by_ssh(
-    machine: MachinePaths, worker: WorkerState, words: Sequence[str], pty: bool
+    machine: MachinePaths, worker: WorkerView, words: Sequence[str], pty: bool
 ) -> list[str]:
     """A command that runs a program on the node of a worker, through an ssh server there.
 
@@ -155,7 +146,7 @@ def _existing_answer(paths: LoginPaths) -> Mapping[str, Any] | None:
 
 def _ask(
     machine: MachinePaths,
-    worker: WorkerState,
+    worker: WorkerView,
     paths: LoginPaths,
     stale: Mapping[str, Any] | None,
 ) -> Mapping[str, Any]:

@@ -28,13 +28,12 @@ import psutil
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import to_json, write_atomically
-from snakemake_kochi.next import IS_NEXT
-from snakemake_kochi.next.worker.job_process import end_with_parent
 from snakemake_kochi.ownership import check_ours
 from snakemake_kochi.parent_death import adopt_orphans
 from snakemake_kochi.paths import LoginPaths
 from snakemake_kochi.processes import child_pids
 from snakemake_kochi.terminal.login import VERSION, quoted
+from snakemake_kochi.worker.job_process import end_with_parent
 
 # Debian and others have sshd in a directory that is not on everybody's PATH.
 _DIRECTORIES = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/lib/ssh", "/usr/libexec")
@@ -73,7 +72,7 @@ MaxAuthTries 2
 ClientAliveInterval 15
 ClientAliveCountMax 8
 # Bash would otherwise read ~/.bashrc, whose output would come before that of the program.
-SetEnv SHLVL=5{chosen}
+SetEnv SHLVL=5
 ForceCommand {command}
 """
 
@@ -126,7 +125,6 @@ def _make_command(paths: LoginPaths) -> list[str]:
         public_key=quoted(paths.public_key),
         user=_user_name(),
         command=shlex.join(session),
-        chosen=" KOCHI_NEXT=1" if IS_NEXT else "",
     )
     write_atomically(paths.server_configuration, text.encode())
     command = [os.path.abspath(program), "-f", str(paths.server_configuration)]

@@ -15,12 +15,12 @@ from snakemake_kochi.schedulers.native import BatchSystem, system
 from snakemake_kochi.terminal.login import words_by_ssh
 
 if TYPE_CHECKING:
-    from snakemake_kochi.queue import WorkerState
+    from snakemake_kochi.queue.views import WorkerView
 
 
 def program_on_node(
     location: Location,
-    worker: WorkerState,
+    worker: WorkerView,
     words: Sequence[str],
     pty: bool = False,
     by_ssh: bool = False,
@@ -41,7 +41,7 @@ def program_on_node(
     return words_by_ssh(location.machine_paths, worker, words, pty)
 
 
-def require_present(worker: WorkerState) -> None:
+def require_present(worker: WorkerView) -> None:
     """Raises KochiError when the worker is gone, and its node is perhaps no longer ours."""
     if not worker.is_gone:
         return

@@ -12,40 +12,22 @@ from typing import TYPE_CHECKING
 
 from snakemake_kochi.backoff import Backoff, wait_until
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import last_lines
 from snakemake_kochi.location import Location
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.quantities import seconds_since
+from snakemake_kochi.queue import by_hand
+from snakemake_kochi.queue.views import JobView, find_job, has_ended, reasons
 from snakemake_kochi.terminal.address import Address, read_address, terminal_of
 from snakemake_kochi.terminal.client import Client, Ending
 from snakemake_kochi.terminal.connect import UnreachableTerminalError, connected, way_to_port
 
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue import (
-        JobView,
-        cancel,
-        find_job,
-        has_ended,
-        packed_log,
-        reasons,
-        seconds_since,
-    )
 
-    def _last_lines(location: Location, view: JobView) -> list[str]:
-        """Those of its log. Raises DamagedFileError and OSError if they are not known now."""
-        if (packed := packed_log(location.machine_paths, view.job)) is None:
-            return last_lines(view.log, _LAST_LINES)
-        return packed.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+def cancel(machine: MachinePaths, job: int) -> str:
+    return by_hand.cancel(machine, job, _RESULT_PATIENCE)
 
-else:
-    from snakemake_kochi.next import by_hand
-    from snakemake_kochi.next.views import JobView, find_job, has_ended, reasons, seconds_since
 
-    def cancel(machine: MachinePaths, job: int) -> str:
-        return by_hand.cancel(machine, job, _RESULT_PATIENCE)
-
-    def _last_lines(location: Location, view: JobView) -> list[str]:
-        return view.output.decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+def _last_lines(location: Location, view: JobView) -> list[str]:
+    return view.output.decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
 
 
 if TYPE_CHECKING:
@@ -227,10 +209,7 @@ class Session:
         return wait_until(self._has_ended, _RESULT_PATIENCE, _PAUSE, _LONGEST_PAUSE)
 
     def _has_ended(self) -> bool:
-        """Whether the job has ended; False also while that is not known.
-
-        A pack of its shard that cannot be read does not end the wait for a job that goes on.
-        """
+        """Whether the job has ended; False also while that is not known."""
         with contextlib.suppress(OSError, DamagedFileError):
             return has_ended(self.location.machine_paths, self.job)
         return False

@@ -342,9 +342,6 @@ class Ticket:
         except (KochiError, TypeError) as error:
             raise DamagedFileError(f"{where}: {error}") from error
 
-    def with_attempt(self, attempt: int) -> Ticket:
-        return self._with(attempt=attempt)
-
     def handed_over(self, job: int, queue: str, machine: str) -> Ticket:
         """The ticket with the values that it gets at its submission."""
         return self._with(job=job, attempt=1, queue=queue, machine=machine)

@@ -17,13 +17,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from snakemake_kochi.next import IS_NEXT
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue import AttemptView, WorkerState
-    from snakemake_kochi.trace.history import JobHistory, RunHistory
+from snakemake_kochi.queue.views import Attempt, WorkerView
+from snakemake_kochi.trace.history import JobHistory, RunHistory
 
 Event = dict[str, Any]
 
@@ -58,7 +55,7 @@ class _Slice:
     """An attempt that began: its job, and its time in microseconds since 1970."""
 
     job: JobHistory
-    attempt: AttemptView
+    attempt: Attempt
     start: int
     end: int
 
@@ -133,7 +130,7 @@ class _Trace:
         if not begun:
             self._unbegun.append(job)
 
-    def _last_sign(self, worker: WorkerState) -> int:
+    def _last_sign(self, worker: WorkerView) -> int:
         """When a worker left or gave its last known sign of life."""
         is_there = self._history.goes_on and not worker.is_gone
         return _microseconds(self._history.moment if is_there else worker.updated) or 0
@@ -149,7 +146,7 @@ class _Trace:
                 arguments = {"job": view.job, "state": said, **_told(ticket.labels)}
                 yield _instant(_rule(job), when, _RUN, _UNBEGUN, arguments)
 
-    def _names(self, worker: WorkerState, slots: int) -> Iterator[Event]:
+    def _names(self, worker: WorkerView, slots: int) -> Iterator[Event]:
         where = worker.node.host
         if worker.allocation is not None:
             where += f", allocation {worker.allocation}"
@@ -158,7 +155,7 @@ class _Trace:
         yield _thread(pid, _LIFE, "worker")
         yield from (_thread(pid, _SLOTS + slot, f"slot {slot + 1}") for slot in range(slots))
 
-    def _life(self, worker: WorkerState) -> Iterator[Event]:
+    def _life(self, worker: WorkerView) -> Iterator[Event]:
         pid = _WORKERS + worker.worker
         slices = self._slices[worker.worker]
         start = _microseconds(worker.started) or 0
@@ -176,8 +173,6 @@ class _Trace:
             "memory_mb": worker.capacity.memory_mb,
             "gpus": worker.capacity.gpus,
             "until": worker.until,
-            "succeeded": worker.succeeded,
-            "failed": worker.failed,
         }
         yield _complete(f"worker {worker.worker}", start, end, pid, _LIFE, arguments)
         drained = [found.end for found in slices if found.outcome in _DRAINS]
@@ -207,15 +202,15 @@ class _Trace:
                     after = end
             yield f"allocation {name}", events
 
-    def _span(self, worker: WorkerState) -> tuple[int, int, dict[str, str]]:
+    def _span(self, worker: WorkerView) -> tuple[int, int, dict[str, str]]:
         """From the beginning of a worker's allocation to the worker's end."""
-        start = _microseconds(getattr(worker, "allocation_began", None) or worker.started) or 0
+        start = _microseconds(worker.began or worker.started) or 0
         about = {"node": worker.node.host, "worker": str(worker.worker)}
         return start, self._last[worker.worker], about
 
 
-def _by_allocation(workers: Sequence[WorkerState]) -> dict[str, list[WorkerState]]:
-    found: dict[str, list[WorkerState]] = defaultdict(list)
+def _by_allocation(workers: Sequence[WorkerView]) -> dict[str, list[WorkerView]]:
+    found: dict[str, list[WorkerView]] = defaultdict(list)
     for worker in workers:
         if worker.allocation is not None:
             found[worker.allocation].append(worker)
@@ -242,7 +237,7 @@ def _events_of(found: _Slice, pid: int, tid: int) -> Iterator[Event]:
     view, attempt, outcome = found.job.view, found.attempt, found.outcome
     ticket = view.ticket
     assert ticket is not None
-    arguments = {
+    arguments: dict[str, object] = {
         "job": view.job,
         "attempt": attempt.attempt,
         "outcome": attempt.ending or "running",

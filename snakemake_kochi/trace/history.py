@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import logging
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import chain
 
-from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.packs import Packs
+from snakemake_kochi.allocation.notes import AllocationNote, list_allocations
+from snakemake_kochi.base import files
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import (
-    AllocationNote,
-    AttemptView,
-    JobView,
-    RunRecord,
-    WorkerState,
-    attempts,
-    find_job,
-    find_worker,
-    jobs_of,
-    list_allocations,
-    list_runs,
-    view_ended,
-)
-from snakemake_kochi.queue.controllers import read_controller
-from snakemake_kochi.queue.entries import read_next
+from snakemake_kochi.queue.run_views import RunView
+from snakemake_kochi.queue.views import Attempt, JobView, WorkerView, layout_of, read_worker
+from snakemake_kochi.tickets import history
+from snakemake_kochi.tickets.moving import listing
+from snakemake_kochi.tickets.names import Layout, Name, numbers_in
 from snakemake_kochi.tickets.ticket import now
 
-_log = logging.getLogger(__name__)
+_BEGUN = re.compile(r"([\d-]+ [\d:,]+) INFO: job ([\w.@-]+) \(.*\) started")
 
 
 @dataclass(frozen=True)
@@ -35,108 +27,78 @@ class JobHistory:
     """A job with all its attempts, in order. Its view has a ticket."""
 
     view: JobView
-    attempts: tuple[AttemptView, ...]
+    attempts: tuple[Attempt, ...]
 
 
 @dataclass(frozen=True)
 class RunHistory:
     """A run as it was at a `moment`.
 
-    `goes_on`: whether its controller is alive. `workers`: the workers that the run started, and
-    the workers that ran its jobs.
+    `goes_on`: whether it is alive. `workers`: those that it started, and those that ran its jobs.
     """
 
-    run: RunRecord
+    run: RunView
     moment: str
     goes_on: bool
     jobs: tuple[JobHistory, ...]
-    workers: tuple[WorkerState, ...]
+    workers: tuple[WorkerView, ...]
     allocations: tuple[AllocationNote, ...]
 
 
-def goes_on(machine: MachinePaths, run: RunRecord) -> bool:
-    """Whether a run has not ended, and its controller is not known to be dead."""
-    if run.ended is not None:
-        return False
-    try:
-        return not read_controller(machine, run.controller).is_dead
-    except FileNotFoundError:
-        return False  # the controller was killed, and another one has adopted its jobs
-    except DamagedFileError:
-        return True
-
-
-def state_of(machine: MachinePaths, run: RunRecord) -> str:
-    """running, ended or killed."""
-    return "ended" if run.ended else "running" if goes_on(machine, run) else "killed"
-
-
-def read_history(machine: MachinePaths, run: RunRecord) -> RunHistory:
-    """Read the history of a run: some small files for each job number assigned during the run."""
-    runs = goes_on(machine, run)
-    packs = Packs(machine)
-    jobs = tuple(
-        JobHistory(view, tuple(attempts(machine, view, packs)))
-        for view in _views_of(machine, run, packs)
-    )
+def read_history(machine: MachinePaths, run: RunView) -> RunHistory:
+    """Read the history of a run: its journal, its tickets, and the logs of its workers."""
+    layout = layout_of(machine)
+    views = [view for view in _views_of(machine, layout, run) if view.ticket is not None]
+    found = (read_worker(layout, number) for number in numbers_in(listing(layout.workers)))
+    known = {worker.worker: worker for worker in found if worker is not None}
+    had = {attempt.worker for view in views for attempt in view.attempts}
+    own = {number for number, each in known.items() if each.controller == run.controller}
+    workers = [known[number] for number in sorted(known.keys() & (had | own))]
+    begun: dict[tuple[int, int], dict[int, Attempt]] = {}
+    for worker in workers:
+        for name, attempt in _begun(layout, worker):
+            begun.setdefault(name.key, {})[name.attempt] = attempt
     return RunHistory(
         run=run,
         moment=now(),
-        goes_on=runs,
-        jobs=jobs,
-        workers=tuple(_workers_of(machine, run, jobs)),
+        goes_on=run.state == "running",
+        jobs=tuple(
+            JobHistory(view, tuple(_attempts(view, begun.get(view.name.key, {})))) for view in views
+        ),
+        workers=tuple(workers),
         allocations=tuple(list_allocations(machine, run.controller)),
     )
 
 
-def _views_of(machine: MachinePaths, run: RunRecord, packs: Packs) -> Iterator[JobView]:
-    # Read the live jobs first: a job that ends meanwhile is then found among the ended ones.
-    live = {view.job: view for view in _live_jobs(machine, run)}
-    for job in sorted({*range(run.first_job, _last_job(machine, run) + 1), *run.adopted}):
-        try:
-            view = view_ended(machine, job, packs) or live.get(job)
-            if view is None and machine.job(job).directory.exists():
-                view = find_job(machine, job)  # requeued meanwhile, or a job of another run
-        except KochiError as error:
-            _log.warning("%s", error.message)
-            continue
-        if view is None or view.ticket is None:
-            continue
-        if view.ticket.controller == run.controller or job in run.adopted:
-            yield view
+def _views_of(machine: MachinePaths, layout: Layout, run: RunView) -> Iterator[JobView]:
+    """The jobs of a run, and those that it waited for."""
+    number, known = run.number, {}
+    # In the order in which a job moves: a later place counts.
+    places = chain(
+        history.living(layout, lambda name: name.run == number),
+        history.in_inbox(layout, number),
+        history.ended_in(layout, number),
+    )
+    for view in places:
+        known[view.name.key] = view
+    return (JobView(machine, known[key]) for key in sorted(known))
 
 
-def _live_jobs(machine: MachinePaths, run: RunRecord) -> list[JobView]:
-    try:
-        queues = read_controller(machine, run.controller).queues
-    except FileNotFoundError:
-        return []  # the controller removes its file after the ends of all its jobs
-    except DamagedFileError:
-        queues = None
-    return jobs_of(machine, [run.controller], queues)
+def _begun(layout: Layout, worker: WorkerView) -> Iterator[tuple[Name, Attempt]]:
+    """The attempts that a worker began, as its log says. Of those that it took with it when it
+    died, nothing else does."""
+    with suppress(FileNotFoundError):
+        text = files.read(layout.worker(str(worker.worker)).log).decode("utf-8", "replace")
+        for match in _BEGUN.finditer(text):
+            if (name := Name.parse(match[2])) is not None:
+                moment = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S,%f").astimezone()
+                own = (worker.node.host, moment.isoformat())
+                yield name, Attempt(name.attempt, worker.worker, "lost", *own, cause="lost")
 
 
-def _last_job(machine: MachinePaths, run: RunRecord) -> int:
-    if run.last_job is not None:
-        return run.last_job
-    # A killed run ended before the next run of its directory began: two never run at a time.
-    later = [
-        other.first_job
-        for other in list_runs(machine, run.directory)
-        if other.started > run.started
-    ]
-    return min((*later, read_next(machine, "job"))) - 1
-
-
-def _workers_of(
-    machine: MachinePaths, run: RunRecord, jobs: tuple[JobHistory, ...]
-) -> Iterator[WorkerState]:
-    had = {attempt.worker for job in jobs for attempt in job.attempts}
-    begun = range(run.first_worker, read_next(machine, "worker"))
-    for number in sorted({*begun, *(worker for worker in had if worker is not None)}):
-        try:
-            worker = find_worker(machine, number)
-        except KochiError:
-            continue  # the worker never registered, or its file is damaged
-        if number in had or worker.controller == run.controller:
-            yield worker
+def _attempts(view: JobView, begun: dict[int, Attempt]) -> list[Attempt]:
+    own = {attempt.attempt: attempt for attempt in view.attempts}
+    for number, attempt in begun.items():
+        known = own.get(number, attempt)
+        own[number] = known if known.started else replace(known, started=attempt.started)
+    return [own[number] for number in sorted(own)]

@@ -1,48 +1,107 @@
-"""`python -m snakemake_kochi.worker SETTINGS`: how other parts of the project start a worker."""
+"""The worker's own process: `-m snakemake_kochi.worker SETTINGS [OPTIONS] SOCKET`."""
 
 from __future__ import annotations
 
-import argparse
+import logging
+import os
+import socket
 import sys
-from dataclasses import replace
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from signal import Signals
+from typing import Any
 
-from snakemake_kochi.errors import KochiError, WorkerError
-from snakemake_kochi.worker.settings import read_settings
-from snakemake_kochi.worker.start import run_worker
+from snakemake_kochi.base import files
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.node_lock import has_lock, lock_directory
+from snakemake_kochi.processes import ALL_VARIABLE, is_gone, this_node
+from snakemake_kochi.tickets.claims import WorkerLife
+from snakemake_kochi.tickets.hand import remove_queue
+from snakemake_kochi.tickets.names import Layout, numbers_in
+from snakemake_kochi.worker.environment import environment_for_jobs
+from snakemake_kochi.worker.forks import Forks
+from snakemake_kochi.worker.health import Health
+from snakemake_kochi.worker.loop import Means, Worker, facts_of_worker
+from snakemake_kochi.worker.node.capacity import OomWatch, capacity_of_this_node, find_gpus
+from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
+from snakemake_kochi.worker.runners import Runners
+from snakemake_kochi.worker.settings import WorkerSettings, settings_of
+from snakemake_kochi.worker.walltime import find_beginning, find_walltime
+
+_TRIES = 20
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Parse the command line and work; return the exit status."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    parser = argparse.ArgumentParser(prog="python -m snakemake_kochi.worker", description=__doc__)
-    parser.add_argument("settings", type=Path, metavar="SETTINGS", help="a file: WorkerSettings")
-    # Values that are known only inside an allocation take precedence over the file.
-    parser.add_argument("--allocation", metavar="NAME", help="the allocation of this process")
-    parser.add_argument("--worker", type=int, metavar="N", help="the number of this worker")
-    parser.add_argument("--cores", type=int, metavar="N", help="how many the allocation has here")
-    parser.add_argument("--parent", type=int, metavar="PID", help="it ends with that process")
+def main(arguments: list[str]) -> int:
+    settings = settings_of(arguments[:-1])
+    link = socket.socket(fileno=int(arguments[-1]))
+    environment = dict(os.environ)
+    began = None if settings.allocation is None else find_beginning(environment)
+    limits = settings.walltime, environment, settings.grace, began, settings.allocation_seconds
+    walltime = find_walltime(*limits)
+    gpus = find_gpus(settings.gpus, environment)
+    capacity = capacity_of_this_node(
+        *(settings.cores, settings.memory_mb, len(gpus.names), environment),
+        *(settings.most_memory_mb, settings.allocation_nodes),
+    )
+    machine = settings.paths
+    layout = Layout(str(machine.directory))
+    facts = facts_of_worker(settings, capacity, walltime) | {"began": began}
+    life = _register(layout, settings, facts)
+    logging.raiseExceptions = False  # a full disk ends no job
+    form = "%(asctime)s %(levelname)s: %(message)s"
+    logging.basicConfig(filename=life.paths.log, level=logging.INFO, format=form)
     try:
-        if "--root" in arguments:
-            raise WorkerError(
-                "an earlier release of snakemake_kochi requested this worker, and this release "
-                "cannot start it",
-                "A run that goes on requests another worker. If kochi alloc requested this one, "
-                "run kochi alloc again.",
-            )
-        given = vars(parser.parse_args(arguments))
-        path = given.pop("settings")
-        found = {name: value for name, value in given.items() if value is not None}
-        settings = replace(read_settings(path), **found)
-        # The process that started this worker has already reported any doubts.
-        settings.kochi_root.secure(settings.paths.directory)
-        return run_worker(settings)
-    except KochiError as error:
-        print(f"kochi worker: {error.message}", file=sys.stderr)
-        if error.hint:
-            print(error.hint, file=sys.stderr)
-        return 1
+        leases = CpuLeases(machine.cpu_leases(this_node().host))
+    except OSError as error:
+        logging.warning("jobs are not pinned to CPUs: %s", error)
+        leases = None
+    devices = Devices(capacity.cores, layout_of(os.sched_getaffinity(0)), gpus, leases)
+    hosts = Path(life.paths.directory, "hosts")
+    common = environment_for_jobs(environment, hosts)
+    common |= {"KOCHI_MACHINE": machine.name, ALL_VARIABLE: facts["nonce"]}
+    lock = None if has_lock() else lock_directory()
+    means = Means(
+        *(capacity, devices, walltime, common, lock, OomWatch(), Health(common), is_gone),
+    )
+
+    def make_forks(stop: Callable[[Signals], None]) -> tuple[Forks, Runners]:
+        forks = Forks(link, stop, lambda *heard: runners.hear(*heard))
+        own = common | {"KOCHI_WORKER_ID": life.name}
+        runners = Runners(forks, own, capacity.memory_mb, life.paths.directory)
+        return forks, runners
+
+    threading.excepthook = _crash
+    status = Worker(layout, life, settings, means, make_forks).run()
+    if settings.owns_queues:
+        for queue in settings.queues:
+            remove_queue(layout, queue)
+    return status
+
+
+def _crash(arguments: Any) -> None:
+    """A thread failed: the crash path puts everything right."""
+    logging.critical("thread %s failed", arguments.thread, exc_info=arguments[:3])
+    os._exit(70)
+
+
+def _register(layout: Layout, settings: WorkerSettings, facts: object) -> WorkerLife:
+    """Take the next number. Raises OSError."""
+    files.make_below(layout.directory, "workers")
+    numbers = numbers_in(files.names(layout.workers))
+    number = settings.worker or max(numbers, default=0) + 1
+    for _ in range(_TRIES):
+        try:
+            return WorkerLife(layout, str(number), facts, is_reserved=number == settings.worker)
+        except OSError as error:
+            reason, number = error, number + 1
+    raise reason
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KochiError as error:
+        sys.exit(f"kochi worker: {error.sentences}")
+    except OSError as error:
+        sys.exit(f"kochi: the worker cannot go on: {error}")

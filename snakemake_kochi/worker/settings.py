@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -27,8 +26,6 @@ from snakemake_kochi.tickets.ticket import Kind
 
 VERSION = 1
 
-# Seconds until a worker repeats an action that failed because of a possibly transient fault.
-RETRY = 1.0
 # Seconds that a worker without `stay` waits for a run that goes on: the run takes so long at most
 # to submit the jobs that depend on a job that has ended. On a cluster Snakemake waits for a minute
 # for a job's outputs (`--latency-wait` of the profile `cluster` and of `kochi batch`).
@@ -44,8 +41,8 @@ _PAUSE = 0.5
 class WorkerSettings:
     """How a worker is started, and how it behaves. None: the worker finds the value itself.
 
-    `root` is KOCHI_ROOT, `machine` the machine's name. `queues` may be empty when `assign_queues`
-    has given queues to `worker`, a number from `allocate_ids`.
+    `root` is KOCHI_ROOT, `machine` the machine's name. `worker` is a number from
+    `queue.by_hand.reserve_workers`.
 
     Capacity: the worker hands out `cores`, `memory_mb` (MiB) and `gpus` (a number, or names
     separated by commas), by default all that it may use. `most_memory_mb` (MiB) limits the memory
@@ -53,13 +50,12 @@ class WorkerSettings:
 
     Time, in seconds: the worker is gone after `walltime`. `allocation_seconds` is the time that was
     requested for its allocation; it serves where Slurm does not report the time. A job that must
-    end has `grace` between SIGTERM and SIGKILL. A worker that leaves waits for the ends of its jobs
-    for `leave_patience`. An idle worker looks for events on other nodes after `idle_wait`. When its
-    queues are empty, a worker with `stay` waits for `idle_timeout`, or without limit if that is
-    None; a worker without `stay` waits for `between_jobs` for more jobs of a run that goes on.
-    Other nodes presume the worker dead LOST_AFTER times `heartbeat` after its last sign of life.
+    end has `grace` between SIGTERM and SIGKILL. An idle worker looks for events on other nodes
+    after `idle_wait`. When its queues are empty, a worker with `stay` waits for `idle_timeout`, or
+    without limit if that is None; a worker without `stay` waits for `between_jobs` for more jobs of
+    a run that goes on.
 
-    `controller` is the identity of an inbox: the worker claims only the tickets of that controller.
+    `controller` is the number of a run: the worker claims only the tickets of that run.
     `first` are the kinds of jobs that it claims before others. `allocation` is the scheduler's name
     of the worker's allocation, `allocation_nodes` the number of its nodes, where the scheduler does
     not tell it. In an allocation the worker also leaves when it has no job and its
@@ -80,12 +76,10 @@ class WorkerSettings:
     walltime: float | None = None
     allocation_seconds: float | None = None
     grace: float = 5.0
-    leave_patience: float = 15.0
     stay: bool = False
     idle_timeout: float | None = None
     idle_wait: float = 2.0
     between_jobs: float = BETWEEN_JOBS
-    heartbeat: float | None = None
     controller: str | None = None
     first: tuple[Kind, ...] = ()
     allocation: str | None = None
@@ -178,16 +172,6 @@ def save_settings(settings: WorkerSettings) -> Path:
     make_directory(path.parent)
     write_atomically(path, settings.to_json())
     return path
-
-
-def start_command(settings: Path) -> list[str]:
-    """The command that starts a worker with the settings of a file.
-
-    The options of `__main__` may follow: they carry values that are known only inside an
-    allocation.
-    """
-    # -P: a queue.py in the user's directory must not be imported in place of the library.
-    return [sys.executable, "-P", "-m", "snakemake_kochi.worker", str(settings)]
 
 
 def settings_of(arguments: Sequence[str]) -> WorkerSettings:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import worker_state
 
 from snakemake_kochi.allocation.failures import FailedStarts
-from snakemake_kochi.allocation.silent import SilentWorkers
 from snakemake_kochi.errors import KochiError, WorkerError
-from snakemake_kochi.files import make_directory, to_json, write_atomically
-from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.paths import Root
 from snakemake_kochi.project.machines import Machine
-from snakemake_kochi.queue import WorkerState
 from snakemake_kochi.schedulers.interface import Allocation
 from snakemake_kochi.schedulers.slurm.answers import read_listing
 
@@ -207,53 +202,3 @@ def test_the_pause_grows_with_each_cancellation_by_others(
 
 
 # ---- silent workers
-
-
-@pytest.fixture
-def silent(tmp_path: Path) -> tuple[MachinePaths, WorkerState]:
-    machine = Root(tmp_path).machine("own")
-    state = worker_state()
-    make_directory(machine.worker(1).directory)
-    write_atomically(machine.worker(1).state, to_json(state.to_dict()))
-    return machine, state
-
-
-@pytest.mark.parametrize(
-    ("allocations", "seconds", "is_dead"),
-    [
-        ((), 60, True),
-        (("7",), 60, False),
-        ((), 30, False),
-    ],
-)
-def test_a_worker_is_presumed_dead_when_it_is_silent_and_its_allocation_is_over(
-    silent: tuple[MachinePaths, WorkerState],
-    clock: Clock,
-    allocations: tuple[str, ...],
-    seconds: int,
-    is_dead: bool,
-) -> None:
-    machine, state = silent
-    silent_workers = SilentWorkers(machine, clock)
-    assert not silent_workers.look([state])
-    for _ in range(seconds // 10):
-        clock.now += 10
-        silent_workers.look([state])
-    silent_workers.presume_dead(allocations)
-    assert machine.worker(1).presumed_dead.exists() == is_dead
-
-
-def test_a_silent_worker_is_presumed_dead_when_its_allocation_has_another_one_after_it_was_requeued(
-    silent: tuple[MachinePaths, WorkerState], clock: Clock
-) -> None:
-    machine, state = silent
-    silent_workers = SilentWorkers(machine, clock)
-    make_directory(machine.worker(2).directory)
-    for beat in range(7):
-        latest = replace(state, worker=2, heartbeat=beat)
-        write_atomically(machine.worker(2).state, to_json(latest.to_dict()))
-        silent_workers.look([state, latest])
-        clock.now += 10
-    silent_workers.presume_dead(("7",))
-    assert machine.worker(1).presumed_dead.exists()
-    assert not machine.worker(2).presumed_dead.exists()

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from snakemake_kochi.allocation.packing import PATIENCE, Supply, few_kinds, not_wanted, obstacle
 from snakemake_kochi.allocation.sizing import Shape, workers_to_request
-from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.schedulers.interface import Limits
+from snakemake_kochi.tickets.capacity import Capacity
+from snakemake_kochi.tickets.ticket import Resources
 from snakemake_kochi.worker.node.capacity import OWN_MB
 from snakemake_kochi.worker.settings import START_AND_END
 

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from git_helpers import git, write
 
-from snakemake_kochi.artifacts.attempts import earlier_attempts, stop_if_given_up
+from snakemake_kochi.artifacts.attempts import stop_if_given_up
 from snakemake_kochi.artifacts.branch_content import record_path
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal, pending
 from snakemake_kochi.artifacts.published import branch_called as branch
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.paths import ProjectPaths
-from snakemake_kochi.queue.result import EndedAttempt
+from snakemake_kochi.tickets.history import HAND_JOB
+from snakemake_kochi.tickets.names import Layout, Name
 
 MACHINE = "local"
 
@@ -53,8 +54,15 @@ def attempt(paths: ProjectPaths, tmp_path: Path) -> Any:
             journal(paths, MACHINE, Result(f"{name}-{number}", {f"{name}.log": source}, record))
 
         def give_up(self, number: int) -> None:
-            file = paths.machine(MACHINE).job(7).ended(number)
-            write(file, json.dumps({"version": 2, "nonce": f"nonce{number}"}))
+            """Another worker has the ticket by now, in a later attempt."""
+            running = Path(Layout(str(paths.machine(MACHINE).directory)).queue("q").running)
+            running.mkdir(parents=True, exist_ok=True)
+            for earlier in running.iterdir():
+                earlier.unlink()
+            write(running / str(Name(7, HAND_JOB, number + 1, 1, "2")), "{}")
+            Path(Layout(str(paths.machine(MACHINE).directory)).run(7).directory).mkdir(
+                parents=True, exist_ok=True
+            )
 
     return Attempts()
 
@@ -131,7 +139,8 @@ import json, sys
 from pathlib import Path
 from snakemake_kochi.artifacts.attempts import earlier_attempts, stop_if_given_up
 from snakemake_kochi.paths import ProjectPaths
-from snakemake_kochi.queue.result import EndedAttempt
+from snakemake_kochi.tickets.history import HAND_JOB
+from snakemake_kochi.tickets.names import Layout, Name
 
 stop_if_given_up(ProjectPaths(Path(sys.argv[1])), json.loads(sys.argv[2]))
 print("goes on")
@@ -219,26 +228,3 @@ def test_the_record_of_a_failed_attempt_is_committed_once(
     commit_pending(repository, paths, MACHINE)
     assert pending(paths, MACHINE) == ()
     assert git(repository, "rev-list", "--count", branch(MACHINE)).strip() == "1"
-
-
-def test_a_record_lists_the_attempts_of_its_job_that_gave_no_result(paths: ProjectPaths) -> None:
-    machine = paths.machine(MACHINE)
-    ends = (("drained", "released"), ("lost", ""), ("lost", ""))
-    for number, (reason, detail) in enumerate(ends, start=1):
-        nonce = None if number == 3 else f"nonce{number}"  # the third never began
-        ended = EndedAttempt(7, number, nonce, 5, "node1", reason, "2026-11-23T10:00:02", detail)
-        write(machine.job(7).ended(number), json.dumps(ended.to_dict()))
-    write(machine.job(7).attempt(1), json.dumps({"version": 2, "started": "2026-11-23T10:00:01"}))
-    found = earlier_attempts(machine, "q", "7", "4")
-    assert [each["attempt"] for each in found] == ["1", "2", "3"]
-    assert [each["outcome"] for each in found] == ["failed", "lost", "lost"]
-    assert [each["reason"] for each in found] == ["drained: released", "lost", "lost"]
-    assert [each["started"] for each in found] == ["2026-11-23T10:00:01", None, None]
-    assert [each["nonce"] for each in found] == ["nonce1", "nonce2", ""]
-    # One whose file was damaged, of a run without a worker, and of a number that is none.
-    write(machine.job(7).ended(2), "")
-    assert [each["attempt"] for each in earlier_attempts(machine, "q", "7", "4")] == ["1", "3"]
-    assert earlier_attempts(machine, "", "7", "4") == []
-    assert earlier_attempts(machine, "q", "seven", "4") == []
-    # A job that was requeued many times has the latest in its record.
-    assert earlier_attempts(machine, "q", "7", "10000000000") == []

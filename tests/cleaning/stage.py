@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from faults.stage import dead_process
-
 from snakemake_kochi.cleaning.clean import Report, clean
-from snakemake_kochi.files import make_directory, to_json
-from snakemake_kochi.next import IS_NEXT
-from snakemake_kochi.next.by_hand import submit
-from snakemake_kochi.next.views import list_jobs
+from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.project.clean_rules import Rules
-from snakemake_kochi.queue import Capacity, Queue, Ticket, WorkerState, allocate_ids
-from snakemake_kochi.queue.result import Result, new_nonce
-from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.queue.by_hand import submit
+from snakemake_kochi.queue.views import list_jobs
+from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.names import Layout, numbers_in
 from snakemake_kochi.tickets.run import Run
+from snakemake_kochi.tickets.ticket import Ticket, now
 
 DAY = 86400.0
+
+
+def dead_process() -> ProcessIdentity:
+    """One that has been there and is gone."""
+    process = subprocess.Popen(["true"], start_new_session=True)
+    identity = ProcessIdentity.of(process.pid)
+    process.wait()
+    assert identity is not None
+    return identity
 
 
 def make_old(path: Path, days: float = 40) -> None:
@@ -42,13 +48,11 @@ class Stage:
     directory: Path
     root: Root = field(init=False)
     machine: MachinePaths = field(init=False)
-    queue: Queue = field(init=False)
     _lives: dict[int, WorkerLife] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.root = Root(make_directory(self.directory / "root"))
         self.machine = self.root.machine("local")
-        self.queue = Queue(self.machine, "q")
 
     def clean(self, is_dry: bool = False, **rules: object) -> Report:
         return clean(self.root, self.machine, Rules(**rules), is_dry)  # type: ignore[arg-type]
@@ -68,20 +72,12 @@ class Stage:
 
     def submit_tickets(self, *tickets: Ticket) -> list[Ticket]:
         """By hand."""
-        if IS_NEXT:
-            make_directory(self.machine.directory)
-            return [submit(self.machine, "q", ticket) for ticket in tickets]
-        return self.queue.submit(tickets)
+        make_directory(self.machine.directory)
+        return [submit(self.machine, "q", ticket) for ticket in tickets]
 
     def worker(self, **given: object) -> int:
         """A worker that has died, unless `given` differs."""
-        if IS_NEXT:
-            return self._next_worker(**given)
-        number = allocate_ids(self.machine, "worker", 1)[0]
-        state = WorkerState(**self._facts(worker=number, updated=now(), **given))
-        make_directory(self.machine.worker(number).directory)
-        self.machine.worker(number).state.write_bytes(to_json(state.to_dict()))
-        return number
+        return self._next_worker(**given)
 
     def _facts(self, **given: object) -> dict[str, Any]:
         fields = {
@@ -111,34 +107,21 @@ class Stage:
 
     def end(self, count: int, worker: int) -> None:
         """End the next jobs of the queue."""
-        if IS_NEXT:
-            claims = Claims(self.layout, "q", self._lives[worker])
-            for name in claims.claim(lambda name, read, held: len(held) < count or None):
-                Path(self.layout.run(name.run).log(name)).write_text("said\n")
-                claims.finish(name, "success", {"exit_status": 0})
-            list_jobs(self.machine, ended=True)  # notes ends
-            return
-        for claim in self.queue.claim(worker, lambda _: "take", limit=count):
-            job = claim.ticket.job
-            paths = self.machine.job(job)
-            make_directory(paths.directory)
-            paths.log.write_text("said\n")
-            result = Result(
-                *(job, claim.ticket.attempt, new_nonce(), worker, "node", "success", 0, None),
-                *(now(), now(), str(paths.log)),
-            )
-            self.queue.finish(claim, result)
+        claims = Claims(self.layout, "q", self._lives[worker])
+        for name in claims.claim(lambda name, read, held: len(held) < count or None):
+            Path(self.layout.run(name.run).log(name)).write_text("said\n")
+            claims.finish(name, "success", {"exit_status": 0})
+        list_jobs(self.machine, ended=True)  # notes ends
+        return
 
     def jobs(self) -> list[int]:
         """The jobs that have files, from 0 in the order of their submission."""
-        if IS_NEXT:
-            views = list_jobs(self.machine, ended=True)
-            return sorted(view.name.run - 1 for view in views if view.state == "ended")
-        return sorted(int(path.name) for path in self.machine.jobs.glob("*/[0-9]*"))
+        views = list_jobs(self.machine, ended=True)
+        return sorted(view.name.run - 1 for view in views if view.state == "ended")
 
     def make_jobs_old(self) -> None:
         next_ = (self.machine.runs, Path(self.layout.history))
-        for path in next_ if IS_NEXT else (self.machine.jobs,):
+        for path in next_:
             make_old(path)
 
     def run(self, process: ProcessIdentity | None = None) -> Run:

@@ -10,27 +10,19 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from cleaning.stage import Stage, make_old
+from cleaning.stage import Stage, dead_process, make_old
 from faults.injection import Scene, deaths, run_scene
-from faults.stage import dead_process
 from support import git, worker_command, write
 
 from snakemake_kochi.files import make_directory, to_json
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.phases.freeze import take_freeze
 from snakemake_kochi.phases.products import Build, scratch_directory
-from snakemake_kochi.queue import Inbox, allocate_ids
+from snakemake_kochi.queue.views import find_job
+from snakemake_kochi.snapshot.pruning import is_whole
 from snakemake_kochi.tickets.run import make_run
 from snakemake_kochi.tickets.ticket import Ticket
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue import find_job
-else:
-    from snakemake_kochi.next.views import find_job
-from snakemake_kochi.snapshot.pruning import is_whole
 
 _TICKET = Ticket(name="awaited", command=("true",), directory="/")
 _HIDDEN = (".removed-", ".aside-", "unused-")
@@ -41,19 +33,11 @@ def _prepare(stage: Stage, stack: ExitStack) -> tuple[str, Build]:
     """What goes: two jobs, a worker, a dead controller, a build, a snapshot. What stays: the same
     once more, in use."""
     worker = stage.worker()
-    if IS_NEXT:
-        stage.submit("old", "old too")
-        stage.run().submit("q", {"awaited": json.dumps(_TICKET.to_dict()).encode()})
-        stage.end(3, worker)
-        stage.run(dead_process())
-        stage.worker()
-    else:
-        inbox = Inbox.create(stage.machine, str(stage.directory))
-        stage.submit("old", "old too")
-        stage.submit("awaited", controller=inbox.identity)
-        stage.end(3, worker)
-        dead = Inbox.create(stage.machine, "/elsewhere")
-        dead.leave()
+    stage.submit("old", "old too")
+    stage.run().submit("q", {"awaited": json.dumps(_TICKET.to_dict()).encode()})
+    stage.end(3, worker)
+    stage.run(dead_process())
+    stage.worker()
     stage.submit("waiting")
     directory = stage.directory / "project"
     if not (directory / ".git").exists():
@@ -101,15 +85,12 @@ def test_a_clean_up_may_be_killed_before_any_step_twice_and_then_goes_on(
         assert stage.clean().faults == ()
         assert stage.clean().freed == {}
         assert stage.jobs() == [2]
-        assert find_job(stage.machine, 5 if IS_NEXT else 3).state == "waiting"
+        assert find_job(stage.machine, 5).state == "waiting"
         assert is_whole(project.store, newest)
         assert len(project.freezes()) == 1
         assert os.listdir(project.builds("local")) == [build.digest]
         assert not [name for name in stage.names() if any(map(name.count, _HIDDEN))]
-        if IS_NEXT:
-            assert make_run(stage.layout, "", "hand") == 6
-        else:
-            assert allocate_ids(stage.machine, "job", 1) == range(4, 5)
+        assert make_run(stage.layout, "", "hand") == 6
     stack.close()
     assert tried > 5
 
@@ -155,5 +136,5 @@ def test_jobs_are_executed_once_while_clean_ups_run_and_are_killed_beside_their_
     subprocess.run(cleaning, cwd=stage.directory, env=environment, check=True)
     assert stage.jobs() == []
     # Of the next queue, the highest number stays.
-    assert len(os.listdir(stage.machine.workers)) == int(IS_NEXT)
+    assert len(os.listdir(stage.machine.workers)) == 1
     assert deaths_of_cleaners > 0

@@ -20,9 +20,9 @@ from snakemake_kochi.own_rules.watch import begin_notes, note
 from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
 from snakemake_kochi.phases.outputs import alive
-from snakemake_kochi.queue import Ticket
 from snakemake_kochi.snapshot import has_tree, materialise, pruning, restore_code
 from snakemake_kochi.snapshot.pruning import is_whole, snapshot_refs
+from snakemake_kochi.tickets.ticket import Ticket
 
 
 @dataclass

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cleaning.stage import Stage, make_old
 
-from snakemake_kochi.heartbeat import HeartbeatFile
 from snakemake_kochi.paths import EnvironmentPaths
-from snakemake_kochi.queue.workers import RequestedWorker, note_requested, read_worker
-from snakemake_kochi.worker.state import StateFile
+from snakemake_kochi.queue.by_hand import note_requested
+from snakemake_kochi.queue.views import RequestedWorker
 
 DAY = 86400.0
 
@@ -106,28 +103,6 @@ def test_while_a_requested_worker_has_not_started_all_versions_stay(stage: Stage
     stage.machine.worker(number).state.unlink()
     note_requested(stage.machine, RequestedWorker(number, "17", "kochi"))
     assert "versions" not in stage.clean(installs=0.0).freed
-
-
-def test_workers_and_controllers_note_the_use_of_the_version_in_which_they_live(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    environment = make_version(stage, "0.1.0-aa", 40)
-    monkeypatch.setattr(sys, "prefix", str(environment))
-    used = EnvironmentPaths(environment).used
-    state = replace(read_worker(stage.machine, stage.worker()), running={})
-    for beat in (
-        HeartbeatFile(tmp_path / "controller.json", {}).write,
-        StateFile(stage.machine, state).update,
-    ):
-        make_old(used)
-        beat()
-        assert time.time() - used.stat().st_mtime < DAY
-    # Seldom: each is a write to a network filesystem.
-    make_old(used)
-    beat()
-    assert time.time() - used.stat().st_mtime > DAY
-    os.unlink(used)
-    beat()
 
 
 def test_what_killed_setups_have_left_goes_after_a_day(stage: Stage) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from snakemake_kochi import __version__
 from snakemake_kochi.paths import Root
+from snakemake_kochi.queue.views import find_job
 
 from .conftest import COMMAND, Outcome
 
@@ -231,10 +232,10 @@ def test_a_reader_that_leaves_early_is_no_error(kochi: Kochi) -> None:
 
 def test_an_interrupt_ends_with_status_130_and_no_traceback(kochi: Kochi) -> None:
     kochi("enqueue", "-q", "nobodys", "true")
-    file = Root.find().machine("local").job(0).log
+    file = find_job(Root.find().machine("local"), 1).log
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("followed\n")
-    command = [*COMMAND, "show", "log", "job", "0", "-f"]
+    command = [*COMMAND, "show", "log", "job", "1", "-f"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

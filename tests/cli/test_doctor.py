@@ -10,40 +10,30 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from faulty_filesystem import FaultyFilesystem
-from support import REPOSITORY, git, wait_until, write
+from support import git, open_runs, wait_until, write
 
 from snakemake_kochi.doctor import filesystem, node, peer
 from snakemake_kochi.doctor.filesystem import (
-    CALLS_PER_JOB,
     CALLS_PER_TICKET,
-    LOCKED_CALLS_PER_JOB,
     judge_speed,
 )
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.locks import settle_locks
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths, Root, TrialPaths
+from snakemake_kochi.queue import by_hand
+from snakemake_kochi.queue.views import find_job, list_jobs, list_workers, shared_workers
 from snakemake_kochi.tickets.ticket import Ticket
 
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue import Queue, find_job, list_jobs, list_workers, shared_workers
-
-    def submit(machine: MachinePaths, queue: str, ticket: Ticket) -> int:
-        return Queue(machine, queue).submit([ticket])[0].job
-
-else:
-    from snakemake_kochi.next import by_hand
-    from snakemake_kochi.next.views import find_job, list_jobs, list_workers, shared_workers
-
-    def submit(machine: MachinePaths, queue: str, ticket: Ticket) -> int:
-        return by_hand.submit(machine, queue, ticket).job
-
-
 from .conftest import COMMAND, Outcome
+
+
+def submit(machine: MachinePaths, queue: str, ticket: Ticket) -> int:
+    return by_hand.submit(machine, queue, ticket).job
+
 
 Kochi = Callable[..., Outcome]
 PATIENCE = 60.0
@@ -89,14 +79,7 @@ def test_everything_is_measured_and_nothing_is_left(
         f"space in {where}: ",
         f"clock in {where}: ",
         f"rename in {where}: replaced",
-        *(
-            [f"claim in {where}: a file is renamed once, and a name that is taken stays"]
-            if IS_NEXT
-            else [
-                f"link in {where}: ",
-                f"directory time in {where}: changed by a new name, and seen after ",
-            ]
-        ),
+        *([f"claim in {where}: a file is renamed once, and a name that is taken stays"]),
         f"wake-up in {where}: ",
         f"speed in {where}: ",
         f"lock settings in {where / 'locks.json'}: not settled before the first use",
@@ -273,7 +256,7 @@ class OtherNode:
             stdout=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path},
         )
-        there = self.machine.queue("q").directory
+        there = self.machine.queues / "q"
         wait_until(lambda: there.exists() and shared_workers(self.machine, "q"))
 
     def end(self) -> None:
@@ -302,11 +285,7 @@ def test_two_nodes_exclude_each_other_and_see_each_others_files(
     lock = "flock: elsewhere and this node keep each other out"
     assert measured["lock between nodes"] == lock
     assert "there and back" in measured["visibility between nodes"]
-    if IS_NEXT:
-        assert measured["claim between nodes"].endswith("by elsewhere, each once")
-    else:
-        time = measured["directory time between nodes"]
-        assert time.startswith("changed by a new name, and seen after ")
+    assert measured["claim between nodes"].endswith("by elsewhere, each once")
     assert measured["clock between nodes"].startswith("the clock of elsewhere agrees")
     assert "by elsewhere: always there and whole" in measured["rename between nodes"]
     assert trials(tmp_path) == []
@@ -409,8 +388,9 @@ def test_workers_of_an_alloc_script_leave_and_are_reported_as_on_this_node(
     assert compute["measured"].startswith("not tested: both allocations are on ")
     machine = Root.find().machine("local")
     assert [worker.state for worker in list_workers(machine)] == ["left", "left"]
-    for directory in (machine.allocations, machine.queues, machine.controllers):
+    for directory in (machine.allocations, machine.queues):
         assert not directory.exists() or list(directory.iterdir()) == []
+    assert open_runs(machine.directory) == []
     assert trials(tmp_path) == []
 
 
@@ -582,47 +562,14 @@ def test_gpus_are_those_that_a_worker_would_give_to_jobs(
 def test_the_time_of_a_call_says_how_many_short_jobs_a_filesystem_leaves_room_for() -> None:
     slow = judge_speed(10.0)
     assert slow.verdict == "note"
-    assert ("Start several workers" if IS_NEXT else "Use several queues") in slow.advice
-    alone = 100 / (CALLS_PER_TICKET if IS_NEXT else CALLS_PER_JOB)
-    together = 100 / LOCKED_CALLS_PER_JOB
-    rate = f"{alone:.0f}" if IS_NEXT else f"{alone:.1f}"
+    assert ("Start several workers") in slow.advice
+    alone = 100 / (CALLS_PER_TICKET)
+    rate = f"{alone:.0f}"
     said = f"10 ms for a metadata call: at most {rate} short jobs a second by one worker"
-    if not IS_NEXT:
-        said += f", and {together:.0f} by all workers of a queue together"
     assert slow.measured == said
     fast = judge_speed(0.01)
     assert (fast.verdict, fast.advice) == ("ok", "")
     assert f"at most {1000 * alone:,.0f} short jobs" in fast.measured
-
-
-def test_the_calls_of_a_job_are_as_many_as_the_doctor_takes_them_to_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(REPOSITORY))
-    from bench.worker_calls import count_calls_of_jobs
-
-    # While other processes compute, a worker claims fewer tickets at once, and makes more calls:
-    # the fewest are those that its jobs need.
-    counted = (count_calls_of_jobs(tmp_path / f"calls{number}", 100) for number in range(6))
-    most = 1.25 * CALLS_PER_JOB
-    calls = next(each for each in counted if each.per_job < most)
-    assert calls.per_job == pytest.approx(CALLS_PER_JOB, rel=0.25)
-    assert calls.locked_per_job == pytest.approx(LOCKED_CALLS_PER_JOB, abs=1)
-
-
-def test_a_directory_whose_time_does_not_change_with_its_names_is_a_warning(tmp_path: Path) -> None:
-    def make_name_only() -> None:
-        before = tmp_path.stat()
-        (tmp_path / "name").touch()
-        os.utime(tmp_path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-    seconds = filesystem.seconds_to_new_time(tmp_path, make_name_only, patience=0.1)
-    assert (tmp_path / "name").exists()
-    assert seconds is None
-    outcome = filesystem.judge_new_time(seconds, 0.1)
-    assert outcome.verdict == "warning"
-    assert outcome.measured == "not changed by a new name within 0.1 seconds"
-    assert "a minute late there" in outcome.advice
 
 
 def test_times_in_whole_seconds_are_waited_for(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 import pytest
 from seen import FIRST
 from slurm_cluster import SlurmCluster
-from support import IS_NEXT, git, wait_until, worker_command
+from support import git, wait_until, worker_command
 
 from snakemake_kochi.cli.ending import release_before_it_starts
 from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import RequestedWorker, WorkerState, list_workers
+from snakemake_kochi.queue.views import RequestedWorker, WorkerView, layout_of, list_workers
+from snakemake_kochi.tickets.run import Run
 
 from .conftest import Outcome, make_repository
 
@@ -49,9 +51,7 @@ def test_waiting_and_running_jobs_are_cancelled_and_ended_ones_are_left(
     assert outcome.out.splitlines() == [
         f"Job {FIRST} had ended already.",
         f"Job {FIRST + 2} was cancelled.",
-        f"Job {FIRST + 1} was cancelled."  # the command waits for that
-        if IS_NEXT
-        else f"Job {FIRST + 1} is being cancelled by its worker.",
+        f"Job {FIRST + 1} was cancelled.",
     ]
     wait_for(kochi, 1, "cancelled")
     assert [state(kochi, job)[1] for job in range(3)] == ["success", "cancelled", "cancelled"]
@@ -187,23 +187,24 @@ def test_what_cannot_be_released_is_told_and_the_others_are(kochi: Kochi, worker
 
 def test_a_worker_of_a_run_is_the_run_s(own_surroundings: Path, kochi: Kochi) -> None:
     machine = Root.find().machine("local")
-    machine.controller("own").directory.mkdir(parents=True, mode=0o700)
+    machine.directory.mkdir(parents=True, mode=0o700)
+    run = Run.begin(layout_of(machine), str(own_surroundings), {})
     root = Root.find().directory
-    settings = {"queues": ("q",), "stay": True, "controller": "own"}
+    settings = {"queues": ("q",), "stay": True, "controller": str(run.number)}
     process = subprocess.Popen(worker_command(root, root.parent, **settings))
     try:
         wait_until(lambda: list_workers(machine))
-        done = kochi("release", "0")
+        done = kochi("release", "1")
         assert done.status == 1
-        assert "worker 0 belongs to run own, and ends with it" in done.err
+        assert f"worker 1 belongs to run {run.number}, and ends with it" in done.err
         assert kochi("release", "-q", "q").status == 1
-        assert not machine.worker(0).release.exists()
+        assert "release" not in os.listdir(machine.worker(1).directory)
     finally:
         process.terminate()
         process.wait()
 
 
-def busy_workers(machine: MachinePaths) -> list[WorkerState]:
+def busy_workers(machine: MachinePaths) -> list[WorkerView]:
     return [worker for worker in list_workers(machine) if worker.running]
 
 

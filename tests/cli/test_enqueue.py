@@ -11,7 +11,7 @@ from seen import FIRST, find_job
 from support import git, wait_until
 
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import Resources
+from snakemake_kochi.tickets.ticket import Resources
 
 from .conftest import Outcome, install, make_repository
 

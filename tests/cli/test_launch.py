@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from slurm_cluster import SlurmCluster
-from support import git, wait_until, worker_command, write
+from support import git, wait_until, write
 
 from snakemake_kochi.detached.control import Watch
 from snakemake_kochi.detached.launches import (
@@ -30,7 +30,6 @@ from snakemake_kochi.detached.launches import (
     write_stop,
 )
 from snakemake_kochi.files import make_directory
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import Root
 from snakemake_kochi.processes import this_node
 
@@ -352,16 +351,7 @@ def test_a_heartbeat_that_is_no_number_of_seconds_is_told_before_anything_starts
         said = f"KOCHI_HEARTBEAT is '{text}': a number of seconds above 0 was expected"
         assert refused.status == 1, text
         assert said in refused.err
-    if IS_NEXT:
-        return  # its workers have one interval
-    worker = subprocess.run(
-        worker_command(here / "root", here, queues=("q",)),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert worker.returncode == 1
-    assert worker.stderr.startswith(f"kochi worker: {said}\n")
+    return  # its workers have one interval
 
 
 def test_a_run_on_another_host_that_can_write_nothing_more_gives_signs_of_life(

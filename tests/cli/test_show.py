@@ -8,21 +8,15 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pexpect
 import pytest
 from seen import FIRST
-from support import IS_NEXT, wait_until, worker_state, write
+from support import wait_until
 
-from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.paths import Root
-from snakemake_kochi.processes import ProcessIdentity
-from snakemake_kochi.queue import allocate_ids
-from snakemake_kochi.queue.workers import read_worker
 
 from .conftest import COMMAND, Outcome, install, make_repository
 
@@ -291,35 +285,7 @@ def test_a_worker_that_was_killed_is_lost(kochi: Kochi, worker: Worker) -> None:
     # That was its supervisor, with which it dies.
     wait_until(lambda: kochi("show", "workers", "--json").data == [])
     (row,) = kochi("show", "workers", "-a", "--json").data
-    assert row["state"] == ("left" if IS_NEXT else "lost")  # or its worker outlives it, to leave
-
-
-@pytest.mark.parametrize(
-    ("controller", "seconds", "state"),
-    [
-        ("over", 300, "running"),
-        ("over", 900, "lost"),
-        ("goes-on", 900, "running"),
-        ("goes-on", 7200, "lost"),
-        (None, 300, "running"),
-        (None, 7200, "lost"),
-    ],
-)
-def test_a_worker_killed_on_another_node_is_lost_when_its_run_is_over(
-    project: Path, kochi: Kochi, controller: str | None, seconds: float, state: str
-) -> None:
-    machine = Root.find().machine("local")
-    (number,) = allocate_ids(machine, "worker", 1)
-    make_directory(machine.controller("goes-on").directory)
-    file = write(
-        machine.worker(number).state,
-        to_json(worker_state(number, controller=controller).to_dict()).decode(),
-    )
-    os.utime(file, (time.time() - seconds,) * 2)
-    (row,) = kochi("show", "workers", "-a", "--json").data
-    assert row["state"] == state
-    assert bool(kochi("show", "workers", "--json").data) is (state == "running")
-    assert row["reason"].startswith("no heartbeat for ") is (state == "lost")
+    assert row["state"] == ("left")  # or its worker outlives it, to leave
 
 
 def test_installs_tell_the_state_of_every_recipe(project: Path, kochi: Kochi) -> None:
@@ -463,30 +429,6 @@ def test_the_log_of_a_worker_is_shown_and_followed_until_it_leaves(
     assert f"worker {FIRST} left" in follower.communicate()[0]
 
 
-def test_the_log_of_a_worker_is_followed_until_its_process_has_ended(
-    kochi: Kochi, worker: Worker
-) -> None:
-    process = worker()
-    process.send_signal(signal.SIGTERM)
-    process.wait()
-    paths = Root.find().machine("local").worker(0)
-    with subprocess.Popen(["sleep", "1000"]) as still_there:
-        own = ProcessIdentity.of(still_there.pid)
-        assert own is not None
-        state = replace(read_worker(Root.find().machine("local"), 0), process=own)
-        paths.state.write_bytes(to_json(state.to_dict()))
-        follower = subprocess.Popen(
-            [*COMMAND, "show", "log", "worker", NUMBER, "-f"], stdout=subprocess.PIPE, text=True
-        )
-        assert follower.stdout is not None
-        while "worker 0 left" not in follower.stdout.readline():
-            assert follower.poll() is None
-        with paths.log.open("a") as stream:
-            stream.write("its last words\n")
-        still_there.kill()
-    assert "its last words\n" in follower.communicate()[0]
-
-
 def test_the_log_of_an_installation_is_the_newest_one_even_if_it_failed(
     project: Path, kochi: Kochi
 ) -> None:
@@ -534,7 +476,7 @@ def test_paths_are_told(installed: Path, kochi: Kochi, work: Work) -> None:
     unknown = kochi("show", "path", "project", f"{installed.name}s")
     assert unknown.status == 1
     assert "did you mean" in unknown.err
-    of_job = machine.runs / NUMBER / "logs" if IS_NEXT else machine.job(0).directory
+    of_job = machine.runs / NUMBER / "logs"
     assert kochi("show", "path", "job", NUMBER).out == f"{of_job}\n"
     assert kochi("show", "path", "worker", NUMBER).out == f"{machine.worker(FIRST).directory}\n"
     prefix = kochi("show", "path", "install", "tool:release", "--json").data["path"]
@@ -567,10 +509,7 @@ def test_what_is_not_there_is_an_error_with_what_to_type_or_write(
 def test_a_damaged_ticket_is_listed_as_such(kochi: Kochi, worker: Worker) -> None:
     submit(kochi, "true")
     paths = Root(Path(os.environ["KOCHI_ROOT"])).machine("local").queue("test")
-    if IS_NEXT:
-        (ticket,) = paths.directory.glob("waiting/*/*")
-    else:
-        ticket = paths.waiting_ticket(0, 1)
+    (ticket,) = paths.directory.glob("waiting/*/*")
     ticket.write_text("{")
     assert "(damaged)" in kochi("show", "jobs").out
     worker()

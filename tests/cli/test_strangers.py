@@ -19,7 +19,9 @@ from support import worker_command, write
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import Queue, Ticket, find_job
+from snakemake_kochi.queue import by_hand
+from snakemake_kochi.queue.views import find_job
+from snakemake_kochi.tickets.ticket import Ticket
 
 
 @pytest.fixture
@@ -33,8 +35,8 @@ def top() -> Iterator[Path]:
 
 def submit(machine: MachinePaths, mark: Path) -> int:
     ticket = Ticket(name="x", command=("touch", str(mark)), directory="/")
-    (given,) = Queue(machine, "q").submit([ticket])
-    return given.job
+    machine.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return by_hand.submit(machine, "q", ticket).job
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from snakemake_kochi.enqueue import job as jobs
 from snakemake_kochi.enqueue import own_worker
 from snakemake_kochi.errors import KochiError, NameNotFoundError, WorkerError
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import Resources
+from snakemake_kochi.tickets.ticket import Resources
 
 from .conftest import Outcome
 

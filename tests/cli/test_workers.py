@@ -15,7 +15,7 @@ from slurm_fake import FakeSlurm, says
 from support import git, wait_until
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import list_workers
+from snakemake_kochi.queue.views import list_workers
 
 from .conftest import COMMAND, Outcome
 

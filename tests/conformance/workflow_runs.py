@@ -20,7 +20,7 @@ from observation import Record, files_of, left_behind, metadata_of
 from support import PYTHON_PATH, run
 
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import list_jobs
+from snakemake_kochi.queue.views import list_jobs
 from snakemake_kochi.tickets import history
 from snakemake_kochi.tickets.names import Layout
 
@@ -206,7 +206,7 @@ class _Run:
         machine = Root(self._base / "kochi-root").machine("local")
         found = defaultdict(set)
         layout = Layout(str(machine.directory))
-        if os.environ.get("KOCHI_NEXT") == "1" and self._executor != LOCAL:
+        if self._executor != LOCAL:
             for ended in history.ended(layout):
                 rule = ended.ticket["labels"]["rule"]
                 if rule not in self._rules:  # a group, whose name begins with its first feature

@@ -24,7 +24,7 @@ from keys import with_tables
 from support import REPOSITORY, run
 
 from snakemake_kochi.cli.main import kochi
-from snakemake_kochi.executor import ExecutorSettings
+from snakemake_kochi.executor.plugin import ExecutorSettings
 from snakemake_kochi.phases.make import NOT_SOURCES
 from snakemake_kochi.phases.node import VARIABLES
 from snakemake_kochi.phases.sources import given_now

@@ -14,9 +14,9 @@ import psutil
 from support import Process, start
 
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import Queue, Ticket
 from snakemake_kochi.tickets import history
 from snakemake_kochi.tickets.names import Layout
+from snakemake_kochi.tickets.ticket import Ticket
 
 
 def our_processes() -> list[psutil.Process]:
@@ -35,12 +35,7 @@ def our_processes() -> list[psutil.Process]:
 def results() -> list[dict[str, Any]]:
     """The results of all jobs, as other programs read them."""
     root = Path(os.environ["KOCHI_ROOT"])
-    if os.environ.get("KOCHI_NEXT") == "1":
-        return _next_results(Layout(str(root / "machines" / "local")))
-    return [
-        json.loads(path.read_text())
-        for path in sorted(root.glob("machines/local/jobs/*/*/result.json"))
-    ]
+    return _next_results(Layout(str(root / "machines" / "local")))
 
 
 def _next_results(layout: Layout) -> list[dict[str, Any]]:
@@ -68,12 +63,10 @@ def _next_results(layout: Layout) -> list[dict[str, Any]]:
 def waiting_tickets(queue: str) -> list[Ticket]:
     """The tickets that wait in a queue."""
     machine = Root.find().machine("local")
-    if os.environ.get("KOCHI_NEXT") == "1":
-        found = history.places(Layout(str(machine.directory)))
-        paths = [Path(path) for name, of, path in sorted(found) if of == queue and not name.worker]
-        lines = [path.read_bytes().partition(b"\n")[0] for path in paths]
-        return [Ticket.from_dict(json.loads(line), paths[0]) for line in lines]
-    return [view.ticket for view in Queue(machine, queue).waiting() if view.ticket is not None]
+    found = history.places(Layout(str(machine.directory)))
+    paths = [Path(path) for name, of, path in sorted(found) if of == queue and not name.worker]
+    lines = [path.read_bytes().partition(b"\n")[0] for path in paths]
+    return [Ticket.from_dict(json.loads(line), paths[0]) for line in lines]
 
 
 def nothing_is_left() -> bool:

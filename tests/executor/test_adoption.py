@@ -10,26 +10,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from run_helpers import background, our_processes, results
-from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from support import (
-    IS_NEXT,
     cancel_orders,
     job_of_run,
     open_runs,
-    result_of,
     wait_until,
     write,
 )
-
-from snakemake_kochi.executor.run import HandOver, PendingJob, PendingJobs, _is_forced
-from snakemake_kochi.executor.submission import Submission
-from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import Queue, Ticket, cancel_all
 
 RUN = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "8")
 IN_QUEUE = (*RUN, "--kochi-queue", "q")
@@ -141,7 +132,7 @@ def test_a_result_whose_delivery_was_read_but_not_reported_is_adopted(two: Path)
             first, second = ("a", "b") if "output: a.txt" in output else ("b", "a")
             let_go(two, second)
             # What the dead run was told is kept as long as it may be needed.
-            kept = "runs/2/jobs.jsonl" if IS_NEXT else "controllers/*/delivered/jobs"
+            kept = "runs/2/jobs.jsonl"
             wait_until(lambda: any(path.read_bytes() for path in machine().glob(kept)))
             controller.kill()
             controller.wait()
@@ -174,7 +165,7 @@ def test_jobs_outlive_two_controllers_and_are_reported_to_the_third(two: Path) -
     with worker(two):
         kill_when(lambda: starts(two) == {"a": 1, "b": 1}, two, *IN_QUEUE)
         (first,) = open_runs(machine())
-        adopted = (first.parent / "own.2").exists if IS_NEXT else (first / "wakeup").is_symlink
+        adopted = (first.parent / "own.2").exists
         kill_when(adopted, two, *AGAIN)
         let_go(two, "a")
         with background(*AGAIN, cwd=two) as controller:
@@ -225,25 +216,6 @@ def test_a_running_job_whose_rule_has_changed_ends_before_the_new_job_starts(
     assert "they write the same files" in output
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, False),
-        ({"forceall": True}, True),
-        ({"forcetargets": True}, True),
-        ({"forcerun": {"one"}}, True),
-        ({"forcerun": {"out.txt"}}, True),
-        ({"forcerun": {"other"}}, False),
-    ],
-)
-def test_a_job_that_is_forced_is_not_adopted(given: dict[str, Any], expected: bool) -> None:
-    settings = {"forceall": False, "forcetargets": False, "forcerun": set(), **given}
-    rule = SimpleNamespace(name="one")
-    job = SimpleNamespace(rule=rule, output=["out.txt"], is_group=lambda: False)
-    workflow = SimpleNamespace(dag_settings=SimpleNamespace(**settings))
-    assert _is_forced(workflow, job) is expected
-
-
 def test_an_orphaned_job_that_is_not_needed_continues_and_is_named_and_kept_for_a_later_run(
     two: Path, snakemake: Any
 ) -> None:
@@ -274,30 +246,6 @@ def test_jobs_of_the_workers_of_a_killed_run_are_repeated_after_their_end(two: P
     assert not (two / "trouble").exists()
     assert open_runs(machine()) == [] == list(machine().glob("queues/*"))
     wait_until(lambda: our_processes() == [])
-
-
-@pytest.mark.compatibility
-def test_an_adopted_job_that_ends_just_before_it_is_submitted_anew_is_not_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = Root(tmp_path / "root").machine("local")
-    queue = Queue(machine, "q")
-    (ticket,) = queue.submit([Ticket("a", ("true",), str(tmp_path))])
-    run: Any = SimpleNamespace(machine=machine, pending=PendingJobs())
-    nobody: Any = None
-    anew = HandOver("q", [(nobody, ticket)])
-    run.pending.adopt(PendingJob(SubmittedJobInfo(nobody), ticket, anew))
-    submission = Submission(run, nobody, nobody, nobody)
-
-    def end_and_cancel(*arguments: Any) -> Any:
-        (claim,) = queue.claim(0, lambda _: "take")
-        assert queue.finish(claim, result_of(claim))
-        return cancel_all(*arguments)
-
-    monkeypatch.setattr("snakemake_kochi.executor.submission.cancel_all", end_and_cancel)
-    submission.hand_over_strays_anew()
-    assert run.pending.numbers() == [ticket.job], "its result is still awaited"
-    assert not submission._held, "it is not submitted"
 
 
 def test_jobs_of_rules_with_any_feature_are_adopted(tmp_path: Path, snakemake: Any) -> None:
@@ -393,7 +341,7 @@ def test_the_next_run_waits_for_a_job_that_outlives_its_cancelled_run(
         assert results() == []
         assert len(open_runs(machine())) == 1
         with background(*AGAIN, cwd=tmp_path) as controller:
-            said = "still runs" if IS_NEXT else "starts again if this run needs it"
+            said = "still runs"
             output = read_until(controller, said)
             os.kill(pid, signal.SIGCONT)
             wait_until(results, "it is cancelled, and not adopted")

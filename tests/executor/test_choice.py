@@ -17,7 +17,7 @@ from support import wait_until, write
 
 from snakemake_kochi.executor.internals import UnclearError, resources_taken
 from snakemake_kochi.executor.tickets import Choices, InnerCommand
-from snakemake_kochi.queue import Benchmark, ShellJob, Ticket
+from snakemake_kochi.tickets.ticket import Benchmark, ShellJob, Ticket
 
 pytestmark = pytest.mark.compatibility
 
@@ -27,7 +27,7 @@ import sys
 
 class Without:
     def find_spec(self, name, *_):
-        if name in ("snakemake_kochi.executor.executor", "snakemake_kochi.next.executor.executor"):
+        if name in ("snakemake_kochi.executor.executor", "snakemake_kochi.executor.executor"):
             del sys.modules["snakemake.shell"].shell._get_process_prefix
             del sys.modules["snakemake.shell"].MAX_ARG_LEN
             del sys.modules["snakemake.rules"].Rule.is_shell

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from faulty_filesystem import FaultyFilesystem
 from run_helpers import background
-from support import IS_NEXT, job_of_run, wait_until, write
+from support import job_of_run, wait_until, write
 
 SNAKEFILE = """
     localrules: gate
@@ -42,7 +42,7 @@ def filesystem(tmp_path: Path, isolated_environment: Path) -> Iterator[FaultyFil
 
 
 # A ticket that is written where no worker looks, and what wakes a worker.
-ASIDE, WAKE = ("*/own/*", "*/wake") if IS_NEXT else ("*/submissions/*", "*/wakeup")
+ASIDE, WAKE = ("*/own/*", "*/wake")
 
 
 @contextmanager

@@ -66,4 +66,4 @@ def test_a_run_with_other_locks_than_the_machine_uses_is_refused(
     assert done.stdout.count("do not exclude each other") == 1
     assert "Traceback" not in done.stdout
     assert f"rm {machine.lock_settings}" in done.stdout
-    assert not machine.controllers.exists() and not machine.queues.exists()
+    assert not (machine.directory / "runs").exists() and not machine.queues.exists()

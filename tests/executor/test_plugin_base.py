@@ -6,7 +6,7 @@ import sys
 import pytest
 from snakemake.common.tests import TestWorkflowsLocalStorageBase
 
-from snakemake_kochi.executor import ExecutorSettings
+from snakemake_kochi.executor.plugin import ExecutorSettings
 
 pytestmark = pytest.mark.compatibility
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from run_helpers import background
 from seen import FIRST
-from support import IS_NEXT, job_of_run, write
+from support import job_of_run, write
 
 SNAKEFILE = """
     rule large:
@@ -39,7 +39,7 @@ def test_a_job_that_no_worker_of_a_queue_can_run_is_reported_once(tmp_path: Path
     assert (tmp_path / "large").exists()
 
 
-@pytest.mark.parametrize("part", ["queues", "queues/*", *([] if IS_NEXT else ["locks"])])
+@pytest.mark.parametrize("part", ["queues", "queues/*", *([])])
 def test_a_run_whose_queues_or_locks_a_job_deletes_ends_and_names_them(
     part: str, tmp_path: Path, isolated_environment: Path, snakemake: Any
 ) -> None:

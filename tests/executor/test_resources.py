@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import background
-from support import result_of, wait_until, write
 
 from snakemake_kochi.executor.job_queues import Assignment, JobQueues
 from snakemake_kochi.files import is_name
-from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import Claim, Queue, Resources, Ticket, remove_private_queues
 from snakemake_kochi.schedulers.interface import NO_REQUEST
+from snakemake_kochi.tickets.ticket import Resources
 
 
 class Job:
@@ -141,77 +135,3 @@ def test_an_unknown_resource_is_reported_once_with_the_nearest_name() -> None:
         "Rule one, resource slurm_partion is not known; did you mean 'slurm_partition'?",
         "Rule one, resource slurm_qos is not known; did you mean 'qos'?",
     ]
-
-
-def test_a_run_removes_its_own_empty_queues_and_no_others(
-    tmp_path: Path,
-) -> None:
-    machine = Root(tmp_path / "root").machine("local")
-    for name in ("run-a-1", "run-a-1-long-0", "run-a-1-full-0", "run-a-12", "q"):
-        machine_queue = Queue(machine, name)
-        machine_queue.submit([Ticket(name="x", command=("true",), directory=str(tmp_path))])
-        if name != "run-a-1-full-0":
-            (claim,) = machine_queue.claim(1, lambda _: "take")
-            assert machine_queue.finish(claim, result_of(claim, "success"))
-    remove_private_queues(machine, "a-1")
-    assert sorted(each.name for each in machine.queues.iterdir()) == [
-        *("q", "run-a-1-full-0", "run-a-12")
-    ]
-
-
-# ---- retries
-
-
-@pytest.fixture
-def queue(isolated_environment: Path) -> Queue:
-    return Queue(Root(isolated_environment).machine("local"), "q")
-
-
-def claimed(queue: Queue) -> Iterator[Claim]:
-    """What a worker of the queue gets to do."""
-    while True:
-        yield from wait_until(lambda: queue.claim(7, lambda _: "take"), "a job comes")
-
-
-def test_out_of_memory_and_timeout_count_as_retries_with_more_resources_and_a_drain_does_not(
-    tmp_path: Path, queue: Queue
-) -> None:
-    write(
-        tmp_path / "Snakefile",
-        """
-        rule a:
-            output: "a.txt"
-            retries: 2
-            resources:
-                mem_mb=lambda wildcards, attempt: 100 * attempt,
-                runtime=lambda wildcards, attempt: 10 * attempt,
-            shell: "exit 1"
-        """,
-    )
-    run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "1")
-    asked = []
-    with background(*run, "--kochi-queue", "q", cwd=tmp_path) as controller:
-        coming = claimed(queue)
-        for end in ("drained", "node failed", "out of memory", "drained", "timeout", "success"):
-            claim = next(coming)
-            resources = claim.ticket.resources
-            asked.append((end, resources.memory_mb, resources.runtime_seconds))
-            if end in ("drained", "node failed"):
-                queue.requeue(claim, end)  # type: ignore[arg-type]
-                continue
-            if end == "success":
-                (tmp_path / "a.txt").touch()
-            assert queue.finish(claim, result_of(claim, end))
-        output, _ = controller.communicate(timeout=120)
-    print(output)
-    assert controller.returncode == 0
-    assert asked == [
-        ("drained", 100, 600),
-        ("node failed", 100, 600),
-        ("out of memory", 100, 600),
-        ("drained", 200, 1200),
-        ("timeout", 200, 1200),
-        ("success", 300, 1800),
-    ]
-    assert "out of memory" in output
-    assert "timeout" in output

@@ -313,7 +313,7 @@ def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path, snakema
     with background(*run, cwd=tmp_path) as controller:
         wait_until((tmp_path / "waits").exists)
         # The worker is the child of its supervisor.
-        words = ("snakemake_kochi.worker", "snakemake_kochi.next.worker", "worker/supervisor.py")
+        words = ("snakemake_kochi.worker", "snakemake_kochi.worker", "worker/supervisor.py")
         supervisor, worker, *_ = sorted(
             (p for p in our_processes() if any(word in " ".join(p.cmdline()) for word in words)),
             key=lambda process: process.create_time(),

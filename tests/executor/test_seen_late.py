@@ -18,10 +18,7 @@ from faulty_filesystem import FaultyFilesystem
 from run_helpers import results
 from support import run, servers, wait_until, worker_command, write
 
-from snakemake_kochi.executor.results import show_outputs
 from snakemake_kochi.files import show_new_files
-from snakemake_kochi.processes import this_node
-from snakemake_kochi.queue import Result, Ticket
 
 FOR_LONG = 600.0  # seconds: no wait in this test lasts as long
 WAIT = 4  # seconds that Snakemake waits for files
@@ -105,37 +102,6 @@ def test_outputs_of_another_node_are_visible_when_success_is_reported(tmp_path: 
     assert len(results()) == 8
 
 
-def test_a_directory_is_listed_once_for_many_outputs_and_not_for_visible_ones(
-    tmp_path: Path,
-) -> None:
-    backing = tmp_path / "backing"
-    names = [f"outputs/{n}" for n in range(40)]
-    with FaultyFilesystem(backing, tmp_path / "here", FOR_LONG) as here:
-        for name in names:
-            assert not (here.path / name).exists()
-            write(backing / name, "content\n")
-
-        def listings(node: str) -> int:
-            with here.fault("readdir", 0, "/outputs") as listing:
-                show_outputs([(ticket(name), ended(name, node)) for name in names])
-                return here.count(listing)
-
-        def ticket(name: str) -> Ticket:
-            return Ticket("job", ("true",), str(here.path), outputs=(name,))
-
-        def ended(name: str, node: str) -> Result:
-            found = (backing / name).stat()
-            outputs = {name: (found.st_mtime_ns, found.st_size)}
-            return Result(0, 1, "nonce", 0, node, "success", 0, None, None, "", "", outputs=outputs)
-
-        assert listings(this_node().host) == 0
-        assert not (here.path / names[0]).exists()
-        # The kernel asks twice: for the names, and whether there are more.
-        assert listings("elsewhere") == 2
-        assert all((here.path / name).exists() for name in names)
-        assert listings("elsewhere") == 0
-
-
 LOOKED_FOR = """
 rule last:
     input: "made/before/x"
@@ -176,22 +142,6 @@ def test_an_input_that_a_node_once_missed_is_visible_when_a_job_needs_it(
         assert snakemake(here.path, "--kochi-runner", runner).returncode == 0
         assert (here.path / "last").read_text() == "made\n"
     assert {result["runner"] for result in results()} >= {runner}
-
-
-def test_a_list_of_awaited_files_is_read_though_it_is_new(tmp_path: Path) -> None:
-    from snakemake_kochi.worker.runners.zygote.process import show_awaited
-
-    backing = tmp_path / "backing"
-    with FaultyFilesystem(backing, tmp_path / "here", FOR_LONG) as here:
-        awaited = [here.path / "new" / "awaited", here.path / "other" / "deep" / "awaited"]
-        names = here.path / "lists" / "names"
-        assert not any(path.exists() for path in (*awaited, names))
-        for path in (*awaited, names):
-            write(backing / path.relative_to(here.path), f"{awaited[1]}\n")
-        assert not any(path.exists() for path in (*awaited, names))
-        words = ["--wait-for-files", str(awaited[0]), "--wait-for-files-file", str(names)]
-        show_awaited([*words, "--cores", "1"])
-        assert all(path.exists() for path in (*awaited, names))
 
 
 def test_a_directory_that_cannot_be_listed_is_skipped(tmp_path: Path) -> None:

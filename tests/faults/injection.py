@@ -13,7 +13,6 @@ This sees calls of Python's; `strace.py` does the same, for a sample, in the ker
 from __future__ import annotations
 
 import gc
-import inspect
 import mmap
 import os
 import signal
@@ -22,10 +21,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import CodeType
 from typing import Any
-
-from snakemake_kochi.locks import probe
 
 Scene = Callable[[], object]
 
@@ -116,8 +112,6 @@ class _Steps:
         return call
 
     def _step(self, can_fail: bool = True) -> None:
-        if _is_in(probe.main.__code__):
-            return
         number = _value(self._counter) + 1
         self._counter[:8] = struct.pack("q", number)
         if self._at is None or number < self._at:
@@ -128,13 +122,6 @@ class _Steps:
         elif number == self._at:
             # Not through os.kill, which would be a step itself.
             signal.raise_signal(signal.SIGKILL)
-
-
-def _is_in(function: CodeType) -> bool:
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not function:
-        frame = frame.f_back
-    return frame is not None
 
 
 def _is_writing(arguments: tuple[Any, ...]) -> bool:

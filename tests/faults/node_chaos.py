@@ -18,9 +18,7 @@ from hosts import Host, Started
 from support import git, wait_until, worker_command, write
 
 from snakemake_kochi.locks.settings import settle_locks
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import list_jobs
 from snakemake_kochi.tickets import history
 from snakemake_kochi.tickets.names import Layout
 
@@ -113,21 +111,11 @@ class Project:
     def _successes(self) -> dict[str, list[str]]:
         """By output, the jobs of the queue that succeeded: their controllers and times."""
         found = defaultdict(list)
-        if IS_NEXT:
-            for each in history.ended(Layout(str(Root(self.root).machine("local").directory))):
-                details = each.line.get("details") or {}
-                for output in details.get("outputs") or ():
-                    said = f"{each.name}: {details['started']} to {details['ended']}"
-                    found[output].append(said)
-            return found
-        # In directories, or in packs: a packer begins at the end of a run.
-        for view in list_jobs(Root(self.root).machine("local"), ended=True, limit=10 * self.jobs):
-            if view.result is None or view.result.reason != "success":
-                continue
-            assert view.ticket is not None
-            if view.ticket.outputs:  # `kochi doctor` has a job without any
-                said = f"{view.ticket.controller}: {view.result.started} to {view.result.ended}"
-                found[view.ticket.outputs[0]].append(said)
+        for each in history.ended(Layout(str(Root(self.root).machine("local").directory))):
+            details = each.line.get("details") or {}
+            for output in details.get("outputs") or ():
+                said = f"{each.name}: {details['started']} to {details['ended']}"
+                found[output].append(said)
         return found
 
     def problems(self, most_again: int, most_twice: int = 0) -> list[str]:

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from faults.chaos import QUEUE, Chaos, Crowd
+from faults.crowd import QUEUE, Chaos, Crowd
 from support import git, write
 
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import find_job
+from snakemake_kochi.queue.views import find_job
 
-PROGRAMS = {"snakemake_kochi.phases", "snakemake_kochi.worker.runners.phase_process"}
+PROGRAMS = {"snakemake_kochi.phases", "snakemake_kochi.worker.phase"}
 BRANCH = "kochi_artifacts_local"
 SNAKEFILE = """
     from snakemake_kochi import snakefile

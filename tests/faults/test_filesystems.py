@@ -14,9 +14,8 @@ from typing import Any
 import psutil
 import pytest
 from faulty_filesystem import FaultyFilesystem
-from support import start, wait_until, write
+from support import open_runs, start, wait_until, write
 
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import Root
 
 JOBS = 6
@@ -116,12 +115,9 @@ def test_doctor_tells_what_a_filesystem_refuses(
         for call, error, where in REFUSALS:
             faults.enter_context(filesystem.fault(call, error, **where))
         said = kochi("doctor", cwd=project).stdout
-    if IS_NEXT:
-        assert "directories cannot be renamed: Invalid cross-device link" in said
-        assert "no FIFOs here: runs and workers look now and then, within five seconds" in said
-        return
-    assert "none between directories (Invalid cross-device link): results are copied" in said
-    assert "no FIFOs here: controllers look ten times a second, workers two to ten times" in said
+    assert "directories cannot be renamed: Invalid cross-device link" in said
+    assert "no FIFOs here: runs and workers look now and then, within five seconds" in said
+    return
 
 
 # A call that was done, and whose answer got lost: NFS says of the repeated one that the source is
@@ -154,8 +150,7 @@ def test_a_lost_answer_neither_loses_nor_doubles_a_job(
         done = snakemake("--executor", "kochi", "--cores", "2", "--jobs", "100", cwd=project)
     assert done.returncode == 0
     assert did_each_job_once(project)
-    left = Root(filesystem.path / "root").machine("local").controllers
-    assert list(left.iterdir()) == []
+    assert open_runs(Root(filesystem.path / "root").machine("local").directory) == []
 
 
 MOMENTS = {

@@ -15,8 +15,6 @@ from gluster import GlusterVolume
 from hosts import Host
 from support import wait_until
 
-from snakemake_kochi.next import IS_NEXT
-
 # Filesystems, and the kind of locks that is used there. On FUSE flock does not exclude both nodes.
 GLUSTERFS = ("GlusterFS", "flock")
 FUSE = ("FUSE", "lease")
@@ -95,7 +93,7 @@ def test_jobs_on_two_nodes_of_which_one_dies_are_done_once_each(
 def doctor(shared: Shared, node: Node) -> tuple[int, str]:
     """What `kochi doctor -q q` says on a node, with a worker on another one."""
     queue = shared.mounts["node1"] / "root/machines/local/queues/q"
-    marks = "serving.*" if IS_NEXT else "subscribers/*"
+    marks = "serving.*"
     wait_until(lambda: any(queue.glob(marks)), "the worker")
     examined = node.start("snakemake_kochi.cli", "doctor", "-q", "q")
     return examined.wait(300), examined.said
@@ -115,12 +113,7 @@ def test_doctor_finds_both_fit_and_a_run_on_the_other_node_takes_over_what_a_los
         assert f"{shared.lock_kind}: node2 and this node keep each other out" in said
         assert "by node2: always there and whole" in said
         assert "a file and the answer to it took" in said
-        if IS_NEXT:
-            assert "by node2, each once" in said
-        else:
-            assert "a hard link does not replace a file; also between directories" in said
-            (time,) = (line for line in said.splitlines() if "directory time between nodes" in line)
-            assert "changed by a new name, and seen after" in time
+        assert "by node2, each once" in said
 
         before = node1.start_run()
         wait_until(lambda: project.done() >= 3 or not before.is_running, seconds=120)

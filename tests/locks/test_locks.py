@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,6 @@ from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.locks.lock import Forsaken, LockBusyError, hold
 from snakemake_kochi.locks.settings import find_lock_settings
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import Queue, Ticket, allocate_ids
-
-MakeTicket = Callable[..., Ticket]
 
 
 @pytest.fixture
@@ -43,12 +39,12 @@ def test_the_first_process_settles_the_locks_and_others_find_them(machine: Machi
     assert settle_locks(machine, None, "lease") == found, "the same again changes nothing"
 
 
-def test_without_configuration_it_is_flock_below_the_root(
-    machine: MachinePaths, ticket: MakeTicket
-) -> None:
-    Queue(machine, "q").submit([ticket()])
+def test_without_configuration_it_is_flock_below_the_root(machine: MachinePaths) -> None:
+    locks = find_lock_settings(machine)
+    with locks.hold(locks.paths.launches):
+        pass
     assert json.loads(machine.lock_settings.read_text())["kind"] == "flock"
-    assert set(machine.locks.directory.iterdir()) == {machine.locks.ids, machine.locks.queue("q")}
+    assert set(machine.locks.directory.iterdir()) == {machine.locks.launches}
     settle_locks(machine)  # the default, and the same said in kochi.yaml, are one thing
     settle_locks(machine, kind="flock")
 
@@ -91,10 +87,10 @@ def test_a_kind_that_does_not_exist_is_refused(machine: MachinePaths) -> None:
     ],
 )
 def test_without_readable_settings_nothing_is_locked(
-    machine: MachinePaths, ticket: MakeTicket, text: str, said: str
+    machine: MachinePaths, text: str, said: str
 ) -> None:
     write(machine.lock_settings, text)
-    for use in (lambda: settle_locks(machine), lambda: Queue(machine, "q").submit([ticket()])):
+    for use in (lambda: settle_locks(machine), lambda: find_lock_settings(machine)):
         with pytest.raises(DamagedFileError, match=said) as caught:
             use()
         assert str(machine.lock_settings) in caught.value.message
@@ -104,13 +100,14 @@ def test_without_readable_settings_nothing_is_locked(
 
 
 def test_locks_may_be_in_another_directory_which_is_private(
-    machine: MachinePaths, lock_dir: Path, ticket: MakeTicket
+    machine: MachinePaths, lock_dir: Path
 ) -> None:
-    settle_locks(machine, lock_dir)
-    Queue(machine, "q").submit([ticket()])
+    locks = settle_locks(machine, lock_dir)
+    with locks.hold(locks.paths.launches):
+        pass
     (own,) = lock_dir.iterdir()
     assert mode(own) == 0o700
-    assert {"ids", machine.locks.queue("q").name} < {path.name for path in own.iterdir()}
+    assert {"launches"} < {path.name for path in own.iterdir()}
     assert not machine.locks.directory.exists()
     other = Root(machine.directory.parent / "other").machine("local")
     settle_locks(other, lock_dir)
@@ -145,8 +142,8 @@ def test_a_directory_of_the_same_name_on_another_node_is_noticed(
     settle_locks(machine, lock_dir)
     code = (
         "import sys, pathlib\nfrom snakemake_kochi.paths import Root\n"
-        "from snakemake_kochi.queue import allocate_ids\n"
-        "allocate_ids(Root(pathlib.Path(sys.argv[1])).machine('local'), 'job', 1)"
+        "from snakemake_kochi.locks import find_lock_settings\n"
+        "find_lock_settings(Root(pathlib.Path(sys.argv[1])).machine('local'))"
     )
     root = str(machine.directory.parent.parent)
     mounted = 'mount -t tmpfs none "$0" && exec "$@"'
@@ -156,7 +153,6 @@ def test_a_directory_of_the_same_name_on_another_node_is_noticed(
     )
     assert "is not the directory of locks that" in done.stderr, done.stderr
     assert "the same directory on all nodes" in done.stderr
-    assert not machine.ids.exists()
 
 
 def test_the_root_may_be_known_under_another_path(machine: MachinePaths, tmp_path: Path) -> None:
@@ -164,9 +160,9 @@ def test_the_root_may_be_known_under_another_path(machine: MachinePaths, tmp_pat
     (tmp_path / "alias").symlink_to(tmp_path / "root")
     alias = Root(tmp_path / "alias").machine("local")
     settle_locks(alias)
-    assert allocate_ids(alias, "job", 1)[0] == 0
-    assert allocate_ids(machine, "job", 1)[0] == 1
-    assert alias.locks.ids.samefile(machine.locks.ids)
+    locks = find_lock_settings(machine)
+    with locks.hold(locks.paths.launches):
+        assert find_lock_settings(alias).is_held(alias.locks.launches)
 
 
 def test_the_configuration_says_where_the_locks_are(
@@ -184,31 +180,6 @@ def test_the_configuration_says_where_the_locks_are(
     monkeypatch.setenv("LOCKS_OF_MINE", str(lock_dir.parent))
     found = find_lock_settings(location.prepare_machine())
     assert (found.kind, found.paths.directory.parent) == ("lease", lock_dir)
-
-
-def test_a_lease_keeps_processes_apart_and_a_queue_whole(machine: MachinePaths) -> None:
-    settle_locks(machine, kind="lease")
-    code = (
-        "import sys, pathlib\nfrom snakemake_kochi.paths import Root\n"
-        "from snakemake_kochi.queue import Queue, Ticket\n"
-        "queue = Queue(Root(pathlib.Path(sys.argv[1])).machine('local'), 'q')\n"
-        "for _ in range(5):\n"
-        "    queue.submit([Ticket(name='n', command=('true',), directory='/')])\n"
-        "print(len(queue.claim(int(sys.argv[2]), lambda _: 'take', limit=5)))\n"
-    )
-    root = machine.directory.parent.parent
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(root), str(worker)], stdout=subprocess.PIPE
-        )
-        for worker in range(3)
-    ]
-    claimed = [process.communicate()[0] for process in processes]
-    assert claimed == [b"5\n"] * 3
-    queue = Queue(machine, "q")
-    assert queue.waiting() == [] and len(queue.running()) == 15
-    assert list(machine.locks.directory.iterdir()) == [], "a lease is there while it is held"
-    assert allocate_ids(machine, "job", 1)[0] == 15
 
 
 @pytest.mark.parametrize("kind", ["flock", "lease"])

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from seen import list_jobs
-from support import IS_NEXT, PYTHON_PATH, git, run, write
+from support import PYTHON_PATH, git, run, write
 
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue.result import Result
+from snakemake_kochi.queue.views import Attempt
 
 # The runner that is the fastest one allowed: the first one starts a Python for each run.
 WAYS = ("shell", "phase")
@@ -29,12 +29,9 @@ POINTS = {
     "kills the phase": 7,
     "sees again": 8,
 }
-_CANCEL = """touch "$(echo jobs/*/$KOCHI_JOB_ID)/cancel"
-             printf x > workers/$KOCHI_WORKER_ID/wakeup"""
-if IS_NEXT:
-    _CANCEL = """ticket=$(ls queues/*/running | grep "^$KOCHI_JOB_ID.a")
-             touch workers/$KOCHI_WORKER_ID/cancel.$ticket
-             printf x > workers/$KOCHI_WORKER_ID/wake"""
+_CANCEL = """ticket=$(ls queues/*/running | grep "^$KOCHI_JOB_ID.a")
+         touch workers/$KOCHI_WORKER_ID/cancel.$ticket
+         printf x > workers/$KOCHI_WORKER_ID/wake"""
 _EXPERIMENT = """
     batches:
       ends:
@@ -96,7 +93,7 @@ class Runs:
     """What the runs of all points have left, one way."""
 
     directory: Path
-    results: Mapping[int, Result]
+    results: Mapping[int, Attempt]
     logs: Mapping[int, str]
     records: Mapping[int, Mapping[str, Any]]
 
@@ -156,7 +153,7 @@ def runs_of(base: Path, way: str) -> Runs:
     for view in list_jobs(machine, True):
         if view.ticket is not None and (found := re.search(r"n=(\d)", str(view.ticket.labels))):
             results[int(found[1])] = view.result
-            logs[int(found[1])] = view.output.decode() if IS_NEXT else view.log.read_text()
+            logs[int(found[1])] = view.output.decode()
     records = {}
     branch = git(directory, "for-each-ref", "--format=%(refname)", "refs/heads/kochi_artifacts*")
     for file in git(directory, "ls-tree", "-r", "--name-only", branch.strip()).splitlines():

@@ -1,12 +1,3 @@
-from __future__ import annotations
+from workers_site import site
 
-from collections.abc import Iterator
-
-import pytest
-from file_calls import Calls, note_calls
-
-
-@pytest.fixture
-def calls() -> Iterator[Calls]:
-    with note_calls() as found:
-        yield found
+__all__ = ["site"]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import read_json, to_json
-from snakemake_kochi.queue import Capacity, Resources, Ticket
-from snakemake_kochi.queue.ticket import read_ticket
+from snakemake_kochi.tickets.capacity import Capacity
+from snakemake_kochi.tickets.ticket import VERSION, Resources, Ticket
 
 WHERE = Path("x.json")
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -42,7 +42,7 @@ def test_bytes_that_are_no_text_survive_in_a_command(tmp_path):
     odd = b"caf\xe9".decode("utf-8", "surrogateescape")
     path = tmp_path / "t.json"
     path.write_bytes(to_json(example(command=("cat", odd)).to_dict()))
-    assert read_ticket(path).command == ("cat", odd)
+    assert Ticket.from_dict(read_json(path, VERSION), path).command == ("cat", odd)
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,14 @@ def test_a_missing_or_wrong_key_is_named_with_its_file(tmp_path, key):
     for damaged in ({**data, key: 3.5}, *([] if may_be_missing else [missing])):
         path.write_bytes(to_json(damaged))
         with pytest.raises(DamagedFileError, match=r"t\.json.*" + key):
-            read_ticket(path)
+            Ticket.from_dict(read_json(path, VERSION), path)
 
 
 def test_a_ticket_of_a_newer_version_is_refused(tmp_path):
     path = tmp_path / "t.json"
     path.write_bytes(to_json({**example().to_dict(), "version": 3}))
     with pytest.raises(DamagedFileError, match="newer"):
-        read_ticket(path)
+        Ticket.from_dict(read_json(path, VERSION), path)
 
 
 def test_a_ticket_is_json_that_a_person_can_read(tmp_path):

@@ -9,7 +9,6 @@ import pytest
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.schedulers.interface import NO_REQUEST, AllocationRequest, AllocationSettings
 from snakemake_kochi.schedulers.resources import read_request
 from snakemake_kochi.schedulers.slurm.options import (
@@ -17,6 +16,8 @@ from snakemake_kochi.schedulers.slurm.options import (
     request_shape,
     settings_for,
 )
+from snakemake_kochi.tickets.capacity import Capacity
+from snakemake_kochi.tickets.ticket import Resources
 
 
 def read(wanted: Resources = Resources(), **values: Any) -> tuple[AllocationRequest, Resources]:  # noqa: B008

@@ -13,7 +13,7 @@ from support import REPOSITORY, git, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
-from snakemake_kochi.queue import list_workers
+from snakemake_kochi.queue.views import list_workers
 from snakemake_kochi.schedulers.interface import AllocationSettings, Lack
 from snakemake_kochi.schedulers.script import AllocScript
 

@@ -11,7 +11,6 @@ from snakemake_kochi.allocation.packing import Supply, obstacle
 from snakemake_kochi.allocation.sizing import workers_to_request
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.machines import Machine
-from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.schedulers.commands import Pace
 from snakemake_kochi.schedulers.interface import (
     AllocationRequest,
@@ -21,6 +20,8 @@ from snakemake_kochi.schedulers.interface import (
 )
 from snakemake_kochi.schedulers.slurm.partitions import limits_of, read_partitions, without_withheld
 from snakemake_kochi.schedulers.slurm.slurm import Slurm
+from snakemake_kochi.tickets.capacity import Capacity
+from snakemake_kochi.tickets.ticket import Resources
 
 OWN = Machine("own").allocation_at
 

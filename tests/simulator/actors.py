@@ -19,11 +19,7 @@ from typing import Any, TypeVar
 
 from simulator.world import Killed, Node, Process, World
 from snakemake_kochi.base import clock
-from snakemake_kochi.next.worker.forks import Exit
-from snakemake_kochi.next.worker.loop import Worker as RealWorker
-from snakemake_kochi.next.worker.walltime import Walltime
 from snakemake_kochi.processes import ProcessIdentity
-from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.claims import WorkerLife
 from snakemake_kochi.tickets.hand import (
@@ -36,9 +32,13 @@ from snakemake_kochi.tickets.hand import (
 )
 from snakemake_kochi.tickets.names import Layout, Name
 from snakemake_kochi.tickets.run import Job, Run
+from snakemake_kochi.tickets.ticket import Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, LOST, FencedError
+from snakemake_kochi.worker.forks import Exit
+from snakemake_kochi.worker.loop import Worker as RealWorker
 from snakemake_kochi.worker.node.devices import Allotment
 from snakemake_kochi.worker.settings import WorkerSettings
+from snakemake_kochi.worker.walltime import Walltime
 
 QUEUE = "q"
 DEADLY = "deadly"  # a job that kills its worker

@@ -14,7 +14,7 @@ from typing import Any
 import snakemake_kochi
 
 _PACKAGES = (
-    *("snakemake_kochi.tickets", "snakemake_kochi.next.worker"),
+    *("snakemake_kochi.tickets", "snakemake_kochi.worker"),
     *("simulator.actors", "simulator.oracle", "simulator.scenes"),
 )
 
@@ -195,4 +195,4 @@ def without(rule: Rule, directory: Path) -> Iterator[Any]:
             del sys.modules[name]
         sys.modules.update(hidden)
         snakemake_kochi.tickets = hidden["snakemake_kochi.tickets"]
-        snakemake_kochi.next.worker = hidden["snakemake_kochi.next.worker"]
+        snakemake_kochi.worker = hidden["snakemake_kochi.worker"]

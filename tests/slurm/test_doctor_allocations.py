@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cluster_project import ClusterProject
 from slurm_cluster import APART, SlurmCluster
-from support import wait_until
+from support import open_runs, wait_until
 
 from snakemake_kochi.files import make_directory
 
@@ -73,8 +73,9 @@ class Doctor:
         assert self.project.cluster.jobs() == {}
         machine = self.project.machine
         assert list(machine.directory.rglob(".trial-*")) == []
-        for directory in (machine.allocations, machine.queues, machine.controllers):
+        for directory in (machine.allocations, machine.queues):
             assert list(directory.glob("*")) == []
+        assert open_runs(machine.directory) == []
         assert set(self.project.states()) <= {"left"}
 
 

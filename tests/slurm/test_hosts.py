@@ -16,7 +16,6 @@ from slurm_cluster import APART
 from support import wait_until
 
 from snakemake_kochi.heartbeat import LOST_AFTER
-from snakemake_kochi.next import IS_NEXT
 
 QUICK = 0.5  # seconds between two heartbeats of a worker
 # In the commands of a supervisor and its worker.
@@ -47,8 +46,7 @@ def begin(project: ClusterProject, heartbeat: float) -> None:
         for word; do case $word in *.json) sed -i '{change}' "$word" ;; esac; done
         builtin exec "$@"
     }}"""
-    if IS_NEXT:
-        project.environment["KOCHI_HEARTBEAT"] = str(heartbeat)
+    project.environment["KOCHI_HEARTBEAT"] = str(heartbeat)
     project.configure(max_workers=2, idle_timeout="60s")
     file = project.directory / "kochi.yaml"
     text = json.dumps({"on_machine": setup})
@@ -113,10 +111,6 @@ def test_the_jobs_of_a_host_that_died_are_done_on_the_other_one_and_once(
     project.end_well()
     assert set(project.lines("done")) == {"0", "1", "2", "3"}
     assert begun_twice(project) == lost
-    if not IS_NEXT:
-        # Sooner than by its silence alone: Slurm reports the end of the allocation.
-        [presumed] = project.machine.workers.glob("*/presumed-dead.json")
-        assert json.loads(presumed.read_text())["stood_still"] < LOST_AFTER * heartbeat
     assert project.cluster.jobs() == {}
 
 

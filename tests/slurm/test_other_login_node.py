@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from cluster_project import PROFILE, ClusterProject
 from hosts import Host
 from slurm_cluster import APART
-from support import wait_until
+from support import open_runs, wait_until
 
 SLURM = APART
 
@@ -50,36 +47,4 @@ def test_a_run_on_another_login_node_waits_for_jobs_in_allocations(
     assert again.wait(150) == 0, again.said
     assert all(len(began) == 1 for began in project.lines("began").values())
     assert set(project.lines("done")) == set(map(str, range(6)))
-    assert list(project.machine.controllers.glob("*")) == []
-
-
-def test_a_run_is_adopted_sooner_if_slurm_reports_the_end_of_its_own_allocation(
-    project: ClusterProject, other: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KOCHI_HEARTBEAT", "2")
-    project.write_jobs(1)
-    environment = {**project.cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
-    command = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "2")
-    here = (*command, "--kochi-where", "here")
-    number = project.cluster.run(
-        *("sbatch", "--parsable", f"--wrap=exec {shlex.join(here)}"),
-        cwd=project.directory,
-        environment={**os.environ, **environment},
-    )
-    wait_until(lambda: project.lines("began").get("0"))
-    # All at once: otherwise the run would begin the job again whose worker scancel ends first.
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            variables = process.environ()
-            # The Slurm of another test also counts its jobs from 1.
-            of_job = variables.get("SLURM_JOB_ID") == number
-            if of_job and variables.get("SLURM_CONF") == str(project.cluster.configuration):
-                process.kill()
-    wait_until(lambda: int(number) not in project.cluster.jobs())
-    unlock = other.start(*command, "--unlock", cwd=project.directory, environment=environment)
-    assert unlock.wait() == 0
-    again = other.start(*here, cwd=project.directory, environment=environment)
-    again.wait_for("This run waits 24 s for a sign of life")
-    wait_until(lambda: "An earlier run in this directory was killed" in again.said, seconds=20)
-    # Its worker died with it. This is not known yet: only its silence shows it.
-    assert project.lines("began") == {"0": [number]}
+    assert open_runs(project.machine.directory) == []

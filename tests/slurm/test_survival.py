@@ -15,11 +15,9 @@ import pytest
 from cluster_project import ClusterProject
 from seen import find_worker, list_jobs, list_workers
 from slurm_cluster import SlurmCluster
-from support import wait_until
+from support import open_runs, wait_until
 
-from snakemake_kochi.next import IS_NEXT
-from snakemake_kochi.queue import WorkerState
-from snakemake_kochi.queue.result import read_ended_attempt
+from snakemake_kochi.queue.views import WorkerView
 
 COUNT = 72
 WORKERS = 3
@@ -89,7 +87,7 @@ def project(
         yield project
 
 
-def busy(project: ClusterProject) -> list[WorkerState]:
+def busy(project: ClusterProject) -> list[WorkerView]:
     """The workers with a long job that has not ended."""
     done = project.lines("done")
     began = {name: lines for name, lines in project.lines("began").items() if name not in done}
@@ -98,7 +96,7 @@ def busy(project: ClusterProject) -> list[WorkerState]:
 
 
 @contextlib.contextmanager
-def held(project: ClusterProject) -> Iterator[list[WorkerState]]:
+def held(project: ClusterProject) -> Iterator[list[WorkerView]]:
     """All workers, each with jobs that do not end meanwhile. If a worker died at that moment, a job
     that has just ended would be repeated, because its end would be unknown."""
     hold = project.directory / "hold"
@@ -122,7 +120,7 @@ def processes(cluster: SlurmCluster, job: str | None = None) -> list[psutil.Proc
     return found
 
 
-def kill_node(cluster: SlurmCluster, worker: WorkerState) -> str:
+def kill_node(cluster: SlurmCluster, worker: WorkerView) -> str:
     """End all processes on the node of a worker at once, as by a power failure; returns its
     name."""
     process = psutil.Process(worker.process.pid)
@@ -143,12 +141,9 @@ def kill_node(cluster: SlurmCluster, worker: WorkerState) -> str:
 
 def endings(project: ClusterProject) -> list[str]:
     """The reasons of ended attempts that cost their jobs nothing."""
-    if IS_NEXT:
-        views = list_jobs(project.machine, ended=True, limit=1000)
-        found = [each.cause for view in views for each in view.attempts if each.cause]
-        return [*found, *("lost" for view in views for _ in range(view.name.losses))]
-    paths = project.machine.jobs.glob("*/*/ended-*")
-    return [read_ended_attempt(path).reason for path in paths]
+    views = list_jobs(project.machine, ended=True, limit=1000)
+    found = [each.cause for view in views for each in view.attempts if each.cause]
+    return [*found, *("lost" for view in views for _ in range(view.name.losses))]
 
 
 def out_of_time(project: ClusterProject) -> int:
@@ -213,8 +208,8 @@ def check_that_nothing_is_left(project: ClusterProject, kochi: Callable) -> None
     machine, cluster = project.machine, project.cluster
     # A node that returns reports the end of its jobs.
     wait_until(lambda: not cluster.jobs() and not processes(cluster))
-    for directory in (machine.queues, machine.controllers):
-        assert list(directory.glob("*")) == [], directory
+    assert list(machine.queues.glob("*")) == []
+    assert open_runs(machine.directory) == []
     for what in ("jobs", "workers"):
         done = kochi("show", what, "--json", "-m", "own", cwd=project.directory)
         assert json.loads(done.stdout) == []

@@ -59,7 +59,7 @@ def test_each_worker_of_an_array_knows_its_remaining_time(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     code = (
-        "import os; from snakemake_kochi.next.worker.walltime import find_walltime; "
+        "import os; from snakemake_kochi.worker.walltime import find_walltime; "
         "print(find_walltime(None, os.environ, 5.0).seconds_left())"
     )
     # None has left when the others ask.

@@ -22,7 +22,6 @@ from hosts import Host, Started
 from seen import FIRST, find_job, list_workers
 from support import git, interruptible, run_apart, until_size, wait_until, write
 
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.terminal.login import packed, quoted
 
@@ -508,11 +507,8 @@ def processes_on(node: Node) -> list[psutil.Process]:
 
 def process_of_worker(node: Node) -> psutil.Process:
     """The child of its supervisor."""
-    if IS_NEXT:
-        words = "snakemake_kochi.next.worker"
-        (worker,) = [each for each in processes_on(node) if words in (each.info["cmdline"] or ())]
-    else:
-        (worker,) = [each for each in node.work.process.children() if "work" in each.cmdline()]
+    words = "snakemake_kochi.worker"
+    (worker,) = [each for each in processes_on(node) if words in (each.info["cmdline"] or ())]
     return worker
 
 

@@ -10,32 +10,22 @@ import sys
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from support import wait_until, write
 
-from snakemake_kochi.next import IS_NEXT
+from snakemake_kochi.allocation.notes import AllocationNote
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
-from snakemake_kochi.queue import (
-    AllocationNote,
-    Capacity,
-    JobView,
-    RunRecord,
-    Ticket,
-    WorkerState,
-    list_jobs,
-    list_runs,
-)
-from snakemake_kochi.queue.explain import AttemptView
+from snakemake_kochi.queue.run_views import RunView, list_runs
+from snakemake_kochi.queue.views import Attempt, WorkerView, list_jobs
+from snakemake_kochi.tickets.capacity import Capacity
+from snakemake_kochi.tickets.ticket import Ticket
 from snakemake_kochi.trace.events import trace_of
 from snakemake_kochi.trace.history import JobHistory, RunHistory
-
-if IS_NEXT:
-    from snakemake_kochi.next.run_views import list_runs
-    from snakemake_kochi.next.views import list_jobs
 
 SNAKEFILE = """
     rule all:
@@ -140,7 +130,7 @@ def test_each_job_of_a_run_of_two_workers_is_a_slice_in_a_slot(
     assert all(len(attempts) == 1 for attempts in found.jobs.values())
     assert found.instants == []
     workers = {found.processes[event[0]["pid"]].split(" (")[0] for event in found.jobs.values()}
-    assert workers == ({"worker 1", "worker 2"} if IS_NEXT else {"worker 0", "worker 1"})
+    assert workers == ({"worker 1", "worker 2"})
     for (event,) in found.jobs.values():
         assert found.tracks[event["pid"], event["tid"]].startswith("slot ")
         assert event["args"]["outcome"] == "succeeded"
@@ -151,7 +141,7 @@ def test_each_job_of_a_run_of_two_workers_is_a_slice_in_a_slot(
 
     # The default is the last run, without the jobs of the run before.
     assert newest.started > first.started
-    assert list(trace(kochi, cwd=tmp_path).jobs) == [0 if IS_NEXT else 13]
+    assert list(trace(kochi, cwd=tmp_path).jobs) == [0]
 
 
 def test_a_run_that_goes_on_has_slices_up_to_now(tmp_path: Path, kochi: Any) -> None:
@@ -226,36 +216,38 @@ def at(seconds: float) -> str:
     return f"2026-01-01T00:{int(seconds) // 60:02}:{seconds % 60:09.6f}+00:00"
 
 
-def a_worker(number: int, allocation: str | None, start: float, end: float) -> WorkerState:
-    return WorkerState(
+def a_worker(number: int, allocation: str | None, start: float, end: float) -> WorkerView:
+    return WorkerView(
         worker=number,
         state="left",
+        reason="told by SIGUSR1",
         process=ProcessIdentity(1, 1),
         node=this_node(),
         queues=("q",),
         capacity=Capacity(4, 1000),
         started=at(start + 2),
         updated=at(end),
-        controller="here-1",
+        until=None,
+        controller="1",
         allocation=allocation,
-        allocation_began=at(start),
-        reason="told by SIGUSR1",
+        running={},
+        began=at(start),
     )
 
 
 def a_job(number: int, *spans: tuple[int, float, float, str]) -> JobHistory:
-    """`spans`: worker, start, end and ending of each attempt, of which none is the last."""
+    """`spans`: worker, start, end and cause of each attempt, of which none is the last."""
     ticket = Ticket("name", ("true",), "/", labels={"rule": "r"}, job=number)
     attempts = tuple(
-        AttemptView(i + 1, worker, "node", at(start), at(end), said, "", end - start, counts=False)
+        Attempt(i + 1, worker, "lost", "node", at(start), at(end), cause=said)
         for i, (worker, start, end, said) in enumerate(spans)
     )
-    view = JobView(number, "waiting", ticket, len(spans) + 1, None, None, None, Path("/log"))
+    view: Any = SimpleNamespace(job=number, ticket=ticket, result=None, log=Path("/log"))
     return JobHistory(view, attempts)
 
 
 def traced(**parts: Any) -> Trace:
-    run = RunRecord("here-1", "/d", at(0), 0, 0, ended=at(600))
+    run = RunView(1, "/d", "ended", at(0), at(600), this_node(), ProcessIdentity(1, 1))
     given = {"jobs": (), "workers": (), "allocations": (), **parts}
     events = trace_of(RunHistory(run=run, moment=at(700), goes_on=False, **given))
     return Trace(json.dumps({"traceEvents": events}))

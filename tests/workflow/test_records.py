@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import IS_NEXT, git, run, write
+from support import git, run, write
 
 from snakemake_kochi.artifacts.record import RECORD_VERSION, contradictions, record_schema
 
@@ -58,11 +58,9 @@ def test_records_are_as_the_schema_describes(finished_project: Any) -> None:
     assert record["built"]["started"] < record["started"]
 
 
-CANCEL = '(cd "$KOCHI_ROOT"/machines/local/jobs/*/$KOCHI_JOB_ID; touch cancel)'
-if IS_NEXT:
-    CANCEL = """cd "$KOCHI_ROOT/machines/local"
-             ticket=$(ls queues/*/running | grep "^$KOCHI_JOB_ID.a")
-             touch workers/$KOCHI_WORKER_ID/cancel.$ticket"""
+CANCEL = """cd "$KOCHI_ROOT/machines/local"
+         ticket=$(ls queues/*/running | grep "^$KOCHI_JOB_ID.a")
+         touch workers/$KOCHI_WORKER_ID/cancel.$ticket"""
 
 # By its parameter, a run loses its worker in its first attempt, fails, or leaves no artifact.
 ENDS = """\
@@ -93,8 +91,6 @@ def check_failed(project: Any, succeeded: dict[str, Any]) -> None:
     assert numbers == ["3", "4", "5", "6", "7", "8"]
     # Nobody was left to write these; what was known when they began is in them.
     assert (lost["outcome"], lost["reason"], lost["attempt"]) == ("lost", "lost", "1")
-    if not IS_NEXT:  # a dead worker says nothing
-        assert lost["nonce"] == succeeded["earlier_attempts"][0]["nonce"]
     assert (killed["outcome"], killed["reason"]) == ("failed", "killed by signal 9")
     for each in (lost, killed):
         assert contradictions(each) == []
@@ -139,9 +135,6 @@ def test_attempts_that_failed_or_were_lost_are_in_records(
     assert (earlier["attempt"], earlier["outcome"]) == ("1", "lost")
     assert earlier["reason"] == "lost" and earlier["node"] == record["node"]
     assert earlier["worker"] != record["worker"]
-    if not IS_NEXT:
-        assert len(earlier["nonce"]) == 16
-        assert earlier["started"] < earlier["ended"] < record["started"]
 
     expected = {"OMP_PLACES": "cores", "KOCHI_TEST_LEVEL": "7"}
     assert expected.items() <= record["environment"].items()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -24,17 +22,12 @@ from snakemake_kochi.cli.options import (
 )
 from snakemake_kochi.cli.output import print_json, print_table, remark, show_file
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
-from snakemake_kochi.files import is_there, read_json
+from snakemake_kochi.files import read_json
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.locks import intended_lock_settings, read_lock_settings
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
 from snakemake_kochi.project.recipes import Requirement
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue import JobView, find_job, find_worker, packed_log, packed_result
-else:
-    from snakemake_kochi.next.views import find_job, find_worker
+from snakemake_kochi.queue.views import JobView, find_job, find_worker
 
 
 @click.group("path", cls=Group)
@@ -86,11 +79,7 @@ def job_path(machine: str | None, as_json: bool, job: int) -> None:
     """
     paths = find_location(machine).machine_paths
     view = find_job(paths, job)
-    if IS_NEXT:
-        return _print(view.log.parent, as_json)
-    directory = paths.job(job).directory
-    packed = None if is_there(directory) else packed_result(paths, job)
-    _print(directory if packed is None else packed.pack, as_json)
+    return _print(view.log.parent, as_json)
 
 
 @path_command.command("install")
@@ -209,15 +198,10 @@ def job_log(machine: str | None, follow: bool, job: int) -> None:
             remark(f"Job {job} is waiting for attempt {view.attempt}.")
         else:
             remark(f"Job {job} is waiting: it has printed nothing yet.")
-    if not TYPE_CHECKING and IS_NEXT:
-        return _show_output(paths, view, follow)
-    if view.state != "ended":
-        show_file(view.log, follow, lambda: find_job(paths, job).state == "ended")
-    if view.state == "ended" or not is_there(view.log):
-        _show_log_of_ended(paths, view)
+    return _show_output(paths, view, follow)
 
 
-def _show_output(machine: MachinePaths, view: Any, follow: bool) -> None:
+def _show_output(machine: MachinePaths, view: JobView, follow: bool) -> None:
     """Copy the output of a job: that of all its attempts."""
     attempt, shown = 1, 0
     while True:
@@ -231,30 +215,13 @@ def _show_output(machine: MachinePaths, view: Any, follow: bool) -> None:
         if not follow:
             return
         view = find_job(machine, view.job)
-    if not view.output:
+    if not view.output and view.result is not None:
         remark(f"Job {view.job} printed nothing: {view.result.describe()}")
 
 
-def _is_over(machine: MachinePaths, view: Any) -> bool:
+def _is_over(machine: MachinePaths, view: JobView) -> bool:
     now = find_job(machine, view.job)
     return now.state == "ended" or bool(now.log != view.log)
-
-
-def _show_log_of_ended(machine: MachinePaths, view: JobView) -> None:
-    """Copy the output of a job, which may be in a pack, to standard output."""
-    stream: contextlib.AbstractContextManager[IO[bytes]] | None = None
-    try:
-        stream = view.log.open("rb")
-    except FileNotFoundError:
-        if (packed := packed_log(machine, view.job)) is not None:
-            stream = packed.open()
-    with stream or contextlib.nullcontext(io.BytesIO()) as source:
-        first = source.read(1)
-        sys.stdout.buffer.write(first)
-        shutil.copyfileobj(source, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
-    if not first and view.result is not None:
-        remark(f"Job {view.job} printed nothing: {view.result.describe()}")
 
 
 @log_command.command("worker")

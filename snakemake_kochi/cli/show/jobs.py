@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import click
 from humanfriendly.text import pluralize
@@ -26,38 +25,19 @@ from snakemake_kochi.cli.output import (
 )
 from snakemake_kochi.errors import shortened
 from snakemake_kochi.location import Location, find_location
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.project.recipes import Project
 from snakemake_kochi.quantities import seconds_since
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.packs import JobFilter
-    from snakemake_kochi.queue import (
-        AttemptView,
-        JobView,
-        Resources,
-        attempts,
-        find_job,
-        list_jobs,
-        packed_log,
-        reasons,
-        state_name,
-        state_of,
-        summary_of,
-    )
-else:
-    from snakemake_kochi.next.views import (
-        JobFilter,
-        find_job,
-        list_jobs,
-        reasons,
-        state_name,
-        state_of,
-    )
-
-    def attempts(machine: object, view: JobView) -> Sequence[AttemptView]:
-        return view.attempts
-
+from snakemake_kochi.queue.views import (
+    Attempt,
+    JobFilter,
+    JobView,
+    find_job,
+    list_jobs,
+    reasons,
+    state_name,
+    state_of,
+)
+from snakemake_kochi.tickets.ticket import Resources
 
 _LIMIT = 30
 _WIDTH = 48  # the width of the column that distinguishes jobs of one name
@@ -160,11 +140,9 @@ def job_command(machine: str | None, as_json: bool, job: int) -> None:
     paths = location.machine_paths
     view = find_job(paths, job)
     if as_json:
-        tried = [attempt_to_dict(attempt) for attempt in attempts(paths, view)]
-        packed = None if IS_NEXT or view.result is None else packed_log(paths, job)
-        pack = None if packed is None else str(packed.pack)
+        tried = [attempt_to_dict(attempt) for attempt in view.attempts]
         why = reasons(paths, view, location.to_start_worker)
-        print_json({**to_dict(view), "pack": pack, "why": why, "attempts": tried})
+        print_json({**to_dict(view), "why": why, "attempts": tried})
     else:
         print_pairs(_pairs(location, view))
 
@@ -172,7 +150,6 @@ def job_command(machine: str | None, as_json: bool, job: int) -> None:
 def _pairs(location: Location, view: JobView) -> dict[str, object]:
     machine = location.machine_paths
     ticket, result = view.ticket, view.result
-    packed = None if IS_NEXT or result is None else packed_log(machine, view.job)
     pairs: dict[str, object] = {"ID": view.job}
     if ticket is None:
         pairs["Name"] = "(the ticket is damaged)"
@@ -182,7 +159,7 @@ def _pairs(location: Location, view: JobView) -> dict[str, object]:
     if result is None:
         pairs[view.state.capitalize()] = "; ".join(reasons(machine, view, location.to_start_worker))
     pairs |= {"Attempt": view.attempt, "Worker": view.worker}
-    pairs |= _attempts(attempts(machine, view))
+    pairs |= _attempts(view.attempts)
     if result is not None:
         pairs |= {"Node": result.node, "Exit status": result.exit_status}
     if ticket is not None:
@@ -199,13 +176,13 @@ def _pairs(location: Location, view: JobView) -> dict[str, object]:
     if ticket is not None:
         pairs["Directory"] = ticket.directory
         pairs["Executed"] = shlex.join(ticket.command)
-    pairs["Log"] = view.log if packed is None else packed.place
-    if IS_NEXT and result is not None and not view.log.exists():
+    pairs["Log"] = view.log
+    if result is not None and not view.log.exists():
         pairs["Log"] = f"is folded; to see it, type: kochi show log job {view.job}"
     return {key: value for key, value in pairs.items() if value not in (None, "")}
 
 
-def _attempts(tried: Sequence[AttemptView]) -> dict[str, object]:
+def _attempts(tried: Sequence[Attempt]) -> dict[str, object]:
     """One line for each attempt: its worker, its duration, and its end."""
     lines: dict[str, object] = {}
     for attempt in tried:
@@ -244,13 +221,14 @@ def what_it_takes(resources: Resources) -> str:
 
 def running_seconds(view: JobView) -> float | None:
     """The seconds for which it ran, or has been running; None before it started."""
-    if view.started is None or view.result is None:
+    ended = None if view.result is None else view.result.ended
+    if view.started is None or ended is None:
         return seconds_since(view.started)
     try:
-        began, ended = map(datetime.fromisoformat, (view.started, view.result.ended))
+        began, end = map(datetime.fromisoformat, (view.started, ended))
     except ValueError:
         return None
-    return (ended - began).total_seconds()
+    return (end - began).total_seconds()
 
 
 def to_dict(view: JobView) -> dict[str, object]:
@@ -283,7 +261,7 @@ def to_dict(view: JobView) -> dict[str, object]:
     }
 
 
-def attempt_to_dict(attempt: AttemptView) -> dict[str, object]:
+def attempt_to_dict(attempt: Attempt) -> dict[str, object]:
     """An attempt for programs.
 
     `counts` is false for an attempt that cost the job nothing, or came too late. `peak_memory_mb`
@@ -313,6 +291,4 @@ def belongs_to(view: JobView, project: Project) -> bool:
     if view.ticket is None:
         return False
     wanted = JobFilter(project=project.directory)
-    if not TYPE_CHECKING and IS_NEXT:
-        return wanted.accepts(view)
-    return wanted.accepts(summary_of(view.ticket, state_name(view)))
+    return wanted.accepts(view)

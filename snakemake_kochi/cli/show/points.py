@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from snakemake_kochi.artifacts.begun import Begun
 from snakemake_kochi.enqueue.experiment_files import globs_with
@@ -18,16 +18,11 @@ from snakemake_kochi.library.library import name_of
 from snakemake_kochi.library.looks import Look
 from snakemake_kochi.library.states import STATES, BatchStates, PointState
 from snakemake_kochi.location import Location
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, have_read, take_freeze
 from snakemake_kochi.project.conditions import Where
 from snakemake_kochi.project.grid import Grid
 from snakemake_kochi.queue.paused import PausedBatch, list_paused
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.queue.making import LiveJob, LiveRun, Making, MakingWatch
-else:
-    from snakemake_kochi.next.runs import LiveJob, LiveRun, Making, MakingWatch
+from snakemake_kochi.queue.runs import LiveJob, LiveRun, Making, MakingWatch
 
 _NOT_SUBMITTED = "its run has not submitted it yet"
 

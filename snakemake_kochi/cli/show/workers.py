@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 import click
 import humanfriendly
 
 from snakemake_kochi.cli.options import json_option, machine_option
 from snakemake_kochi.cli.output import coloured, print_json, print_table, short_duration
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import is_there, modified
 from snakemake_kochi.location import find_location
-from snakemake_kochi.next import IS_NEXT
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.quantities import seconds_since
-
-if TYPE_CHECKING or not IS_NEXT:
-    from snakemake_kochi.heartbeat import LOST_AFTER
-    from snakemake_kochi.queue import (
-        WorkerState,
-        find_job,
-        list_queues,
-        list_workers,
-        seconds_left,
-    )
-else:
-    from snakemake_kochi.next.views import (
-        find_job,
-        list_queues,
-        list_workers,
-        seconds_left,
-    )
+from snakemake_kochi.queue.views import (
+    WorkerView,
+    find_job,
+    list_queues,
+    list_workers,
+    seconds_left,
+)
+from snakemake_kochi.tickets.history import JobId
 
 _GONE = ("left", "lost")
 # Seconds without a heartbeat after which nobody expects another one: while its run may watch it,
 # and afterwards. The clock of the file server may differ by minutes.
-_SILENT, _SILENT_ALONE = 3600.0, 600.0
 
 
 @click.command("workers")
@@ -65,7 +48,7 @@ def workers_command(
         paths.queue(queue)
     workers = [
         worker
-        for worker in (_without_silent(paths, each) for each in list_workers(paths))
+        for worker in list_workers(paths)
         if (all_workers or worker.describe() not in _GONE)
         and (not queues or {*queues} & {*worker.queues})
     ]
@@ -73,7 +56,7 @@ def workers_command(
         print_json([_to_dict(worker) for worker in workers])
         return
     # A narrow terminal may cut off the last columns.
-    headers = ["ID", "State", "Node", "Queues", "Cores", "Memory", "GPUs", "Left", "Ok", "Failed"]
+    headers = ["ID", "State", "Node", "Queues", "Cores", "Memory", "GPUs", "Left"]
     print_table(
         (*headers, "Does" if not all_workers else "Does, or why it went"),
         [_row(paths, worker) for worker in workers],
@@ -82,23 +65,7 @@ def workers_command(
     )
 
 
-def _without_silent(machine: MachinePaths, worker: WorkerState) -> WorkerState:
-    """The worker, as lost if it was killed on another node and no process watches it any more."""
-    if IS_NEXT or worker.is_gone or worker.is_on_this_node:
-        return worker
-    with contextlib.suppress(OSError):
-        silent = time.time() - modified(machine.worker(worker.worker).state)
-        is_alone = worker.controller is not None and not is_there(
-            machine.controller(worker.controller).directory
-        )
-        alone = max(_SILENT_ALONE, LOST_AFTER * worker.heartbeat_interval)
-        if silent > (alone if is_alone else _SILENT):
-            why = f"no heartbeat for {short_duration(silent)}"
-            return replace(worker, presumed_dead=True, reason=worker.reason or why)
-    return worker
-
-
-def _row(machine: MachinePaths, worker: WorkerState) -> tuple[object, ...]:
+def _row(machine: MachinePaths, worker: WorkerView) -> tuple[object, ...]:
     is_gone = worker.describe() in _GONE
     memory = worker.capacity.memory_mb * 2**20
     return (
@@ -110,27 +77,23 @@ def _row(machine: MachinePaths, worker: WorkerState) -> tuple[object, ...]:
         humanfriendly.format_size(memory, binary=True) if memory else None,
         worker.capacity.gpus or None,
         None if is_gone else short_duration(seconds_left(worker)),
-        worker.succeeded,
-        worker.failed,
         worker.reason if is_gone else _doing(machine, worker),
     )
 
 
-def _doing(machine: MachinePaths, worker: WorkerState) -> str:
-    """The current jobs as "job 17 (fib) for 3 min, job 18 (fib) for 2 min", or the idle time."""
+def _doing(machine: MachinePaths, worker: WorkerView) -> str:
+    """The current jobs as "job 17 (fib) for 3 min, job 18 (fib) for 2 min", or "idle"."""
     jobs = [
         f"job {job}{_name_of(machine, job)}{_for(since)}"
-        for job, since in sorted(worker.running.items(), key=lambda item: item[1])
+        for job, since in sorted(worker.running.items(), key=lambda item: item[1] or "")
     ]
-    said = ", ".join(jobs) if jobs else f"idle{_for(worker.idle_since)}"
+    said = ", ".join(jobs) or "idle"
     if worker.waits:
         return f"{worker.waits}; {worker.reason}" if worker.reason else worker.waits
-    if worker.ahead:
-        said += f", {len(worker.ahead)} more claimed"
     return f"{said}; {worker.reason}" if worker.reason else said
 
 
-def _name_of(machine: MachinePaths, job: int) -> str:
+def _name_of(machine: MachinePaths, job: JobId) -> str:
     try:
         ticket = find_job(machine, job).ticket
     except KochiError:
@@ -143,7 +106,7 @@ def _for(time: str | None) -> str:
     return "" if seconds is None else f" for {short_duration(max(0.0, seconds))}"
 
 
-def _to_dict(worker: WorkerState) -> dict[str, object]:
+def _to_dict(worker: WorkerView) -> dict[str, object]:
     return {
         "worker": worker.worker,
         "state": worker.describe(),
@@ -156,13 +119,9 @@ def _to_dict(worker: WorkerState) -> dict[str, object]:
         "gpus": worker.capacity.gpus,
         "jobs": list(worker.running),
         "running": {str(job): since for job, since in worker.running.items()},
-        "ahead": list(worker.ahead),
         "waits": worker.waits,
-        "idle_since": worker.idle_since,
         "until": worker.until,
         "reason": worker.reason,
-        "succeeded": worker.succeeded,
-        "failed": worker.failed,
         "started": worker.started,
         "updated": worker.updated,
     }

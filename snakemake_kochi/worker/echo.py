@@ -1,0 +1,123 @@
+"""The output of a worker's jobs in a terminal, as it grows: in the order of their starts, and never
+that of two jobs mixed."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.views import find_job, layout_of
+from snakemake_kochi.tickets import history
+from snakemake_kochi.tickets.names import Name
+
+_WIDTH = 80
+_CHUNK = 2**20  # bytes
+# What the worker's log says of a job.
+_LINE = re.compile(
+    r"INFO: job (?P<job>[\w.@=-]+) (?:\((?P<name>.*)\)(?:(?P<started> started)$|: (?P<state>\w+)$"
+    r"| is left to others: (?P<why>.*))|goes back)"
+)
+
+
+@dataclass
+class _Shown:
+    name: Name
+    called: str
+    at: int = 0  # bytes of its log
+    last: bytes = b"\n"
+    state: str | None = None  # how it ended; "" for back in its queue
+    has_begun: bool = False
+
+
+class Echo:
+    """Follows the log of the first job that has not ended; the worker's own log tells of jobs."""
+
+    def __init__(self, machine: MachinePaths, log: Path) -> None:
+        self._machine, self._layout, self._log = machine, layout_of(machine), log
+        self._read = 0
+        self._jobs: deque[_Shown] = deque()
+
+    def show(self) -> bool:
+        """Show what is new; whether anything is. Raises OSError if nobody reads it."""
+        found = self._hear()
+        while self._jobs:
+            shown = self._jobs[0]
+            if not shown.has_begun:
+                shown.has_begun = True
+                print(f"Kochi job {shown.called} (ID={self._job_of(shown.name)}) started.")
+                print("-" * _WIDTH)
+            found |= self._copy(shown)
+            if shown.state is None:
+                break
+            if shown.last != b"\n":
+                print()
+            print("-" * _WIDTH)
+            if shown.state != "success":
+                print(
+                    f"Kochi job {shown.called} (ID={self._job_of(shown.name)}): {self._end(shown)}."
+                )
+            self._jobs.popleft()
+        sys.stdout.flush()
+        return found
+
+    def _hear(self) -> bool:
+        before = self._read
+        with suppress(OSError), self._log.open("rb") as stream:
+            stream.seek(self._read)
+            for line in stream.read().splitlines(keepends=True):
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                match = _LINE.search(line.decode("utf-8", "replace").rstrip())
+                if match and (name := Name.parse(match["job"])) is not None:
+                    self._note(name, match)
+        return self._read > before
+
+    def _note(self, name: Name, match: re.Match[str]) -> None:
+        if match["started"]:
+            self._jobs.append(_Shown(name, match["name"]))
+        elif why := match["why"]:
+            job = self._job_of(name)
+            print(f"Kochi job {match['name']} (ID={job}) is left to other workers: {why}.")
+        else:
+            for each in self._jobs:
+                if each.name == name:
+                    each.state = match["state"] or ""
+
+    def _copy(self, shown: _Shown) -> bool:
+        sys.stdout.flush()
+        paths, before = self._layout.run(shown.name.run), shown.at
+        with suppress(FileNotFoundError):
+            with open(paths.log(shown.name), "rb") as stream:
+                stream.seek(shown.at)
+                while chunk := stream.read(_CHUNK):
+                    self._write(shown, chunk)
+            return shown.at > before
+        if shown.state is not None:  # it was folded meanwhile
+            self._write(shown, (history.log_of(paths, shown.name) or b"")[shown.at :])
+        return shown.at > before
+
+    def _write(self, shown: _Shown, data: bytes) -> None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        shown.at += len(data)
+        shown.last = data[-1:] or shown.last
+
+    def _job_of(self, name: Name) -> history.JobId:
+        is_by_hand = history.was_by_hand(self._layout, name.run)
+        return history.View(name, "", {}, is_by_hand=is_by_hand).job
+
+    def _end(self, shown: _Shown) -> str:
+        if not shown.state:
+            return "back in its queue"
+        with suppress(OSError, KochiError):
+            view = find_job(self._machine, self._job_of(shown.name))
+            if view.result is not None and view.attempt == shown.name.attempt:
+                return view.result.describe()
+        return shown.state
