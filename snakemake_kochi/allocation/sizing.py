@@ -11,6 +11,7 @@ from functools import partial
 from snakemake_kochi.allocation.packing import (
     EPSILON,
     PATIENCE,
+    Kind,
     Supply,
     at_the_same_time,
     few_kinds,
@@ -27,7 +28,7 @@ from snakemake_kochi.allocation.packing import (
 )
 from snakemake_kochi.schedulers.interface import Limits
 from snakemake_kochi.tickets.capacity import Capacity
-from snakemake_kochi.tickets.ticket import Kind, Resources
+from snakemake_kochi.tickets.ticket import Resources
 from snakemake_kochi.worker.node.capacity import OWN_MB
 from snakemake_kochi.worker.settings import START_AND_END
 
@@ -45,7 +46,7 @@ class Shape:
     """The resources of a worker to request.
 
     `seconds`: the time, None for as long as the scheduler gives. `whole_node`: no other user's jobs
-    are beside it. `first`: the jobs for which it is requested, and which it begins before others.
+    are beside it. `first`: the jobs for which it is requested.
     """
 
     capacity: Capacity
@@ -85,7 +86,7 @@ def workers_to_request(
 
 
 def _first_for_all(shape: Shape, alike: Mapping[Resources, Sequence[Resources]]) -> Shape:
-    """Put first all jobs that one kind represented, and not only those that take the most."""
+    """Name all jobs that one kind represented, and not only those that take the most."""
     if all(len(found) == 1 for found in alike.values()):
         return shape
     its_own = (found for kind, found in alike.items() if any(e.has(kind) for e in shape.first))

@@ -22,7 +22,6 @@ from snakemake_kochi.files import (
     write_atomically,
 )
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.tickets.ticket import Kind
 
 VERSION = 1
 
@@ -56,7 +55,7 @@ class WorkerSettings:
     a run that goes on.
 
     `controller` is the number of a run: the worker claims only the tickets of that run.
-    `first` are the kinds of jobs that it claims before others. `allocation` is the scheduler's name
+    `allocation` is the scheduler's name
     of the worker's allocation, `allocation_nodes` the number of its nodes, where the scheduler does
     not tell it. In an allocation the worker also leaves when it has no job and its
     controller is dead. It then runs `cancel_waiting`, a command that cancels the allocations of
@@ -81,7 +80,6 @@ class WorkerSettings:
     idle_wait: float = 2.0
     between_jobs: float = BETWEEN_JOBS
     controller: str | None = None
-    first: tuple[Kind, ...] = ()
     allocation: str | None = None
     allocation_nodes: int = 1
     cancel_waiting: tuple[str, ...] = ()
@@ -128,10 +126,7 @@ class WorkerSettings:
             if not is_valid(value) or (key in _FROM_1 and value < 1):
                 expected = "a number from 1" if key in _FROM_1 else expected
                 raise KochiError(f"key '{key}': {expected} was expected, not {value!r}")
-            try:
-                values[key] = make(value)
-            except (KeyError, TypeError) as error:
-                raise KochiError(f"key '{key}': {expected} was expected ({error!r})") from error
+            values[key] = make(value)
         if missing := [name for name in ("root", "machine") if name not in values]:
             raise KochiError(f"key '{missing[0]}' is missing")
         return cls(**values)
@@ -157,11 +152,6 @@ _KINDS: Mapping[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = 
     "int": ("a whole number from 0", _is_whole, int),
     "float": ("a number from 0", _is_number, float),
     "tuple[str, ...]": ("a list of texts", _is_list_of(str), tuple),
-    "tuple[Kind, ...]": (
-        "a list of kinds of jobs",
-        _is_list_of(dict),
-        lambda value: tuple(map(Kind.from_dict, value)),
-    ),
 }
 _FROM_1 = ("cores", "memory_mb", "most_memory_mb")
 

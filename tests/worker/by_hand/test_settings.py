@@ -14,7 +14,6 @@ from support import write
 
 from snakemake_kochi.errors import DamagedFileError, WorkerError
 from snakemake_kochi.queue.views import find_worker
-from snakemake_kochi.tickets.ticket import Kind, Resources
 from snakemake_kochi.worker import start_command
 from snakemake_kochi.worker.settings import WorkerSettings, read_settings, save_settings
 from tests.worker.by_hand.conftest import Site
@@ -33,7 +32,6 @@ ALL = {
     "idle_wait": 0.5,
     "between_jobs": 0.0,
     "controller": "c",
-    "first": (Kind(Resources(cores=1), Resources(cores=2, memory_mb=5)),),
     "allocation": "7_1",
     "cancel_waiting": ("scancel", "--name", "a b"),
     "parent": 12,
@@ -73,7 +71,6 @@ def test_equal_workers_without_a_number_have_one_file(tmp_path: Path) -> None:
         ({"stay": 1}, "key 'stay': true or false was expected, not 1"),
         ({"queues": "q"}, "key 'queues': a list of texts was expected, not 'q'"),
         ({"queues": [1]}, "key 'queues': a list of texts was expected"),
-        ({"first": [{"least": {}}]}, "key 'first': a list of kinds of jobs was expected"),
     ],
 )
 def test_invalid_settings_are_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
