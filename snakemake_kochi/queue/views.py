@@ -556,8 +556,9 @@ def _state_of_worker(
     if "dead" in texts or (silent > _SILENT and not here.can_see(node)):
         return "lost", f"no heartbeat for {format_duration(silent)}"
     if "release" in texts:
-        is_now = files.read(paths.release).strip() == b"now"
-        return "draining" if is_now else "finishing", "released by kochi release"
+        how, _, why = files.read(paths.release).decode().partition("\n")
+        reason = why.strip() or "released by kochi release"
+        return "draining" if how.strip() == "now" else "finishing", reason
     return ("leaving" if left else "running"), ""
 
 

@@ -64,7 +64,7 @@ class WorkerLife:
             with suppress(OSError):
                 self.wants_login = is_listed(self.paths.login_asked)
         if "release" in texts:
-            self.release = files.read(self.paths.release).decode().strip()
+            self.release = files.read(self.paths.release).decode().partition("\n")[0].strip()
 
 
 class Claims:

@@ -38,13 +38,19 @@ class _Shown:
 class Echo:
     """Follows the log of the first job that has not ended; the worker's own log tells of jobs."""
 
-    def __init__(self, machine: MachinePaths, log: Path) -> None:
-        self._machine, self._layout, self._log = machine, layout_of(machine), log
+    def __init__(self, machine: MachinePaths, worker: int) -> None:
+        self._machine, self._layout = machine, layout_of(machine)
+        self._log = Path(self._layout.worker(str(worker)).log)
+        self._welcome = (
+            f"Kochi worker {worker} started on machine {machine.name}.\n{'=' * _WIDTH}\n"
+        )
         self._read = 0
         self._jobs: deque[_Shown] = deque()
 
     def show(self) -> bool:
         """Show what is new; whether anything is. Raises OSError if nobody reads it."""
+        print(self._welcome, end="")
+        self._welcome = ""
         found = self._hear()
         while self._jobs:
             shown = self._jobs[0]
@@ -52,8 +58,10 @@ class Echo:
                 shown.has_begun = True
                 print(f"Kochi job {shown.called} (ID={self._job_of(shown.name)}) started.")
                 print("-" * _WIDTH)
-            found |= self._copy(shown)
-            if shown.state is None:
+            before = shown.at
+            is_whole = self._copy(shown)
+            found |= shown.at > before
+            if shown.state is None or not is_whole:
                 break
             if shown.last != b"\n":
                 print()
@@ -91,17 +99,23 @@ class Echo:
                     each.state = match["state"] or ""
 
     def _copy(self, shown: _Shown) -> bool:
+        """Show what its log has more; False if that cannot be read now."""
         sys.stdout.flush()
-        paths, before = self._layout.run(shown.name.run), shown.at
-        with suppress(FileNotFoundError):
-            with open(paths.log(shown.name), "rb") as stream:
+        while chunk := self._next(shown):
+            self._write(shown, chunk)
+        return chunk is not None
+
+    def _next(self, shown: _Shown) -> bytes | None:
+        paths = self._layout.run(shown.name.run)
+        try:
+            with suppress(FileNotFoundError), open(paths.log(shown.name), "rb") as stream:
                 stream.seek(shown.at)
-                while chunk := stream.read(_CHUNK):
-                    self._write(shown, chunk)
-            return shown.at > before
-        if shown.state is not None:  # it was folded meanwhile
-            self._write(shown, (history.log_of(paths, shown.name) or b"")[shown.at :])
-        return shown.at > before
+                return stream.read(_CHUNK)
+            if shown.state is None:
+                return b""
+            return (history.log_of(paths, shown.name) or b"")[shown.at :]  # it was folded meanwhile
+        except OSError:
+            return None
 
     def _write(self, shown: _Shown, data: bytes) -> None:
         sys.stdout.buffer.write(data)
@@ -110,7 +124,9 @@ class Echo:
         shown.last = data[-1:] or shown.last
 
     def _job_of(self, name: Name) -> history.JobId:
-        is_by_hand = history.was_by_hand(self._layout, name.run)
+        is_by_hand = False
+        with suppress(OSError):
+            is_by_hand = history.was_by_hand(self._layout, name.run)
         return history.View(name, "", {}, is_by_hand=is_by_hand).job
 
     def _end(self, shown: _Shown) -> str:

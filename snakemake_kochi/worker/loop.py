@@ -224,8 +224,7 @@ class Worker:
         """
         try:
             files.overwrite(self._life.paths.left, b'{"reason": "nothing to do"}\n')
-            self._claim()
-            if not self._threads:
+            if self._claim() and not self._threads:
                 return "nothing is left that it can run" if self._skipped else "nothing to do"
             files.unlink(self._life.paths.left)
         except OSError as error:
@@ -284,6 +283,10 @@ class Worker:
         """Leave when all jobs have ended; `at_once`: they go back to their queue."""
         if not self._why:
             _log.info("stopping: %s; jobs: %s", why, ", ".join(map(str, self._jobs)) or "none")
+            if not self._life.release:
+                with suppress(OSError):  # for people
+                    text = f"{'now' if at_once else 'finish':8}\n{why}\n"
+                    files.overwrite(self._life.paths.release, text.encode())
         if at_once and not self._is_draining:
             self._is_draining = True
             for job in list(self._jobs.values()):
@@ -361,13 +364,15 @@ class Worker:
             self._are_by_hand[name.run] = is_by_hand(self._layout, name.run)
         return self._are_by_hand[name.run]
 
-    def _claim(self) -> None:
+    def _claim(self) -> bool:
+        """Begin what fits; False if a queue cannot be seen now."""
         if self._paused.has_changed():
             self._waits_paused.clear()
+        is_seen = True
         for queue, claims in self._claims.items():
             taken = [job.ticket.resources for job in list(self._jobs.values())]
             if self._capacity.is_full(taken):
-                return
+                break
             self._must_wait = False
             self._claim_until = None
             try:
@@ -375,12 +380,14 @@ class Worker:
             except OSError as error:
                 self._notices.fault(f"no ticket of queue {queue} can be claimed now", error)
                 self._look_due = min(self._look_due, clock.now() + _RETRY)
+                is_seen = False
                 continue
             for name in names:
                 self._begin(queue, name)
             self._tickets.clear()  # what others got
             if self._must_wait:  # or smaller tickets would take the room before it is enough
-                return
+                break
+        return is_seen
 
     def _claim_of(self, queue: str, claims: Claims, taken: Sequence[Resources]) -> list[Name]:
         """Tickets like those that this worker has had (see `Spreading`) come last; one with jobs

@@ -9,7 +9,6 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.backoff import GrowingPause
@@ -21,7 +20,6 @@ from snakemake_kochi.worker import start_command
 from snakemake_kochi.worker.echo import Echo
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings, settings_of
 
-_WIDTH = 80
 _PAUSE = 0.1  # seconds
 _LONGEST_PAUSE, _GROWTH = 1.0, 1.5  # while the jobs print nothing
 
@@ -46,23 +44,35 @@ def work(settings: WorkerSettings) -> int:
         time.sleep(_PAUSE)
     own.unlink(missing_ok=True)  # which no other worker reads
     if worker is not None:
-        print(f"Kochi worker {worker} started on machine {settings.machine}.\n{'=' * _WIDTH}")
-        echo = Echo(settings.paths, Path(layout.worker(str(worker)).log))
+        echo = Echo(settings.paths, worker)
         pause = GrowingPause(_PAUSE, _LONGEST_PAUSE, _GROWTH)
-        with suppress(BrokenPipeError):  # nobody reads it any more: its jobs go on
-            while process.poll() is None:
-                if echo.show():
-                    pause.reset()
-                else:
-                    pause.grow()
-                if parent and not parent.is_alive():
-                    process.terminate()
-                    parent = None
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(pause.seconds)
-            echo.show()
+        is_shown = True
+        while process.poll() is None:
+            found, is_shown = _show(echo) if is_shown else (False, False)
+            if found:
+                pause.reset()
+            else:
+                pause.grow()
+            if parent and not parent.is_alive():
+                process.terminate()
+                parent = None
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(pause.seconds)
+        if is_shown:
+            _show(echo)
     status = process.wait()
     return status if status >= 0 else 128 - status
+
+
+def _show(echo: Echo) -> tuple[bool, bool]:
+    """Whether anything was new, and whether it can be shown: if not, the jobs go on."""
+    try:
+        return echo.show(), True
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # nobody reads it any more
+            print(f"kochi: what jobs print is not shown any more: {error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in its buffer goes there
+        return False, False
 
 
 if __name__ == "__main__":

@@ -34,12 +34,7 @@ def our_processes() -> list[psutil.Process]:
 
 def results() -> list[dict[str, Any]]:
     """The results of all jobs, as other programs read them."""
-    root = Path(os.environ["KOCHI_ROOT"])
-    return _next_results(Layout(str(root / "machines" / "local")))
-
-
-def _next_results(layout: Layout) -> list[dict[str, Any]]:
-    """Those of tickets, in the form of the queue."""
+    layout = Layout(os.path.join(os.environ["KOCHI_ROOT"], "machines", "local"))
     if not Path(layout.runs).exists():
         return []
     runs = [int(path.name) for path in Path(layout.runs).iterdir() if path.name.isdecimal()]
@@ -70,9 +65,9 @@ def waiting_tickets(queue: str) -> list[Ticket]:
 
 
 def nothing_is_left() -> bool:
-    """Neither a process of the run, nor its inbox, nor a queue."""
+    """Neither a process of the run, nor a queue, and each run is over."""
     machine = Path(os.environ["KOCHI_ROOT"]) / "machines" / "local"
-    left = [*machine.glob("controllers/*"), *machine.glob("queues/*"), *machine.glob("runs/*/own*")]
+    left = [*machine.glob("queues/*"), *machine.glob("runs/*/own*")]
     assert left == []
     return our_processes() == []
 

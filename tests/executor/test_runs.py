@@ -60,7 +60,7 @@ def test_a_directory_without_git_or_configuration_runs_and_nothing_is_left(
     assert (tmp_path / "elsewhere.txt").read_text() == "mine\n"
     assert (tmp_path / "large.txt").read_text().startswith("run-")
     machine = Path(os.environ["KOCHI_ROOT"]) / "machines" / "local"
-    left = [path.name for path in (*machine.glob("controllers/*"), *machine.glob("queues/*"))]
+    left = [path.name for path in (*machine.glob("queues/*"), *machine.glob("runs/*/own*"))]
     assert (left, our_processes()) == (["mine"], [])
     # The log of each job is named.
     (line,) = [line for line in done.stdout.splitlines() if "in queue mine, log: " in line]

@@ -9,7 +9,6 @@ import psutil
 import pytest
 
 MARK = "FAULTS_MARK"
-_PACKING_LIMIT = 120  # seconds
 _DYING_LIMIT = 10  # seconds for what has been killed to be gone
 
 
@@ -26,9 +25,6 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv(MARK, text)
     yield text
     left = marked_processes(text)
-    # A packer still has work when those who started it have ended, and nobody waits for it.
-    packers = [each for each in left if "snakemake_kochi.packing" in (each.info["cmdline"] or ())]
-    psutil.wait_procs(packers, timeout=_PACKING_LIMIT)
     # What died with a process that was killed does so a moment later, on a busy computer.
     _, left = psutil.wait_procs(left, timeout=_DYING_LIMIT)
     for process in left:

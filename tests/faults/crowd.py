@@ -13,7 +13,6 @@ import psutil
 from support import worker_command
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue.views import list_workers
 
 QUEUE = "q"
 
@@ -69,14 +68,9 @@ class Crowd:
         self._there.append(self._start())
 
     def _worker_of(self, supervisor: int) -> int | None:
-        """The registered worker, if there is one yet.
-
-        Before the worker starts, its supervisor has another child, which tests the locks. Whoever
-        kills that one in place of the worker may leave a worker that nobody ends.
-        """
+        """The first child of its supervisor, if there is one yet."""
         children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-        workers = {worker.process.pid for worker in list_workers(machine_of(self._directory))}
-        return next((pid for pid in map(int, children) if pid in workers), None)
+        return next(map(int, children), None)
 
     def stop(self) -> list[int]:
         """End all in good order; returns the exit statuses of those that were not killed."""

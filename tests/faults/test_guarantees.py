@@ -1,4 +1,4 @@
-"""What two nodes can rely on, on each filesystem: the table in docs/queue.md."""
+"""What two nodes can rely on, on each filesystem: the table in docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def test_every_filesystem_is_in_the_table_of_the_protocol() -> None:
     from bench.filesystems import FILESYSTEMS
 
     assert list(FILESYSTEMS) == list(EXPECTED)
-    page = (REPOSITORY / "docs" / "queue.md").read_text()
+    page = (REPOSITORY / "docs" / "protocol.md").read_text()
     for name in FILESYSTEMS:
         assert f"| {name}" in page

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from snakemake_kochi.processes import ProcessIdentity
 from snakemake_kochi.queue.by_hand import submit
 from snakemake_kochi.queue.views import JobView, find_job
 from snakemake_kochi.tickets.ticket import Resources, Ticket
+from snakemake_kochi.worker import work_command
 from snakemake_kochi.worker.settings import WorkerSettings
 
 PATIENCE = 60.0
@@ -25,11 +23,6 @@ PATIENCE = 60.0
 
 def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def descendants_of(pid: int) -> list[int]:
-    children = children_of(pid)
-    return children + [below for child in children for below in descendants_of(child)]
 
 
 def is_running(pid: int | str) -> bool:
@@ -46,6 +39,7 @@ class Site:
         self.machine: MachinePaths = self.root.machine("local")
         self.workers: list[subprocess.Popen[str]] = []
         self.jobs: list[int] = []
+        self.root.secure(self.machine.directory)  # as the commands that start workers do
 
     def submit(self, *scripts: str, queue: str = "q", **fields: object) -> list[Ticket]:
         """Submit a job for each script; bash runs it in the site's directory."""
@@ -64,13 +58,12 @@ class Site:
             )
             for i, script in enumerate(scripts)
         ]
-        self.root.secure(self.machine.directory)
         given = [submit(self.machine, queue, ticket) for ticket in tickets]
         self.jobs += [ticket.job for ticket in given]
         return given
 
     def start(self, *, prefix: Sequence[str] = (), **options: Any) -> subprocess.Popen[str]:
-        """Start a worker, by default for the queue q.
+        """Start a worker, by default for the queue q; with `echo`, as `kochi work` does.
 
         The options are those of WorkerSettings and of Popen; `stdout_to` is Popen's stdout.
         """
@@ -78,13 +71,14 @@ class Site:
         settings = {name: options.pop(name) for name in list(options) if name in names}
         if "worker" not in settings:
             settings.setdefault("queues", ("q",))
-        program = options.pop("program", ())
         # Beside the directory of the jobs, which some tests list or fill.
         aside = self.directory.with_name(f"{self.directory.name}-settings")
         aside.mkdir(exist_ok=True)
         command = worker_command(self.root.directory, aside, **settings)
+        if settings.get("echo"):
+            command = work_command(command[-1])
         process = subprocess.Popen(
-            [*prefix, *([sys.executable, *program, command[-1]] if program else command)],
+            [*prefix, *command],
             stdin=subprocess.DEVNULL,
             stdout=options.pop("stdout_to", subprocess.PIPE),
             text=True,
@@ -92,30 +86,6 @@ class Site:
         )
         self.workers.append(process)
         return process
-
-    def start_elsewhere(self, **options: Any) -> subprocess.Popen[str]:
-        """As `start`, on what seems to be another node: with its own name and process numbers.
-
-        The returned process is the parent of the worker supervisor.
-        """
-        rename = 'hostname elsewhere && exec "$@"'
-        unshare = ["unshare", "--uts", "--pid", "--fork", "--mount-proc", "bash", "-c", rename, "-"]
-        return self.start(prefix=unshare, **options)
-
-    def kill_everything(self, process: subprocess.Popen[str]) -> None:
-        """Kill a process and all its descendants, as when a node dies."""
-        for pid in [process.pid, *descendants_of(process.pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait(PATIENCE)
-
-    @staticmethod
-    def children_of(pid: int) -> list[int]:
-        return children_of(pid)
-
-    @staticmethod
-    def is_running(pid: int) -> bool:
-        return is_running(pid)
 
     def job(self, number: int) -> JobView:
         """The job that was submitted so far before, from 0."""
@@ -159,4 +129,5 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def faulty(site: Site) -> Iterator[FaultyFilesystem]:
     """A faulty filesystem with the site's KOCHI_ROOT, but without the directory of the jobs."""
     with FaultyFilesystem(site.directory / "backing", site.root.directory) as filesystem:
+        site.root.secure(site.machine.directory)
         yield filesystem

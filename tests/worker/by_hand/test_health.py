@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-import pytest
+import os
 
 from snakemake_kochi.queue.views import find_worker
 from tests.worker.by_hand.conftest import Site
 
-Mount = Callable[[Path, str], Path]
 
-
-@pytest.fixture
-def mount() -> Iterator[Mount]:
-    """Mounts an empty filesystem of a size such as "64k" on a directory."""
-    mounted: list[Path] = []
-
-    def make(directory: Path, size: str) -> Path:
-        directory.mkdir()
-        options = ["-t", "tmpfs", "-o", f"size={size},mode=700", "kochi-test"]
-        subprocess.run(["mount", *options, str(directory)], check=True)
-        mounted.append(directory)
-        return directory
-
-    yield make
-    for directory in mounted:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)
-
-
-def fill(directory: Path) -> Path:
-    """Fill a filesystem; return the file that takes the space."""
-    path = directory / "fill"
-    for size in (1 << 16, 1 << 10, 1):
-        with path.open("ab", buffering=0) as stream:
-            try:
-                while stream.write(b"x" * size) == size:
-                    pass
-            except OSError:
-                continue
-    return path
+def test_a_worker_whose_node_cannot_write_temporary_files_is_set_aside(site: Site) -> None:
+    temporary = site.directory / "temporary"
+    temporary.mkdir()
+    site.submit("[ -e failed ] || { echo > failed; rm -r $TMPDIR; exit 1; }")
+    worker = site.start(cores=1, stay=True, env={**os.environ, "TMPDIR": str(temporary)})
+    assert worker.wait() == 1
+    assert (site.job(0).state, site.job(0).attempt) == ("waiting", 2)
+    (attempt,) = site.job(0).attempts
+    why = f"cannot write below {temporary}: No such file or directory"
+    assert attempt.describe() == f"node failed: {why}"
+    assert find_worker(site.machine, 1).reason == f"set aside: this node {why}"
+    assert site.start().wait() == 0
+    assert site.job(0).result.ok  # type: ignore[union-attr]
 
 
 def test_a_removed_directory_is_not_the_nodes_fault(site: Site) -> None:
@@ -66,4 +45,3 @@ def test_a_worker_goes_on_while_jobs_fail_everywhere(site: Site) -> None:
     site.submit(*["exit 1"] * 15)
     assert site.start(cores=1).wait() == 0
     assert [site.job(n).result.describe() for n in range(15)] == ["exit status 1"] * 15  # type: ignore[union-attr]
-    assert find_worker(site.machine, 1).failed == 15

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import os
 import time
-from pathlib import Path
 
 import psutil
 
 from snakemake_kochi.queue.by_hand import cancel
 from snakemake_kochi.queue.views import find_worker
+from snakemake_kochi.tickets.history import find
+from snakemake_kochi.tickets.names import Layout
 from snakemake_kochi.worker.node.capacity import OWN_MB, capacity_of_this_node
 
 
@@ -43,13 +43,13 @@ def test_tickets_that_never_fit_are_skipped_named_and_left_to_others(site):
     site.submit("true", gpus=1)
     site.submit("true", cores=2, memory_mb=100)
     site.submit("echo > done")
-    worker = site.start(cores=2, memory_mb=100)
+    worker = site.start(cores=2, memory_mb=100, echo=True)
     shown, _ = worker.communicate()
     assert worker.returncode == 0
     assert [site.job(job).state for job in range(5)] == ["waiting"] * 3 + ["ended"] * 2
-    assert "Kochi job job0 (ID=0) is left to other workers: 3 cores needed, 2 available." in shown
-    assert "(ID=1) is left to other workers: 200 MiB of memory needed, 100 available." in shown
-    assert "(ID=2) is left to other workers: 1 GPU needed, none available." in shown
+    assert "Kochi job job0 (ID=1) is left to other workers: 3 cores needed, 2 available." in shown
+    assert "(ID=2) is left to other workers: 200 MiB of memory needed, 100 available." in shown
+    assert "(ID=3) is left to other workers: 1 GPU needed, none available." in shown
     assert find_worker(site.machine, 1).reason == "nothing is left that it can run"
     assert site.start(cores=3, memory_mb=200, gpus="1").wait() == 0
     assert [site.job(job).result.ok for job in range(5)] == [True] * 5
@@ -64,38 +64,23 @@ def test_memory_and_gpus_limit_the_jobs_that_run_beside_each_other(site):
     assert all(site.job(job).result.ok for job in range(6))
 
 
+def outputs_of(site, number):
+    view = find(Layout(str(site.machine.directory)), site.jobs[number], 1)
+    return view.line["details"].get("outputs")
+
+
 def test_the_outputs_of_a_success_are_recorded_by_time_and_size(site):
     site.submit(
         "echo hello > 'a b'; mkdir d; ln -s nowhere l", outputs=("a b", "d", "l", "missing")
     )
     site.submit("echo hello > f; exit 1", outputs=("f",))
     assert site.start(cores=1).wait() == 0
-    outputs = site.job(0).result.outputs
+    outputs = outputs_of(site, 0)
     assert set(outputs) == {"a b", "d"}
     for name in outputs:
         found = (site.directory / name).stat()
         assert tuple(outputs[name]) == (found.st_mtime_ns, found.st_size)
-    assert site.job(1).result.outputs == {}
-
-
-def peak_memory_mb(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(line.split()[1]) // 1024
-
-
-class GrowingLog(io.BytesIO):
-    """A terminal that is slower than the job: the log always has more to show."""
-
-    def __init__(self, log: Path) -> None:
-        super().__init__()
-        self._log = log
-
-    def write(self, content: bytes) -> int:
-        if content.startswith(b"x"):
-            with self._log.open("ab") as stream:
-                stream.write(content)
-        return super().write(content)
+    assert outputs_of(site, 1) is None
 
 
 def test_neighbours_of_a_job_that_is_cancelled_go_on(site):
@@ -103,7 +88,7 @@ def test_neighbours_of_a_job_that_is_cancelled_go_on(site):
     site.submit(*[script.format(i) for i in range(3)])
     site.start(cores=3, grace=0.2)
     pids = [site.wait_for(f"pid{i}").strip() for i in range(3)]
-    cancel(site.machine, 1)
+    cancel(site.machine, site.jobs[1])
     assert site.ended(1).result.reason == "cancelled"
     assert [psutil.pid_exists(int(pid)) for pid in pids] == [True, False, True]
     beats = [site.directory / "beat0", site.directory / "beat2"]

@@ -10,24 +10,13 @@ import pytest
 from snakemake_kochi.queue.views import find_worker
 from tests.worker.by_hand.conftest import children_of, is_running
 
-# A process whose session, environment and parent do not show its job, and that ignores signals.
-HIDDEN = (
-    'setsid env -i bash -c \'trap "" TERM HUP INT; echo $$ > hidden; '
-    "(sleep 1001 & echo $! > below; wait) & while :; do sleep 0.1; done' & "
-    "while [ ! -s hidden -o ! -s below ]; do sleep 0.1; done; "
-)
-
-
-def hidden_pids(site):
-    return [site.wait_for(name).strip() for name in ("main", "hidden", "below")]
-
 
 def test_a_worker_and_its_jobs_die_with_the_supervisor(site):
     site.submit("[ -e main ] || { echo $$ > main; exec sleep 1000; }")
     supervisor = site.start(stay=True)
     pid = site.wait_for("main").strip()
-    (worker,) = children_of(supervisor.pid)
-    assert find_worker(site.machine, 1).process.pid == worker
+    assert find_worker(site.machine, 1).process.pid == supervisor.pid
+    worker, *_ = children_of(supervisor.pid)
     supervisor.kill()
     supervisor.wait()
     site.wait_until(lambda: not is_running(worker) and not is_running(pid))
@@ -43,7 +32,8 @@ def test_processes_that_a_killed_supervisor_could_not_end_are_ended_before_the_n
     site.wait_for("main")
     supervisor.kill()
     supervisor.wait()
-    assert site.start().wait() == 0
+    site.start(stay=True)
+    assert site.ended(0).result.attempt == 2
     before, after = site.log(0).splitlines()[-2:]
     assert before == after
     assert not is_running(site.wait_for("hidden").strip())

@@ -40,7 +40,7 @@ def spans(sites: Sequence[Site], jobs: int) -> list[tuple[int, int, bool]]:
             site is sites[0],
         )
         for site in sites
-        for job in range(jobs)
+        for job in range(1, jobs + 1)
     )
 
 

@@ -1,4 +1,4 @@
-"""Calls of a slow filesystem that are made at the same time, or beside other work."""
+"""Calls of a slow filesystem that are made at the same time."""
 
 from __future__ import annotations
 
@@ -10,24 +10,6 @@ from functools import partial
 import pytest
 
 from snakemake_kochi.files.together import Together
-
-# Opening files of jobs is slow, so that the worker takes its filesystem for a slow one. A link
-# publishes the end of a job: the first two wait until both are being made.
-MEETING = """
-import os, threading, time
-open_file, link = os.open, os.link
-meeting = threading.Barrier(2)
-def slow_open(path, *arguments, **options):
-    if "/jobs/" in os.fspath(path):
-        time.sleep(0.01)
-    return open_file(path, *arguments, **options)
-def meet(source, target, **options):
-    if "/jobs/" in os.fspath(target) and not os.path.exists("met"):
-        meeting.wait(60)
-        open("met", "w").close()
-    return link(source, target, **options)
-os.open, os.link = slow_open, meet
-"""
 
 
 def test_on_a_slow_filesystem_calls_are_made_at_the_same_time() -> None:
@@ -84,20 +66,3 @@ def test_the_answers_and_errors_of_calls_are_in_the_order_of_the_calls() -> None
         assert all(isinstance(answer, OSError) for answer in answers[1::3])
         assert answers[::3] == [1] * 10 and answers[2::3] == [3] * 10
     assert together([]) == []
-
-
-# The end of the first job is published only when the file `go` is there.
-HELD_END = """
-import os, time
-open_file, link = os.open, os.link
-def slow_open(path, *arguments, **options):
-    if "/jobs/" in os.fspath(path):
-        time.sleep(0.01)
-    return open_file(path, *arguments, **options)
-def held_link(source, target, **options):
-    target = os.fspath(target)
-    while target.endswith("/0/result.json") and not os.path.exists("go"):
-        time.sleep(0.01)
-    return link(source, target, **options)
-os.open, os.link = slow_open, held_link
-"""
