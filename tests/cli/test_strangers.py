@@ -20,7 +20,6 @@ from support import worker_command, write
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import by_hand
-from snakemake_kochi.queue.views import find_job
 from snakemake_kochi.tickets.ticket import Ticket
 
 
@@ -271,33 +270,6 @@ def test_an_ordinary_user_is_refused_where_anybody_may_have_set_a_trap(
 
     as_user(ORDINARY, use)
     assert not (trap / "me" / "root").exists()
-
-
-@pytest.mark.parametrize("kind", ["file", "link", "fifo"])
-def test_a_ticket_that_a_stranger_put_into_our_queue_is_not_executed(
-    kind: str, top: Path, tmp_path: Path, plant: Any, shell_command: Any
-) -> None:
-    machine = Root(top / "root").machine("local")
-    submit(machine, top / "first")
-    executed = plant(top / "theirs")
-    target = machine.queue("q").waiting_ticket(0, 1)
-    target.unlink()
-    source = Root(top / "theirs").machine("local").queue("q").waiting_ticket(0, 1)
-    if kind == "file":
-        source.rename(target)
-    elif kind == "link":
-        # To a file that belongs to us, but was meant for something else.
-        give(source, 0)
-        target.symlink_to(source)
-    else:
-        os.mkfifo(target)
-    done = shell_command(*COMMANDS["work"], root=top / "root", cwd=tmp_path)
-    assert done.returncode == 0
-    assert not executed.exists()
-    result = find_job(machine, 0).result
-    assert result is not None
-    assert result.reason == "failed"
-    assert str(target) in result.detail
 
 
 def test_a_configuration_that_a_stranger_put_into_kochi_root_is_not_used(
