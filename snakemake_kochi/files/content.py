@@ -184,27 +184,15 @@ def write_exclusively(path: Path, content: bytes, durable: bool = False) -> bool
     """
     temporary = _write_temporary(path, content, durable)
     try:
-        return link_exclusively(temporary, path)
+        return _link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def link_exclusively(source: Path | int, path: Path) -> bool:
-    """Give a file a second name in its directory; return False if that name exists already.
-
-    An open file, `source` as a descriptor, is not looked up again. Raises KochiError on a
-    filesystem without hard links, and FileNotFoundError when the source does not exist, or has no
-    name any more.
-    """
-    if isinstance(source, int):
-        # With a `src_dir_fd`, which counts for no absolute path, Python calls linkat(2). Only that
-        # call follows the link.
-        name = f"/proc/self/fd/{source}"
-        call = partial(os.link, name, path, src_dir_fd=source, follow_symlinks=True)
-    else:
-        call = partial(os.link, source, path)
+def _link(source: Path, path: Path) -> bool:
+    """Give a file a second name; return False if that name exists already. Raises KochiError."""
     try:
-        answered(call)
+        answered(partial(os.link, source, path))
     except FileExistsError:
         # NFS also reports this when the link was made and the answer got lost; then the file is
         # ours.
@@ -242,13 +230,6 @@ def write_last(path: Path, content: bytes, tree: Path) -> None:
         raise OSError(errno.EIO, f"not written to the disk: sync: {said}", os.fspath(tree))
     write_atomically(path, content, durable=True)
     sync_directory(path.parent)
-
-
-def link_atomically(path: Path, target: Path) -> None:
-    """Replace the file at `path` with a symbolic link to `target`, relative."""
-    temporary = _beside(path)
-    temporary.symlink_to(os.path.relpath(target, path.parent))
-    _put(temporary, path)
 
 
 def to_json(data: Mapping[str, Any]) -> bytes:

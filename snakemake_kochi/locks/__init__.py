@@ -1,4 +1,4 @@
-"""The locks of a machine: their settings, holding them, and a test of whether they work."""
+"""The locks of a machine, of builds, commits and launches: their settings, and holding them."""
 
 from snakemake_kochi.locks.lock import (
     Held,

@@ -25,8 +25,7 @@ Kind = Literal["flock", "lease"]
 # The errors of a filesystem without flock. Contention is EAGAIN (or EACCES on some filesystems).
 # filelock tells the two apart: it waits for a busy lock, but not after one of these errors.
 _UNSUPPORTED = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
-# Seconds; with filelock's usual 50 ms a busy queue would make 20 claims a second. A process that
-# has waited longer asks the file server less often, after a part of the time that it has waited: a
+# Seconds; most locks are held for some milliseconds. A process that has waited longer asks the file server less often, after a part of the time that it has waited: a
 # lock that was busy for long, with a slow file server for example, is probably still busy.
 _POLL_INTERVAL = 0.003
 _PART_OF_WAIT = 0.15
@@ -259,7 +258,7 @@ class Forsaken:
     On a filesystem that cannot exchange two names (NFS), present versions of filelock never remove
     the lease of a process that was killed. Without that exchange, a process cannot be sure that it
     does not take away a new lease. This class puts a new lease back in that case. For a moment two
-    processes may then hold the lock; the queue tolerates that.
+    processes may then hold the lock.
     """
 
     def __init__(self, path: Path, duration: float) -> None:

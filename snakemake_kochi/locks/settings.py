@@ -179,8 +179,8 @@ def disagreement(settled: LockSettings, wanted: LockSettings) -> KochiError | No
     return KochiError(
         f"machine '{settled.machine.name}' uses the locks {settled} "
         f"(settled in {file}, by {settled.host} at {settled.time}), but its configuration "
-        f"says {wanted}: processes with different locks do not exclude each other, and would run "
-        "the same jobs",
+        f"says {wanted}: processes with different locks do not exclude each other, and would "
+        "write to one build, or commit to one branch, at once",
         "Set lock_dir and lock_kind of the machine in kochi.yaml back to those. Or end all its "
         f"workers and runs, on all nodes, and then type: rm {file}",
     )
