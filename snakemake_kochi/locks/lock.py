@@ -25,8 +25,9 @@ Kind = Literal["flock", "lease"]
 # The errors of a filesystem without flock. Contention is EAGAIN (or EACCES on some filesystems).
 # filelock tells the two apart: it waits for a busy lock, but not after one of these errors.
 _UNSUPPORTED = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
-# Seconds; most locks are held for some milliseconds. A process that has waited longer asks the file server less often, after a part of the time that it has waited: a
-# lock that was busy for long, with a slow file server for example, is probably still busy.
+# Seconds. A process that has waited longer asks the file server less often, after a part of the
+# time that it has waited: a lock that was busy for long, with a slow file server for example, is
+# probably still busy.
 _POLL_INTERVAL = 0.003
 _PART_OF_WAIT = 0.15
 _LONGEST_POLL_INTERVAL = 0.05
