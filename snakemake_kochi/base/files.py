@@ -7,10 +7,12 @@ Every call raises OSError. After an error nobody knows whether the call was done
 from __future__ import annotations
 
 import fcntl
+import json
 import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 
 class Disk:
@@ -92,6 +94,19 @@ def names(directory: str) -> list[str]:
 def move(source: str, target: str) -> None:
     """Rename, in place of what had the name."""
     disk.move(source, target)
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """The object of a JSON text. Raises ValueError, also if it is nested too deeply."""
+    try:
+        found = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError("a JSON object was expected")
+    if b"\\ud" in data.lower():  # half a character cannot be shown, and is in no name of a file
+        json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    return found
 
 
 def make(directory: str) -> None:

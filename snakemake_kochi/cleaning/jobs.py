@@ -8,7 +8,6 @@ it.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Collection, Iterator
@@ -377,7 +376,7 @@ def all_tickets(machine: MachinePaths) -> Iterator[Ticket]:
             if name.key in found:
                 continue
             with suppress(FileNotFoundError, KochiError, ValueError):
-                data = json.loads(files.read(path).partition(b"\n")[0])
+                data = files.parse(files.read(path).partition(b"\n")[0])
                 ticket = Ticket.from_dict(data, Path(path))
                 found.add(name.key)
                 yield ticket

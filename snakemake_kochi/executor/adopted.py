@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -52,7 +51,7 @@ class Adopted:
 
     def _examine(self, path: str, name: Name) -> None:
         with suppress(FileNotFoundError, ValueError, KochiError):
-            data = json.loads(files.read(path).split(b"\n", 1)[0])
+            data = files.parse(files.read(path).partition(b"\n")[0])
             ticket = Ticket.from_dict(data, Path(path))
             for output in ticket.outputs:
                 self._writers[output].add(name.key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -54,7 +53,7 @@ def read_run(layout: Layout, number: int) -> RunView | None:
     """None for a job by hand, and if there is none, or its file is damaged. Raises OSError."""
     paths = layout.run(number)
     with suppress(FileNotFoundError, KeyError, TypeError, ValueError):
-        data = json.loads(files.read(paths.facts))  # first: it tells whether there is such a run
+        data = files.parse(files.read(paths.facts))  # first: it tells whether there is such a run
         texts = listing(paths.directory)
         if not data["directory"]:
             return None

@@ -5,7 +5,6 @@ This module only reads. A ticket that moves during a look may be missed; the nex
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -202,7 +201,7 @@ class MakingWatch:
         if name.key not in self._tickets:
             with suppress(OSError, ValueError, KeyError, TypeError):
                 line = files.read(path).partition(b"\n")[0]
-                return list(map(str, json.loads(line)["outputs"]))
+                return list(map(str, files.parse(line)["outputs"]))
         return self._tickets.get(name.key, ())
 
 

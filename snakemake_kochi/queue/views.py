@@ -5,7 +5,6 @@ What it says may be outdated when it is read. A job is named as in `tickets.hist
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -313,13 +312,14 @@ def _unknown(
     elif history.was_by_hand(layout, run):
         known = "its submission was not finished" if number == HAND_JOB else f"{run} is one job"
     else:
-        facts = facts_in(layout.run(run).facts)
+        facts = facts_in(layout.run(run).facts) or {}
+        where = facts.get("directory", "a directory that its damaged file does not tell")
         last = 0
         for line in history.lines_backwards(layout.run(run).journal, [b'"keys": ["']):
             last = max(last, line["submitted"] + len(line["keys"]) - 1)
             break
         jobs = f"with the jobs {run}.1 to {run}.{last}" if last else "without jobs"
-        known = f"{run} is a run in {facts['directory']}, {jobs}"
+        known = f"{run} is a run in {where}, {jobs}"
     return NameNotFoundError(f"{message}; {known}", "List them with: kochi show jobs -t")
 
 
@@ -635,7 +635,8 @@ def requested_workers(machine: MachinePaths) -> dict[int, RequestedWorker]:
         texts = listing(layout.worker(str(number)).directory)
         path = machine.worker(number).requested
         if path.name in texts and not {"worker.json", "release"} & {*texts}:
-            found[number] = RequestedWorker(**json.loads(files.read(str(path))))
+            with suppress(TypeError, ValueError):  # damaged
+                found[number] = RequestedWorker(**files.parse(files.read(str(path))))
     return found
 
 

@@ -13,9 +13,8 @@ import pytest
 from cluster_project import SNAKEFILE, ClusterProject
 from seen import FIRST, find_worker, list_jobs, list_workers
 from slurm_cluster import APART
-from support import wait_until
-
 from snakemake_kochi.heartbeat import LOST_AFTER
+from support import wait_until
 
 QUICK = 0.5  # seconds between two heartbeats of a worker
 # In the commands of a supervisor and its worker.
