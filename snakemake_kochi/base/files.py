@@ -10,6 +10,7 @@ import fcntl
 import json
 import mmap
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -26,6 +27,10 @@ class Disk:
 
     def make(self, directory: str) -> None:
         os.mkdir(directory, 0o700)
+        # Where access control lists are inherited (GPFS, Isilon, ZFS), it has another mode.
+        with suppress(OSError):
+            if (mode := os.lstat(directory).st_mode) & 0o077:
+                os.chmod(directory, stat.S_IMODE(mode) & ~0o077)
 
     def write(self, path: str, data: bytes, flags: int, sync: bool) -> None:
         number = os.open(path, flags | os.O_WRONLY | os.O_CLOEXEC, 0o600)

@@ -598,6 +598,8 @@ def seconds_left(worker: WorkerView) -> float | None:
 
 def serving(layout: Layout, queue: str) -> list[WorkerView]:
     """The living workers of a queue."""
+    if queue not in listing(layout.queues):
+        return []
     texts = listing(layout.queue(queue).directory)
     numbers = numbers_in(text.removeprefix(SERVING) for text in texts if text.startswith(SERVING))
     found = (read_worker(layout, number) for number in numbers)
@@ -606,6 +608,8 @@ def serving(layout: Layout, queue: str) -> list[WorkerView]:
 
 def shared_workers(machine: MachinePaths, queue: str) -> list[WorkerView]:
     """The workers that serve a queue, take further jobs, and were started by no run."""
+    if not _was_used(machine):
+        return []
     return [
         each
         for each in serving(layout_of(machine), queue)

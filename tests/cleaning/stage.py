@@ -112,7 +112,6 @@ class Stage:
             Path(self.layout.run(name.run).log(name)).write_text("said\n")
             claims.finish(name, "success", {"exit_status": 0})
         list_jobs(self.machine, ended=True)  # notes ends
-        return
 
     def jobs(self) -> list[int]:
         """The jobs that have files, from 0 in the order of their submission."""
@@ -120,9 +119,8 @@ class Stage:
         return sorted(view.name.run - 1 for view in views if view.state == "ended")
 
     def make_jobs_old(self) -> None:
-        next_ = (self.machine.runs, Path(self.layout.history))
-        for path in next_:
-            make_old(path)
+        for path in (self.layout.runs, self.layout.history):
+            make_old(Path(path))
 
     def run(self, process: ProcessIdentity | None = None) -> Run:
         """A run on tickets; of this process, unless another one is given."""

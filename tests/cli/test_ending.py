@@ -161,7 +161,7 @@ def test_a_worker_that_starts_at_this_moment_finishes_its_jobs(
     wait_until((own_surroundings / "there").exists)
     wait_until(lambda: kochi("show", "workers", "--json").data[0]["jobs"] == [FIRST])
     # As it was before the worker came.
-    asked = RequestedWorker(FIRST, "1", "kochi-alloc")
+    asked = RequestedWorker(FIRST, ("q",), "1", "kochi-alloc")
     _, said = release_before_it_starts(find_location(None), asked, "finish")
     assert said == f"Worker {FIRST} was told to leave when it has finished job {FIRST}."
     (own_surroundings / "go-on").touch()

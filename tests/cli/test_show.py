@@ -469,8 +469,9 @@ def test_paths_are_told(installed: Path, kochi: Kochi, work: Work) -> None:
     unknown = kochi("show", "path", "project", f"{installed.name}s")
     assert unknown.status == 1
     assert "did you mean" in unknown.err
-    of_job = machine.runs / NUMBER / "logs"
+    of_job = machine.directory / "runs" / NUMBER / "logs"
     assert kochi("show", "path", "job", NUMBER).out == f"{of_job}\n"
+    assert of_job.is_dir()
     assert kochi("show", "path", "worker", NUMBER).out == f"{machine.worker(FIRST).directory}\n"
     prefix = kochi("show", "path", "install", "tool:release", "--json").data["path"]
     assert (Path(prefix) / "tool").read_text() == "echo the tool\n"
@@ -501,8 +502,8 @@ def test_what_is_not_there_is_an_error_with_what_to_type_or_write(
 
 def test_a_damaged_ticket_is_listed_as_such(kochi: Kochi, worker: Worker) -> None:
     submit(kochi, "true")
-    paths = Root(Path(os.environ["KOCHI_ROOT"])).machine("local").queue("test")
-    (ticket,) = paths.directory.glob("waiting/*/*")
+    machine = Root(Path(os.environ["KOCHI_ROOT"])).machine("local")
+    (ticket,) = machine.directory.glob("queues/test/waiting/*/*")
     ticket.write_text("{")
     assert "(damaged)" in kochi("show", "jobs").out
     worker()
