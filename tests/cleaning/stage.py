@@ -15,6 +15,7 @@ from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.queue.by_hand import submit
+from snakemake_kochi.queue.runs import facts_of_run
 from snakemake_kochi.queue.views import list_jobs
 from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
@@ -127,8 +128,8 @@ class Stage:
         own = process or ProcessIdentity.of(os.getpid())
         assert own is not None
         make_directory(self.machine.directory)
-        facts = {"node": vars(this_node()), "process": vars(own), "started": now()}
-        return Run.begin(self.layout, str(self.directory), {**facts, "outputs": None})
+        facts = facts_of_run(None, None) | {"process": vars(own)}
+        return Run.begin(self.layout, str(self.directory), facts)
 
     def names(self) -> list[str]:
         """Everything below KOCHI_ROOT except locks."""

@@ -560,7 +560,7 @@ def test_gpus_are_those_that_a_worker_would_give_to_jobs(
 def test_the_time_of_a_call_says_how_many_short_jobs_a_filesystem_leaves_room_for() -> None:
     slow = judge_speed(10.0)
     assert slow.verdict == "note"
-    assert ("Start several workers") in slow.advice
+    assert "Start several workers" in slow.advice
     alone = 100 / (CALLS_PER_TICKET)
     rate = f"{alone:.0f}"
     said = f"10 ms for a metadata call: at most {rate} short jobs a second by one worker"

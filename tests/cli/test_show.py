@@ -271,14 +271,15 @@ def test_a_worker_tells_what_it_has_what_it_does_and_why_it_went(
     assert kochi("show", "workers", "-a").out.splitlines()[2].endswith(gone["reason"])
 
 
-def test_a_worker_that_was_killed_is_lost(kochi: Kochi, worker: Worker) -> None:
+def test_a_worker_leaves_when_the_command_that_started_it_was_killed(
+    kochi: Kochi, worker: Worker
+) -> None:
     process = worker("test")
     process.kill()
     process.wait()
-    # That was its supervisor, with which it dies.
     wait_until(lambda: kochi("show", "workers", "--json").data == [])
     (row,) = kochi("show", "workers", "-a", "--json").data
-    assert row["state"] == ("left")  # or its worker outlives it, to leave
+    assert row["state"] == "left"
 
 
 def test_installs_tell_the_state_of_every_recipe(project: Path, kochi: Kochi) -> None:

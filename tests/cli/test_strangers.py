@@ -57,7 +57,7 @@ COMMANDS = {
     "worker": (),
     "enqueue": ("-m", "snakemake_kochi.cli", "enqueue", "-q", "q", "true"),
     "alloc": ("-m", "snakemake_kochi.cli", "alloc", "-q", "q"),
-    "cancel": ("-m", "snakemake_kochi.cli", "cancel", "0"),
+    "cancel": ("-m", "snakemake_kochi.cli", "cancel", "1"),
     "launch": ("-m", "snakemake_kochi.cli", "launch", "--", "all"),
     "run": ("-m", "snakemake", "--executor", "kochi", "--jobs", "1", "--kochi-queue", "q", "all"),
 }
