@@ -583,6 +583,11 @@ def find_worker(machine: MachinePaths, number: int) -> WorkerView:
     for worker in workers:
         if worker.worker == number:
             return worker
+    if number in (requested := requested_workers(machine)):
+        raise NameNotFoundError(
+            f"worker {number} on machine {machine.name} has not started yet: its allocation "
+            f"{requested[number].allocation} is requested"
+        )
     known = nearest(str(number), [str(worker.worker) for worker in workers])
     raise NameNotFoundError(
         f"there is no worker {number} on machine {machine.name}; {known}",
@@ -633,7 +638,9 @@ class RequestedWorker:
 
 def requested_workers(machine: MachinePaths) -> dict[int, RequestedWorker]:
     """Those that have not started and were not released meanwhile."""
-    found = {}
+    found: dict[int, RequestedWorker] = {}
+    if not _was_used(machine):
+        return found
     layout = layout_of(machine)
     for number in numbers_in(listing(layout.workers)):
         texts = listing(layout.worker(str(number)).directory)
