@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp  # noqa: F401
 import os
+import pwd  # noqa: F401
 import traceback
 from collections.abc import Callable, Sequence
 

@@ -7,10 +7,13 @@ Every call raises OSError. After an error nobody knows whether the call was done
 from __future__ import annotations
 
 import fcntl
+import json
 import mmap
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 
 class Disk:
@@ -24,6 +27,10 @@ class Disk:
 
     def make(self, directory: str) -> None:
         os.mkdir(directory, 0o700)
+        # Where access control lists are inherited (GPFS, Isilon, ZFS), it has another mode.
+        with suppress(OSError):
+            if (mode := os.lstat(directory).st_mode) & 0o077:
+                os.chmod(directory, stat.S_IMODE(mode) & ~0o077)
 
     def write(self, path: str, data: bytes, flags: int, sync: bool) -> None:
         number = os.open(path, flags | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -92,6 +99,19 @@ def names(directory: str) -> list[str]:
 def move(source: str, target: str) -> None:
     """Rename, in place of what had the name."""
     disk.move(source, target)
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """The object of a JSON text. Raises ValueError, also if it is nested too deeply."""
+    try:
+        found = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError("a JSON object was expected")
+    if b"\\ud" in data.lower():  # half a character cannot be shown, and is in no name of a file
+        json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    return found
 
 
 def make(directory: str) -> None:

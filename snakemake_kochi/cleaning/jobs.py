@@ -8,7 +8,6 @@ it.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Collection, Iterator
@@ -28,7 +27,7 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, this_node
 from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.queue.by_hand import tidy
-from snakemake_kochi.queue.run_views import RunView, list_runs, read_run
+from snakemake_kochi.queue.runs import RunView, list_runs, read_run
 from snakemake_kochi.queue.views import list_workers, read_worker
 from snakemake_kochi.tickets import history
 from snakemake_kochi.tickets.hand import HAND
@@ -175,7 +174,7 @@ class _Jobs:
             view = run if owner == run.number else read_run(self.layout, owner)
             if view is None:
                 continue  # that was deleted
-            is_known = view.is_process_gone
+            is_known = view.is_gone
             if not is_known and this_node().can_see(view.node):
                 return False
             age = self.rules.runs if is_known else max(self.rules.runs, SILENCE)
@@ -377,7 +376,7 @@ def all_tickets(machine: MachinePaths) -> Iterator[Ticket]:
             if name.key in found:
                 continue
             with suppress(FileNotFoundError, KochiError, ValueError):
-                data = json.loads(files.read(path).partition(b"\n")[0])
+                data = files.parse(files.read(path).partition(b"\n")[0])
                 ticket = Ticket.from_dict(data, Path(path))
                 found.add(name.key)
                 yield ticket

@@ -90,7 +90,7 @@ def _is_silent(found: Found, rules: Rules, removal: Removal) -> bool:
         # Its process would have begun within a minute.
         return removal.is_older(found.paths.launch, max(rules.runs, LEFTOVER_AGE))
     return found.state == "elsewhere" and removal.is_older(
-        found.paths.process, max(rules.runs, SILENCE)
+        found.paths.alive, max(rules.runs, SILENCE)
     )
 
 

@@ -316,14 +316,14 @@ def _show(location: Location, found: Found, position: int) -> Found:
     """Show the run's output from a position on, until the run has ended."""
     from snakemake_kochi.detached.control import Watch, settled
 
-    watch = Watch()
+    watch = Watch(found)
     check, question = Backoff(), Backoff()
     said = ""
     try:
         while True:
             if check.is_due:
                 check.hold(_CHECK)
-                found = watch.look(found)
+                found = watch.look()
                 if question.is_due and not found.is_over:
                     question.hold(_QUESTION)
                     found = settled(found)

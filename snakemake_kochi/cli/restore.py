@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +128,10 @@ def _restore(location: Location, asked: Asked) -> tuple[Recorded, list[Batch]]:
 def _refuse_while_running(location: Location, directory: Path) -> None:
     """Two processes would write the same files. Raises KochiError."""
     runs = MakingWatch(location.machine_paths, str(directory)).runs()
-    found = [(r.process, r.host, r.started, r.is_dead) for r in runs if not r.has_ended]
-    for process, host, started, is_dead in sorted(found, key=itemgetter(-1)):
-        who = f"process {process} on {host}, since {started}"
-        if is_dead:
+    open_ = [run for run in runs if run.state != "ended"]
+    for run in sorted(open_, key=lambda run: run.state == "killed"):
+        who = f"{run.who}, since {run.started}"
+        if run.state == "killed":
             raise KochiError(
                 f"a run in this directory was killed ({who}), and its jobs may still run",
                 "Start it again, and let it end: it adopts them.",

@@ -13,7 +13,7 @@ from snakemake_kochi.cli.output import local_time, print_json, print_table, rema
 from snakemake_kochi.errors import NameNotFoundError
 from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.run_views import RunView, find_run, list_runs
+from snakemake_kochi.queue.runs import RunView, find_run, list_runs
 
 
 @click.command("trace")

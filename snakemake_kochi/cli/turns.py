@@ -59,13 +59,14 @@ def _is_free_after_waiting(persistence: Any) -> bool:
             return False
         time.sleep(_POLL)
         # One that has ended is about to remove its lock.
-        alive = [run for run, life in holders.look() if life != "dead" and not run.has_ended]
+        alive = [run for run, life in holders.look() if life != "dead" and run.state != "ended"]
         if not alive:
             continue
         if not told:
             told = True
-            who = f"process {alive[0].process} on {alive[0].host}"
-            remark(f"Waiting for the end of a run that makes some of these files ({who}) ...")
+            remark(
+                f"Waiting for the end of a run that makes some of these files ({alive[0].who}) ..."
+            )
         deadline = time.monotonic() + _NEW
     return True
 

@@ -64,20 +64,18 @@ def _dead_runs(
     while True:
         found = holders.look()
         # One that has ended is about to remove its lock.
-        open_ = [each for each in found if each[0].makes(wanted) and not each[0].has_ended]
+        open_ = [each for each in found if each[0].makes(wanted) and each[0].state != "ended"]
         for run, life in open_:
             if life == "alive":
                 raise refusal(run)
         if not (unknown := [run for run, life in open_ if life == "unknown"]):
             dead = (run for run, life in found if life == "dead")
-            return [
-                _Dead(f"process {r.process} on {r.host}, since {r.started}", r.locks) for r in dead
-            ]
+            return [_Dead(f"{run.who}, since {run.started}", run.locks) for run in dead]
         if not told:
             told = True
             remark(
-                f"A run on {unknown[0].host} has locked this directory (process "
-                f"{unknown[0].process}, since {unknown[0].started}): waiting for a sign of its "
+                f"A run on {unknown[0].node.host} has locked this directory (process "
+                f"{unknown[0].process.pid}, since {unknown[0].started}): waiting for a sign of its "
                 "life, a minute at most ..."
             )
         sleep(_LOOK)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _NODES = "${nodes}"
 # Seconds between two questions to the scheduler until a worker has started.
 _QUESTION = 5.0
+# Looks at an allocation whose worker has left until one more line is not expected.
+_LAST_LOOKS = 10
 # Seconds before each question why allocations wait; a scheduler knows the reason a moment later.
 _LOOKS = (0.2, 0.6, 1.2)
 
@@ -301,22 +304,26 @@ def _follow(requested: list[_RequestedAllocation]) -> int:
     reasons = WaitReasons()
     positions = dict.fromkeys((each.id for each in requested), 0)
     left = {each.id: each for each in requested}
+    ended: Counter[str] = Counter()  # looks since its end at which it had printed nothing new
     question = Backoff()
     has_failed = False
     while left:
         workers = list_workers(requested[0].command.machine)
         there = [worker for worker in workers if worker.allocation in left]
-        ended = {each for each in left if _have_left(there, each)}
+        over = {each for each in left if _have_left(there, each)}
         if question.is_due:
             question.hold(_QUESTION)
-            waiting = set(left) - {worker.allocation for worker in there}
+            waiting = {*left} - {*ended} - {worker.allocation for worker in there}
             without = _ended_without_worker([left[each] for each in waiting], reasons)
             has_failed |= bool(without)
-            ended |= without
-        for each in left.values():
-            positions[each.id] = copy_from(each.command.log(each.id), positions[each.id])
-        for each_id in ended:
-            del left[each_id]
+            over |= without
+        for each in list(left.values()):
+            before = positions[each.id]
+            positions[each.id] = copy_from(each.command.log(each.id), before)
+            if each.id in over or each.id in ended:
+                ended[each.id] = ended[each.id] + 1 if positions[each.id] == before else 0
+            if ended[each.id] == _LAST_LOOKS:
+                del left[each.id]
         sys.stdout.flush()
         time.sleep(0.2 if left else 0)
     return 1 if has_failed else 0

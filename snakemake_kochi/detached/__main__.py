@@ -6,6 +6,7 @@ It outlives the login, forwards signals that tell the run to end, and records ho
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -17,17 +18,20 @@ from types import FrameType
 
 import psutil
 
+from snakemake_kochi.base import clock, files
 from snakemake_kochi.detached.launches import (
-    processes_file,
     read_launch,
     write_end,
     write_log,
+    write_processes,
     write_time_up,
 )
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import is_there, read_json, to_json, write_atomically
+from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.paths import LaunchPaths, SentPaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
+from snakemake_kochi.tickets.watching import FIRST, INTERVAL
 
 # The signals by which a person ends a run, or a scheduler before the time is over.
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -77,9 +81,9 @@ def main(directory: Path) -> int:
         write_end(paths, _CANNOT_EXECUTE)
         return _CANNOT_EXECUTE
     hand_over(process.pid)  # first: the command that launched it waits for the file
-    file = processes_file(paths, process.pid)
     try:
-        file.write()
+        files.overwrite(str(paths.alive), FIRST)
+        write_processes(paths, process.pid)
     except OSError as error:
         # Nobody would see this run, and another one could begin beside it.
         os.killpg(process.pid, signal.SIGKILL)
@@ -88,7 +92,7 @@ def main(directory: Path) -> int:
         with contextlib.suppress(OSError):
             write_end(paths, _GIVEN_UP)
         return _GIVEN_UP
-    file.start()
+    threading.Thread(target=_give_signs_of_life, args=(paths,), daemon=True).start()
     if told:
         pass_on(told[0], None)
     threading.Thread(target=_look_for_stops, args=(paths, process), daemon=True).start()
@@ -108,6 +112,15 @@ def hand_over(run: int) -> None:
         reader = {"node": vars(this_node()), "process": vars(identity), "is_launched": True}
         with contextlib.suppress(OSError, DamagedFileError):
             write_atomically(use, to_json({**read_json(use), **reader}))
+
+
+def _give_signs_of_life(paths: LaunchPaths) -> None:
+    environment = OwnEnvironment()
+    for count in itertools.count(1):
+        clock.sleep(INTERVAL)
+        environment.note_use()
+        with contextlib.suppress(OSError):
+            files.overwrite(str(paths.alive), b"%012d" % count)
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:

@@ -8,9 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.detached.launches import (
@@ -24,7 +23,6 @@ from snakemake_kochi.detached.launches import (
 )
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import make_directory
-from snakemake_kochi.heartbeat import LOST_AFTER, Stillness, heartbeat_interval, sign_of_life
 from snakemake_kochi.location import Location
 from snakemake_kochi.locks import LockBusyError, find_lock_settings
 from snakemake_kochi.paths import LaunchPaths, MachinePaths
@@ -32,9 +30,7 @@ from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.quantities import seconds_since
 from snakemake_kochi.schedulers.interface import time_limit
 from snakemake_kochi.schedulers.native import system, system_of_host
-
-if TYPE_CHECKING:
-    pass
+from snakemake_kochi.tickets.watching import INTERVAL, SILENT, Pulse
 
 _PATIENCE = 20.0  # seconds within which a supervisor must start
 _MOST_PATIENCE = 60.0  # seconds after which a supervisor must no longer start
@@ -67,7 +63,6 @@ def launch(
     in_allocation = place.in_allocation if in_allocation is None else in_allocation
     if limit is None and place.time is not None:
         limit = time_limit(place.time)
-    heartbeat_interval()  # raises KochiError: the supervisor could not report a wrong interval
     if in_allocation and location.machine.scheduler is None:
         raise KochiError(
             f"machine {location.machine.name} has no scheduler, which --in-allocation requires",
@@ -100,8 +95,6 @@ def _refuse_a_second(location: Location) -> None:
     )
     if found.state == "elsewhere" and found.processes is not None:
         hint += f". It is on {found.processes.node.host}"
-        if found.processes.heartbeat is None:
-            hint += f"; if that is gone for good, remove {found.paths.directory}"
     raise KochiError(
         f"a run launched in this directory goes on: {_named(found)} ({found.state}), output: "
         f"{found.paths.output}",
@@ -119,43 +112,37 @@ def _await_elsewhere(machine: MachinePaths, say: Callable[[str], None]) -> None:
 
     If it does not go on, this is recorded.
     """
-    found, watch = find(machine), Watch()
-    if found is None or found.processes is None or found.processes.heartbeat is None:
+    found = find(machine)
+    if found is None or found.state != "elsewhere" or found.processes is None:
         return
-    first, sign = found.processes, _sign(found)
-    if found.state == "elsewhere":
-        say(
-            f"The last run launched in this directory is on {first.node.host}: waiting "
-            f"{LOST_AFTER * first.heartbeat_interval:.0f} s for a sign of its life ..."
-        )
-    while found.state == "elsewhere" and _sign(found) == sign:
-        found = watch.look(found)
+    say(
+        f"The last run launched in this directory is on {found.processes.node.host}: waiting "
+        f"{SILENT * INTERVAL:.0f} s for a sign of its life ..."
+    )
+    watch = Watch(found)
+    while watch.look().state == "elsewhere" and watch.is_still:
         time.sleep(_LOOK)
-
-
-def _sign(found: Found) -> Hashable:
-    assert found.processes is not None
-    return sign_of_life(found.paths.process, found.processes.supervisor, found.processes.heartbeat)
 
 
 class Watch:
     """Detects that a run on another host does not go on, because its heartbeat has stopped."""
 
-    def __init__(self) -> None:
-        self._stillness = Stillness()
+    def __init__(self, found: Found) -> None:
+        self._paths = found.paths
+        self._pulse = Pulse(str(found.paths.alive))
+        self._pulse.look()
 
-    def look(self, found: Found) -> Found:
+    @property
+    def is_still(self) -> bool:
+        """Whether the last look saw no sign of life."""
+        return self._pulse.still > 0
+
+    def look(self) -> Found:
         """The present state of the run."""
-        began = time.monotonic()
-        found = look_at(found.paths)
-        processes = found.processes
-        if found.state != "elsewhere" or processes is None or processes.heartbeat is None:
-            return found
-        interval = processes.heartbeat_interval
-        still = self._stillness.note(found.launch.identity, _sign(found), interval, began)
-        if still >= LOST_AFTER * interval:
-            write_gone(found.paths)
-            return look_at(found.paths)
+        found = look_at(self._paths)
+        if found.state == "elsewhere" and self._pulse.look() >= SILENT:
+            write_gone(self._paths)
+            return look_at(self._paths)
         return found
 
 
@@ -262,8 +249,8 @@ def settled(found: Found) -> Found:
 def stop(found: Found) -> None:
     """Tell a run to end, as Ctrl-C does; a second call ends it at once.
 
-    The supervisor of a run on another host is told by a file. Raises KochiError if it would not
-    look for one.
+    The supervisor of a run on another host is told by a file. Raises KochiError if there is none
+    yet.
     """
     if found.launch.job_name is not None:
         scheduler = system_of_host()
@@ -273,14 +260,8 @@ def stop(found: Found) -> None:
     if found.processes is None:
         raise KochiError("the run is still starting", "Try again in a few seconds.")
     if found.state == "elsewhere":
-        if found.processes.heartbeat is not None:
-            write_stop(found.paths)
-            return
-        raise KochiError(
-            f"the run is on {found.processes.node.host}, not on this host",
-            "Type there, in this directory: kochi launch --stop",
-        )
-    if found.state == "running":
+        write_stop(found.paths)
+    elif found.state == "running":
         os.kill(found.processes.supervisor.pid, signal.SIGINT)
     elif found.state == "unattended":
         os.killpg(found.processes.run.pid, signal.SIGINT)

@@ -1,11 +1,11 @@
 """The files of a launched run, each with one writer, and the progress that its log tells.
 
 launch.json is written by the process that launches it. The run supervisor writes process.json at
-its start, log.json when the run has opened Snakemake's log, time-up.json when the time limit ends
-the run, and end.json when the run has ended. The first process that learns that there will be no
-end.json writes gone.json: from the scheduler, because the run does not begin, or because its
-heartbeat has stopped. Each `kochi launch --stop` on a host that cannot signal the run writes a
-file, stop-1.json first, which the supervisor sees.
+its start, alive every few seconds, log.json when the run has opened Snakemake's log, time-up.json
+when the time limit ends the run, and end.json when the run has ended. The first process that learns
+that there will be no end.json writes gone.json: from the scheduler, because the run does not begin,
+or because its heartbeat has stopped. Each `kochi launch --stop` on a host that cannot signal the
+run writes a file, stop-1.json first, which the supervisor sees.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ from snakemake_kochi.files import (
     write_atomically,
     write_exclusively,
 )
-from snakemake_kochi.heartbeat import HEARTBEAT_INTERVAL, HeartbeatFile
 from snakemake_kochi.logger.handler import Progress
 from snakemake_kochi.paths import LaunchPaths, MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 
 VERSION = 1
-_PROCESSES_VERSION = 2  # version 1 has "attendant" for "supervisor"
 State = Literal["launched", "running", "unattended", "elsewhere", "ended", "killed"]
 
 
@@ -58,17 +56,11 @@ class Launch:
 
 @dataclass(frozen=True)
 class Processes:
-    """process.json: the supervisor, the run's own process, and the node of both.
-
-    `heartbeat` grows by one each `heartbeat_interval` seconds while the supervisor lives. It is
-    None for a supervisor of a release that gave no signs of life.
-    """
+    """process.json: the supervisor, the run's own process, and the node of both."""
 
     node: Node
     supervisor: ProcessIdentity
     run: ProcessIdentity
-    heartbeat: int | None = None
-    heartbeat_interval: float = HEARTBEAT_INTERVAL
 
 
 @dataclass(frozen=True)
@@ -151,13 +143,13 @@ def read_launch(paths: LaunchPaths) -> Launch:
         raise DamagedFileError(f"{paths.launch}: not a launch ({error!r})") from error
 
 
-def processes_file(paths: LaunchPaths, run: int) -> HeartbeatFile:
-    """process.json of the calling supervisor and of the process that it has started."""
+def write_processes(paths: LaunchPaths, run: int) -> None:
+    """Write process.json of the calling supervisor and of the process that it has started."""
     supervisor, own = ProcessIdentity.of(os.getpid()), ProcessIdentity.of(run)
     assert supervisor is not None
     assert own is not None
     data = {"node": vars(this_node()), "supervisor": vars(supervisor), "run": vars(own)}
-    return HeartbeatFile(paths.process, {"version": _PROCESSES_VERSION, **data})
+    write_atomically(paths.process, to_json({"version": VERSION, **data}))
 
 
 def _time(moment: datetime | None = None) -> str:
@@ -238,13 +230,11 @@ def write_gone(paths: LaunchPaths) -> None:
 
 def _read_processes(paths: LaunchPaths) -> Processes | None:
     try:
-        data = read_json(paths.process, _PROCESSES_VERSION)
+        data = read_json(paths.process, VERSION)
         return Processes(
             Node.from_dict(data["node"]),
-            ProcessIdentity.from_dict(data["supervisor" if "supervisor" in data else "attendant"]),
+            ProcessIdentity.from_dict(data["supervisor"]),
             ProcessIdentity.from_dict(data["run"]),
-            None if data.get("heartbeat") is None else int(data["heartbeat"]),
-            float(data.get("heartbeat_interval", HEARTBEAT_INTERVAL)),
         )
     except FileNotFoundError:
         return None

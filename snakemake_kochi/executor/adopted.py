@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -16,7 +15,7 @@ from snakemake_kochi.executor.tickets import single_jobs
 from snakemake_kochi.files import safe_name
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.processes import is_gone
-from snakemake_kochi.queue.runs import LiveRun, facts_of_run, refusal
+from snakemake_kochi.queue.runs import RunView, facts_of_run, refusal
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import Layout, Name
@@ -52,7 +51,7 @@ class Adopted:
 
     def _examine(self, path: str, name: Name) -> None:
         with suppress(FileNotFoundError, ValueError, KochiError):
-            data = json.loads(files.read(path).split(b"\n", 1)[0])
+            data = files.parse(files.read(path).partition(b"\n")[0])
             ticket = Ticket.from_dict(data, Path(path))
             for output in ticket.outputs:
                 self._writers[output].add(name.key)
@@ -153,16 +152,16 @@ def await_earlier(run: Run, outputs: Collection[str] | None, told: Notices) -> N
         except OSError as error:
             told.fault("earlier runs cannot be read now", error)
         for number, facts in alive.items():
-            other = LiveRun.of(number, OWN, facts)
+            other = RunView.of(number, OWN, "", facts)
             is_known = number in pulses
             pulse = pulses.setdefault(number, Pulse(run.layout.run(number).alive))
             if other.is_here or (pulse.look() == 0 and is_known):
                 raise refusal(other)
             told.warning(
-                f"Another run in this directory was started on {other.host} (process "
-                f"{other.process}, {other.started}). Whether it still runs is not known here. This "
-                f"run waits {REQUEUED * INTERVAL:.0f} s for a sign of life, and then adopts its "
-                "jobs. Otherwise each job would be executed twice."
+                f"Another run in this directory was started on {other.node.host} (process "
+                f"{other.process.pid}, {other.started}). Whether it still runs is not known here. "
+                f"This run waits {REQUEUED * INTERVAL:.0f} s for a sign of life, and then adopts "
+                "its jobs. Otherwise each job would be executed twice."
             )
         clock.sleep(_PAUSE)
 

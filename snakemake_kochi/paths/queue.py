@@ -98,6 +98,11 @@ class LaunchPaths:
         return self.directory / "process.json"
 
     @property
+    def alive(self) -> Path:
+        """A counter: the heartbeat of the supervisor."""
+        return self.directory / "alive"
+
+    @property
     def output(self) -> Path:
         return self.directory / "output"
 

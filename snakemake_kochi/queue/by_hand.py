@@ -99,7 +99,7 @@ def _join(layout: Layout, old: dict[int, str]) -> None:
     lines, logs = [], []
     for number, path in old.items():
         lines.append(data := files.read(path))
-        name = Name.parse(json.loads(data)["ended"])
+        name = Name.parse(files.parse(data)["ended"])
         assert name is not None
         for attempt in range(1, name.attempt + 1):
             logs.append(Name(0, number, attempt))

@@ -1,36 +1,36 @@
-"""The runs of a directory as other processes see them, and which files are being made in it.
+"""Runs as other processes see them, and which files are being made in a directory.
 
 This module only reads. A ticket that moves during a look may be missed; the next look finds it.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from snakemake_kochi.base import files
-from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import is_same_directory
+from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+from snakemake_kochi.files import is_same_directory, is_there
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.processes import Node, ProcessIdentity, is_gone, this_node
+from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue.views import layout_of
 from snakemake_kochi.tickets.history import JobId, places
 from snakemake_kochi.tickets.moving import listing
-from snakemake_kochi.tickets.names import Name, numbers_in
+from snakemake_kochi.tickets.names import Layout, Name, numbers_in
 from snakemake_kochi.tickets.run import ENDED, OWN
 from snakemake_kochi.tickets.ticket import now
-from snakemake_kochi.tickets.watching import INTERVAL, SILENT, Pulse, facts_in
+from snakemake_kochi.tickets.watching import SILENT, Pulse, facts_in
 
 # Seconds without a heartbeat after which nobody expects another one: the clock of the file server
-# may differ.
-_SILENT = 2 * SILENT * INTERVAL
+# may differ by minutes.
+_SILENT = 600.0
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -76,53 +76,109 @@ def facts_of_run(
 
 
 @dataclass(frozen=True)
-class LiveRun:
-    """A run, as this host sees it. `token` says who owns it; `is_gone`: its process has certainly
-    ended; `is_here`: this host can see its process.
+class RunView:
+    """A run, as it was at one moment. `token` says who owns it.
 
-    `outputs`: the files that it was to make when it began, None for any.
+    `outputs`: the files that it was to make when it began, None for any. `ended`: when another run,
+    if it was killed, or itself has closed it. `silent`: the seconds since its last sign of life.
     """
 
     number: int
     token: str
-    host: str
-    process: int
+    directory: str
     started: str
-    outputs: frozenset[str] | None
-    locks: tuple[LockFile, ...]
-    is_gone: bool
-    is_here: bool
+    node: Node
+    process: ProcessIdentity
+    outputs: frozenset[str] | None = None
+    locks: tuple[LockFile, ...] = ()
+    ended: str | None = None
+    silent: float = 0.0
 
     @classmethod
-    def of(cls, number: int, token: str, facts: Any) -> LiveRun:
-        outputs, node = facts["outputs"], Node.from_dict(facts["node"])
+    def of(cls, number: int, token: str, directory: str, facts: Any) -> RunView:
+        """`facts`: those of `facts_of_run`. Raises KeyError, TypeError, or ValueError."""
+        outputs = facts["outputs"]
         return cls(
-            number=number,
-            token=token,
-            host=node.host,
-            process=facts["process"]["pid"],
-            started=facts["started"],
-            outputs=None if outputs is None else frozenset(outputs),
-            locks=tuple(LockFile(**each) for each in facts["locks"]),
-            is_gone=is_gone(facts),
-            is_here=this_node().can_see(node),
+            *(number, token, directory, facts["started"]),
+            Node.from_dict(facts["node"]),
+            ProcessIdentity.from_dict(facts["process"]),
+            None if outputs is None else frozenset(outputs),
+            tuple(LockFile(**each) for each in facts["locks"]),
         )
-
-    def makes(self, file: str) -> bool:
-        return self.outputs is None or file in self.outputs
-
-    @property
-    def has_ended(self) -> bool:
-        return self.token == ENDED
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether it certainly does nothing more with jobs: another run may have taken over."""
-        return self.is_gone or self.token != OWN
 
     @property
     def controller(self) -> str:
         return str(self.number)
+
+    @property
+    def who(self) -> str:
+        """For people."""
+        return f"process {self.process.pid} on {self.node.host}"
+
+    @property
+    def state(self) -> Literal["running", "ended", "killed"]:
+        """One that was killed has ended once another one has closed it."""
+        if self.token == ENDED:
+            return "ended"
+        is_silent = self.silent > _SILENT and not self.is_here
+        return "killed" if self.token != OWN or self.is_gone or is_silent else "running"
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its process has certainly ended."""
+        return self.process.has_ended(self.node)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this host can see its process."""
+        return this_node().can_see(self.node)
+
+    def makes(self, file: str) -> bool:
+        return self.outputs is None or file in self.outputs
+
+
+def read_run(layout: Layout, number: int, facts: Any = None) -> RunView | None:
+    """None for a job by hand, and if there is none, or its file is damaged. Raises OSError.
+
+    `facts`: what is in `run.json`, if it has been read.
+    """
+    paths = layout.run(number)
+    with suppress(FileNotFoundError, KeyError, TypeError, ValueError):
+        data = facts_in(paths.facts) if facts is None else facts
+        if not data["directory"]:
+            return None
+        token = next((text for text in listing(paths.directory) if _is_token(text)), ENDED)
+        ended = None
+        if token == ENDED:  # it was renamed last
+            modified = os.stat(paths.directory).st_mtime
+            ended = datetime.fromtimestamp(modified, UTC).isoformat()
+        silent = time.time() - os.stat(paths.alive).st_mtime
+        view = RunView.of(number, token, data["directory"], data["facts"])
+        return replace(view, ended=ended, silent=silent)
+    return None
+
+
+def list_runs(machine: MachinePaths, directory: str | None = None) -> Iterator[RunView]:
+    """All runs, or those in one directory; the newest first."""
+    layout = layout_of(machine)
+    if not is_there(machine.directory):
+        return
+    for number in reversed(numbers_in(listing(layout.runs))):
+        run = read_run(layout, number)
+        if run is not None and directory in (None, run.directory):
+            yield run
+
+
+def find_run(machine: MachinePaths, number: str) -> RunView:
+    """Raises NameNotFoundError."""
+    found = read_run(layout_of(machine), int(number)) if number.isdecimal() else None
+    if found is not None:
+        return found
+    known = (run.controller for run, _ in zip(list_runs(machine), range(_MOST_NAMED), strict=False))
+    raise NameNotFoundError(
+        f"there is no run {number} on machine {machine.name}; {nearest(number, known)}",
+        "List them with: kochi trace --list",
+    )
 
 
 @dataclass(frozen=True)
@@ -139,7 +195,7 @@ class LiveJob:
 class Making:
     """The runs of a directory, and their jobs by output, relative to the directory."""
 
-    runs: Sequence[LiveRun]
+    runs: Sequence[RunView]
     jobs: Mapping[str, LiveJob]
 
 
@@ -152,34 +208,31 @@ class MakingWatch:
     _facts: dict[int, Any] = field(default_factory=dict)  # None: a run elsewhere, or by hand
     _tickets: dict[tuple[int, int], Sequence[str]] = field(default_factory=dict)  # outputs
 
-    def runs(self) -> list[LiveRun]:
+    def runs(self) -> list[RunView]:
         """The runs of this directory that the machine still knows, the oldest first.
 
         Raises OSError when the files of the machine cannot be listed now.
         """
         layout = layout_of(self.machine)
-        found: list[LiveRun] = []
+        found: list[RunView] = []
         if not self.machine.directory.exists():  # nothing has run on this machine yet
             return found
         for number in numbers_in(listing(layout.runs)):
-            paths = layout.run(number)
             if number not in self._facts:
                 with suppress(FileNotFoundError):
-                    self._facts[number] = self._own(facts_in(paths.facts))
-            if (facts := self._facts.get(number)) is not None:
-                token = next((t for t in listing(paths.directory) if _is_token(t)), ENDED)
-                found.append(LiveRun.of(number, token, facts))
+                    self._facts[number] = self._own(facts_in(layout.run(number).facts))
+            facts = self._facts.get(number)
+            if facts is not None and (run := read_run(layout, number, facts)) is not None:
+                found.append(run)
         return found
 
     def _own(self, found: Any) -> Any:
-        is_run = found is not None and found["directory"]
-        if is_run and is_same_directory(found["directory"], self.directory):
-            return found["facts"]
-        return None
+        directory = (found or {}).get("directory")
+        return found if directory and is_same_directory(directory, self.directory) else None
 
     def look(self) -> Making:
         """Raises OSError when the files of the machine cannot be listed now."""
-        runs = [run for run in self.runs() if not run.has_ended]
+        runs = [run for run in self.runs() if run.state != "ended"]
         numbers = {run.number for run in runs}
         jobs: dict[str, LiveJob] = {}
         present: dict[tuple[int, int], Sequence[str]] = {}
@@ -188,21 +241,14 @@ class MakingWatch:
                 present[name.key] = outputs = self._outputs_of(name, path)
                 jobs |= dict.fromkeys(outputs, _live(name, queue, path))
         self._tickets = present
-        return Making([run for run in runs if not (run.is_dead or self.is_silent(run))], jobs)
-
-    def is_silent(self, run: LiveRun) -> bool:
-        """Whether a run, perhaps on another host, has given no sign of life for too long."""
-        with suppress(OSError):
-            alive = os.stat(layout_of(self.machine).run(run.number).alive)
-            return time.time() - alive.st_mtime > _SILENT
-        return False
+        return Making([run for run in runs if run.state == "running"], jobs)
 
     def _outputs_of(self, name: Name, path: str) -> Sequence[str]:
         """None of a ticket that cannot be read, because it has moved, for example."""
         if name.key not in self._tickets:
             with suppress(OSError, ValueError, KeyError, TypeError):
                 line = files.read(path).partition(b"\n")[0]
-                return list(map(str, json.loads(line)["outputs"]))
+                return list(map(str, files.parse(line)["outputs"]))
         return self._tickets.get(name.key, ())
 
 
@@ -217,7 +263,7 @@ class Holders:
         self._watch = MakingWatch(machine, directory)
         self._pulses: dict[int, Pulse] = {}
 
-    def look(self) -> list[tuple[LiveRun, Life]]:
+    def look(self) -> list[tuple[RunView, Life]]:
         """Each with whether it lives: of one on another host this becomes known in a minute.
 
         Raises OSError.
@@ -226,7 +272,7 @@ class Holders:
         holding = (run for run in runs if any(lock.is_there for lock in run.locks))
         return [(run, self._life(run)) for run in holding]
 
-    def _life(self, run: LiveRun) -> Life:
+    def _life(self, run: RunView) -> Life:
         if run.is_gone or run.is_here:
             return "dead" if run.is_gone else "alive"
         if run.number not in self._pulses:
@@ -237,13 +283,14 @@ class Holders:
         return "alive" if still == 0 else "dead" if still >= SILENT else "unknown"
 
 
-def refusal(run: LiveRun) -> KochiError:
+def refusal(run: RunView) -> KochiError:
     """Two runs would execute the same jobs."""
-    where, on = ("this host", "") if run.is_here else (run.host, f" on {run.host}")
+    pid, host = run.process.pid, run.node.host
+    where, on = ("this host", "") if run.is_here else (host, f" on {host}")
     return KochiError(
-        f"another run in this directory is alive on {where} (process {run.process}, started at "
+        f"another run in this directory is alive on {where} (process {pid}, started at "
         f"{run.started}) and makes the same files: each job would be executed twice",
-        f"Wait for its end, or interrupt it. To interrupt it, type{on}: kill -INT {run.process}\n"
+        f"Wait for its end, or interrupt it. To interrupt it, type{on}: kill -INT {pid}\n"
         "Then type your command again. To see the jobs that still run, type: kochi show jobs",
     )
 

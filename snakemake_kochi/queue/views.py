@@ -5,7 +5,6 @@ What it says may be outdated when it is read. A job is named as in `tickets.hist
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -313,13 +312,14 @@ def _unknown(
     elif history.was_by_hand(layout, run):
         known = "its submission was not finished" if number == HAND_JOB else f"{run} is one job"
     else:
-        facts = facts_in(layout.run(run).facts)
+        facts = facts_in(layout.run(run).facts) or {}
+        where = facts.get("directory", "a directory that its damaged file does not tell")
         last = 0
         for line in history.lines_backwards(layout.run(run).journal, [b'"keys": ["']):
             last = max(last, line["submitted"] + len(line["keys"]) - 1)
             break
         jobs = f"with the jobs {run}.1 to {run}.{last}" if last else "without jobs"
-        known = f"{run} is a run in {facts['directory']}, {jobs}"
+        known = f"{run} is a run in {where}, {jobs}"
     return NameNotFoundError(f"{message}; {known}", "List them with: kochi show jobs -t")
 
 
@@ -584,6 +584,11 @@ def find_worker(machine: MachinePaths, number: int) -> WorkerView:
     for worker in workers:
         if worker.worker == number:
             return worker
+    if number in (requested := requested_workers(machine)):
+        raise NameNotFoundError(
+            f"worker {number} on machine {machine.name} has not started yet: its allocation "
+            f"{requested[number].allocation} is requested"
+        )
     known = nearest(str(number), [str(worker.worker) for worker in workers])
     raise NameNotFoundError(
         f"there is no worker {number} on machine {machine.name}; {known}",
@@ -599,6 +604,8 @@ def seconds_left(worker: WorkerView) -> float | None:
 
 def serving(layout: Layout, queue: str) -> list[WorkerView]:
     """The living workers of a queue."""
+    if queue not in listing(layout.queues):
+        return []
     texts = listing(layout.queue(queue).directory)
     numbers = numbers_in(text.removeprefix(SERVING) for text in texts if text.startswith(SERVING))
     found = (read_worker(layout, number) for number in numbers)
@@ -607,6 +614,8 @@ def serving(layout: Layout, queue: str) -> list[WorkerView]:
 
 def shared_workers(machine: MachinePaths, queue: str) -> list[WorkerView]:
     """The workers that serve a queue, take further jobs, and were started by no run."""
+    if not _was_used(machine):
+        return []
     return [
         each
         for each in serving(layout_of(machine), queue)
@@ -630,13 +639,16 @@ class RequestedWorker:
 
 def requested_workers(machine: MachinePaths) -> dict[int, RequestedWorker]:
     """Those that have not started and were not released meanwhile."""
-    found = {}
+    found: dict[int, RequestedWorker] = {}
+    if not _was_used(machine):
+        return found
     layout = layout_of(machine)
     for number in numbers_in(listing(layout.workers)):
         texts = listing(layout.worker(str(number)).directory)
         path = machine.worker(number).requested
         if path.name in texts and not {"worker.json", "release"} & {*texts}:
-            found[number] = RequestedWorker(**json.loads(files.read(str(path))))
+            with suppress(TypeError, ValueError):  # damaged
+                found[number] = RequestedWorker(**files.parse(files.read(str(path))))
     return found
 
 

@@ -74,8 +74,8 @@ def fold(layout: Layout, number: int) -> Name | None:
     name = next(iter(Name.parse_all(files.names(paths.inbox))), None)
     if name is not None:
         data = files.read(f"{paths.inbox}/{name}")
-        facts = facts_in(paths.facts) or {"facts": {"queue": ""}}
-        about = {"ticket": kept(data), "queue": facts["facts"]["queue"]}
+        facts = (facts_in(paths.facts) or {}).get("facts") or {}  # its file may be damaged
+        about = {"ticket": kept(data), "queue": facts.get("queue", "")}
         # In the order of the journal of a run: `history.ended` searches for a state before a key.
         line = {**last_line(data, name), **about, "ended": str(name), "key": ""}
         files.make_below(layout.directory, "history")

@@ -37,11 +37,10 @@ _KEPT = ("name", "directory", "submitted", "resources", "labels", "command")
 def kept(data: bytes) -> dict[str, Any]:
     """What a journal keeps of a ticket; nothing of a damaged one."""
     with suppress(ValueError):
-        ticket = json.loads(data.partition(b"\n")[0])
-        if isinstance(ticket, dict):
-            script = (ticket.get("shell") or {}).get("script")
-            brief = {name: ticket[name] for name in _KEPT if name in ticket}
-            return brief | ({"command": script} if script else {})
+        ticket = files.parse(data.partition(b"\n")[0])
+        script = (ticket.get("shell") or {}).get("script")
+        brief = {name: ticket[name] for name in _KEPT if name in ticket}
+        return brief | ({"command": script} if script else {})
     return {}
 
 
@@ -49,12 +48,8 @@ def journal(data: bytes) -> list[dict[str, Any]]:
     """The whole lines of a file to which one process appends, and may have been killed."""
     lines = []
     for text in data.splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict):
-            lines.append(line)
+        with suppress(ValueError):
+            lines.append(files.parse(text))
     return lines
 
 
@@ -108,7 +103,7 @@ def log_of(paths: RunPaths, name: Name) -> bytes | None:
         first, _, last = text.partition(".")[0].partition("-")
         if int(first) <= name.job <= int(last):
             places, _, content = files.read(f"{paths.folded}/{text}").partition(b"\n")
-            if found := json.loads(places).get(f"{name.job}.a{name.attempt}"):
+            if found := files.parse(places).get(f"{name.job}.a{name.attempt}"):
                 return content[found[0] : found[0] + found[1]]
     return None
 
@@ -148,7 +143,7 @@ def was_by_hand(layout: Layout, run: int) -> bool:
     """Whether a person submitted its only job; its directory may be gone. Raises OSError."""
     with suppress(ValueError):
         try:
-            return not json.loads(files.read(layout.run(run).facts))["directory"]
+            return not files.parse(files.read(layout.run(run).facts)).get("directory", "?")
         except FileNotFoundError:
             return True
     return False
@@ -204,8 +199,8 @@ def ended(
 
     def of_runs() -> Iterator[View]:
         for paths in map(layout.run, reversed(numbers_in(listing(layout.runs)))):
-            with suppress(FileNotFoundError):
-                if runs(json.loads(files.read(paths.facts))):
+            with suppress(FileNotFoundError, KeyError, ValueError):  # removed, or damaged
+                if runs(files.parse(files.read(paths.facts))):
                     yield from _of_journal(paths.journal, wanted)
 
     def by_hand() -> Iterator[View]:
@@ -263,7 +258,7 @@ def lines_backwards(path: str, words: Sequence[bytes]) -> Iterator[dict[str, Any
         while (at := max(places.values())) >= 0:
             start, stop = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
             with suppress(ValueError):
-                yield json.loads(data[start : len(data) if stop < 0 else stop])
+                yield files.parse(data[start : len(data) if stop < 0 else stop])
             end = start
             places |= {word: data.rfind(word, 0, end) for word, at in places.items() if at >= end}
 

@@ -169,7 +169,7 @@ class Watch:
 def facts_in(path: str) -> Any:
     """What a process wrote about itself; None if it is damaged. Raises OSError."""
     try:
-        return json.loads(files.read(path))
+        return files.parse(files.read(path))
     except ValueError:
         return None
 

@@ -12,7 +12,7 @@ from itertools import chain
 from snakemake_kochi.allocation.notes import AllocationNote, list_allocations
 from snakemake_kochi.base import files
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.run_views import RunView
+from snakemake_kochi.queue.runs import RunView
 from snakemake_kochi.queue.views import Attempt, JobView, WorkerView, layout_of, read_worker
 from snakemake_kochi.tickets import history
 from snakemake_kochi.tickets.moving import listing

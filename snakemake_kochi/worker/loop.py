@@ -605,11 +605,8 @@ def _pulse_of_run(layout: Layout, run: str | None) -> Pulse | None:
 
 def _ticket(name: Name, data: bytes) -> Ticket:
     """Raises DamagedFileError."""
-    line = data.partition(b"\n")[0]
     try:
-        found = json.loads(line)
-        if not isinstance(found, dict):
-            raise ValueError("not an object")
+        found = files.parse(data.partition(b"\n")[0])
     except ValueError as error:
         raise DamagedFileError(f"{name}: {error}") from error
     return Ticket.from_dict(found, Path(str(name)))

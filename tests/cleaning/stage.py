@@ -15,6 +15,7 @@ from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.queue.by_hand import submit
+from snakemake_kochi.queue.runs import facts_of_run
 from snakemake_kochi.queue.views import list_jobs
 from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
@@ -112,7 +113,6 @@ class Stage:
             Path(self.layout.run(name.run).log(name)).write_text("said\n")
             claims.finish(name, "success", {"exit_status": 0})
         list_jobs(self.machine, ended=True)  # notes ends
-        return
 
     def jobs(self) -> list[int]:
         """The jobs that have files, from 0 in the order of their submission."""
@@ -120,17 +120,16 @@ class Stage:
         return sorted(view.name.run - 1 for view in views if view.state == "ended")
 
     def make_jobs_old(self) -> None:
-        next_ = (self.machine.runs, Path(self.layout.history))
-        for path in next_:
-            make_old(path)
+        for path in (self.layout.runs, self.layout.history):
+            make_old(Path(path))
 
     def run(self, process: ProcessIdentity | None = None) -> Run:
         """A run on tickets; of this process, unless another one is given."""
         own = process or ProcessIdentity.of(os.getpid())
         assert own is not None
         make_directory(self.machine.directory)
-        facts = {"node": vars(this_node()), "process": vars(own), "started": now()}
-        return Run.begin(self.layout, str(self.directory), {**facts, "outputs": None})
+        facts = facts_of_run(None, None) | {"process": vars(own)}
+        return Run.begin(self.layout, str(self.directory), facts)
 
     def names(self) -> list[str]:
         """Everything below KOCHI_ROOT except locks."""

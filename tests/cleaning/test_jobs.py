@@ -19,6 +19,7 @@ from snakemake_kochi.paths import Root
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.project.clean_rules import DAY, Rules
 from snakemake_kochi.queue.by_hand import submit
+from snakemake_kochi.queue.runs import facts_of_run
 from snakemake_kochi.queue.views import find_job, list_jobs
 from snakemake_kochi.tickets import history
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
@@ -48,8 +49,8 @@ class Machine:
     def run(self, process: ProcessIdentity | None = None, node: Node | None = None) -> Run:
         own = process or ProcessIdentity.of(os.getpid())
         assert own is not None
-        facts = {"node": asdict(node or this_node()), "process": asdict(own), "started": now()}
-        return Run.begin(self.layout, "/work", {**facts, "outputs": None})
+        facts = {"node": asdict(node or this_node()), "process": asdict(own)}
+        return Run.begin(self.layout, "/work", facts_of_run(None, None) | facts)
 
     def worker(
         self, process: ProcessIdentity | None = None, node: Node | None = None

@@ -101,7 +101,7 @@ def test_while_a_requested_worker_has_not_started_all_versions_stay(stage: Stage
     make_version(stage, "0.1.0-aa", 40)
     number = stage.worker()
     stage.machine.worker(number).state.unlink()
-    note_requested(stage.machine, RequestedWorker(number, "17", "kochi"))
+    note_requested(stage.machine, RequestedWorker(number, ["q"], "17", "kochi"))
     assert "versions" not in stage.clean(installs=0.0).freed
 
 

@@ -142,7 +142,7 @@ def test_a_command_has_one_machine(project: Path, kochi: Kochi) -> None:
 def test_a_name_in_place_of_a_number_is_told_where_the_numbers_are(kochi: Kochi) -> None:
     for words, expected in (
         (["cancel", "fib"], "'JOB...': 'fib' is not the number of a job. To list "),
-        (["show", "job", "1.5"], "'JOB': '1.5' is not the number of a job."),
+        (["show", "job", "1.x"], "'JOB': '1.x' is not the number of a job."),
         (["release", "w1"], "'w1' is not the number of a worker. To list "),
         (["inspect", "w1"], "'w1' is not the number of a worker. To list "),
         (["inspect", "jobs", "1"], "'worker' or 'job' was expected, and not 'jobs', did you mean "),

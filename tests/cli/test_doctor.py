@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from faulty_filesystem import FaultyFilesystem
 from support import git, open_runs, wait_until, write
 
 from snakemake_kochi.doctor import filesystem, node, peer
@@ -562,7 +560,7 @@ def test_gpus_are_those_that_a_worker_would_give_to_jobs(
 def test_the_time_of_a_call_says_how_many_short_jobs_a_filesystem_leaves_room_for() -> None:
     slow = judge_speed(10.0)
     assert slow.verdict == "note"
-    assert ("Start several workers") in slow.advice
+    assert "Start several workers" in slow.advice
     alone = 100 / (CALLS_PER_TICKET)
     rate = f"{alone:.0f}"
     said = f"10 ms for a metadata call: at most {rate} short jobs a second by one worker"
@@ -570,25 +568,6 @@ def test_the_time_of_a_call_says_how_many_short_jobs_a_filesystem_leaves_room_fo
     fast = judge_speed(0.01)
     assert (fast.verdict, fast.advice) == ("ok", "")
     assert f"at most {1000 * alone:,.0f} short jobs" in fast.measured
-
-
-def test_times_in_whole_seconds_are_waited_for(tmp_path: Path) -> None:
-    def make_name_in_whole_seconds() -> None:
-        (tmp_path / "name").touch()
-        os.utime(tmp_path, (0, int(time.time())))
-
-    os.utime(tmp_path, (0, int(time.time())))
-    seconds = filesystem.seconds_to_new_time(tmp_path, make_name_in_whole_seconds)
-    assert filesystem.judge_new_time(seconds).verdict == "ok"
-
-
-def test_the_time_of_a_directory_that_a_client_caches_is_seen_late(tmp_path: Path) -> None:
-    backing = tmp_path / "backing"
-    with FaultyFilesystem(backing, tmp_path / "shown", cache_seconds=5.0) as shown:
-        seconds = filesystem.seconds_to_new_time(shown.path, (backing / "name").touch)
-    outcome = filesystem.judge_new_time(seconds)
-    assert outcome.verdict == "note", outcome
-    assert "noticed so much later" in outcome.advice
 
 
 def test_a_missing_or_partial_file_is_a_failure(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_a_worker_that_starts_at_this_moment_finishes_its_jobs(
     wait_until((own_surroundings / "there").exists)
     wait_until(lambda: kochi("show", "workers", "--json").data[0]["jobs"] == [FIRST])
     # As it was before the worker came.
-    asked = RequestedWorker(FIRST, "1", "kochi-alloc")
+    asked = RequestedWorker(FIRST, ("q",), "1", "kochi-alloc")
     _, said = release_before_it_starts(find_location(None), asked, "finish")
     assert said == f"Worker {FIRST} was told to leave when it has finished job {FIRST}."
     (own_surroundings / "go-on").touch()
@@ -228,42 +228,44 @@ def test_allocations_of_released_workers_end_in_slurm(
     # Each of these fills a node, so the third waits.
     done = kochi("alloc", "-q", "q", "-d", "3", "-b")
     assert done.status == 0, done.err
-    assert "or until you type: kochi release -m own 0 1 2\n" in done.err
+    assert "or until you type: kochi release -m own 1 2 3\n" in done.err
     said = [line.partition(", log, once")[0] for line in done.out.splitlines()]
     ids = in_queue(cluster)
     assert said == [
         f"Requested worker {number} for queue q: allocation {each}"
-        for number, each in enumerate(ids)
+        for number, each in enumerate(ids, FIRST)
     ]
     machine = Root.find().machine("own")
-    wait_until(lambda: [worker.worker for worker in list_workers(machine)] == [0, 1])
+    wait_until(lambda: [worker.worker for worker in list_workers(machine)] == [1, 2])
     # The one that has the number has the allocation.
     assert [worker.allocation for worker in list_workers(machine)] == ids[:2]
-    assert "worker 2 on machine own has not started yet" in kochi("show", "log", "worker", "2").err
+    assert "worker 3 on machine own has not started yet" in kochi("show", "log", "worker", "3").err
     kochi("enqueue", "-q", "q", "--", "sh", "-c", "touch there; sleep 1000")
     wait_until(lambda: Path("there").exists())
     (busy,) = (worker.worker for worker in wait_until(lambda: busy_workers(machine)))
 
     # One that was cancelled by hand is told of once, and not for ever.
     told = kochi("alloc", "-q", "r").out
-    assert told.startswith("Requested worker 3 for queue r: allocation ")
+    assert told.startswith("Requested worker 4 for queue r: allocation ")
     fourth = told.partition(": allocation ")[2].partition(",")[0]
     cluster.run("scancel", fourth)
     wait_until(lambda: in_queue(cluster) == ids)
     done = kochi("release", "-q", "r")
-    assert done.out == f"Worker 3 will not start: its allocation {fourth} no longer exists.\n"
+    assert done.out == f"Worker 4 will not start: its allocation {fourth} no longer exists.\n"
     assert "no worker that you started serves queue r" in kochi("release", "-q", "r").err
 
-    done = kochi("release", "2", str(1 - busy))
+    idle = 3 - busy
+    done = kochi("release", "3", str(idle))
     assert done.out.splitlines() == [
-        f"Worker 2 has not started yet: its allocation {ids[2]} was cancelled.",
-        f"Worker {1 - busy} was told to leave: it leaves at once, "
-        f"which ends allocation {ids[1 - busy]}.",
+        f"Worker 3 has not started yet: its allocation {ids[2]} was cancelled.",
+        f"Worker {idle} was told to leave: it leaves at once, "
+        f"which ends allocation {ids[idle - 1]}.",
     ]
-    wait_until(lambda: in_queue(cluster) == [ids[busy]])
+    wait_until(lambda: in_queue(cluster) == [ids[busy - 1]])
     done = kochi("release", "-q", "q", "--now")
     assert done.out == (
-        f"Worker {busy} was told to leave, which ends allocation {ids[busy]}: job 0 is requeued.\n"
+        f"Worker {busy} was told to leave, which ends allocation {ids[busy - 1]}: "
+        f"job {FIRST} is requeued.\n"
     )
     wait_until(lambda: not in_queue(cluster))
     assert waiting(kochi) == [0]

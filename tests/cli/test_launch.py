@@ -32,6 +32,8 @@ from snakemake_kochi.detached.launches import (
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import Root
 from snakemake_kochi.processes import this_node
+from snakemake_kochi.tickets import watching
+from snakemake_kochi.tickets.watching import FIRST
 
 from .conftest import COMMAND, Outcome
 
@@ -319,55 +321,22 @@ def test_the_last_of_several_within_a_second_is_the_last(here: Path) -> None:
         write_end(paths, 0)
 
 
-def test_a_run_of_an_earlier_release_on_another_host_is_left_alone(
-    kochi: Kochi, here: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_on_another_host_is_killed_once_its_signs_of_life_have_ended(
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Its supervisor writes the file once.
-    monkeypatch.setenv("KOCHI_HEARTBEAT", "1000")
-    begin(kochi, here)
-    file = launched().paths.process
-    own = file.read_text()
-    data = json.loads(own)
-    data["node"] |= {"host": "login2", "machine": "another"}
-    del data["heartbeat"], data["heartbeat_interval"]
-    file.write_text(json.dumps(data))
-    assert launched().state == "elsewhere"
-    second, stopped = kochi("launch", "--", "all"), kochi("launch", "--stop")
-    status = kochi("launch", "--status").out
-    file.write_text(own)
-    assert "running on login2" in status and "elsewhere" not in status
-    assert (second.status, stopped.status) == (1, 1)
-    assert "It is on login2; if that is gone for good, remove" in second.err
-    assert "the run is on login2, not on this host" in stopped.err
-    assert launched().state == "running"
-
-
-def test_a_heartbeat_that_is_no_number_of_seconds_is_told_before_anything_starts(
-    kochi: Kochi, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for text in ("5s", "0", "-1", "nan", "inf", ""):
-        monkeypatch.setenv("KOCHI_HEARTBEAT", text)
-        refused = kochi("launch", "--", "all")
-        said = f"KOCHI_HEARTBEAT is '{text}': a number of seconds above 0 was expected"
-        assert refused.status == 1, text
-        assert said in refused.err
-    return  # its workers have one interval
-
-
-def test_a_run_on_another_host_that_can_write_nothing_more_gives_signs_of_life(
-    kochi: Kochi, here: Path
-) -> None:
+    monkeypatch.setattr(watching, "INTERVAL", 0.01)
     _, paths = make_launch(Root.find().machine("local"), "", ["true"], is_job=False)
     process = vars(this_node()) | {"host": "login2", "machine": "another"}
     identity = {"pid": 1, "start": 1}
     data = {"version": 1, "node": process, "supervisor": identity, "run": identity}
-    paths.process.write_text(json.dumps(data | {"heartbeat": 1, "heartbeat_interval": 0.01}))
-    watch = Watch()
-    for moment in range(100):
-        os.utime(paths.process, (moment, moment))  # as on a full disk
-        assert watch.look(launched()).state == "elsewhere"
+    paths.process.write_text(json.dumps(data))
+    paths.alive.write_bytes(FIRST)
+    watch = Watch(launched())
+    for count in range(100):
+        paths.alive.write_text(str(count))
+        assert watch.look().state == "elsewhere"
         time.sleep(0.01)
-    wait_until(lambda: watch.look(launched()).state == "killed")
+    wait_until(lambda: watch.look().state == "killed")
 
 
 @pytest.mark.parametrize(

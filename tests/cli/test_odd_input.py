@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from seen import FIRST
 from support import write
 
 from snakemake_kochi.files import last_lines
@@ -89,7 +90,7 @@ NAMED: list[tuple[str | None, ...]] = [
 
 def test_a_name_that_cannot_be_one_is_refused(project: Path, kochi: Any) -> None:
     for words in NAMED:
-        for text in ("", "a\nb", "a b", "../x", "x" * 5000, BYTES, "\ud800"):
+        for text in ("", "a\nb", "a b", "../x", "x" * 5000, BYTES):
             # An empty one is as if it was left out.
             if text or words[0] not in ("trace", "show"):
                 typed = [text if word is None else word.replace("None", text) for word in words]
@@ -101,6 +102,7 @@ def queue(kochi: Any, work: Any) -> Path:
     """A queue with a job that ended and one that waits; the machine's directory."""
     kochi("enqueue", "-q", "test", "true")
     work()
+    kochi("show", "job", FIRST)  # which writes its end into the history
     kochi("enqueue", "-q", "test", "true")
     return Root.find().machine("local").directory
 
@@ -118,15 +120,17 @@ ODD = {
     "a list": b"[]",
     "nothing": b"",
 }
+TICKET = f"queues/test/waiting/{FIRST + 1}.1-1/1.a1.l0"
 FILES = {
-    "ids.json": "enqueue -q test true",
     "locks.json": "enqueue -q test true",
-    "queues/test/waiting/00000000/0000000001-1.json": "show job 1",
-    "jobs/00000000/0/ticket.json": "show job 0",
-    "jobs/00000000/0/result.json": "show job 0",
-    "jobs/00000000/0/attempt-1.json": "show job 0",
-    "workers/0/worker.json": "show workers -a",
-    "workers/0/queues.json": "show workers -a",
+    TICKET: f"show job {FIRST + 1}",
+    f"runs/{FIRST + 1}/run.json": f"show job {FIRST + 1}",
+    f"runs/{FIRST + 1}/jobs.jsonl": f"show job {FIRST + 1}",
+    f"runs/{FIRST + 1}/alive": "enqueue -q test true",
+    f"history/{FIRST}-{FIRST}.*.jsonl": f"show job {FIRST}",
+    f"workers/{FIRST}/worker.json": "show workers -a",
+    f"workers/{FIRST}/alive": "show workers -a",
+    f"workers/{FIRST}/left": "show workers -a",
 }
 
 
@@ -134,13 +138,13 @@ def test_a_file_that_holds_something_else_gets_a_line(
     queue: Path, kochi: Any, tmp_path: Path
 ) -> None:
     whole = tmp_path / "whole"
-    shutil.copytree(queue, whole, symlinks=True, ignore=shutil.ignore_patterns("wakeup"))
+    shutil.copytree(queue, whole, symlinks=True, ignore=shutil.ignore_patterns("wake"))
     for (file, command), (content, damaged) in product(FILES.items(), ODD.items()):
-        path = queue / file
-        assert path.exists() or file == "ids.json"
+        (path,) = queue.glob(file)
         path.write_bytes(damaged)
         find_lock_settings.cache_clear()
-        for each in (command, "show jobs -t -a", "show queues", "show workers -a", "cancel 1"):
+        cancel = f"cancel {FIRST + 1}"
+        for each in (command, "show jobs -t -a", "show queues", "show workers -a", cancel):
             done = kochi(*each.split())
             assert done.status in (0, 1), (file, content, each)
             assert "Traceback" not in done.err, (file, content, each)
@@ -171,9 +175,9 @@ def test_an_experiment_that_cannot_be_read_is_one_line_and_no_name_to_suggest(
 def test_a_ticket_that_is_nested_too_deeply_is_set_aside_by_a_worker(
     queue: Path, kochi: Any, work: Any
 ) -> None:
-    (queue / "queues/test/waiting/00000000/0000000001-1.json").write_bytes(DEEP)
+    (queue / TICKET).write_bytes(DEEP)
     work()
-    done = kochi("show", "job", "1", "--json")
+    done = kochi("show", "job", FIRST + 1, "--json")
     assert json.loads(done.out)["reason"] == "failed"
     assert "nested too deeply" in json.loads(done.out)["detail"]
 

@@ -56,7 +56,7 @@ COMMANDS = {
     "worker": (),
     "enqueue": ("-m", "snakemake_kochi.cli", "enqueue", "-q", "q", "true"),
     "alloc": ("-m", "snakemake_kochi.cli", "alloc", "-q", "q"),
-    "cancel": ("-m", "snakemake_kochi.cli", "cancel", "0"),
+    "cancel": ("-m", "snakemake_kochi.cli", "cancel", "1"),
     "launch": ("-m", "snakemake_kochi.cli", "launch", "--", "all"),
     "run": ("-m", "snakemake", "--executor", "kochi", "--jobs", "1", "--kochi-queue", "q", "all"),
 }
@@ -68,7 +68,9 @@ def test_no_command_uses_a_kochi_root_that_a_stranger_made_first(
 ) -> None:
     executed = plant(top / "root")
     write(tmp_path / "Snakefile", "rule all:\n    output: 'made'\n    shell: 'touch {output}'\n")
-    words = COMMANDS[command] or worker_command(top / "root", tmp_path, queues=("q",))[1:]
+    # One that begins on this computer was started by a command that looked.
+    worker = worker_command(top / "root", tmp_path, queues=("q",), allocation="7")
+    words = COMMANDS[command] or worker[1:]
     done = shell_command(*words, root=top / "root", cwd=tmp_path)
     assert done.returncode == 1
     assert f"KOCHI_ROOT {top}/root cannot be used: {top}/root belongs to user {STRANGER}" in (

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from seen import FIRST, list_jobs, list_workers
 from slurm_cluster import SlurmCluster
 from slurm_fake import FakeSlurm, says
 from support import git, wait_until
 
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue.views import list_workers
+from snakemake_kochi.queue.views import state_name
 
 from .conftest import COMMAND, Outcome
 
@@ -84,13 +85,17 @@ def test_a_worker_got_by_the_script_runs_the_jobs_of_the_queue_and_leaves(
         assert kochi("enqueue", "-q", queue, "--", "echo", f"from {queue}").status == 0
     done = kochi("alloc", "-q", "fib_${nodes}", "-n", "a", "-n", "b", "-t", "30", "-f")
     assert done.status == 0, done.err
-    assert "Requested worker 0 for queue fib_a: allocation " in done.out
-    assert "Requested worker 1 for queue fib_b: allocation " in done.out
+    for number, queue in ((FIRST, "fib_a"), (FIRST + 1, "fib_b")):
+        assert f"Requested worker {number} for queue {queue}: allocation " in done.out
     assert [worker.queues for worker in list_workers(machine)] == [("fib_a",), ("fib_b",)]
     assert "from fib_a" in done.out
     assert "from fib_b" in done.out
-    workers = list_workers(machine)
-    assert [(each.succeeded, each.state) for each in workers] == [(1, "left")] * 2
+    assert [worker.state for worker in list_workers(machine)] == ["left"] * 2
+    ended = list_jobs(machine, ended=True)
+    assert {(view.queue, state_name(view)) for view in ended} == {
+        ("fib_a", "succeeded"),
+        ("fib_b", "succeeded"),
+    }
     said = sorted(path.read_text() for path in machine.allocations.glob("*.out"))
     assert said == ["node=a limit=30\n", "node=b limit=30\n"]
 
@@ -117,12 +122,12 @@ def test_kochi_in_the_shell_of_an_allocation_is_about_the_same_machine(
     words = shlex.join(COMMAND)
     done = subprocess.run(
         [*COMMAND, "alloc_interact", "-m", "own"],
-        input=f"{words} enqueue -q q -- true; {words} show job 0",
+        input=f"{words} enqueue -q q -- true; {words} show job {FIRST}",
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert kochi("show", "job", "0", "-m", "own").status == 0
+    assert kochi("show", "job", FIRST, "-m", "own").status == 0
 
 
 def test_workers_of_a_machine_with_slurm_are_got_by_sbatch(

@@ -16,6 +16,7 @@ import pexpect
 import psutil
 import pytest
 from full_disk import mounted
+from seen import FIRST
 from ssh_host import SshHost
 from support import git, run_apart, wait_until, write
 
@@ -97,7 +98,7 @@ def test_a_job_is_submitted_there_and_messages_say_what_to_type_on_this_computer
     assert not (Path(os.environ["KOCHI_ROOT"]) / "machines").exists()
     done = kochi("enqueue", "-m", "spica", "-q", "mine", "--", "true", cwd=project)
     assert "To start one, type: kochi work -m spica -q mine" in done.stderr
-    shown = kochi("show", "job", "-m", "spica", "0", cwd=project)
+    shown = kochi("show", "job", "-m", "spica", str(FIRST), cwd=project)
     assert "start one with: kochi work -m spica -q mine -b" in shown.stdout
     done = kochi("show", "log", "job", "-m", "spica", "77", cwd=project)
     assert "List them with: kochi show jobs -m spica -t\n" in done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from seen import FIRST, find_worker, list_jobs, list_workers
 from slurm_cluster import APART
 from support import wait_until
 
-from snakemake_kochi.heartbeat import LOST_AFTER
+from snakemake_kochi.tickets.watching import SILENT
 
 QUICK = 0.5  # seconds between two heartbeats of a worker
 # In the commands of a supervisor and its worker.
@@ -40,17 +39,8 @@ def broken_node(project: ClusterProject) -> Iterator[str]:
 def begin(project: ClusterProject, heartbeat: float) -> None:
     """Four jobs in two workers, whose silence is soon noticed. Each job goes on when all may, or
     when it may."""
-    # The script before the worker in an allocation may change the file of its settings.
-    change = f's/"heartbeat": null/"heartbeat": {heartbeat}/'
-    setup = f"""exec() {{
-        for word; do case $word in *.json) sed -i '{change}' "$word" ;; esac; done
-        builtin exec "$@"
-    }}"""
     project.environment["KOCHI_HEARTBEAT"] = str(heartbeat)
     project.configure(max_workers=2, idle_timeout="60s")
-    file = project.directory / "kochi.yaml"
-    text = json.dumps({"on_machine": setup})
-    file.write_text(file.read_text().replace("{scheduler", f"{{load_env_script: {text}, scheduler"))
     project.write_jobs(4, SNAKEFILE.replace("-e go ]", "-e go -a ! -e go-{wildcards.i} ]"))
     project.start()
     project.wait_for_beginnings(4)
@@ -121,12 +111,11 @@ def test_a_live_worker_on_a_host_that_slurm_presumes_down_stays_the_owner_of_its
     project.cluster.stop_node(broken_node, signal.SIGKILL)
     set_down(project, broken_node)
     # Until a silent one would be presumed dead, and the scheduler be asked.
-    time.sleep(LOST_AFTER * QUICK + 5)
+    time.sleep(SILENT * QUICK + 5)
     project.go()
     project.end_well()
     assert project.lines("began") == project.lines("done")
     assert set(project.lines("done")) == {"0", "1", "2", "3"}
-    assert list(project.machine.workers.glob("*/presumed-dead.json")) == []
     assert list(project.machine.workers.glob("*/dead")) == []
     # No process can end it any more: it ends by itself, since the run is over.
     wait_until(lambda: not processes_with(project, broken_node, WORKER))

@@ -97,8 +97,9 @@ def busy(project: ClusterProject) -> list[WorkerView]:
 
 @contextlib.contextmanager
 def held(project: ClusterProject) -> Iterator[list[WorkerView]]:
-    """All workers, each with jobs that do not end meanwhile. If a worker died at that moment, a job
-    that has just ended would be repeated, because its end would be unknown."""
+    """All workers, each with jobs that do not end meanwhile. If a worker died at that moment, or
+    its time was over, a job that has noted its end, and whose process has not ended, would be
+    repeated."""
     hold = project.directory / "hold"
     hold.touch()
     wait_until(lambda: len(busy(project)) == WORKERS)
@@ -164,29 +165,28 @@ def test_a_run_survives_the_failures_of_nodes_of_slurm_and_of_itself(
         wait_until(lambda: find_worker(project.machine, cancelled.worker).state == "left")
         wait_until(lambda: "lost" in endings(project))
         wait_until(lambda: f"{failing.allocation} (NODE_FAIL)" in project.said)
-    # Others are requested at once.
-    wait_until(lambda: len(list_workers(project.machine)) > WORKERS)
+        # Others are requested at once.
+        wait_until(lambda: len(list_workers(project.machine)) > WORKERS)
 
-    cluster.stop_controller()
-    back = time.monotonic() + 60
-    try:
-        # The workers learn the end of their time only from themselves.
-        wait_until(lambda: out_of_time(project) >= 2, seconds=50)
-        assert project.runs[-1].poll() is None, project.said
-        assert len(project.lines("done")) < len(JOBS)
-        time.sleep(max(0, back - 10 - time.monotonic()))
-        assert project.said.count("The scheduler does not answer") <= 1
-        os.killpg(project.runs[-1].pid, signal.SIGKILL)
-        project.runs[-1].wait()
-        assert "is locked" not in snakemake("--unlock", cwd=project.directory).stdout
-        # No allocation of this run reaches its time limit: a job that is stopped after it has noted
-        # its end, and before its process has ended, would be repeated.
-        project.configure(max_workers=WORKERS, time=10, idle_timeout="30s")
-        project.start("--quiet", "rules", "reason", "progress")
-        time.sleep(max(0, back - time.monotonic()))
-    finally:
-        cluster.start_controller()
-        cluster.start_node(node)
+        cluster.stop_controller()
+        back = time.monotonic() + 60
+        try:
+            # The workers learn the end of their time only from themselves.
+            wait_until(lambda: out_of_time(project) >= 2, seconds=50)
+            assert project.runs[-1].poll() is None, project.said
+            assert len(project.lines("done")) < len(JOBS)
+            time.sleep(max(0, back - 10 - time.monotonic()))
+            assert project.said.count("The scheduler does not answer") <= 1
+            os.killpg(project.runs[-1].pid, signal.SIGKILL)
+            project.runs[-1].wait()
+            assert "is locked" not in snakemake("--unlock", cwd=project.directory).stdout
+            # No allocation of this run reaches its time limit.
+            project.configure(max_workers=WORKERS, time=10, idle_timeout="30s")
+            project.start("--quiet", "rules", "reason", "progress")
+            time.sleep(max(0, back - time.monotonic()))
+        finally:
+            cluster.start_controller()
+            cluster.start_node(node)
     began = sum(map(len, project.lines("began").values()))
     project.wait_for_beginnings(began + 2, seconds=60)
     project.go()

@@ -20,9 +20,10 @@ from support import wait_until, write
 from snakemake_kochi.allocation.notes import AllocationNote
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
-from snakemake_kochi.queue.run_views import RunView, list_runs
+from snakemake_kochi.queue.runs import RunView, list_runs
 from snakemake_kochi.queue.views import Attempt, WorkerView, list_jobs
 from snakemake_kochi.tickets.capacity import Capacity
+from snakemake_kochi.tickets.run import ENDED
 from snakemake_kochi.tickets.ticket import Ticket
 from snakemake_kochi.trace.events import trace_of
 from snakemake_kochi.trace.history import JobHistory, RunHistory
@@ -247,7 +248,7 @@ def a_job(number: int, *spans: tuple[int, float, float, str]) -> JobHistory:
 
 
 def traced(**parts: Any) -> Trace:
-    run = RunView(1, "/d", "ended", at(0), at(600), this_node(), ProcessIdentity(1, 1))
+    run = RunView(*(1, ENDED, "/d", at(0), this_node(), ProcessIdentity(1, 1)), ended=at(600))
     given = {"jobs": (), "workers": (), "allocations": (), **parts}
     events = trace_of(RunHistory(run=run, moment=at(700), goes_on=False, **given))
     return Trace(json.dumps({"traceEvents": events}))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import support
+from seen import list_jobs
 from support import PYTHON_PATH, git, run, write
 
 from snakemake_kochi.artifacts.published import choose_name
@@ -97,8 +98,8 @@ class ExampleProject:
 
     def logs(self) -> str:
         """What the jobs printed that the executor kochi ran, of which Snakemake shows nothing."""
-        files = Root.find().machine("local").directory.glob("runs/*/logs/*")
-        return "".join(file.read_text() for file in sorted(files))  # others are folded: > 256 jobs
+        ended = list_jobs(Root.find().machine("local"), ended=True, limit=10_000)
+        return "".join(view.output.decode() for view in ended)
 
     def planned_rules(self, *targets: str) -> list[str]:
         """The rules that a dry run lists, sorted."""

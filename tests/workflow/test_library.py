@@ -50,7 +50,7 @@ def test_a_batch_runs_through_workers_into_tables_and_a_branch(project: Any) -> 
     ]
     assert sorted(record["parameters"]["n"] for record in records) == ["1", "2"]
     for record in records:
-        assert record["worker"] == "0"
+        assert record["worker"] == "1"
         assert record["attempt"] == "1"
         assert record["exit_status"] == 0
         assert record["snapshot"]["base"] == git(project.directory, "rev-parse", "HEAD").strip()
@@ -145,7 +145,7 @@ def test_a_run_script_sees_the_environment_of_a_kochi_job(
         "KOCHI_ROOT": root,
         "KOCHI_SITE_CONF": "",
         "KOCHI_MACHINE": "local",
-        "KOCHI_WORKER_ID": "0" if executor == "kochi" else "local",
+        "KOCHI_WORKER_ID": "1" if executor == "kochi" else "local",
         "KOCHI_JOB_NAME": "sum_2",
         "KOCHI_ATTEMPT": "1",
         "KOCHI_PARAM_N": "2",

@@ -170,7 +170,7 @@ def test_a_record_says_rule_command_inputs_and_params_without_secrets(
     record = project.records()["counts/b.csv"]
     assert (record["name"], record["parameters"]) == ("count", {"s": "b"})
     rule = record["rule"]
-    assert rule["command"] == ("wc -l < prepared/b.txt > counts/b.csv; touch side/b.log logs/b.log")
+    assert rule["command"] == "wc -l < prepared/b.txt > counts/b.csv; touch side/b.log logs/b.log"
     assert rule["params"] == {
         "sep": ",",
         "api_token": "[left out]",

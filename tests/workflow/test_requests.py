@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from seen import list_jobs
 from slurm_fake import FakeSlurm, says
 from support import run, write
+
+from snakemake_kochi.paths import Root
+from snakemake_kochi.queue.views import JobView
 
 from .conftest import results
 from .test_records import records_of
@@ -23,11 +27,15 @@ OF_BUILD = "build:\n  resources: {mem_mb: '`50 + $debug`'}\n  timeout: 1h\n"
 OF_RECIPE = "  base:\n    resources: {mem_mb: 40}\n    timeout: 10m\n"
 
 
-def tickets() -> dict[str, dict[str, Any]]:
-    """What each submitted job requested, by its name."""
-    files = Path(os.environ["KOCHI_ROOT"]).glob("machines/local/jobs/*/*/ticket.json")
-    found = [json.loads(file.read_text()) for file in files]
-    return {each["name"]: each["resources"] for each in found}
+def jobs() -> list[JobView]:
+    """The jobs that have ended, in the order of their submission."""
+    found = list_jobs(Root.find().machine("local"), ended=True, limit=1000)
+    return sorted(found, key=lambda each: each.name.key)
+
+
+def requested() -> dict[str, dict[str, Any]]:
+    """What each job requested, by its name."""
+    return {each.kept["name"]: each.kept["resources"] for each in jobs()}
 
 
 @pytest.mark.phases
@@ -45,7 +53,7 @@ def test_runs_have_the_cores_that_their_parameters_say(project: Any) -> None:
     write(project.directory / "only.yaml", text)
     made = "results/local/only/1.txt"
     project.snakemake(*results(1, 2), made, "--kochi-cores", "4", executor="kochi")
-    asked = tickets()
+    asked = requested()
     assert {name: asked[name]["cores"] for name in ("sum_1", "sum_2")} == {"sum_1": 2, "sum_2": 3}
     assert not asked["sum_1"]["exclusive"]
     assert (project.directory / made).read_text() == "level 1\n"
@@ -70,7 +78,7 @@ def test_jobs_have_the_resources_that_the_files_say_and_options_override_them(
     override = ("--set-resources", "run_sum_first:mem_mb=333", "--kochi-cores", "4")
     override = (*override, "--default-resources", "mem_mb=44")
     project.snakemake(*results(1, 2), *override, executor="kochi")
-    asked = tickets()
+    asked = requested()
     seen = {name: (of["cores"], of["memory_mb"]) for name, of in asked.items()}
     expected = {"sum_1": (1, 333), "sum_2": (2, 333), "build_sum": (1, 50)}
     assert {name: seen[name] for name in expected} == expected
@@ -80,12 +88,8 @@ def test_jobs_have_the_resources_that_the_files_say_and_options_override_them(
     # With a timeout a minute more, for what is around the script.
     assert (times["sum_1"], times["build_sum"], times["install_base_one"]) == (420, 3660, 660)
 
-    (shell,) = {
-        each["shell"] is not None
-        for file in Path(os.environ["KOCHI_ROOT"]).glob("machines/local/jobs/*/*/ticket.json")
-        for each in [json.loads(file.read_text())]
-    }
-    assert shell  # not one of the slower runners, because options depend on resources
+    # Not one of the slower runners, because options depend on resources.
+    assert {each.result.runner for each in jobs() if each.result} == {"shell"}
 
 
 @pytest.mark.compatibility
@@ -196,9 +200,7 @@ def test_with_spread_the_first_run_of_each_point_comes_before_the_second_ones(
     project.edit("sum.yaml", "run:\n", "run:\n  spread: nodes\n")
     second = [target.replace("_0.", "_1.") for target in results(1, 2)]
     project.snakemake(*results(1, 2), *second, executor="kochi")
-    files = Path(os.environ["KOCHI_ROOT"]).glob("machines/local/jobs/*/*/ticket.json")
-    found = sorted((json.loads(file.read_text()) for file in files), key=lambda each: each["job"])
-    runs = [each for each in found if each["name"].startswith("sum_")]
+    runs = [each.kept for each in jobs() if each.kept["name"].startswith("sum_")]
     assert [each["name"] for each in runs[:2]] != [each["name"] for each in runs[1:3]]
     assert sorted(each["name"] for each in runs[:2]) == ["sum_1", "sum_2"]
     labels = {(each["name"], each["labels"]["spread"]) for each in runs}

@@ -193,8 +193,7 @@ class _Page:
             since = local_time(seen.paused.since)
             yield f"Paused since {since}; to resume it, type: {shlex.join(again)}"
         for run in seen.runs:
-            who = f"process {run.process} on {run.host}"
-            yield f"Run {run.controller}: {who}, since {local_time(run.started)}"
+            yield f"Run {run.controller}: {run.who}, since {local_time(run.started)}"
         if seen.is_locked:
             yield "Snakemake has locked the directory: a run goes on, or was killed"
         if left := _told_eta(seen):
@@ -251,8 +250,8 @@ class _Page:
             "runs": [
                 {
                     "controller": run.controller,
-                    "host": run.host,
-                    "process": run.process,
+                    "host": run.node.host,
+                    "process": run.process.pid,
                     "started": run.started,
                 }
                 for run in seen.runs

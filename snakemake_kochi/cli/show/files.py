@@ -73,10 +73,7 @@ def worker_path(machine: str | None, as_json: bool, worker: int) -> None:
 @json_option
 @click.argument("job", type=JOB)
 def job_path(machine: str | None, as_json: bool, job: int) -> None:
-    """Show the directory of a job, or the archive that has its files since its end.
-
-    The directory exists once the job has started.
-    """
+    """Show the directory of a job's log."""
     paths = find_location(machine).machine_paths
     view = find_job(paths, job)
     return _print(view.log.parent, as_json)

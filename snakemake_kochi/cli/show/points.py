@@ -22,7 +22,7 @@ from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, have_read, take_free
 from snakemake_kochi.project.conditions import Where
 from snakemake_kochi.project.grid import Grid
 from snakemake_kochi.queue.paused import PausedBatch, list_paused
-from snakemake_kochi.queue.runs import LiveJob, LiveRun, Making, MakingWatch
+from snakemake_kochi.queue.runs import LiveJob, Making, MakingWatch, RunView
 
 _NOT_SUBMITTED = "its run has not submitted it yet"
 
@@ -37,7 +37,7 @@ class Seen:
     """
 
     states: Sequence[PointState]
-    runs: Sequence[LiveRun]
+    runs: Sequence[RunView]
     paused: PausedBatch | None
     is_locked: bool
     since: float | None
@@ -148,7 +148,7 @@ def _of_job(state: PointState, job: LiveJob, is_paused: bool) -> PointState:
     return replace(state, state="running", why=why, job=job.job, started=started, seconds=None)
 
 
-def _since(runs: Iterable[LiveRun], locks: Iterable[Path]) -> float | None:
+def _since(runs: Iterable[RunView], locks: Iterable[Path]) -> float | None:
     times = [time for run in runs if (time := seconds_of(run.started)) is not None]
     if not times:
         with suppress(OSError):
