@@ -28,23 +28,23 @@ def claims(directory: Path, size: Size) -> list[Row]:
     for place, count in zip(places, counts, strict=True):
         place.mkdir(mode=0o700)
         Submitter(place).submit(count)
-    names = iter(range(1, 1000))
+    names, most = iter(range(1, 1000)), min(_CLAIMS, *counts)
     values, ratios = alternate(
         size.runs(5),
-        *(lambda place=place: _claim(place, str(next(names))) for place in places),
+        *(lambda place=place: _claim(place, str(next(names)), most) for place in places),
         scale=1000,
     )
     few, many = (f"a claim, {count:,} tickets waiting" for count in counts)
     return [Row(few, values[0], "ms"), Row(many, values[1], "ms", ratios[1], _FLAT)]
 
 
-def _claim(place: Path, worker: str) -> float:
+def _claim(place: Path, worker: str, count: int) -> float:
     """The seconds of a claim. What was claimed goes back."""
     layout = Layout(str(machine_at(place).directory))
     held = Claims(layout, "q", WorkerLife(layout, worker))
     claimed: list[Name] = []
     began = time.perf_counter()
-    for _ in range(_CLAIMS):
+    for _ in range(count):
         claimed += held.claim(lambda name, read, taken: None if taken else bool(read()))
     seconds = time.perf_counter() - began
     for name in claimed:
