@@ -25,7 +25,7 @@ from snakemake_kochi.base.wake import Wake
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue.views import list_workers
-from snakemake_kochi.tickets.names import Layout, wake_workers
+from snakemake_kochi.tickets.names import Layout, make_queue, wake_workers
 from snakemake_kochi.tickets.run import End, Run
 from snakemake_kochi.tickets.ticket import ShellJob, Ticket
 from snakemake_kochi.worker import start_command
@@ -202,6 +202,8 @@ def workers(
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start workers that serve `queue`, and end them afterwards."""
     machine = machine_at(directory)
+    # Before: a directory that is made while it is listed is an error.
+    make_queue(Layout(str(make_directory(machine.directory))), queue)
     before = len(list_workers(machine))
     settings = WorkerSettings(str(directory / "root"), "local", (queue,), stay=True, cores=cores)
     command = start_command(save_settings(settings))
