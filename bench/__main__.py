@@ -12,30 +12,24 @@ import click
 from bench import (
     batches,
     chaos,
-    claims,
     cleaning,
     commits,
-    files,
     filesystems,
     generic,
     growth,
-    handover,
-    idle,
-    latency,
+    history,
     local,
     metadata,
     remote,
     runners,
     site,
     sizing,
-    slow_queue,
     slurm,
     statistics,
     tables,
-    throughput,
-    watching,
+    tickets,
 )
-from bench.measure import Row, Size, facts, table, wait_for_packers
+from bench.measure import Row, Size, facts, table
 
 # The benchmarks by their names on the command line. Each gets an empty directory.
 BENCHES: dict[str, Callable[[Path, Size], list[Row]]] = {
@@ -47,13 +41,10 @@ BENCHES: dict[str, Callable[[Path, Size], list[Row]]] = {
     "runners": runners.measure,
     "growth": growth.measure,
     "batches": batches.measure,
-    "latency": latency.measure,
-    "throughput": throughput.measure,
-    "claims": claims.measure,
-    "handover": handover.measure,
+    "latency": tickets.latency,
+    "throughput": tickets.throughput,
+    "claims": tickets.claims,
     "commits": commits.measure,
-    "idle": idle.measure,
-    "watching": watching.measure,
     "chaos": chaos.measure,
     "nodes": chaos.measure_nodes,
     "filesystems": filesystems.measure,
@@ -62,9 +53,9 @@ BENCHES: dict[str, Callable[[Path, Size], list[Row]]] = {
     "site": site.measure,
     "tables": tables.measure,
     "cleaning": cleaning.measure,
-    "files": files.measure,
+    "history": history.measure,
     "remote": remote.measure,
-    "slow-queue": slow_queue.measure,
+    "slow-queue": tickets.slow_queue,
     "slow-runs": metadata.slow_runs,
     "metadata": metadata.measure,
     "waiting": metadata.waiting,
@@ -125,7 +116,6 @@ def main(
             own.mkdir(mode=0o700)
             click.echo(f"\n{name}\n")
             shown = table(BENCHES[name](own, size))
-            wait_for_packers(own)
             click.echo(shown)
             text += f"\n\n### `{name}`\n\n{_description(name)}\n\n{shown}"
             if write is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bench.measure import Row, Size, alternate, wait_for_packers
+from bench.measure import Row, Size, alternate
 from bench.snakemake_runs import PROFILE, Runner, kochi_executor
 
 _LIMIT = 1.3  # of the largest batch to the second largest, per point
@@ -124,7 +124,6 @@ def _time(runner: Runner, project: Path, arguments: tuple[str, ...]) -> float:
         check=False,
     )
     seconds = time.perf_counter() - began
-    wait_for_packers(runner.directory)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command[1:])}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
     return seconds

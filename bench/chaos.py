@@ -7,56 +7,62 @@ with what ran.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bench.measure import Row, Size, import_of_tests
 from bench.slow_filesystem import SlowFilesystem
 
 # So many of the jobs run again on a filesystem that takes so many seconds more for each operation.
 _SLOW_JOBS, _DELAY = 1000, 0.002
+_VICTIMS = ("run", "worker", "supervisor")
 
 
 def measure(directory: Path, size: Size) -> list[Row]:
     """Raises RuntimeError, with a line for each job or record that is lost or there twice."""
-    harness = import_of_tests("faults.chaos")
-    jobs = size.number(10_000, 60)
-    plan = (
-        harness.Chaos(jobs=jobs, workers=2, controller_deaths=1)
-        if size.quick
-        else harness.Chaos(jobs=jobs)
-    )
-    outcome = harness.run_chaos(directory, plan, 1200.0)
-    if outcome.problems:
-        raise RuntimeError("\n".join(outcome.problems))
-    slow_plan = replace(plan, jobs=min(plan.jobs, _SLOW_JOBS))
+    count, workers = size.number(10_000, 60), 2 if size.quick else 8
+    rows = _rows(_of_jobs(directory, count, workers), f"{count:,} jobs, {workers} workers")
+    few = min(count, _SLOW_JOBS)
     with SlowFilesystem(directory / "backing", directory / "slow", _DELAY) as filesystem:
-        slow = harness.run_chaos(filesystem.path, slow_plan, 1200.0)
+        slow = _of_jobs(filesystem.path, few, workers)
         filesystem.set_delay(0.0)  # so that what ends with it ends soon
-    if slow.problems:
-        raise RuntimeError("\n".join(slow.problems))
+    rows += _rows(slow, f"{few:,} jobs, {1000 * _DELAY:.0f} ms an operation")
     records = import_of_tests("faults.record_chaos")
     points = 12 if size.quick else 1000
     of_records = records.run_record_chaos(directory / "records", points, 1.0, 1200.0)
     if of_records.problems:
         raise RuntimeError("\n".join(of_records.problems))
     return [
-        Row(f"{plan.jobs:,} jobs, {plan.workers} workers", [outcome.seconds], "s"),
-        Row("workers killed", [outcome.worker_deaths], ""),
-        Row("controllers killed", [outcome.controller_deaths], ""),
-        Row("attempts begun", [outcome.attempts], ""),
-        Row("jobs lost, or reported twice", [0], ""),
-        Row(f"{slow_plan.jobs:,} jobs, {1000 * _DELAY:.0f} ms an operation", [slow.seconds], "s"),
-        Row("workers killed", [slow.worker_deaths], ""),
-        Row("controllers killed", [slow.controller_deaths], ""),
-        Row("attempts begun", [slow.attempts], ""),
-        Row("jobs lost, or reported twice", [0], ""),
+        *rows,
         Row(f"a batch of {points:,} points", [of_records.seconds], "s"),
         Row("workers killed", [of_records.worker_deaths], ""),
         Row("runs and committers killed", [of_records.run_deaths], ""),
         Row("controllers killed", [of_records.controller_deaths], ""),
         Row("runs executed", [of_records.executions], ""),
         Row("records missing, or there twice", [0], ""),
+    ]
+
+
+def _of_jobs(directory: Path, jobs: int, workers: int) -> Any:
+    place = directory / "jobs"
+    place.mkdir(mode=0o700)
+    site = import_of_tests("workers_site").Site(place)
+    chaos = import_of_tests("worker.chaos")
+    try:
+        outcome = chaos.run_chaos(site, jobs, workers, kills=jobs, pause=1.0, seed=1)
+    finally:
+        site.close()
+    if outcome.problems:
+        raise RuntimeError("\n".join(outcome.problems))
+    return outcome
+
+
+def _rows(outcome: Any, what: str) -> list[Row]:
+    return [
+        Row(what, [outcome.seconds], "s"),
+        *(Row(f"{victim}s killed", [outcome.deaths[victim]], "") for victim in _VICTIMS),
+        Row("attempts begun", [outcome.begun], ""),
+        Row("jobs lost, or done twice", [0], ""),
     ]
 
 

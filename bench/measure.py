@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import platform
 import statistics
@@ -18,19 +19,20 @@ from typing import Any
 
 import psutil
 import tabulate
-from snakemake_kochi.queue.result import read_result
 
 from snakemake_kochi import backoff
+from snakemake_kochi.base.wake import Wake
+from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue.views import list_workers
+from snakemake_kochi.tickets.names import Layout, make_queue, wake_workers
+from snakemake_kochi.tickets.run import End, Run
 from snakemake_kochi.tickets.ticket import ShellJob, Ticket
 from snakemake_kochi.worker import start_command
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _PATIENCE = 120.0  # seconds
-# A packer has the lowest priority, and may have a hundred thousand jobs to pack.
-_PACKING_PATIENCE = 1800.0
 
 
 @dataclass(frozen=True)
@@ -152,29 +154,46 @@ def machine_at(directory: Path) -> MachinePaths:
     return Root(directory / "root").machine("local")
 
 
-def make_tickets(
-    directory: Path, count: int, *command: str, controller: str | None = None
-) -> list[Ticket]:
-    """Equal tickets. Without `command`, they are as large as the tickets of Snakemake jobs."""
-    given = command or ("/bin/sh", "-c", ": " + "x" * 1500)
-    labels = {"rule": "measure", "snakemake_job": "1"}
-    ticket = Ticket("job", given, str(directory), labels=labels, controller=controller)
-    return [ticket] * count
+class Submitter:
+    """A run in `directory` that submits shell jobs to a queue, and collects their ends."""
 
+    def __init__(self, directory: Path, queue: str = "q") -> None:
+        machine = machine_at(directory)
+        make_directory(machine.directory)
+        self.layout = Layout(str(machine.directory))
+        self._directory, self._queue = directory, queue
+        self._run = Run.begin(self.layout, str(directory))
+        self._wake = Wake(self._run.paths.wake)
 
-def shell_tickets(directory: Path, count: int, script: str) -> list[Ticket]:
-    """Equal tickets of plain shell jobs, which need no Snakemake; the command would be one."""
-    shell = ShellJob(script=script, executable="/bin/bash")
-    return [Ticket("job", ("false",), str(directory), shell=shell)] * count
+    def submit(self, count: int, script: str = "true") -> None:
+        """Submit equal jobs, and wake the workers of this computer."""
+        shell = ShellJob(script=script, executable="/bin/bash")
+        # As large as the ticket of a job of Snakemake.
+        labels = {"rule": "measure", "snakemake_job": "x" * 1000}
+        command = ("/bin/sh", "-c", script)
+        ticket = Ticket("job", command, str(self._directory), labels=labels, shell=shell)
+        content = json.dumps(ticket.to_dict()).encode()
+        self._run.submit(self._queue, {str(number): content for number in range(count)})
+        wake_workers(self.layout, self._queue)
 
+    def collect(self, count: int, pause: float = 0.05) -> list[End]:
+        """The ends of so many jobs. Raises RuntimeError if one has failed: a benchmark of jobs that
+        do not start would measure nothing."""
+        ends: list[End] = []
+        while len(ends) < count:
+            self._wake.wait(pause)
+            ends += self._run.collect()
+        for end in ends:
+            if end.name.state != "success":
+                raise RuntimeError(f"job {end.name}: {end.line}: {self.log_of(end)!r}")
+        return ends
 
-def require_success(machine: MachinePaths, tickets: Sequence[Ticket]) -> None:
-    """Raise RuntimeError if one of these jobs, which have ended, has failed: a benchmark of jobs
-    that do not start would measure nothing."""
-    for ticket in tickets:
-        paths = machine.job(ticket.job)
-        if not (result := read_result(paths.result)).ok:
-            raise RuntimeError(f"job {ticket.job}: {result.reason}: {paths.log.read_text()}")
+    def log_of(self, end: End) -> bytes:
+        return Path(self.layout.run(end.name.run).log(end.name)).read_bytes()
+
+    def end(self) -> None:
+        self._run.end()
+        self._wake.close()
 
 
 @contextlib.contextmanager
@@ -183,6 +202,8 @@ def workers(
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start workers that serve `queue`, and end them afterwards."""
     machine = machine_at(directory)
+    # Before: a directory that is made while it is listed is an error.
+    make_queue(Layout(str(make_directory(machine.directory))), queue)
     before = len(list_workers(machine))
     settings = WorkerSettings(str(directory / "root"), "local", (queue,), stay=True, cores=cores)
     command = start_command(save_settings(settings))
@@ -202,24 +223,6 @@ def workers(
             process.terminate()
         for process in started:
             process.wait()
-        wait_for_packers(directory)
-
-
-def wait_for_packers(directory: Path) -> None:
-    """Wait until no packer, as runs and workers start them at their end, works below `directory`.
-
-    It would take part in the next measurement, and write into a directory that is being removed.
-    """
-    wait_until(
-        lambda: not any(_packs_below(each, directory) for each in psutil.process_iter(["cmdline"])),
-        0.05,
-        _PACKING_PATIENCE,
-    )
-
-
-def _packs_below(process: psutil.Process, directory: Path) -> bool:
-    words = process.info["cmdline"] or [""]  # None, or empty, of a process that has ended
-    return "snakemake_kochi.packing" in words and Path(words[-1]).is_relative_to(directory)
 
 
 def import_of_tests(name: str) -> Any:

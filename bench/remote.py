@@ -12,12 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from snakemake_kochi.queue.entries import count_waiting
-
 from bench.laptop import MACHINE, Laptop, Taken
 from bench.measure import Row, Size, wait_until
 from snakemake_kochi import backoff
 from snakemake_kochi.detached.launches import all_launches, look_at
+from snakemake_kochi.queue.views import list_queues
 
 _LATENCY = 0.02
 _MOST_SECONDS = 2.0
@@ -112,14 +111,17 @@ class _Bench:
     def _hand_over(self, count: int) -> Taken:
         """What a batch takes until its run goes on there without the laptop."""
         laptop = self._laptop
-        queue = laptop.machine.queue(_QUEUE)
         laptop.change(count)
-        waiting = count_waiting(queue)
+
+        def count_waiting() -> int:
+            return sum(each.waiting for each in list_queues(laptop.machine) if each.name == _QUEUE)
+
+        waiting = count_waiting()
         # No worker serves the queue, so that nothing else is measured.
         taken = laptop.run(*_BATCH, "--launch", "--", "--kochi-queue", _QUEUE)
         try:
             # The next command would wait until the run has read the files.
-            wait_until(lambda: count_waiting(queue) > waiting)
+            wait_until(lambda: count_waiting() > waiting)
         finally:
             laptop.run("launch", *_ON, "--stop")
         return taken

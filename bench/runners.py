@@ -10,8 +10,7 @@ from pathlib import Path
 
 from bench.measure import Row, Size, alternate
 from bench.snakemake_runs import RUN, SCRIPT, SHELL, Runner, kochi_executor
-from snakemake_kochi.queue import Result
-from snakemake_kochi.queue.views import list_jobs
+from snakemake_kochi.queue.views import Attempt, list_jobs
 
 # The body of a rule, and the runners that can execute its jobs, with the slowest first.
 _KINDS = {
@@ -61,8 +60,8 @@ def _job(directory: Path, body: str, name: str, count: int) -> float:
     return statistics.median(_seconds(result) for result in results)
 
 
-def _seconds(result: Result) -> float:
-    assert result.started is not None
+def _seconds(result: Attempt) -> float:
+    assert result.started is not None and result.ended is not None
     return (
         datetime.fromisoformat(result.ended) - datetime.fromisoformat(result.started)
     ).total_seconds()

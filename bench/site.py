@@ -19,9 +19,8 @@ from typing import Any
 
 import psutil
 
-from bench.measure import Row, Size, import_of_tests, wait_for_packers
+from bench.measure import Row, Size, import_of_tests
 from bench.snakemake_runs import CLUSTER_PROFILE, SHELL, Runner, write_workflow
-from bench.worker_calls import count_calls_of_jobs
 
 _NODES = 2
 _CPUS = 4
@@ -35,8 +34,8 @@ machines:
 CLIENTS = ("sbatch", "squeue", "sacct", "scancel", "sinfo", "scontrol")
 # Targets. Without them a run of many jobs would cost the site more than one of few.
 _MOST_CALLS = {"sbatch": 4}
+_MOST_INODES = 1000
 _SAMPLE = 0.5  # seconds between two looks at the processes of a run
-_JOBS_OF_A_WORKER = 200
 
 
 def measure(directory: Path, size: Size) -> list[Row]:
@@ -50,13 +49,7 @@ def measure(directory: Path, size: Size) -> list[Row]:
             own = directory / str(count)
             own.mkdir(mode=0o700)
             rows += _rows(count, _run(Runner(own), count, configuration, cluster))
-    jobs = 20 if size.quick else _JOBS_OF_A_WORKER
-    calls = count_calls_of_jobs(directory / "calls", jobs)
-    return [
-        *rows,
-        Row("a worker: metadata calls below KOCHI_ROOT, per job", [calls.per_job], ""),
-        Row("of these while it holds the lock of the queue", [calls.locked_per_job], ""),
-    ]
+    return rows
 
 
 def _rows(count: int, used: _Used) -> list[Row]:
@@ -71,7 +64,7 @@ def _rows(count: int, used: _Used) -> list[Row]:
         Row(f"{what}: the same per job", [1000 * used.cpu / count], "ms"),
         Row(f"{what}: their memory", [used.memory_mb], "MiB"),
         Row(f"{what}: their number, at most", [used.processes], ""),
-        Row(f"{what}: inodes below KOCHI_ROOT, after packing", [used.inodes], ""),
+        Row(f"{what}: inodes below KOCHI_ROOT", [used.inodes], "", None, _MOST_INODES),
     ]
 
 
@@ -113,8 +106,6 @@ def _run(runner: Runner, count: int, configuration: Path, cluster: Any) -> _Used
     if run.returncode or made != count:
         raise RuntimeError(f"{made} of {count} files:\n{output.read_text()[-4000:]}")
     calls = {client: len(cluster.calls(client)) - before[client] for client in CLIENTS}
-    wait_for_packers(runner.directory)
-    # The result of a job is a second name of its attempt.
     inodes = len({path.lstat().st_ino for path in (runner.directory / "root").rglob("*")})
     cpu = usage.ru_utime + usage.ru_stime  # with all children that it waited for
     return _Used(seconds, calls, cpu, watch.memory_mb, watch.processes, inodes)

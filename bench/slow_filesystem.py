@@ -14,7 +14,7 @@ from bench.measure import REPOSITORY
 
 # The roles of processes, each with what its words have: the first one that fits counts.
 ROLES = (
-    ("spawner", "/spawner_process.py "),
+    ("supervisor", "/worker/supervisor.py "),
     ("worker", "snakemake_kochi.worker "),
     ("job's Snakemake", " --mode "),
     ("Snakemake", "snakemake "),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.measure import REPOSITORY, wait_for_packers
+from bench.measure import REPOSITORY
 from snakemake_kochi.paths import MachinePaths, Root
 
 PROFILE = REPOSITORY / "profiles" / "local"
@@ -94,7 +94,6 @@ class Runner:
             said = "\n".join([f"snakemake {' '.join(arguments)}: {made} of {count} files", *lines])
             raise RuntimeError(said)
         shutil.rmtree(run_directory)
-        wait_for_packers(self.directory)
         return seconds
 
 

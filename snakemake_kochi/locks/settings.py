@@ -1,7 +1,7 @@
 """locks.json: the locks that a machine's processes use.
 
-Every process that changes a file of the machine reads it first. So this is where a release refuses
-files of a newer one.
+Every process that changes a file of the machine reads it first. So this is where files of another
+layout are refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from snakemake_kochi.files import (
 from snakemake_kochi.locks.lock import LEASE_DURATION, Held, Kind, hold, is_held
 from snakemake_kochi.paths import LockPaths, MachinePaths
 
-VERSION = 2
+VERSION = 3  # of the layout of the machine's directory
 
 
 @dataclass(frozen=True)
@@ -162,12 +162,19 @@ def find_lock_settings(machine: MachinePaths) -> LockSettings:
 def read_lock_settings(machine: MachinePaths) -> LockSettings | None:
     """The settled locks, or None before the first use. Raises DamagedFileError."""
     try:
-        return LockSettings.from_dict(machine, read_json(machine.lock_settings, VERSION))
+        data = read_json(machine.lock_settings, VERSION)
+        if data["version"] < VERSION:
+            raise DamagedFileError(
+                f"{machine.directory}: written by an earlier snakemake_kochi (layout "
+                f"{data['version']}, this one uses {VERSION})",
+                "Set another KOCHI_ROOT, or delete that directory.",
+            )
+        return LockSettings.from_dict(machine, data)
     except FileNotFoundError:
         return None
     except DamagedFileError as error:
         if error.hint is not None:
-            raise  # written by a newer release: removing the file would mix the two
+            raise  # written by another release: removing the file would mix the two
         raise _damaged(machine, error.message) from error
 
 

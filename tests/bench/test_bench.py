@@ -13,14 +13,14 @@ def test_a_benchmark_runs_with_the_jobs_and_rounds_chosen_and_writes_its_table_f
     directory.mkdir()
     page = tmp_path / "page.md"
     chosen = ("--quick", "--jobs", "40", "--rounds", "3", "--write", str(page), "--cores", "2")
-    command = (sys.executable, "-m", "bench", "handover", *chosen, "--directory", str(directory))
+    command = (sys.executable, "-m", "bench", "claims", *chosen, "--directory", str(directory))
     done = run(*command, cwd=REPOSITORY)
     assert done.returncode == 0
-    (row,) = [line for line in done.stdout.splitlines() if "submitting 40 tickets" in line]
-    assert row.split("|")[-2].strip() == "3"
+    (row,) = [line for line in done.stdout.splitlines() if "40 tickets waiting" in line]
+    assert row.split("|")[5].strip() == "3"
     assert "processor" in done.stdout and "filesystem" in done.stdout
     text = page.read_text()
-    assert [line for line in text.splitlines() if line.startswith("#")] == ["### `handover`"]
+    assert [line for line in text.splitlines() if line.startswith("#")] == ["### `claims`"]
     assert row in text
     assert list(directory.iterdir()) == [], "nothing is left"
 

@@ -81,9 +81,9 @@ def test_a_kind_that_does_not_exist_is_refused(machine: MachinePaths) -> None:
     [
         ("{", "locks.json"),
         ("[]", "locks.json"),
-        ('{"version": 1, "directory": "locks"}', "kind"),
-        ('{"version": 1, "directory": "locks", "kind": "magic"}', "'magic'"),
-        ('{"version": 1, "kind": "flock"}', "key 'directory'"),
+        ('{"version": 3, "directory": "locks"}', "kind"),
+        ('{"version": 3, "directory": "locks", "kind": "magic"}', "'magic'"),
+        ('{"version": 3, "kind": "flock"}', "key 'directory'"),
     ],
 )
 def test_without_readable_settings_nothing_is_locked(
@@ -97,6 +97,15 @@ def test_without_readable_settings_nothing_is_locked(
         assert f"rm {machine.lock_settings}" in str(caught.value.hint)
     assert machine.lock_settings.read_text() == text
     assert not machine.locks.directory.exists()
+
+
+def test_a_directory_of_an_earlier_layout_is_refused(machine: MachinePaths) -> None:
+    write(machine.lock_settings, '{"version": 2, "directory": "locks", "kind": "flock"}')
+    for use in (lambda: settle_locks(machine), lambda: find_lock_settings(machine)):
+        with pytest.raises(DamagedFileError, match="by an earlier snakemake_kochi") as caught:
+            use()
+        assert str(machine.directory) in caught.value.message
+        assert "another KOCHI_ROOT" in str(caught.value.hint)
 
 
 def test_locks_may_be_in_another_directory_which_is_private(
