@@ -118,7 +118,6 @@ class Run:
         named = aside.rpartition("/")[2]
         note = {"submitted": first, "keys": keys, "queue": queue, "aside": named}
         self._note([note])
-        self._beat.require_fresh()
         self._parts[self.number].note(note)  # before one of them can end
         target = f"{self.layout.queue(queue).waiting}/{self.number}.{first}-{last}"
         # For as long as it takes: a server may act on a request after it was given up.

@@ -168,6 +168,12 @@ class Processes:
         return
 
     def abandon(self) -> None:
+        """Others took it for dead."""
+        if "dead" not in self._worker.world.tree.names(self._life.paths.directory):
+            self._worker.story.faults.append(f"{self._life.name} ended, and nobody found it dead")
+        self._die()
+
+    def _die(self) -> None:
         for execution in self._living.values():
             execution.end = clock.now()
         self._worker.world.kill(self._process)
@@ -198,7 +204,7 @@ class Processes:
         while execution.end is None and clock.now() < until:
             clock.sleep(min(1.0, self._worker.seconds))
             if execution.key == DEADLY:
-                self.abandon()
+                self._die()
         self._end(pid, Exit(0, None))
 
     def _end(self, pid: int, end: Exit) -> None:
@@ -263,6 +269,8 @@ class Controller:
         is_cut_off = node.asleep or node.away or node.gone or self._world.was_full
         if not (is_cut_off or self._world.latency > 1.0):
             self._story.faults.append(f"run {self.number} lives, and another took over")
+        if str(self.number + 1) not in self._world.tree.names(LAYOUT.runs):
+            self._story.faults.append(f"run {self.number} stopped, and no other took over")
         self._world.kill(self._process)
 
     def _beat(self) -> None:

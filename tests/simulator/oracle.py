@@ -61,7 +61,7 @@ def _of_executions(world: World, story: Story) -> Iterator[str]:
             # A node that slept or was cut off for more than a minute learns it with its next sign
             # of life.
             node = first.process.node
-            away = max(node.asleep, node.away, node.gone)
+            away = node.until
             is_late = away and first.last(world.time) <= away + 3 * INTERVAL + world.cache
             if second.start < first.last(world.time) and not is_late:
                 yield f"{key} was executed twice at a time: {first}, {second}"

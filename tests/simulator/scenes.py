@@ -19,17 +19,18 @@ from simulator.actors import (
 )
 from simulator.oracle import names, problems
 from simulator.world import Fault, Process, World
-from snakemake_kochi.tickets.watching import LOST
+from snakemake_kochi.tickets.watching import INTERVAL, LOST
 
 
 @dataclass(frozen=True)
 class Scene:
-    """`play` starts the processes in a world."""
+    """`play` starts the processes in a world. `loses`: workers may be found dead in it."""
 
     name: str
     play: Callable[[World, Story], None]
     jobs: int = 2
     seconds: float = 60.0
+    loses: bool = True
 
 
 def keys_of(scene: Scene) -> list[str]:
@@ -38,6 +39,7 @@ def keys_of(scene: Scene) -> list[str]:
 
 _QUEUE = LAYOUT.queue(QUEUE)
 _PATIENCE = 600.0  # virtual seconds until all must be well
+_AWAKE = 3 * INTERVAL
 
 
 class Telling(NamedTuple):
@@ -70,6 +72,9 @@ def tell(scene: Scene, world: World, faults: Mapping[tuple[str, int], Fault] = {
                 worker = world.start("helper", "n9", Worker(world, story, "h", cores=2))
     found = [] if last.is_over else [f"the last run did not end: {world.trace[-5:]}"]
     found += problems(world, story, keys_of(scene))
+    if not (scene.loses or faults):
+        names_of_ends = [name for reports in story.reports.values() for _, name in reports]
+        found += [f"{name} was lost, and nobody died" for name in names_of_ends if name.losses]
     return Telling(found, world.processes)
 
 
@@ -77,6 +82,8 @@ def _is_settled(world: World) -> bool:
     """Whether nobody begins a run any more, and no dead run waits for the next one."""
     if any(p.is_alive for p in world.processes if p.name.startswith(("person", "run"))):
         return False
+    if any(p.is_alive and p.node.until + _AWAKE > world.time for p in world.processes):
+        return False  # one that wakes up may still do what others have done
     runs = [text for text in names(world, LAYOUT.runs) if text.isdecimal()]
     paths = [LAYOUT.run(int(number)) for number in runs]
     # A job by hand without an end was never submitted: the queue is empty.
@@ -158,7 +165,8 @@ def _one_worker_dies(world: World, story: Story) -> None:
 
 
 def _put_back(world: World, story: Story) -> None:
-    _begin(world, story, puts_back=True)
+    """And executed then for longer than a listing may be old."""
+    _begin(world, story, seconds=100.0, puts_back=True)
 
 
 def _late_worker(world: World, story: Story) -> None:
@@ -238,6 +246,40 @@ def _full_disk(world: World, story: Story) -> None:
     world.start("person", "login", person)
 
 
+def _runs_die_one_after_the_other(world: World, story: Story) -> None:
+    """The second one knows the end of a job of the first one."""
+    run = world.start("run", "login", Controller(world, story, ["j0", "j1"]))
+    world.start("worker1", "n1", Worker(world, story, "w1", seconds=15.0))
+    world.start("worker2", "n2", Worker(world, story, "w2", seconds=150.0))
+
+    def person() -> None:
+        last = run
+        for seconds in (8.0, 22.0, 15.0):
+            world.wait(seconds)
+            world.kill(last)
+            last = world.start("run", "login", Controller(world, story, ["j0", "j1"]))
+        world.wait(2.0)
+        world.kill(last)
+
+    world.start("person", "login9", person)
+
+
+def _full_for_long(world: World, story: Story) -> None:
+    """So long that a worker is found dead that lives, and has not slept."""
+    world.start("run", "login", Controller(world, story, ["j0"]))
+    world.start("worker1", "n1", Worker(world, story, "w1", seconds=150.0))
+
+    def person() -> None:
+        world.wait(3.0)
+        world.start("worker2", "n2", Worker(world, story, "w2"))
+        world.wait(2.0)
+        world.is_full = True
+        world.wait(102.0)  # the observer may write again just before the worker does
+        world.is_full = False
+
+    world.start("person", "login9", person)
+
+
 def _two_runs_at_once(world: World, story: Story) -> None:
     _begin(world, story, seconds=10.0)
     world.start("run2", "login2", Controller(world, story, ["j0"]))
@@ -252,14 +294,16 @@ SCENES = {
         Scene("cancel against finish", _cancel),
         Scene("drain", _drain),
         Scene("a late worker", _late_worker, seconds=30.0),
-        Scene("put back", _put_back, jobs=1, seconds=20.0),
+        Scene("put back", _put_back, jobs=1, seconds=120.0),
         Scene("requeued three times", _deadly, jobs=0, seconds=400.0),
         Scene("full disk", _full_disk),
         Scene("server away for a minute", _server_away, seconds=120.0),
         Scene("node asleep", _node_sleeps, jobs=1, seconds=200.0),
         Scene("run asleep", _run_sleeps, seconds=300.0),
-        Scene("all asleep", _all_sleep, jobs=1, seconds=400.0),
+        Scene("all asleep", _all_sleep, jobs=1, seconds=400.0, loses=False),
         Scene("two runs at once", _two_runs_at_once, jobs=1),
+        Scene("runs die one after the other", _runs_die_one_after_the_other, seconds=50.0),
+        Scene("full disk for long", _full_for_long, jobs=1, seconds=200.0),
         Scene("by hand", _by_hand, jobs=0, seconds=30.0),
     )
 }

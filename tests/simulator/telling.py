@@ -19,6 +19,7 @@ from simulator.world import (
     MISSING,
     NOT_DONE,
     SLEEP,
+    SLOW,
     World,
 )
 
@@ -103,7 +104,24 @@ def outages(
             yield f"alone from {place}: {fault}", told.problems
 
 
+def slow_calls(
+    scenes: Any, scene: Any, of: str = "", share: slice = ALL
+) -> Iterator[tuple[str, list[str]]]:
+    """Each call takes 20 s, while the other threads of its process go on."""
+    for place, _ in _calls(scenes.tell(scene, World()), of, share):
+        told = scenes.tell(scene, World(), {place: SLOW})
+        yield f"slow: {place}", told.problems
+
+
+def calm(scenes: Any, scene: Any, of: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Nothing befalls it but what the scene has."""
+    for seed in range(10):
+        yield f"seed {seed}", scenes.tell(scene, World(seed)).problems
+
+
 VARIANTS = {
+    "calm": calm,
+    "slow": slow_calls,
     "kills": single_kills,
     "orders": other_orders,
     "faults": single_faults,

@@ -26,7 +26,7 @@ def test_nothing_is_lost_or_done_twice_when_a_process_is_killed(scene: str) -> N
 
 
 @PART
-@pytest.mark.parametrize("variant", ["faults", "sleeps", "outages"])
+@pytest.mark.parametrize("variant", ["faults", "sleeps", "outages", "slow"])
 @pytest.mark.parametrize("scene", SCENES)
 def test_nothing_is_lost_or_done_twice_whatever_fails(scene: str, variant: str, part: int) -> None:
     share = slice(part, None, PARTS)

@@ -41,14 +41,21 @@ class Node:
     gone: float = 0.0
     listings: dict[str, tuple[float, list[str]]] = field(default_factory=dict)
 
+    @property
+    def until(self) -> float:
+        """When it is well again."""
+        return max(self.asleep, self.away, self.gone)
+
 
 @dataclass(eq=False)
 class Process:
     name: str
     node: Node
     calls: int = 0
-    changes: list[int] = field(default_factory=list)  # calls after which others find a change
-    effects: list[int] = field(default_factory=list)  # calls that do more than look
+    changes: list[int] = field(
+        default_factory=list, repr=False
+    )  # calls after which others find a change
+    effects: list[int] = field(default_factory=list, repr=False)  # calls that do more than look
     threads: int = 0
     killed: float = math.inf
     is_alive: bool = True
@@ -58,8 +65,9 @@ class Process:
 class Fault:
     """What happens at a call: an error (its number) before or after it is done; or else a kill.
 
-    `late`: it is done so many seconds after the error. `asleep`, `away`, `gone`: for so many
-    seconds the node sleeps, the file server does not answer it, or the mount is missing there.
+    `late`: it is done so many seconds after the error. `slow`: it takes so many seconds. `asleep`,
+    `away`, `gone`: for so many seconds the node sleeps, the file server does not answer it, or the
+    mount is missing there.
     """
 
     error: int | None = None
@@ -68,9 +76,11 @@ class Fault:
     asleep: float = 0.0
     away: float = 0.0
     gone: float = 0.0
+    slow: float = 0.0
 
 
 KILL = Fault()
+SLOW = Fault(slow=20.0)
 SLEEP = Fault(asleep=150.0)
 AWAY, LONG_AWAY = Fault(away=40.0), Fault(away=150.0)
 
@@ -217,7 +227,10 @@ class World:
             process.node.away = self.time + fault.away
             process.node.gone = self.time + fault.gone
             fault = None
-        self.wait(self.random.uniform(0.0, self.latency))
+        slow = 0.0
+        if fault is not None and fault.slow:
+            slow, fault = fault.slow, None
+        self.wait(slow + self.random.uniform(0.0, self.latency))
         if not process.is_alive:
             raise Killed
         self.calls += 1
