@@ -23,7 +23,6 @@ from snakemake_kochi.files import (
     list_names,
     write_atomically,
     write_exclusively,
-    write_new,
 )
 from snakemake_kochi.git import run_git
 
@@ -165,15 +164,7 @@ def _noted(file: Path) -> str:
 def _note_first(file: Path, name: str) -> bool:
     """Note a name; False if a note exists already."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    content = f"{name}\n".encode()
-    try:
-        return write_exclusively(file, content)
-    except KochiError:  # no hard links
-        try:
-            write_new(file, content)
-        except FileExistsError:
-            return False
-        return True
+    return write_exclusively(file, f"{name}\n".encode())
 
 
 def _note(file: Path, name: str) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from snakemake_kochi.files import sync as fsync  # nothing, where there is no such call
+
 
 class Disk:
     """The operating system's calls."""
@@ -38,7 +40,10 @@ class Disk:
             while data:
                 data = data[os.write(number, data) :]
             if sync:
-                os.fsync(number)
+                fsync(number)
+        except OSError as error:
+            error.filename = path  # which write(2) and fsync(2) do not know
+            raise
         finally:
             os.close(number)
 
@@ -83,7 +88,7 @@ class Disk:
     def sync(self, directory: str) -> None:
         number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(number)
+            fsync(number)
         finally:
             os.close(number)
 

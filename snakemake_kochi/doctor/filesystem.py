@@ -1,4 +1,4 @@
-"""Checks of what a filesystem does: space, clock, rename, link, FIFOs, speed, a machine's locks.
+"""Checks of what a filesystem does: space, clock, rename, FIFOs, speed, a machine's locks.
 
 The queue relies on some of it, and can do without the rest.
 """
@@ -59,7 +59,7 @@ _TICKETS = 200
 CALLS_PER_TICKET = 6.5
 NO_FIFOS = "no FIFOs here: runs and workers look now and then, within five seconds"
 # Metadata calls of `_make_calls`, how often it is called at most, and for how many seconds.
-_CALLS = 9
+_CALLS = 7
 _MOST_ROUNDS, _MEASURING = 50, 2.0
 _SLOW_CALL = 5.0  # milliseconds
 
@@ -303,15 +303,12 @@ def examine_speed(trial: TrialPaths) -> Finding:
 
 
 def _make_calls(directory: Path) -> None:
-    """The calls of a ticket's way: create, link, rename, stat, three of a listing, two removals."""
-    made, linked, moved = (directory / name for name in ("made", "linked", "moved"))
+    """Calls as of a ticket's way: create, rename, stat, three of a listing, remove."""
+    made, moved = (directory / name for name in ("made", "moved"))
     write_new(made, b"")
-    with contextlib.suppress(OSError):  # another check tells that it is refused
-        os.link(made, linked)
     os.rename(made, moved)
     os.stat(moved)
     os.listdir(directory)
-    linked.unlink(missing_ok=True)
     moved.unlink()
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from snakemake_kochi.errors import DamagedFileError, KochiError, printable
+from snakemake_kochi.errors import DamagedFileError, printable
 from snakemake_kochi.files.calls import (
     answered,
     lacks_room,
@@ -179,18 +179,24 @@ def write_exclusively(path: Path, content: bytes, durable: bool = False) -> bool
     """Create a file that must not exist yet; return False, and change nothing, if it exists.
 
     link(2) fails for the second of two writers on every filesystem, including NFS. Unlike O_EXCL,
-    it never shows an empty file to a reader. Raises KochiError on a filesystem without hard links,
-    because there is no substitute for them.
+    which serves where there are no hard links, it never shows an empty file to a reader.
     """
     temporary = _write_temporary(path, content, durable)
     try:
         return _link(temporary, path)
+    except OSError as error:
+        if error.errno not in LINK_REFUSED:
+            raise
     finally:
         temporary.unlink(missing_ok=True)
+    with contextlib.suppress(FileExistsError):
+        write_new(path, content, durable)
+        return True
+    return False
 
 
 def _link(source: Path, path: Path) -> bool:
-    """Give a file a second name; return False if that name exists already. Raises KochiError."""
+    """Give a file a second name; return False if that name exists already."""
     try:
         answered(partial(os.link, source, path))
     except FileExistsError:
@@ -199,20 +205,7 @@ def _link(source: Path, path: Path) -> bool:
         with contextlib.suppress(FileNotFoundError):
             return os.path.samefile(source, path)
         return False
-    except OSError as error:
-        if error.errno in LINK_REFUSED:
-            raise _no_links(path.parent, error) from error
-        raise
     return True
-
-
-def _no_links(directory: Path, error: OSError) -> KochiError:
-    return KochiError(
-        f"the filesystem of {directory} has no hard links (link: {error.strerror}), without which "
-        "two processes could both believe that they were first",
-        "Set KOCHI_ROOT to a directory on another filesystem that all nodes share. To check that "
-        "filesystem, type: kochi doctor",
-    )
 
 
 def write_last(path: Path, content: bytes, tree: Path) -> None:

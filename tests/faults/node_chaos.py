@@ -65,7 +65,7 @@ class Node:
         return self._host.start(*command, cwd=self._place / "project", environment=environment)
 
     def start_worker(self) -> Started:
-        settings = {"queues": ("q",), "stay": True, "cores": CORES, "heartbeat": HEARTBEAT}
+        settings = {"queues": ("q",), "stay": True, "cores": CORES}
         command = worker_command(self._place / "root", self._place.parent, **settings)
         return self._start(*command)
 

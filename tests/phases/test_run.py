@@ -21,7 +21,7 @@ NOT_FOR_RUNS = {
 }
 
 
-@pytest.mark.parametrize("spawner", ["", "worker.runners.phase_process", "next.worker.phase"])
+@pytest.mark.parametrize("spawner", ["", "worker.phase"])
 def test_a_run_does_not_load_what_few_runs_need(spawner: str) -> None:
     """The spawner copies what it has loaded for each run."""
     modules = ", ".join(f"snakemake_kochi.{name}" for name in ("phases.__main__", spawner) if name)

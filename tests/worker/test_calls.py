@@ -24,7 +24,7 @@ def test_a_short_job_costs_as_many_calls_as_doctor_expects(
     site.submit(*(f"true {n}" for n in range(JOBS)))
     trace = tmp_path / "trace"
     # Calls that name a file or list a directory: a server is asked for most.
-    tracer = ["strace", "-f", "-y", "-e", "trace=%file,getdents64", "-o", str(trace)]
+    tracer = ["strace", "-D", "-f", "-y", "-e", "trace=%file,getdents64", "-o", str(trace)]
     command = start_command(save_settings(site.settings(cores=2)))
     site.workers.append(subprocess.Popen([*tracer, *command], stdin=subprocess.DEVNULL))
     assert len(site.collect(JOBS)) == JOBS

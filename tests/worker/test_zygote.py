@@ -486,7 +486,8 @@ def test_nothing_of_a_zygote_outlives_its_worker(site: Site, workflow: Workflow)
     everything = descendants(supervisor.pid)
     (zygote,) = servers(site)
     assert zygote in everything
-    os.kill(next(pid for pid in everything if b"next.worker" in command_of(pid)), signal.SIGKILL)
+    is_worker = b"\0snakemake_kochi.worker\0"
+    os.kill(next(pid for pid in everything if is_worker in command_of(pid)), signal.SIGKILL)
     supervisor.wait(30)
     assert not any(map(is_running, everything))
 
