@@ -31,6 +31,6 @@ def test_a_short_job_costs_as_many_calls_as_doctor_expects(
     own = [line for line in trace.read_text().splitlines() if site.layout.directory in line]
     # A line in two parts is one call; fstat(2) asks for nothing that its open did not.
     calls = [line for line in own if " resumed>" not in line and not IS_FSTAT.search(line)]
-    # Read, claim, make the log, note the end, move it, wake the run. On a busy computer it looks for
-    # tickets more often between two of them.
+    # Read, claim, make the log, note the end, move it, wake the run. On a busy computer it
+    # looks for tickets more often between two of them.
     assert CALLS_PER_TICKET - 1 < len(calls) / JOBS < CALLS_PER_TICKET + 2
