@@ -1,18 +1,15 @@
-"""`snakemake --executor kochi`: tickets."""
+"""Runs that end by themselves, one after the other, or side by side, and their tickets."""
 
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import psutil
-import pytest
 from executor.run_helpers import background, our_processes
 from support import Process, wait_until, write
 
@@ -37,17 +34,6 @@ STEPS = """
             "echo >> {wildcards.name}.starts;"
             "until [ -e go-{wildcards.name} ]; do sleep 0.05; done; echo done > {output}"
     """
-
-
-@pytest.fixture(autouse=True)
-def next_executor(isolated_environment: Path) -> Iterator[None]:
-    """Jobs that wait for a test wait for ever when it fails: they are ended."""
-    yield
-    left = our_processes()
-    for process in left:
-        with suppress(psutil.NoSuchProcess):  # it may end by itself
-            process.kill()
-    psutil.wait_procs(left, timeout=10)
 
 
 def run_of(*options: str, cwd: Path) -> AbstractContextManager[Process]:
@@ -102,107 +88,6 @@ def nothing_is_left() -> bool:
     return our_processes() == []
 
 
-def test_jobs_run_in_queues_of_the_run_and_of_rules_and_nothing_is_left(
-    tmp_path: Path, snakemake: Any
-) -> None:
-    write(
-        tmp_path / "Snakefile",
-        """
-        rule all:
-            input: "a.txt", "b.txt", "elsewhere.txt", "large.txt"
-        rule one:
-            output: "{name}.txt"
-            shell: "echo $KOCHI_QUEUE $KOCHI_WORKER_ID > {output}"
-        rule elsewhere:
-            output: "elsewhere.txt"
-            resources: kochi_queue="mine"
-            shell: "echo said by the job; echo $KOCHI_QUEUE $KOCHI_WORKER_ID > {output}"
-        rule large:
-            output: "large.txt"
-            threads: 500
-            shell: "echo $KOCHI_QUEUE > {output}"
-        ruleorder: elsewhere > large > one
-        """,
-    )
-    done = snakemake(*OURS, cwd=tmp_path)
-    assert done.returncode == 0
-    assert "kochi ran 4 jobs: 4 by shell" in done.stdout
-    assert states() == {"success": 4}
-    assert {(tmp_path / f"{name}.txt").read_text() for name in "ab"} == {"run-1 1\n"}
-    assert (tmp_path / "elsewhere.txt").read_text() == "mine 1\n"
-    (line,) = (line for line in done.stdout.splitlines() if "in queue mine, log: " in line)
-    number = line.split()[-1].partition(".")[2]
-    assert history.log_of(layout().run(1), Name(1, int(number))) == b"said by the job\n"
-    assert nothing_is_left()
-
-
-def test_a_failure_says_where_and_how_and_what_the_job_said(tmp_path: Path, snakemake: Any) -> None:
-    write(
-        tmp_path / "Snakefile",
-        """
-        rule all:
-            input: "x_7.txt", "killed.txt", "other.txt"
-        rule broken:
-            output: "x_{number}.txt"
-            shell: "echo before the end; exit 3"
-        rule killed:
-            output: "killed.txt"
-            shell: "kill -KILL $$"
-        rule other:
-            output: "other.txt"
-            shell: "touch {output}"
-        """,
-    )
-    done = snakemake(*OURS, "--keep-going", cwd=tmp_path)
-    assert done.returncode == 1
-    assert states() == {"failed": 1, "signal": 1, "success": 1}
-    after = done.stdout[done.stdout.index("Error in rule broken") :]
-    for part in (": exit status 3", "number=7", "before the end", f"{layout().runs}/1/logs/"):
-        assert part in after, part
-    assert "killed by SIGKILL" in done.stdout
-    assert "Traceback" not in done.stdout
-    assert nothing_is_left()
-
-
-def test_an_interrupt_cancels_all_jobs(tmp_path: Path) -> None:
-    write(tmp_path / "Snakefile", STEPS.replace('"b.txt"', 'expand("{n}.txt", n=range(50))'))
-    with run_of(*OURS, "--jobs", "100", cwd=tmp_path) as run:
-        wait_until(lambda: list(tmp_path.glob("*.starts")))
-        run.send_signal(signal.SIGINT)
-        output, _ = run.communicate(timeout=120)
-    print(output)
-    assert run.returncode != 0
-    assert "Cancelled 51 kochi jobs; nothing of this run is left." in output
-    assert "Error in rule" not in output and "Traceback" not in output
-    assert states() == {"cancelled": 51}
-    assert nothing_is_left()
-
-
-def test_a_second_interrupt_shortens_the_end_and_leaves_nothing(tmp_path: Path) -> None:
-    write(
-        tmp_path / "Snakefile",
-        """
-        rule all:
-            input: "a.txt", "b.txt", "c.txt"
-        rule one:
-            output: "{name}.txt"
-            shell: "trap '' TERM; touch {wildcards.name}.starts; while :; do sleep 1; done"
-        """,
-    )
-    with run_of(*OURS, cwd=tmp_path) as run:
-        wait_until(lambda: len(list(tmp_path.glob("*.starts"))) == 2)
-        run.send_signal(signal.SIGINT)
-        wait_until(lambda: list(Path(layout().workers).glob("*/cancel.*")))
-        run.send_signal(signal.SIGINT)
-        output, _ = run.communicate(timeout=120)
-    print(output)
-    assert run.returncode != 0
-    assert "Traceback" not in output
-    assert "Cancelled 3 kochi jobs; nothing of this run is left." in output
-    assert states() == {"cancelled": 3}
-    assert nothing_is_left()
-
-
 def test_what_a_killed_run_left_in_a_worker_goes_on_and_is_done_once(
     tmp_path: Path, snakemake: Any
 ) -> None:
@@ -233,24 +118,6 @@ def test_what_a_killed_run_left_in_a_worker_goes_on_and_is_done_once(
     assert nothing_is_left()
 
 
-def test_a_killed_run_takes_its_workers_along_and_the_next_one_executes_their_jobs(
-    tmp_path: Path, snakemake: Any
-) -> None:
-    write(tmp_path / "Snakefile", STEPS)
-    with run_of(*OURS, cwd=tmp_path) as run:
-        wait_until(lambda: len(list(tmp_path.glob("*.starts"))) == 2)
-        run.kill()
-        run.wait()
-        (tmp_path / "go-a").touch()
-        (tmp_path / "go-b").touch()
-        done = snakemake(*OURS, *AGAIN, cwd=tmp_path)
-    assert done.returncode == 0
-    assert {(tmp_path / f"{name}.txt").read_text() for name in "ab"} == {"done\n"}
-    assert states()["success"] == 2
-    wait_until(lambda: our_processes() == [])  # the first worker looks for its run now and then
-    assert nothing_is_left()
-
-
 def test_a_job_that_writes_the_same_files_starts_after_the_one_of_the_killed_run(
     tmp_path: Path,
 ) -> None:
@@ -273,26 +140,6 @@ def test_a_job_that_writes_the_same_files_starts_after_the_one_of_the_killed_run
     assert run.returncode == 0
     assert "they write the same files, but do other work" in output
     assert {(tmp_path / f"{name}.txt").read_text() for name in "ab"} == {"other\n"}
-    assert nothing_is_left()
-
-
-def test_two_runs_share_a_queue_and_each_works_on_its_own_jobs(
-    tmp_path: Path, snakemake: Any
-) -> None:
-    for name in ("long", "short"):
-        write(tmp_path / name / "Snakefile", STEPS)
-    shared = (*OURS, "--default-resources", "kochi_queue='shared'")
-    with run_of(*shared, "--kochi-cores", "1", cwd=tmp_path / "long") as long:
-        wait_until(lambda: list((tmp_path / "long").glob("*.starts")))
-        for name in "ab":
-            (tmp_path / "short" / f"go-{name}").touch()
-        assert snakemake(*shared, cwd=tmp_path / "short").returncode == 0
-        for name in "ab":
-            (tmp_path / "long" / f"go-{name}").touch()
-        output, _ = long.communicate(timeout=120)
-    print(output)
-    assert long.returncode == 0
-    assert [(name.attempt, name.state) for name in ends()] == [(1, "success")] * 4
     assert nothing_is_left()
 
 
@@ -328,55 +175,6 @@ def test_two_runs_that_make_the_same_files_do_not_run_side_by_side(
     assert run.returncode == 0
     assert states() == {"success": 2}
     assert nothing_is_left()
-
-
-def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path) -> None:
-    write(tmp_path / "Snakefile", STEPS)
-    with run_of(*OURS, cwd=tmp_path) as run:
-        wait_until(lambda: len(list(tmp_path.glob("*.starts"))) == 2)
-        for process in our_processes():
-            with suppress(psutil.NoSuchProcess):
-                if "supervisor.py" in " ".join(process.cmdline()):
-                    process.kill()
-        wait_until(lambda: (tmp_path / "a.starts").read_text() == "\n\n")
-        for name in "ab":
-            (tmp_path / f"go-{name}").touch()
-        output, _ = run.communicate(timeout=120)
-    print(output)
-    assert run.returncode == 0
-    assert output.count("Worker 1 died; its jobs are requeued, and a new worker is started") == 1
-    assert [(name.attempt, name.losses, name.worker) for name in ends()] == [(2, 1, "2")] * 2
-    assert nothing_is_left()
-
-
-def test_a_run_that_is_told_to_end_withdraws_what_has_not_begun(tmp_path: Path) -> None:
-    write(tmp_path / "Snakefile", STEPS.replace('"b.txt"', 'expand("{n}.txt", n=range(5))'))
-    with run_of(*OURS, cwd=tmp_path) as run:
-        wait_until(lambda: len(list(tmp_path.glob("*.starts"))) == 2)
-        run.terminate()
-        wait_until(lambda: states()["cancelled"] == 4)
-        for name in "a01234":
-            (tmp_path / f"go-{name}").touch()
-        output, _ = run.communicate(timeout=120)
-    print(output)
-    assert run.returncode != 0
-    assert "Withdrew 4 jobs that had not begun, because of SIGTERM." in output
-    assert "Error in rule" not in output
-    assert states() == {"cancelled": 4, "success": 2}
-    assert nothing_is_left()
-
-
-def test_a_queue_without_a_worker_is_told_once(tmp_path: Path) -> None:
-    write(tmp_path / "Snakefile", STEPS)
-    for name in "ab":
-        (tmp_path / f"go-{name}").touch()
-    said = "No worker serves queue mine yet; start one with: kochi work -q mine -b"
-    with run_of(*IN_QUEUE, cwd=tmp_path) as run:
-        read_to(run, said)
-        with worker_of("mine", tmp_path):
-            output, _ = run.communicate(timeout=120)
-    assert run.returncode == 0
-    assert said not in output
 
 
 def test_workers_that_keep_ending_end_the_run_with_what_they_said(

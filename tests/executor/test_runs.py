@@ -296,7 +296,8 @@ def test_options_that_let_no_job_run_are_refused_by_one_message(
     assert nothing_is_left()
 
 
-def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path, snakemake: Any) -> None:
+@pytest.mark.parametrize("killed", ["supervisor", "worker"])
+def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path, killed: str) -> None:
     write(
         tmp_path / "Snakefile",
         """
@@ -313,14 +314,14 @@ def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path, snakema
     with background(*run, cwd=tmp_path) as controller:
         wait_until((tmp_path / "waits").exists)
         # The worker is the child of its supervisor.
-        words = ("snakemake_kochi.worker", "snakemake_kochi.worker", "worker/supervisor.py")
+        words = ("snakemake_kochi.worker", "worker/supervisor.py")
         supervisor, worker, *_ = sorted(
             (p for p in our_processes() if any(word in " ".join(p.cmdline()) for word in words)),
             key=lambda process: process.create_time(),
         )
         assert worker.ppid() == supervisor.pid
         (tmp_path / "go").touch()
-        worker.kill()
+        (worker if killed == "worker" else supervisor).kill()
         output, _ = controller.communicate(timeout=120)
     print(output)
     assert controller.returncode == 0
