@@ -87,8 +87,7 @@ class Resources:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object in a ticket."""
-        # Earlier releases have no `nodes`.
-        return {k: v for k, v in vars(self).items() if k != "nodes" or v != 1}
+        return dict(vars(self))
 
     def covers(self, other: Resources) -> bool:
         """Whether it needs at least as much of everything; no run time counts as the shortest."""
@@ -158,18 +157,14 @@ class ShellJob:
 
     def to_dict(self) -> dict[str, Any]:
         benchmark = None if self.benchmark is None else vars(self.benchmark)
-        data = {**vars(self), "benchmark": benchmark, "environment": dict(self.environment)}
-        if not self.phase:
-            del data["phase"]  # workers of an earlier release do not know it
-        return data
+        return {**vars(self), "benchmark": benchmark, "environment": dict(self.environment)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ShellJob:
         """Validate an object. Raises KochiError, KeyError or TypeError."""
         _require(isinstance(data, dict), f"shell {data!r}", "an object")
         benchmark = data["benchmark"]
-        lists = {name: tuple(data[name]) for name in ("inputs", "directories")}
-        lists["phase"] = tuple(data.get("phase", ()))  # missing in tickets of an earlier release
+        lists = {name: tuple(data[name]) for name in ("inputs", "directories", "phase")}
         return cls(
             **{**data, **lists, "benchmark": None if benchmark is None else Benchmark(**benchmark)}
         )
@@ -290,16 +285,12 @@ class Ticket:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: Path) -> Ticket:
         """Validate the content of the file `where`. Raises DamagedFileError, naming the key."""
-        if data.get("version") == 1:
-            data = {**data, "identity": None, "outputs": [], "logs": []}
         try:
             needs = data["resources"]
             if not isinstance(needs, dict):
                 raise DamagedFileError(f"{where}: key 'resources': an object was expected")
             outputs, logs = data["outputs"], data["logs"]
-            # These keys are missing in tickets of an earlier release; the command is always
-            # present.
-            shell, arguments = data.get("shell"), data.get("job_arguments")
+            shell, arguments = data["shell"], data["job_arguments"]
             return cls(
                 name=data["name"],
                 command=tuple(data["command"]) if isinstance(data["command"], list) else (),

@@ -39,8 +39,8 @@ def test_a_job_that_no_worker_of_a_queue_can_run_is_reported_once(tmp_path: Path
     assert (tmp_path / "large").exists()
 
 
-@pytest.mark.parametrize("part", ["queues", "queues/*", *([])])
-def test_a_run_whose_queues_or_locks_a_job_deletes_ends_and_names_them(
+@pytest.mark.parametrize("part", ["queues", "queues/*"])
+def test_a_run_whose_queues_a_job_deletes_ends_and_names_them(
     part: str, tmp_path: Path, isolated_environment: Path, snakemake: Any
 ) -> None:
     machine = isolated_environment / "machines" / "local"

@@ -81,9 +81,7 @@ def test_a_missing_or_wrong_key_is_named_with_its_file(tmp_path, key):
     path = tmp_path / "t.json"
     data = example().to_dict()
     missing = {k: v for k, v in data.items() if k != key}
-    # An earlier release did not write these two.
-    may_be_missing = key in ("shell", "job_arguments")
-    for damaged in ({**data, key: 3.5}, *([] if may_be_missing else [missing])):
+    for damaged in ({**data, key: 3.5}, missing):
         path.write_bytes(to_json(damaged))
         with pytest.raises(DamagedFileError, match=r"t\.json.*" + key):
             Ticket.from_dict(read_json(path, VERSION), path)
@@ -109,6 +107,3 @@ def test_a_job_on_several_nodes_waits_for_a_worker_that_leads_so_many() -> None:
     assert Capacity(4, 100, nodes=2).obstacle(two) is None
     ticket = Ticket(name="x", command=("true",), directory="/", resources=two)
     assert Ticket.from_dict(ticket.to_dict(), Path("x")).resources == two
-    # Earlier releases can read tickets of one node.
-    one = Ticket(name="x", command=("true",), directory="/")
-    assert "nodes" not in one.to_dict()["resources"]
