@@ -19,6 +19,7 @@ from run_helpers import results
 from support import run, servers, wait_until, worker_command, write
 
 from snakemake_kochi.files import show_new_files
+from snakemake_kochi.paths import Root
 
 FOR_LONG = 600.0  # seconds: no wait in this test lasts as long
 WAIT = 4  # seconds that Snakemake waits for files
@@ -37,6 +38,7 @@ def worker_elsewhere(project: Path, there: Path) -> Iterator[None]:
     """A worker on what is another node for all that can be seen, where the project's directory is
     another mount."""
     root = Path(os.environ["KOCHI_ROOT"])
+    Root.find().secure(root / "machines" / "local")
     settings = {"queues": ("q",), "stay": True, "cores": 2, "idle_wait": 0.2}
     change = 'hostname elsewhere && mount --bind "$0" "$1" && shift && exec "$@"'
     command = [

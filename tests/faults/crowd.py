@@ -43,6 +43,7 @@ class Crowd:
         self._said = os.open(
             said_by_workers(directory), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
         )
+        Root(directory / "root").secure(machine_of(directory).directory)
         self._there = [self._start() for _ in range(chaos.workers)]
         self.deaths = 0
 
