@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _NODES = "${nodes}"
 # Seconds between two questions to the scheduler until a worker has started.
 _QUESTION = 5.0
-# Looks at an allocation whose worker has left until one more line is not expected.
+# Looks without a new line, after which an allocation whose worker has left prints nothing more.
 _LAST_LOOKS = 10
 # Seconds before each question why allocations wait; a scheduler knows the reason a moment later.
 _LOOKS = (0.2, 0.6, 1.2)

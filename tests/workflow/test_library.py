@@ -132,6 +132,7 @@ def test_a_run_script_sees_the_environment_of_a_kochi_job(
     assert seen.pop("KOCHI_RUNNER") == ("phase" if executor == "kochi" else "")
     assert len(seen.pop("KOCHI_ATTEMPT_NONCE")) == (16 if executor == "kochi" else 0)
     if executor == "kochi":
+        assert len(seen.pop("KOCHI_WORKER_NONCE")) == 16
         # What is there and not what one core stands for: how many threads a run has, only its own
         # parameters tell.
         assert seen.pop("KOCHI_CPUS") == format_cpus(os.sched_getaffinity(0))

@@ -89,7 +89,7 @@ def test_jobs_have_the_resources_that_the_files_say_and_options_override_them(
     assert (times["sum_1"], times["build_sum"], times["install_base_one"]) == (420, 3660, 660)
 
     # Not one of the slower runners, because options depend on resources.
-    assert {each.result.runner for each in jobs() if each.result} == {"shell"}
+    assert {each.result.runner for each in jobs() if each.result} == {"phase"}
 
 
 @pytest.mark.compatibility
