@@ -189,7 +189,7 @@ def _problems(project: Path, lines: dict[int, list[str]], controller_deaths: int
 
     A run that was killed while it committed has a record, too, though its job has failed. A job may
     succeed twice if its controller was killed when Snakemake had touched its outputs and had not
-    yet recorded its end (docs/queue.md): one job for each killed controller at most.
+    yet recorded its end: one job for each killed controller at most.
     """
     again = 0
     records: dict[int, list[dict[str, Any]]] = defaultdict(list)
@@ -206,8 +206,7 @@ def _problems(project: Path, lines: dict[int, list[str]], controller_deaths: int
         nonces = [record["nonce"] for record in found]
         if len(set(nonces)) != len(nonces) or not wrote.keys() >= set(nonces):
             yield f"point {number} has the records of {nonces} and was executed by {[*wrote]}"
-        # In the directory of the job, or in a pack.
-        results = (find_job(machine, int(record["job"])).result for record in found)
+        results = (find_job(machine, record["job"]).result for record in found)
         ends = zip(found, results, strict=True)
         counting = [record["nonce"] for record, end in ends if end is not None and end.ok]
         again += len(counting) > 1
