@@ -16,7 +16,7 @@ from snakemake_kochi.files import make_directory
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.names import Layout, Name
 from snakemake_kochi.tickets.run import SHARD, Run
-from snakemake_kochi.tickets.ticket import Ticket, now
+from snakemake_kochi.tickets.ticket import ShellJob, Ticket, now
 
 _NAMES = 40
 _MOST_INODES = 1000.0
@@ -53,7 +53,9 @@ def _ticket(directory: Path, number: int) -> bytes:
     name = f"rule_{number % _NAMES}"
     # As large as the ticket of a job of Snakemake.
     labels = {"rule": name, "project": str(directory)}
-    ticket = Ticket(name, ("/bin/sh", "-c", ": " + "x" * 1500), str(directory), labels=labels)
+    command = ("/bin/sh", "-c", ": " + "x" * 1500)
+    shell = ShellJob("sort --numeric-sort input.txt > output.txt", "/bin/bash")
+    ticket = Ticket(name, command, str(directory), labels=labels, shell=shell)
     return json.dumps(ticket.to_dict()).encode()
 
 

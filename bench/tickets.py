@@ -15,15 +15,15 @@ from snakemake_kochi.base.wake import wake
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.names import Layout, Name
 
-_CLAIMS = 64
+_CLAIMS = 512
 _FLAT = 1.5  # of a claim among many tickets to one among few
 _OF_WORKERS = ("worker", "supervisor")  # roles
 
 
 def claims(directory: Path, size: Size) -> list[Row]:
-    """A claim of one ticket, of which few or many wait in large submissions: 64 of them, beginning
-    with the listing of the queue."""
-    counts = 100, size.number(100_000, 1000)
+    """A claim of one ticket, of which few or many wait in large submissions: 512 of them,
+    beginning with the listing of the queue."""
+    counts = 1000, size.number(100_000, 2000)
     places = [directory / str(count) for count in counts]
     for place, count in zip(places, counts, strict=True):
         place.mkdir(mode=0o700)

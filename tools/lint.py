@@ -5,6 +5,7 @@ It first deletes the directory, and makes the example there, as `make demo` does
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -40,6 +41,7 @@ def main(directory: Path) -> int:
     shutil.rmtree(directory, ignore_errors=True)
     subprocess.run([ROOT / "examples" / "prepare.sh", directory], check=True)
     project = directory / "fib"
+    os.environ["KOCHI_ROOT"] = str(directory.resolve() / "root")  # not the user's
     subprocess.run(["kochi", "init"], cwd=project, check=True, stdout=subprocess.DEVNULL)
     linted = subprocess.run(["snakemake", "--lint"], cwd=project, capture_output=True, text=True)
     report = linted.stdout + linted.stderr

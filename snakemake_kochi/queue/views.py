@@ -259,7 +259,8 @@ def list_jobs(
     if ended:
         # In the order in which a job moves: none is missed.
         states = _FAILURES if wanted.states == ("failed",) else ()
-        views = chain(views, uncollected(layout), history.ended(layout, states=states))
+        found = history.ended(layout, states=states, names=wanted.names)
+        views = chain(views, uncollected(layout), found)
     unique: dict[tuple[int, int], JobView] = {}
     for each in views:
         if len(unique) == limit:

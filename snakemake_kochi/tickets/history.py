@@ -189,19 +189,24 @@ def ended(
     layout: Layout,
     runs: Callable[[Any], bool] = lambda facts: True,
     states: Sequence[str] = (),
+    names: Sequence[str] = (),
 ) -> Iterator[View]:
     """The jobs that have ended, the newest first; of the runs whose `run.json` is accepted.
 
-    `states`: those alone. Reads journals from their ends, and parses what it gives: of a million
-    jobs, the last hundred take no longer than those of a hundred. Raises OSError.
+    `states`, `names`: those alone, if any is given. Reads journals from their ends, and parses what
+    it gives: of a million jobs, the last hundred take no longer than those of a hundred. Raises
+    OSError.
     """
     wanted = [f'={state}", "key": "'.encode() for state in states] or [b'"ended": "']
+    named = [f'"name": {json.dumps(name)}'.encode() for name in names]
 
     def of_runs() -> Iterator[View]:
         for paths in map(layout.run, reversed(numbers_in(listing(layout.runs)))):
             with suppress(FileNotFoundError, KeyError, ValueError):  # removed, or damaged
                 if runs(files.parse(files.read(paths.facts))):
-                    yield from _of_journal(paths.journal, wanted)
+                    # For names first: they are the rarer ones.
+                    words = (named, wanted) if named else (wanted,)
+                    yield from _of_journal(paths.journal, *words)
 
     def by_hand() -> Iterator[View]:
         if runs({"directory": ""}):
@@ -217,8 +222,8 @@ def ended_in(layout: Layout, run: int) -> Iterator[View]:
     return _of_journal(layout.run(run).journal, [b'"ended": "'])
 
 
-def _of_journal(path: str, words: Sequence[bytes]) -> Iterator[View]:
-    for line in lines_backwards(path, words):
+def _of_journal(path: str, words: Sequence[bytes], further: Sequence[bytes] = ()) -> Iterator[View]:
+    for line in lines_backwards(path, words, further):
         if (view := _of_line(line)) is not None:
             yield view
 
@@ -250,15 +255,19 @@ def _by_hand(layout: Layout, wanted: int | None = None) -> Iterator[View]:
             yield views.pop(run)
 
 
-def lines_backwards(path: str, words: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    """The lines of JSON with one of the words, from the last to the first."""
+def lines_backwards(
+    path: str, words: Sequence[bytes], further: Sequence[bytes] = ()
+) -> Iterator[dict[str, Any]]:
+    """The lines of JSON with one of the words, from the last to the first; and one of `further`."""
     with files.mapped(path) as data:
         end = len(data)
         places = {word: data.rfind(word) for word in words}
         while (at := max(places.values())) >= 0:
             start, stop = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
-            with suppress(ValueError):
-                yield files.parse(data[start : len(data) if stop < 0 else stop])
+            line = data[start : len(data) if stop < 0 else stop]
+            if not further or any(word in line for word in further):
+                with suppress(ValueError):
+                    yield files.parse(line)
             end = start
             places |= {word: data.rfind(word, 0, end) for word, at in places.items() if at >= end}
 
