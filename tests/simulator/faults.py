@@ -1,0 +1,252 @@
+"""Faults that this project once had, put back one by one, and what sees each of them."""
+
+from __future__ import annotations
+
+from simulator.rules import Rule
+
+# Most are from before tickets: what is put back is the same mistake in today's code.
+_WORKER = "tests/worker/test_worker.py::test_"
+_ALLOCATED = "tests/worker/test_in_allocations.py::test_"
+_RUNS = "tests/queue/test_runs.py::test_"
+_LIFE = "tests/simulator/test_life.py::test_"
+
+FAULTS = [
+    Rule(
+        "a job whose start took until its worker was presumed dead began",
+        "worker.job",
+        "        self._repeated(self._worker.require_life)\n",
+        "",
+        "sleeps",
+        "submit, run, finish",
+        "worker",
+    ),
+    Rule(
+        "a worker on a slow filesystem claimed nothing: its time was over when it had listed",
+        "worker.loop",
+        "            self._claim_until = None\n",
+        "            self._claim_until = clock.now() + _LONGEST_CLAIM\n",
+        "histories",
+    ),
+    Rule(
+        "ends that a former owner had noted were not known",
+        "run",
+        "        self._journals |= set(owners)\n",
+        "",
+        "calm",
+        "runs die one after the other",
+    ),
+    Rule(
+        "results in the inbox of a dead run were not collected",
+        "run",
+        "        for part in self._parts.values():\n            inbox",
+        "        for part in [self._parts[self.number]]:\n            inbox",
+        "kills",
+        "a run dies and is adopted",
+        "run",
+    ),
+    Rule(
+        "a line after a torn line of the journal was lost with it",
+        "run",
+        'f"\\n{json.dumps(line)}\\n" for line in lines)',
+        'f"{json.dumps(line)}\\n" for line in lines)',
+        "faults",
+        "a run dies and is adopted",
+        "run",
+    ),
+    Rule(
+        "a run was fenced by its own end: its heartbeat did not find the token",
+        "run",
+        "part.number in self._closing and ENDED in tokens",
+        "False",
+        "slow",
+        "submit, run, finish",
+        "run",
+    ),
+    Rule(
+        "a ticket for which there was no room was begun",
+        "worker.loop",
+        "        elif not self._fits(ticket) or self._why:\n",
+        "        elif self._why:\n",
+        "faults",
+        "a run dies and is adopted",
+        "worker",
+    ),
+    Rule(
+        "a job by hand was lost with its worker",
+        "hand",
+        "    return HAND in listing(layout.run(number).directory)\n",
+        "    return False\n",
+        "histories",
+    ),
+    Rule(
+        "a run that is not answered for a moment lost its claims on numbers",
+        "run",
+        "            if number and not is_listed(draft.directory):\n",
+        "            if number:\n",
+        "faults",
+        "submit, run, finish",
+        "run",
+    ),
+    Rule(
+        "a worker that was written to as dead, and lived, lost its jobs later",
+        "watching",
+        "        if still < SILENT:\n            self._dead.pop(worker, None)\n        elif worker",
+        "        if worker",
+        "histories",
+    ),
+    Rule(
+        "a job that could not be begun stayed with its worker",
+        "worker.job",
+        '            state, why = "", ("node failed", str(error))  # no process can be made here\n',
+        "            return\n",
+        "calm",
+        "put back",
+    ),
+    Rule(
+        "a dead worker on this node was waited for, and its jobs with it",
+        "watching",
+        "        is_over = worker in self._dead and",
+        "        is_over = False and",
+        "kills",
+        "submit, run, finish",
+        "worker",
+    ),
+    Rule(
+        "an adopter went on beside an owner of a part that lives",
+        "run",
+        "        alive = [o for o in {*owners.values()} - {self.number} if not self._is_dead(o)]\n",
+        "        alive = []\n",
+        "kills",
+        "two runs at once",
+    ),
+    Rule(
+        "a ticket that another worker had just taken was begun, too",
+        "claims",
+        "                except FileNotFoundError:\n"
+        "                    self._is_unsure = True\n"
+        "                    continue\n",
+        "                except FileNotFoundError:\n                    pass\n",
+        "histories",
+    ),
+    Rule(
+        "what a job left behind went on writing",
+        "worker.job",
+        "        self._end_leftovers()\n",
+        "",
+        f"{_WORKER}what_a_job_leaves_behind_is_ended",
+    ),
+    Rule(
+        "what the own pipeline of a success still wrote was cut off",
+        "worker.job",
+        "            if self._is_success():\n                if pipeline",
+        "            if False:\n                if pipeline",
+        f"{_WORKER}a_success_waits_for_its_own_pipeline",
+    ),
+    Rule(
+        "jobs of a paused batch were begun",
+        "worker.loop",
+        "        if self._paused.has(ticket):\n",
+        "        if False:\n",
+        f"{_WORKER}jobs_of_a_paused_batch_wait_until_it_goes_on",
+    ),
+    Rule(
+        "a worker that was told to leave kept its jobs",
+        "worker.loop",
+        "            for job in list(self._jobs.values()):\n"
+        '                job.end("requeue", self.grace)\n',
+        "            pass\n",
+        f"{_WORKER}a_worker_that_is_told_to_leave_puts_its_jobs_back",
+    ),
+    Rule(
+        "duplicates of a point went to the worker that had had one",
+        "worker.loop",
+        "        if spreading is not None and may_leave and spreading.leaves(ticket, name.key):\n",
+        "        if False:\n",
+        f"{_WORKER}tickets_like_those_that_a_worker_has_had_come_last",
+    ),
+    Rule(
+        "a job that began while another one was tidied up was ended as a leftover",
+        "worker.forks",
+        "        if not (orphans := self._orphans()):\n",
+        "        alone = is_alone()\n        is_alone = lambda: alone\n"
+        "        if not (orphans := self._orphans()):\n",
+        f"{_WORKER}a_job_that_begins_while_another_one_is_tidied_up_is_no_leftover_of_it",
+    ),
+    Rule(
+        "a worker that was released before it began took a job",
+        "worker.loop",
+        "settings.worker is not None  # it may",
+        "False  # it may",
+        f"{_ALLOCATED}one_that_was_released_before_it_begins_takes_no_job",
+    ),
+    Rule(
+        "jobs were broken off when another run took over",
+        "worker.loop",
+        'that started it", at_once=False)',
+        'that started it")',
+        f"{_ALLOCATED}it_ends_its_jobs_well_when_another_run_takes_over",
+    ),
+    Rule(
+        "of what a dead run had taken over, a part was taken over",
+        "run",
+        "if owner in wanted}",
+        "if owner == number}",
+        f"{_RUNS}who_takes_over_from_a_run_takes_all_that_it_owns",
+    ),
+    Rule(
+        "an end that a killed run had noted, and not told, was not told by the next one",
+        "run",
+        '                    self._taken_over.append(End(name, line["key"], line))\n',
+        "",
+        f"{_RUNS}who_takes_over_from_a_run_takes_all_that_it_owns",
+    ),
+    Rule(
+        "a run waited for one that makes other files",
+        "run",
+        'concerns(facts["facts"])',
+        "True",
+        f"{_RUNS}a_dead_run_of_other_files_is_taken_over_and_a_living_one_is_not",
+    ),
+    Rule(
+        "logs of a run without open jobs were not folded",
+        "run",
+        " or (self._logs and not self._has_open):",
+        ":",
+        "tests/queue/test_history.py::test_logs_are_folded_when_nothing_is_open",
+    ),
+    Rule(
+        "a heartbeat that could not be read was silence",
+        "watching",
+        "        except OSError:\n            return self.still / INTERVAL\n",
+        "        except OSError:\n            seen = self._last\n",
+        f"{_LIFE}a_file_that_cannot_be_read_is_no_silence",
+    ),
+    Rule(
+        "a process whose loop hung was alive",
+        "watching",
+        "            if clock.now() - self._fed <= _HUNG * INTERVAL:\n",
+        "            if True:\n",
+        f"{_LIFE}a_process_whose_loop_hangs_gives_no_sign",
+    ),
+    Rule(
+        "a worker went on that had slept until its directory was removed",
+        "claims",
+        ' or "alive" not in texts:',
+        ":",
+        f"{_LIFE}a_worker_whose_directory_was_removed_is_fenced",
+    ),
+    Rule(
+        "a worker whose directory was removed lived for ever",
+        "watching",
+        '            if is_listed(self._alive.rpartition("/")[0]):\n                raise\n',
+        "            raise\n",
+        f"{_LIFE}silence_is_counted_also_when_the_directory_was_removed",
+    ),
+    Rule(
+        "the jobs of a killed supervisor waited for its silence",
+        "watching",
+        "        if is_over or self._is_gone(self._facts.get(worker)):\n",
+        "        if is_over:\n",
+        f"{_WORKER}jobs_of_a_killed_supervisor_go_to_another_worker_at_once",
+    ),
+]
