@@ -1,10 +1,11 @@
-"""Faults that this project once had, put back one by one, and what sees each of them."""
+"""Faults that the project had, or could have, put in one by one, and what sees each of them."""
 
 from __future__ import annotations
 
 from simulator.rules import Rule
 
-# Most are from before tickets: what is put back is the same mistake in today's code.
+# `was` names the commit that mended a fault: what is put in is the same mistake in today's code.
+# The others are mistakes that nobody is known to have made.
 _WORKER = "tests/worker/test_worker.py::test_"
 _ALLOCATED = "tests/worker/test_in_allocations.py::test_"
 _RUNS = "tests/queue/test_runs.py::test_"
@@ -19,6 +20,7 @@ FAULTS = [
         "sleeps",
         "submit, run, finish",
         "worker",
+        was="8b41d6b8",
     ),
     Rule(
         "a worker on a slow filesystem claimed nothing: its time was over when it had listed",
@@ -26,6 +28,7 @@ FAULTS = [
         "            self._claim_until = None\n",
         "            self._claim_until = clock.now() + _LONGEST_CLAIM\n",
         "histories",
+        was="35893e17",
     ),
     Rule(
         "ends that a former owner had noted were not known",
@@ -43,6 +46,7 @@ FAULTS = [
         "kills",
         "a run dies and is adopted",
         "run",
+        was="aa16e454",
     ),
     Rule(
         "a line after a torn line of the journal was lost with it",
@@ -127,6 +131,7 @@ FAULTS = [
         "                    continue\n",
         "                except FileNotFoundError:\n                    pass\n",
         "histories",
+        was="98c7c0b1",
     ),
     Rule(
         "what a job left behind went on writing",
@@ -141,6 +146,7 @@ FAULTS = [
         "            if self._is_success():\n                if pipeline",
         "            if False:\n                if pipeline",
         f"{_WORKER}a_success_waits_for_its_own_pipeline",
+        was="ba73c6da",
     ),
     Rule(
         "jobs of a paused batch were begun",
@@ -171,6 +177,7 @@ FAULTS = [
         "        alone = is_alone()\n        is_alone = lambda: alone\n"
         "        if not (orphans := self._orphans()):\n",
         f"{_WORKER}a_job_that_begins_while_another_one_is_tidied_up_is_no_leftover_of_it",
+        was="e0e40ede",
     ),
     Rule(
         "a worker that was released before it began took a job",
@@ -192,6 +199,7 @@ FAULTS = [
         "if owner in wanted}",
         "if owner == number}",
         f"{_RUNS}who_takes_over_from_a_run_takes_all_that_it_owns",
+        was="efc42904",
     ),
     Rule(
         "an end that a killed run had noted, and not told, was not told by the next one",
@@ -206,6 +214,7 @@ FAULTS = [
         'concerns(facts["facts"])',
         "True",
         f"{_RUNS}a_dead_run_of_other_files_is_taken_over_and_a_living_one_is_not",
+        was="13b45ba5",
     ),
     Rule(
         "logs of a run without open jobs were not folded",
@@ -227,6 +236,7 @@ FAULTS = [
         "            if clock.now() - self._fed <= _HUNG * INTERVAL:\n",
         "            if True:\n",
         f"{_LIFE}a_process_whose_loop_hangs_gives_no_sign",
+        was="1f39b737",
     ),
     Rule(
         "a worker went on that had slept until its directory was removed",
@@ -234,6 +244,7 @@ FAULTS = [
         ' or "alive" not in texts:',
         ":",
         f"{_LIFE}a_worker_whose_directory_was_removed_is_fenced",
+        was="89bcedd9",
     ),
     Rule(
         "a worker whose directory was removed lived for ever",

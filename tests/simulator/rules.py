@@ -23,7 +23,8 @@ _PACKAGES = (
 class Rule:
     """`instead` of `text` in a module (of `tickets` if it has no dot) breaks the rule.
 
-    `where`: what finds it, in which scene, and of whose calls; or the name of a test.
+    `where`: what finds it, in which scene, and of whose calls; or the name of a test. `was`: the
+    commit that mended this fault, if the project had it.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Rule:
     where: str
     scene: str = ""
     of: str = ""
+    was: str = ""
 
     @property
     def path(self) -> Path:
@@ -56,6 +58,7 @@ RULES = [
         "faults",
         "submit, run, finish",
         "run",
+        was="e97ac20c",
     ),
     Rule(
         "a number that is taken is not mine",
@@ -194,6 +197,7 @@ RULES = [
         "return replace(self, losses",
         "calm",
         "put back",
+        was="4867097e",
     ),
     Rule(
         "a directory aside is abandoned after an error",
