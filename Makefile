@@ -98,8 +98,11 @@ test-oldest: environment-oldest
 	$(APART) $(VENV_OLDEST)/bin/python -m pytest -n 3 $(SPREAD) -m compatibility $(PYTEST_OPTIONS) \
 		$$(grep -rl --include='test_*.py' mark.compatibility tests | sort)
 
+# How many random histories it plays.
+HISTORIES ?= 1000000
 nightly: environment
-	$(APART) KOCHI_NIGHTLY=1 $(VENV)/bin/python -m pytest -n 2 tests/simulator $(PYTEST_OPTIONS)
+	@tools/programs.sh $(FILESYSTEMS)
+	$(APART) KOCHI_NIGHTLY=$(HISTORIES) $(VENV)/bin/python -m pytest -n 2 tests/simulator $(PYTEST_OPTIONS)
 
 demo: environment
 	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" examples/demo.sh build/demo

@@ -15,22 +15,38 @@ import snakemake_kochi
 
 _PACKAGES = (
     *("snakemake_kochi.tickets", "snakemake_kochi.worker"),
-    *("simulator.actors", "simulator.oracle", "simulator.scenes"),
+    *("simulator.actors", "simulator.oracle", "simulator.scenes", "simulator.histories"),
 )
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`instead` of `text` in a module breaks the rule. `where`: what finds it, in which
-    scene, and of whose calls."""
+    """`instead` of `text` in a module (of `tickets` if it has no dot) breaks the rule.
+
+    `where`: what finds it, in which scene, and of whose calls; or the name of a test. `was`: the
+    commit that mended this fault, if the project had it.
+    """
 
     name: str
     module: str
     text: str
     instead: str
     where: str
-    scene: str
+    scene: str = ""
     of: str = ""
+    was: str = ""
+
+    @property
+    def path(self) -> Path:
+        """Of the module, in the package."""
+        where = self.module if "." in self.module else f"tickets.{self.module}"
+        return Path(f"{where.replace('.', '/')}.py")
+
+    def break_in(self, package: Path) -> None:
+        file = package / self.path
+        before = file.read_text()
+        assert before.count(self.text) == 1, f"{self.name}: the text has changed"
+        file.write_text(before.replace(self.text, self.instead))
 
 
 RULES = [
@@ -42,6 +58,7 @@ RULES = [
         "faults",
         "submit, run, finish",
         "run",
+        was="e97ac20c",
     ),
     Rule(
         "a number that is taken is not mine",
@@ -180,6 +197,7 @@ RULES = [
         "return replace(self, losses",
         "calm",
         "put back",
+        was="4867097e",
     ),
     Rule(
         "a directory aside is abandoned after an error",
@@ -257,12 +275,9 @@ RULES = [
 @contextmanager
 def without(rule: Rule, directory: Path) -> Iterator[Any]:
     """The scenes, played with the protocol that lacks a rule."""
-    package = Path(snakemake_kochi.__file__).parent / "tickets"
-    copy = shutil.copytree(package, directory / "tickets")
-    file = copy / f"{rule.module}.py"
-    before = file.read_text()
-    assert before.count(rule.text) == 1, f"{rule.name}: the text has changed"
-    file.write_text(before.replace(rule.text, rule.instead))
+    package = rule.path.parent
+    shutil.copytree(Path(snakemake_kochi.__file__).parent / package, directory / package)
+    rule.break_in(directory)
     hidden = {n: sys.modules.pop(n) for n in list(sys.modules) if n.startswith(_PACKAGES)}
     snakemake_kochi.__path__.insert(0, str(directory))
     try:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,7 +120,15 @@ def calm(scenes: Any, scene: Any, of: str = "") -> Iterator[tuple[str, list[str]
         yield f"seed {seed}", scenes.tell(scene, World(seed)).problems
 
 
+def histories(scenes: Any, scene: Any, of: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Random ones. What is broken is imported anew."""
+    play = importlib.import_module("simulator.histories").play
+    for seed in range(300):
+        yield f"seed {seed}", play(seed).problems
+
+
 VARIANTS = {
+    "histories": histories,
     "calm": calm,
     "slow": slow_calls,
     "kills": single_kills,

@@ -10,7 +10,10 @@ import pytest
 from simulator.world import World
 from snakemake_kochi import tickets
 from snakemake_kochi.base import files
-from snakemake_kochi.tickets.watching import INTERVAL, SILENT, Pulse
+from snakemake_kochi.tickets.claims import WorkerLife
+from snakemake_kochi.tickets.moving import removed
+from snakemake_kochi.tickets.names import Layout
+from snakemake_kochi.tickets.watching import INTERVAL, SILENT, Beat, FencedError, Pulse
 
 ALIVE = "/k/alive"
 
@@ -53,6 +56,17 @@ def test_a_file_that_cannot_be_read_is_no_silence(world: World) -> None:
     assert pulse.look() < SILENT
 
 
+def test_silence_is_counted_also_when_the_directory_was_removed(world: World) -> None:
+    world.tree.make("/k/workers")
+    files.make("/k/workers/w")
+    pulse = Pulse("/k/workers/w/alive")
+    files.rmdir("/k/workers/w")
+    for _ in range(SILENT + 1):
+        world.run(INTERVAL)
+        pulse.look()
+    assert pulse.look() >= SILENT
+
+
 def test_a_sign_of_life_ends_the_silence(world: World) -> None:
     pulse = Pulse(ALIVE)
     for _ in range(SILENT - 1):
@@ -60,6 +74,24 @@ def test_a_sign_of_life_ends_the_silence(world: World) -> None:
         pulse.look()
     files.overwrite(ALIVE, b"2")
     assert pulse.look() == 0.0
+
+
+def test_a_process_whose_loop_hangs_gives_no_sign(world: World) -> None:
+    beat = Beat(ALIVE, lambda: None)
+    world.run(10 * INTERVAL)
+    beat.beat()
+    assert files.read(ALIVE) == b"1"
+    beat.feed()
+    beat.beat()
+    assert files.read(ALIVE) == b"%012d" % 1
+
+
+def test_a_worker_whose_directory_was_removed_is_fenced(world: World) -> None:
+    life = WorkerLife(Layout("/k"), "w")
+    life.look()
+    removed(life.paths.directory)
+    with pytest.raises(FencedError):
+        life.look()
 
 
 @pytest.mark.parametrize("module", sorted(Path(tickets.__file__).parent.glob("*.py")), ids=str)

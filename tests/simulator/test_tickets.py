@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support import REPOSITORY
 
 from simulator import scenes, telling
+from simulator.faults import FAULTS
 from simulator.histories import play
 from simulator.rules import RULES, Rule, without
 from simulator.scenes import SCENES
 
 # `make test` plays the first part of each, `make nightly` all: an item has a limit of time.
-NIGHTLY = "KOCHI_NIGHTLY" in os.environ
+NIGHTLY = int(os.environ.get("KOCHI_NIGHTLY") or 0)  # histories
 PARTS = 48  # of the places in a scene
 PART = pytest.mark.parametrize("part", range(PARTS if NIGHTLY else 1))
 HISTORIES = 300
@@ -37,20 +42,42 @@ def test_nothing_is_lost_or_done_twice_whatever_fails(scene: str, variant: str, 
 @PART
 @pytest.mark.parametrize("scene", SCENES)
 def test_nothing_is_lost_or_done_twice_when_two_processes_are_killed(scene: str, part: int) -> None:
-    share = slice(part, None, PARTS)
+    share = slice(part, None, PARTS if NIGHTLY else 4 * PARTS)
     for what, problems in telling.pairs_of_kills(scenes, SCENES[scene], share=share):
         assert not problems, what
 
 
-@pytest.mark.parametrize("first", range(0, 1_000_000 if NIGHTLY else 1, HISTORIES))
+@pytest.mark.parametrize("first", range(0, NIGHTLY or 1, HISTORIES))
 def test_random_histories(first: int) -> None:
     for seed in range(first, first + HISTORIES):
         told = play(seed)
         assert not told.problems, f"seed {seed}"
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+SEEN_HERE = [*RULES, *(fault for fault in FAULTS if "::" not in fault.where)]
+SEEN_BY_TESTS = [fault for fault in FAULTS if "::" in fault.where]
+
+
+@pytest.mark.parametrize("rule", SEEN_HERE, ids=lambda rule: rule.name)
 def test_a_rule_that_is_taken_out_is_found(rule: Rule, tmp_path: Path) -> None:
     with without(rule, tmp_path) as changed:
-        tellings = telling.VARIANTS[rule.where](changed, changed.SCENES[rule.scene], rule.of)
+        scene = changed.SCENES.get(rule.scene)
+        tellings = telling.VARIANTS[rule.where](changed, scene, rule.of)
         assert any(problems for _, problems in tellings)
+
+
+@pytest.mark.parametrize(
+    "fault", [None, *SEEN_BY_TESTS] if NIGHTLY else [], ids=lambda fault: fault and fault.name
+)
+def test_a_fault_that_is_put_back_is_seen(fault: Rule | None, tmp_path: Path) -> None:
+    """By a test with real processes, in a copy of the project. Without a fault all these pass."""
+    ignored = shutil.ignore_patterns(".*", "build", "__pycache__")
+    copy = shutil.copytree(REPOSITORY, tmp_path / "copy", ignore=ignored)
+    if fault is not None:
+        fault.break_in(copy / "snakemake_kochi")
+    names = [fault.where] if fault else sorted({each.where for each in SEEN_BY_TESTS})
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *names]
+    environment = os.environ | {"PYTHONPATH": str(copy)}
+    told = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    assert told.returncode == (fault is not None), told.stdout
+    assert fault is None or " failed" in told.stdout, told.stdout
