@@ -11,6 +11,7 @@ import ctypes
 import errno
 import os
 import signal
+import sys
 from collections.abc import Callable, Collection
 
 TYPE_CHECKING = False  # not from typing, for its size
@@ -121,7 +122,15 @@ def repeated_if_stale(call: Callable[[], Answer]) -> Answer:
     except OSError as error:
         if error.errno != errno.ESTALE:
             raise
-    # Imported only here, because it imports much.
+    find_packages()
     from snakemake_kochi.files import answered
 
     return answered(call)
+
+
+def find_packages() -> None:
+    """Call this before an import that needs other packages: the supervisor starts without them."""
+    if sys.flags.no_site:
+        import site
+
+        site.main()

@@ -15,6 +15,7 @@ from snakemake_kochi.thread_variables import THREAD_VARIABLES
 from snakemake_kochi.worker.job_process import (
     enter,
     execute,
+    find_packages,
     note,
     repeated_if_stale,
     say,
@@ -163,7 +164,7 @@ def missing_files(paths: Iterable[str]) -> list[str]:
     missing = [path for path in paths if not os.path.exists(path)]
     if not missing:
         return []
-    # Imported only here, because it imports much.
+    find_packages()
     from snakemake_kochi.files import show_new_files
 
     for directory in {os.path.dirname(path) for path in missing}:
