@@ -86,10 +86,11 @@ def superseded_records(repository: Path, state: Branch, entry: JournalEntry) -> 
     They are of the same point, and of attempts that were given up after their results had been
     committed.
     """
-    if entry.record.get("attempt") in (None, "", "1"):
-        return []
+    record = entry.record
+    if not record.get("job") or record.get("attempt") in (None, "", "1"):
+        return []  # mostly: git is not asked for each result
     beside = records_beside(repository, state, entry)
-    return [path for path, record in beside if is_redone(record, entry.record)]
+    return [path for path, earlier in beside if is_redone(earlier, record)]
 
 
 def note_replaced(
