@@ -204,15 +204,16 @@ class Claims:
             removed(self._life.paths.cancel(name))
         return done
 
-    def put_back(self, name: Name, why: Any = None) -> bool:
+    def put_back(self, name: Name, why: Any = None, losses: int = 0) -> bool:
         """Give a ticket to other workers; `why` (JSON) goes into its file, if it was begun.
 
+        `losses`: how many more it has had: it ends when there are too many, and `finish` can do so.
         Raises OSError: not known now.
         """
         if why is not None:
             with suppress(OSError):  # it is for people alone
                 self._append(name, "waiting", why, 0.0)
-        done = requeue(self._layout, self._queue, name, name.losses)
+        done = requeue(self._layout, self._queue, name, name.losses + losses)
         self._drop(name)
         return done
 
