@@ -137,7 +137,7 @@ class KochiExecutor(Executor):
         directory: str = self.workflow.workdir_init
         outputs = outputs_of_run(self.workflow, directory)
         facts = self._facts(settings.queue, outputs, is_here)
-        self._run = Run.begin(self._layout, directory, facts, is_over)
+        self._run = Run.begin(self._layout, directory, facts, partial(is_over, self._machine))
         self._queue = f"run-{self._run.number}"
         self._wake = Wake(self._run.paths.wake)
         self._signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

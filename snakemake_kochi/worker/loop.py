@@ -58,7 +58,7 @@ _SET_ASIDE = "set aside"
 _LONGEST_CLAIM = 1.0
 # Seconds until tickets of the kinds that come first are searched again after a search without any,
 # for each second that it took: it reads what others submitted, too.
-_FIRST_PAUSE = 20.0
+_FIRST_PAUSE = 4.0
 # Between two looks for tickets of which nobody woke this worker, in times of the first interval.
 _LONGEST, _GROWTH = 5.0, 1.5
 _CANCEL_PATIENCE = 20.0  # seconds for the command that cancels allocations

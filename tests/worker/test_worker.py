@@ -212,13 +212,12 @@ def test_a_worker_begins_the_jobs_for_which_it_was_requested_before_others(site:
 
 
 def test_a_worker_keeps_room_for_the_jobs_for_which_it_was_requested(site: Site) -> None:
-    large = Resources(cores=2)
-    site.submit("until test -e go; do sleep 0.01; done")
-    site.worker(cores=2, first=(Kind(large, large),))
+    site.submit("until test -e go; do sleep 0.01; done", resources={"runtime_seconds": 600})
+    site.submit("echo small")
+    site.submit("echo large", resources={"cores": 2, "runtime_seconds": 600})
+    least = Resources(runtime_seconds=600)
+    site.worker(cores=2, first=(Kind(least, Resources(cores=2, runtime_seconds=600)),))
     until(site.running)
-    ticket = site.ticket("echo large", resources={"cores": 2})
-    site.run.submit(QUEUE, {"echo small": site.ticket("echo small"), "echo large": ticket})
-    site.wake_worker("1")
     time.sleep(1)
     assert len(site.running()) == 1
     (site.work / "go").touch()
