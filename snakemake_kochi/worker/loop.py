@@ -59,8 +59,11 @@ _LONGEST_CLAIM = 1.0
 # Seconds until tickets of the kinds that come first are searched again after a search without any,
 # for each second that it took: it reads what others submitted, too.
 _FIRST_PAUSE = 4.0
+# Intervals between two signs of life of a worker without jobs, and between two looks for what is
+# amiss, if no worker of its queues had a ticket.
+_IDLE_BEAT, _IDLE_LOOK = 3, 4
 # Between two looks for tickets of which nobody woke this worker, in times of the first interval.
-_LONGEST, _GROWTH = 5.0, 1.5
+_LONGEST, _GROWTH = 7.5, 1.5
 _CANCEL_PATIENCE = 20.0  # seconds for the command that cancels allocations
 
 
@@ -173,7 +176,10 @@ class Worker:
                 _log.warning("no sign of life can be given now: %s", error)
             if self._life.cancelled or self._life.release or self._life.wants_login:
                 self._notify()
-            clock.sleep(INTERVAL)
+            for _ in range(_IDLE_BEAT):
+                clock.sleep(INTERVAL)
+                if self._threads or self._why or self._has_left:
+                    break
 
     def _fence(self) -> NoReturn:
         """Others have this worker's tickets: the supervisor ends all that is left of it."""
@@ -259,7 +265,10 @@ class Worker:
                 self._drain(f"process {self._parent.pid}, which started this worker, is gone")
         with suppress(OSError):
             try:
-                self._life.require_fresh()
+                if self._threads:
+                    self._life.require_fresh()
+                else:
+                    self._life.feed()  # it asks before it claims
                 if self._is_woken:
                     self._look_due = 0.0
                     self._life.look()
@@ -311,8 +320,9 @@ class Worker:
         now = clock.now()
         try:
             if now >= self._reconcile_due:
-                self._reconcile_due = now + INTERVAL
                 self._reconcile()
+                is_idle = not any(claims.running for claims in self._claims.values())
+                self._reconcile_due = now + (_IDLE_LOOK if is_idle else 1) * INTERVAL
             if now >= self._look_due:
                 self._look_due = now + self._pause * random.uniform(0.75, 1.0)
                 self._pause = min(self._pause * _GROWTH, self._settings.idle_wait * _LONGEST)
@@ -329,7 +339,7 @@ class Worker:
             except OSError as error:
                 self._notices.fault(f"queue {queue} cannot be read now", error)
         with suppress(OSError):
-            self._watch.look(self._claims)
+            self._watch.look_at({queue: c.running for queue, c in self._claims.items()})
         if (run := self._settings.controller) is not None:
             with suppress(OSError):
                 self._look_at_run(listing(self._layout.run(int(run)).directory))
@@ -340,7 +350,7 @@ class Worker:
         elif any(text.startswith(f"{OWN}.") for text in texts) and not self._why:
             # It has cancelled what waits, and awaits what runs.
             self._drain("another run took over from the one that started it", at_once=False)
-        elif self._pulse is not None:
+        elif self._pulse is not None and self._settings.allocation:
             self._pulse.look()
 
     def _is_run_dead(self) -> bool:
@@ -373,8 +383,6 @@ class Worker:
 
     def _claim(self) -> bool:
         """Begin what fits; False if a queue cannot be seen now."""
-        if self._paused.has_changed():
-            self._waits_paused.clear()
         is_seen = True
         for queue, claims in self._claims.items():
             taken = [job.ticket.resources for job in list(self._jobs.values())]
@@ -443,8 +451,11 @@ class Worker:
         taken = [*running, *(each.resources for each in tickets if isinstance(each, Ticket))]
         if self._capacity.is_full(taken):
             return None
-        # From the first ticket on: the listing may have taken longer.
-        self._claim_until = self._claim_until or clock.now() + _LONGEST_CLAIM
+        if self._claim_until is None:
+            # From the first ticket on: the listing may have taken longer.
+            self._claim_until = clock.now() + _LONGEST_CLAIM
+            if self._paused.has_changed():
+                self._waits_paused.clear()
         if clock.now() >= self._claim_until:  # the next claim goes on where this one was
             self._look_due = 0.0
             return None
