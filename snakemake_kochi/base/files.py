@@ -11,9 +11,9 @@ import json
 import mmap
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 from snakemake_kochi.files import sync as fsync  # nothing, where there is no such call
@@ -58,10 +58,13 @@ class Disk:
 
     def read(self, path: str, most: int = -1) -> bytes:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:  # without fstat(2), which may cost a question to the server
-            if most >= 0:
-                return os.read(number, most)
-            return b"".join(iter(partial(os.read, number, _PIECE), b""))
+        pieces: list[bytes] = []
+        left = most if most >= 0 else sys.maxsize
+        try:  # without fstat(2), which may be a question to the server
+            while piece := os.read(number, min(left, _PIECE)):
+                pieces.append(piece)
+                left -= len(piece)
+            return b"".join(pieces)
         finally:
             os.close(number)
 

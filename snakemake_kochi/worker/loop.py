@@ -61,9 +61,9 @@ _LONGEST_CLAIM = 1.0
 _FIRST_PAUSE = 4.0
 # Intervals between two signs of life of a worker without jobs, and between two looks for what is
 # amiss, if no worker of its queues had a ticket.
-_IDLE_BEAT, _IDLE_LOOK = 3, 4
+_IDLE_BEAT = _IDLE_LOOK = 3
 # Between two looks for tickets of which nobody woke this worker, in times of the first interval.
-_LONGEST, _GROWTH = 7.5, 1.5
+_LONGEST, _GROWTH = 5.0, 1.5
 _CANCEL_PATIENCE = 20.0  # seconds for the command that cancels allocations
 
 
