@@ -17,7 +17,7 @@ from humanfriendly.text import pluralize
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.schedulers.interface import Limits
 from snakemake_kochi.tickets.capacity import Capacity
-from snakemake_kochi.tickets.ticket import Resources
+from snakemake_kochi.tickets.ticket import Kind, Resources
 from snakemake_kochi.worker.settings import START_AND_END
 
 Counts = dict[Resources, int]
@@ -224,17 +224,6 @@ def grouped(
         groups[new] = _union(groups.pop(pair[0]), groups.pop(pair[1]))
         costs[new] = cost(groups[new])
     return list(groups.values())
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Jobs that need between `least` and `most` of everything."""
-
-    least: Resources
-    most: Resources
-
-    def has(self, resources: Resources) -> bool:
-        return resources.covers(self.least) and self.most.covers(resources)
 
 
 def kinds_of(counts: Mapping[Resources, int]) -> tuple[Kind, ...]:

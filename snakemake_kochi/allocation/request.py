@@ -188,6 +188,7 @@ def settings_of(
         idle_timeout=None if stays else machine.allocation.idle_timeout,
         # When this run ends, jobs of another run would be requeued and executed twice.
         controller=controller,
+        first=shape.first,
         cancel_waiting=scheduler.cancels_waiting,
     )
 

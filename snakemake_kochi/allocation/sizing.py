@@ -11,7 +11,6 @@ from functools import partial
 from snakemake_kochi.allocation.packing import (
     EPSILON,
     PATIENCE,
-    Kind,
     Supply,
     at_the_same_time,
     few_kinds,
@@ -28,7 +27,7 @@ from snakemake_kochi.allocation.packing import (
 )
 from snakemake_kochi.schedulers.interface import Limits
 from snakemake_kochi.tickets.capacity import Capacity
-from snakemake_kochi.tickets.ticket import Resources
+from snakemake_kochi.tickets.ticket import Kind, Resources
 from snakemake_kochi.worker.node.capacity import OWN_MB
 from snakemake_kochi.worker.settings import START_AND_END
 
@@ -46,7 +45,7 @@ class Shape:
     """The resources of a worker to request.
 
     `seconds`: the time, None for as long as the scheduler gives. `whole_node`: no other user's jobs
-    are beside it. `first`: the jobs for which it is requested.
+    are beside it. `first`: the jobs for which it is requested, and which it begins before others.
     """
 
     capacity: Capacity

@@ -11,11 +11,14 @@ import json
 import mmap
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from snakemake_kochi.files import sync as fsync  # nothing, where there is no such call
+
+_PIECE = 65536  # bytes
 
 
 class Disk:
@@ -55,8 +58,15 @@ class Disk:
 
     def read(self, path: str, most: int = -1) -> bytes:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        with open(number, "rb") as file:
-            return file.read(most)
+        pieces: list[bytes] = []
+        left = most if most >= 0 else sys.maxsize
+        try:  # without fstat(2), which may be a question to the server
+            while piece := os.read(number, min(left, _PIECE)):
+                pieces.append(piece)
+                left -= len(piece)
+            return b"".join(pieces)
+        finally:
+            os.close(number)
 
     @contextmanager
     def mapped(self, path: str) -> Iterator[bytes | mmap.mmap]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from snakemake_kochi.executor.ends import CANCELLED, SUCCESS, details_of, seen_o
 from snakemake_kochi.executor.tickets import single_jobs
 from snakemake_kochi.files import safe_name
 from snakemake_kochi.notices import Notices
-from snakemake_kochi.processes import is_gone
+from snakemake_kochi.paths import LaunchPaths, MachinePaths
+from snakemake_kochi.processes import Node, ProcessIdentity, is_gone
 from snakemake_kochi.queue.runs import RunView, facts_of_run, refusal
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.moving import listing
@@ -126,11 +128,28 @@ def allocations_of(layout: Layout, run: int) -> str | None:
     return f"kochi-{safe_name(label).lstrip('.-') or 'run'}-{run}-{word}"
 
 
-def is_over(facts: Any) -> bool:
-    """As `is_gone`; a program may also call Snakemake several times, one run after another."""
+def is_over(machine: MachinePaths, facts: Any) -> bool:
+    """As `is_gone`; a program may also call Snakemake several times, one run after another, and of
+    a launched run its supervisor has told the end, on whatever node."""
     own = facts_of_run(None, None)
     is_own = facts is not None and all(facts.get(key) == own[key] for key in ("node", "process"))
-    return is_own or is_gone(facts)
+    return is_own or is_gone(facts) or _has_told_end(machine, facts)
+
+
+def _has_told_end(machine: MachinePaths, facts: Any) -> bool:
+    with suppress(OSError, LookupError, TypeError, ValueError):
+        if "outputs" in facts:  # a run's, and not a worker's
+            whose = Node.from_dict(facts["node"]), ProcessIdentity.from_dict(facts["process"])
+            launch = _launch_of(machine, *whose)
+            return launch is not None and launch.end in launch.directory.iterdir()
+    return False
+
+
+@cache
+def _launch_of(machine: MachinePaths, node: Node, process: ProcessIdentity) -> LaunchPaths | None:
+    from snakemake_kochi.detached.launches import launch_of
+
+    return launch_of(machine, node, process)
 
 
 def await_earlier(run: Run, outputs: Collection[str] | None, told: Notices) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -30,7 +31,7 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.allocation.workers import HERE, check_where, location_of_run
 from snakemake_kochi.base import clock
-from snakemake_kochi.base.wake import Wake
+from snakemake_kochi.base.wake import Wake, wake
 from snakemake_kochi.errors import KochiError, UserError, for_snakemake, nearest
 from snakemake_kochi.executor import ends
 from snakemake_kochi.executor.admission import (
@@ -78,7 +79,7 @@ from snakemake_kochi.queue.runs import facts_of_run
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.history import places
 from snakemake_kochi.tickets.moving import listing, removed
-from snakemake_kochi.tickets.names import Layout, wake_workers
+from snakemake_kochi.tickets.names import Layout, wakes_of
 from snakemake_kochi.tickets.run import SHARD, End, Job, Run
 from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, facts_in
@@ -137,7 +138,7 @@ class KochiExecutor(Executor):
         directory: str = self.workflow.workdir_init
         outputs = outputs_of_run(self.workflow, directory)
         facts = self._facts(settings.queue, outputs, is_here)
-        self._run = Run.begin(self._layout, directory, facts, is_over)
+        self._run = Run.begin(self._layout, directory, facts, partial(is_over, self._machine))
         self._queue = f"run-{self._run.number}"
         self._wake = Wake(self._run.paths.wake)
         self._signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -146,6 +147,7 @@ class KochiExecutor(Executor):
         self._has_left = False
         self._submitting, self._changing = threading.Lock(), threading.Lock()
         self._pending: dict[Key, Pending] = {}
+        self._serving: dict[str, tuple[float, list[str]]] = {}  # by queue, and when it was listed
         self._held: deque[tuple[Pending, set[Key]]] = deque()  # until those jobs have ended
         self._late: deque[tuple[Pending, End]] = deque()  # ended in an earlier run
         self._queues, self._private = {settings.queue or self._queue}, {self._queue}
@@ -395,12 +397,21 @@ class KochiExecutor(Executor):
                     del self._pending[key]
                 raise
         self._has_submitted = True
-        wake_workers(self._layout, queue)
+        self._wake_workers(queue)
         try:
             self._workers.serve(set(self._queues), self._admission.request_of)
         except OSError as error:  # `_watch` tries again: the jobs are in the queue
             self._notices.fault("no worker can be started now", error)
         self._tell_numbers(queue, numbers)
+
+    def _wake_workers(self, queue: str) -> None:
+        """A worker that has just begun to serve the queue looks by itself."""
+        listed, paths = self._serving.get(queue, (-math.inf, []))
+        if not paths or clock.now() - listed > INTERVAL:
+            paths = wakes_of(self._layout, queue)
+            self._serving[queue] = clock.now(), paths
+        for path in paths:
+            wake(path)
 
     def _contents(
         self, queue: str, jobs: Sequence[Pending], numbers: Sequence[str]
@@ -450,14 +461,16 @@ class KochiExecutor(Executor):
         pause, look_due = _SHORTEST, clock.now() + INTERVAL
         try:
             while not self._stopping.is_set():
-                self._wake.wait(pause, self._signal, *self._workers.descriptors)
+                is_woken = self._wake.wait(pause, self._signal, *self._workers.descriptors)
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._signal)
                 if self._is_fenced:
                     raise FencedError
                 try:
                     ended = self._report()
-                    pause = _SHORTEST if ended else min(2 * pause, INTERVAL)
+                    # Workers on this computer wake it for each end.
+                    is_unseen = ended and not is_woken
+                    pause = _SHORTEST if is_unseen else min(2 * pause, INTERVAL)
                     if is_told_to_end(self.workflow):
                         self._withdraw()
                     if not self._adopted.is_empty:

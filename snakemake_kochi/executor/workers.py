@@ -208,7 +208,8 @@ class LocalWorkers:
             if time.monotonic() >= self._look_due:
                 self._look_due = time.monotonic() + _LOOK
                 self._share_out()
-                self._tell_waits()
+                if has_jobs:
+                    self._tell_waits()
             if has_jobs:
                 self._start_all()
         return self._deaths > before
@@ -239,8 +240,10 @@ class LocalWorkers:
         """Say that a job waits for another one on this computer, of another run perhaps."""
         for worker in self._running.values():
             with suppress(OSError, KochiError):
-                number = self._number_of(worker)
-                waits = "" if number is None else find_worker(self._machine, number).waits
+                if (number := self._number_of(worker)) is None:
+                    continue
+                path = self._layout.worker(str(number)).waits
+                waits = files.read(path).decode("utf-8", "replace").partition("\n")[0]
                 if waits and self._notices.is_new(("waits", number), quiet=_REPEAT_WAITS):
                     self._logger.info(f"{waits[:1].upper()}{waits[1:]}.")
 

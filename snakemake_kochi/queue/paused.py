@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
-from snakemake_kochi.base import clock
+from snakemake_kochi.base import clock, files
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import list_names, make_directory, read_json, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
@@ -95,7 +95,7 @@ def _batch_of(ticket: Ticket) -> PausedBatch | None:
 class PausedBatches:
     """The paused batches as one process sees them, at most half a second old.
 
-    Without any, a look costs one listing of a directory that does not exist.
+    Without any, a look costs one call for a directory that does not exist.
     """
 
     def __init__(self, machine: MachinePaths, clock: Callable[[], float] = clock.now) -> None:
@@ -115,7 +115,10 @@ class PausedBatches:
         self._next = self._clock() + _LOOK
         before = self._names
         with contextlib.suppress(OSError):
-            self._names = frozenset(listing(str(self._machine.paused)))
+            directory = str(self._machine.paused)
+            # If none was paused, it does not matter why nothing is found.
+            names = listing(directory) if before else files.names(directory)
+            self._names = frozenset(names)
         return self._names != before
 
     def has(self, ticket: Ticket) -> bool:

@@ -50,7 +50,7 @@ class WorkerLife:
         self.beat = self._beat.beat
         self.release: str | None = None  # how it is to leave, as of the last look
         self.wants_login = False  # somebody asks for its ssh server
-        self.require_fresh = self._beat.require_fresh
+        self.require_fresh, self.feed = self._beat.require_fresh, self._beat.feed
 
     def look(self) -> None:
         """See what others wrote. Raises FencedError, or OSError."""
@@ -78,6 +78,7 @@ class Claims:
         self._paths = layout.queue(queue)
         self._life = life
         self._held: set[Name] = set()
+        self.running: list[Name] = []  # whosoever, as of the last call of `reconcile`
         self._let_go: dict[Name, float] = {}  # when: a listing may be old
         self._is_unsure = False
         self._known: Iterator[tuple[str, Name]] = iter(())  # what waited when it was listed
@@ -96,10 +97,13 @@ class Claims:
         claimed: list[Name] = []
         if clock.now() - self._listed < INTERVAL and self._take(accept, claimed):
             return claimed
+        self._listed, self._known = clock.now(), iter(())
+        if not (texts := listing(self._paths.waiting)):
+            return claimed
         # Who gets the lock goes by the order, others by their stripe: they lose fewer races.
         # Where it excludes nobody, only this is lost.
         with files.tried_lock(self._paths.lock) as has_lock:
-            self._listed, self._known = clock.now(), self._waiting(has_lock)
+            self._known = self._waiting(texts, has_lock)
             self._take(accept, claimed)
         return claimed
 
@@ -134,8 +138,7 @@ class Claims:
                 raise
         return bool(claimed)
 
-    def _waiting(self, in_order: bool) -> Iterator[tuple[str, Name]]:
-        texts = listing(self._paths.waiting)
+    def _waiting(self, texts: Sequence[str], in_order: bool) -> Iterator[tuple[str, Name]]:
         shards = [shard for text in texts if (shard := Shard.parse(text)) is not None]
         entries: list[Name | Shard] = [*Name.parse_all(texts), *shards]
         # By time of submission; what comes back had its turn before.
@@ -163,7 +166,7 @@ class Claims:
         Raises OSError. To be called now and then, too: a server may act on a request late. What was
         let go a minute ago and is still listed was not, whatever was answered: it is put back.
         """
-        names = Name.parse_all(listing(self._paths.running))
+        self.running = names = Name.parse_all(listing(self._paths.running))
         mine = {name for name in names if name.worker == self._life.name}
         now = clock.now()
         let_go = dict(self._let_go)  # as it is now: jobs end in other threads
@@ -204,15 +207,16 @@ class Claims:
             removed(self._life.paths.cancel(name))
         return done
 
-    def put_back(self, name: Name, why: Any = None) -> bool:
+    def put_back(self, name: Name, why: Any = None, losses: int = 0) -> bool:
         """Give a ticket to other workers; `why` (JSON) goes into its file, if it was begun.
 
+        `losses`: how many more it has had: it ends when there are too many, and `finish` can do so.
         Raises OSError: not known now.
         """
         if why is not None:
             with suppress(OSError):  # it is for people alone
                 self._append(name, "waiting", why, 0.0)
-        done = requeue(self._layout, self._queue, name, name.losses)
+        done = requeue(self._layout, self._queue, name, name.losses + losses)
         self._drop(name)
         return done
 

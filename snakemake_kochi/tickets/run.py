@@ -83,6 +83,7 @@ class Run:
         self._beat = Beat(self.paths.alive, self._check)
         self.beat = self._beat.beat
         self._pulses: dict[int, Pulse] = {}
+        self._made = set[str]()  # queues
         self._watch = Watch(layout, self._concerns, is_gone)
         self._closing: set[int] = set()
         self._logs: list[Name] = []  # of ended attempts, not folded yet
@@ -106,7 +107,9 @@ class Run:
 
         Raises FencedError; OSError: jobs that are not in `open` then were not submitted.
         """
-        make_queue(self.layout, queue)
+        if queue not in self._made:
+            make_queue(self.layout, queue)
+            self._made.add(queue)
         for start in range(0, len(tickets), SHARD):
             keys = list(tickets)[start : start + SHARD]
             self._submit(queue, keys, [tickets[key] for key in keys])
@@ -131,6 +134,8 @@ class Run:
                     for job in range(first, last + 1):
                         self._parts[self.number].open.pop(job, None)
                     raise
+                with suppress(OSError):  # if it was cleaned up
+                    make_queue(self.layout, queue)
         if not is_done:
             # Workers may have taken all of it, unless the token has gone with it.
             self._check()

@@ -102,6 +102,22 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class Kind:
+    """Tickets that need between `least` and `most` of everything."""
+
+    least: Resources
+    most: Resources
+
+    def has(self, resources: Resources) -> bool:
+        return resources.covers(self.least) and self.most.covers(resources)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Kind:
+        """Make it from the result of `dataclasses.asdict`. Raises KochiError for invalid values."""
+        return cls(Resources(**data["least"]), Resources(**data["most"]))
+
+
+@dataclass(frozen=True)
 class Benchmark:
     """A rule's `benchmark:`: its file, and how often the command is executed and measured.
 

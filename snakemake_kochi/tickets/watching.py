@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -118,9 +118,13 @@ class Watch:
 
     def look(self, queues: Iterable[str]) -> None:
         """Requeue the tickets of dead workers. Raises OSError: look again."""
+        paths = {queue: self._layout.queue(queue).running for queue in queues}
+        self.look_at({queue: Name.parse_all(listing(path)) for queue, path in paths.items()})
+
+    def look_at(self, held_now: Mapping[str, Sequence[Name]]) -> None:
+        """As `look`: what workers hold was listed just now, by queue."""
         held: dict[str, list[tuple[str, Name]]] = {}
-        for queue in queues:
-            running = Name.parse_all(listing(self._layout.queue(queue).running))
+        for queue, running in held_now.items():
             for name in filter(self._concerns, running):
                 held.setdefault(name.worker, []).append((queue, name))
         self._pulses = {worker: pulse for worker, pulse in self._pulses.items() if worker in held}

@@ -28,6 +28,7 @@ from snakemake_kochi.processes import (
 )
 from snakemake_kochi.tickets.names import Name
 from snakemake_kochi.tickets.ticket import Ticket
+from snakemake_kochi.tickets.watching import LOST
 from snakemake_kochi.worker.forks import Exit
 from snakemake_kochi.worker.node.capacity import OomCounts
 from snakemake_kochi.worker.node.devices import Allotment
@@ -46,6 +47,16 @@ _FIRST_LOOK = 0.005
 # Seconds. A scheduler that ends a worker also signals the jobs' processes, and often first: a job
 # that ends by such a signal waits so long for its worker to be told.
 _STOP_WINDOW = 1.0
+
+# How a job ends that has lost too many workers, for the reason of the last one, and what is said.
+_GIVEN_UP = {
+    "node failed": ("node", "begun {} times; the last node could not execute it: {}"),
+    "out of time": (
+        "timeout",
+        "begun {} times; the time of its last worker ended before the job did; request longer "
+        "allocations for the machine, and set the job's run time (resources: runtime)",
+    ),
+}
 
 Stop = Literal["cancel", "requeue"]
 Answer = TypeVar("Answer")
@@ -357,6 +368,10 @@ class Job:
 
     def _tell(self, state: str, why: tuple[str, str] | None) -> None:
         """Have others know how it ended, for as long as that takes."""
+        losses = int(why is not None and self._worker.is_loss(why[0]))
+        if why is not None and self.name.losses + losses >= LOST:
+            state, text = _GIVEN_UP[why[0]]
+            self._details["detail"] = text.format(LOST, why[1])
         if state:
             _log.info("job %s (%s): %s", self.name, self.ticket.name, state)
             if not self._worker.finish(self.name, state, self._details):
@@ -365,7 +380,7 @@ class Job:
         if why is not None:
             self._details |= {"reason": why[0], "detail": why[1]}
         _log.info("job %s goes back to its queue: %s", self.name, why or "not begun")
-        self._worker.put_back(self.name, None if why is None else self._details)
+        self._worker.put_back(self.name, None if why is None else self._details, losses)
 
 
 def _now() -> str:

@@ -36,7 +36,7 @@ from snakemake_kochi.tickets.history import places
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import SERVING, Layout, Name, RunPaths
 from snakemake_kochi.tickets.run import ENDED, OWN, has_users
-from snakemake_kochi.tickets.ticket import Resources, Ticket
+from snakemake_kochi.tickets.ticket import Kind, Resources, Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, IsGone, Pulse, Watch
 from snakemake_kochi.worker.forks import Forks
 from snakemake_kochi.worker.health import Health
@@ -53,8 +53,15 @@ _log = logging.getLogger(__name__)
 _WOKEN, _NEWS = "woken", "news"  # by others; by a thread of this process
 _RETRY = 1.0  # seconds until a claim is tried again that failed
 _MOST_FAILED_STARTS = 3
+_SET_ASIDE = "set aside"
 # Seconds in which a claim reads tickets that this worker cannot take: the loop has other duties.
 _LONGEST_CLAIM = 1.0
+# Seconds until tickets of the kinds that come first are searched again after a search without any,
+# for each second that it took: it reads what others submitted, too.
+_FIRST_PAUSE = 4.0
+# Intervals between two signs of life of a worker without jobs, and between two looks for what is
+# amiss, if no worker of its queues had a ticket.
+_IDLE_BEAT = _IDLE_LOOK = 3
 # Between two looks for tickets of which nobody woke this worker, in times of the first interval.
 _LONGEST, _GROWTH = 5.0, 1.5
 _CANCEL_PATIENCE = 20.0  # seconds for the command that cancels allocations
@@ -104,13 +111,16 @@ class Worker:
         self._unread: list[tuple[str, Name]] = []  # held, and not readable yet
         self._skipped: dict[Name, str] = {}  # why this worker cannot execute them
         self._paused = PausedBatches(settings.paths)
-        # Tickets of paused batches; runs that have ended.
-        self._waits_paused, self._no_users = set[Name](), set[int]()
-        self._left = list[Name]()  # to others, in this claim
+        # Tickets of paused batches; runs that have ended; what is left to others, in this claim.
+        self._waits_paused, self._no_users, self._left = set[Name](), set[int](), list[Name]()
+        # Jobs of the kinds that do not come first: they are read once. When those that do are
+        # searched next, by queue.
+        self._not_first, self._first_due = set[tuple[int, int]](), dict[str, float]()
         self._waits = dict[Name, str]()  # for the lock of the computer, and why
         self._claim_until: float | None = None
         self._notices = Notices(_log, clock=clock.now)
-        self._must_wait = False  # the next ticket has no room
+        # The next ticket has no room; a search saw tickets of kinds that do not come first.
+        self._must_wait = self._sees_others = False
         self._are_by_hand: dict[int, bool] = {}  # by run: while a ticket is held, it stays so
         self._stops, self._stop_reason, self._is_at_time_limit = 0, "", False
         self._is_woken = settings.worker is not None  # it may have been released before
@@ -166,7 +176,10 @@ class Worker:
                 _log.warning("no sign of life can be given now: %s", error)
             if self._life.cancelled or self._life.release or self._life.wants_login:
                 self._notify()
-            clock.sleep(INTERVAL)
+            for _ in range(_IDLE_BEAT):
+                clock.sleep(INTERVAL)
+                if self._threads or self._why or self._has_left:
+                    break
 
     def _fence(self) -> NoReturn:
         """Others have this worker's tickets: the supervisor ends all that is left of it."""
@@ -252,7 +265,10 @@ class Worker:
                 self._drain(f"process {self._parent.pid}, which started this worker, is gone")
         with suppress(OSError):
             try:
-                self._life.require_fresh()
+                if self._threads:
+                    self._life.require_fresh()
+                else:
+                    self._life.feed()  # it asks before it claims
                 if self._is_woken:
                     self._look_due = 0.0
                     self._life.look()
@@ -304,8 +320,9 @@ class Worker:
         now = clock.now()
         try:
             if now >= self._reconcile_due:
-                self._reconcile_due = now + INTERVAL
                 self._reconcile()
+                is_idle = not any(claims.running for claims in self._claims.values())
+                self._reconcile_due = now + (_IDLE_LOOK if is_idle else 1) * INTERVAL
             if now >= self._look_due:
                 self._look_due = now + self._pause * random.uniform(0.75, 1.0)
                 self._pause = min(self._pause * _GROWTH, self._settings.idle_wait * _LONGEST)
@@ -322,7 +339,7 @@ class Worker:
             except OSError as error:
                 self._notices.fault(f"queue {queue} cannot be read now", error)
         with suppress(OSError):
-            self._watch.look(self._claims)
+            self._watch.look_at({queue: c.running for queue, c in self._claims.items()})
         if (run := self._settings.controller) is not None:
             with suppress(OSError):
                 self._look_at_run(listing(self._layout.run(int(run)).directory))
@@ -333,7 +350,7 @@ class Worker:
         elif any(text.startswith(f"{OWN}.") for text in texts) and not self._why:
             # It has cancelled what waits, and awaits what runs.
             self._drain("another run took over from the one that started it", at_once=False)
-        elif self._pulse is not None:
+        elif self._pulse is not None and self._settings.allocation:
             self._pulse.look()
 
     def _is_run_dead(self) -> bool:
@@ -366,15 +383,12 @@ class Worker:
 
     def _claim(self) -> bool:
         """Begin what fits; False if a queue cannot be seen now."""
-        if self._paused.has_changed():
-            self._waits_paused.clear()
         is_seen = True
         for queue, claims in self._claims.items():
             taken = [job.ticket.resources for job in list(self._jobs.values())]
             if self._capacity.is_full(taken):
                 break
             self._must_wait = False
-            self._claim_until = None
             try:
                 names = self._claim_of(queue, claims, taken)
             except OSError as error:
@@ -390,14 +404,33 @@ class Worker:
         return is_seen
 
     def _claim_of(self, queue: str, claims: Claims, taken: Sequence[Resources]) -> list[Name]:
-        """Tickets like those that this worker has had (see `Spreading`) come last; one with jobs
+        """Tickets of the kinds for which this worker was requested, and only then others: short or
+        small ones would exhaust the time or memory of a worker for long or large ones."""
+        began = clock.now()
+        if self._settings.first and began >= self._first_due.get(queue, 0.0):
+            self._sees_others = False
+            names = self._search(queue, claims, taken, self._settings.first)
+            if names or self._must_wait or not self._sees_others:
+                if names and self._sees_others:
+                    self._look_due = 0.0  # for others, in the room that is left
+                return names
+            now = clock.now()
+            self._first_due[queue] = now + _FIRST_PAUSE * (now - began)
+        return self._search(queue, claims, taken, ())
+
+    def _search(
+        self, queue: str, claims: Claims, taken: Sequence[Resources], kinds: Sequence[Kind]
+    ) -> list[Name]:
+        """Claim tickets of these kinds, or of any.
+
+        Tickets like those that this worker has had (see `Spreading`) come last; one with jobs
         leaves them while others serve the queue."""
         spreading = self._spreading[queue]
-        self._left = []
-        if names := claims.claim(partial(self._accept, taken, spreading)):
+        self._left, self._claim_until = [], None
+        if names := claims.claim(partial(self._accept, taken, spreading, kinds)):
             spreading.overtaken(name.key for name in self._left)
         elif self._left and not (taken and self._has_others(queue)):
-            names = claims.claim(partial(self._accept, taken, None))
+            names = claims.claim(partial(self._accept, taken, None, kinds))
         return names
 
     def _has_others(self, queue: str) -> bool:
@@ -409,6 +442,7 @@ class Worker:
         self,
         running: Sequence[Resources],
         spreading: Spreading | None,
+        kinds: Sequence[Kind],
         name: Name,
         read: Callable[[], bytes],
         claimed: Sequence[Name],
@@ -417,8 +451,11 @@ class Worker:
         taken = [*running, *(each.resources for each in tickets if isinstance(each, Ticket))]
         if self._capacity.is_full(taken):
             return None
-        # From the first ticket on: the listing may have taken longer.
-        self._claim_until = self._claim_until or clock.now() + _LONGEST_CLAIM
+        if self._claim_until is None:
+            # From the first ticket on: the listing may have taken longer.
+            self._claim_until = clock.now() + _LONGEST_CLAIM
+            if self._paused.has_changed():
+                self._waits_paused.clear()
         if clock.now() >= self._claim_until:  # the next claim goes on where this one was
             self._look_due = 0.0
             return None
@@ -426,11 +463,19 @@ class Worker:
             return False
         if self._settings.controller not in (None, str(name.run)):
             return False  # another run's: it would go back to its queue when the own run is over
+        if kinds and name.key in self._not_first:
+            self._sees_others = True
+            return False
         try:
             ticket = _ticket(name, read())
         except DamagedFileError as error:
             self._tickets[name.held_by(self._life.name)] = error
             return True
+        wanted = ticket.resources
+        if kinds and not any(kind.has(wanted) for kind in kinds):
+            self._not_first.add(name.key)
+            self._sees_others = True
+            return False
         if self._paused.has(ticket):
             self._waits_paused.add(name)
             return False
@@ -438,7 +483,6 @@ class Worker:
         if spreading is not None and may_leave and spreading.leaves(ticket, name.key):
             self._left.append(name)
             return False
-        wanted = ticket.resources
         if obstacle := self._capacity.obstacle(wanted, self._walltime.seconds_for_jobs()):
             self._skipped[name] = obstacle
             _log.info("job %s (%s) is left to others: %s", name, ticket.name, obstacle)
@@ -555,7 +599,7 @@ class Worker:
         return fault
 
     def _set_aside(self, fault: str) -> None:
-        self._why = self._why or f"set aside: this node {fault}"
+        self._why = self._why or f"{_SET_ASIDE}: this node {fault}"
         _log.error("%s", self._why)
 
     def over(self, job: Job, has_begun: bool) -> None:
@@ -575,11 +619,19 @@ class Worker:
         wake(self._layout.run(name.run).wake)
         return done
 
-    def put_back(self, name: Name, why: Any) -> None:
+    def is_loss(self, reason: str) -> bool:
+        """Whether a job that goes back to its queue has lost a worker, of which it has only a few.
+
+        That a process could not be made counts once the worker is set aside for it.
+        """
+        is_set_aside = self._why.startswith(_SET_ASIDE)
+        return reason == "out of time" or (reason == "node failed" and is_set_aside)
+
+    def put_back(self, name: Name, why: Any, losses: int = 0) -> None:
         """Repeats until the server answers."""
         while True:
             with suppress(OSError):
-                self._claims[self._queue_of[name]].put_back(name, why)
+                self._claims[self._queue_of[name]].put_back(name, why, losses)
                 return
             clock.sleep(_RETRY)
 
@@ -596,7 +648,7 @@ class Worker:
             files.overwrite(self._life.paths.left, f"{text}\n".encode())
         self._logins.close()
         self.runners.close()
-        return 1 if self._why.startswith("set aside") else 0
+        return 1 if self._why.startswith(_SET_ASIDE) else 0
 
 
 def _pulse_of_run(layout: Layout, run: str | None) -> Pulse | None:

@@ -22,6 +22,7 @@ from snakemake_kochi.files import (
     write_atomically,
 )
 from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.tickets.ticket import Kind
 
 VERSION = 1
 
@@ -54,10 +55,10 @@ class WorkerSettings:
     without limit if that is None; a worker without `stay` waits for `between_jobs` for more jobs of
     a run that goes on.
 
-    `controller` is the number of a run: the worker claims only the tickets of that run.
-    `allocation` is the scheduler's name
-    of the worker's allocation, `allocation_nodes` the number of its nodes, where the scheduler does
-    not tell it. In an allocation the worker also leaves when it has no job and its
+    `controller` is the number of a run: the worker claims only the tickets of that run. `first` are
+    the kinds of jobs that it claims before others. `allocation` is the scheduler's name of the
+    worker's allocation, `allocation_nodes` the number of its nodes, where the scheduler does not
+    tell it. In an allocation the worker also leaves when it has no job and its
     controller is dead. It then runs `cancel_waiting`, a command that cancels the allocations of
     that controller that have not begun. The worker ends when the process `parent` ends; with
     `owns_queues`, it then cancels the jobs of its queues and removes these. With `echo` it shows
@@ -80,6 +81,7 @@ class WorkerSettings:
     idle_wait: float = 2.0
     between_jobs: float = BETWEEN_JOBS
     controller: str | None = None
+    first: tuple[Kind, ...] = ()
     allocation: str | None = None
     allocation_nodes: int = 1
     cancel_waiting: tuple[str, ...] = ()
@@ -152,6 +154,11 @@ _KINDS: Mapping[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = 
     "int": ("a whole number from 0", _is_whole, int),
     "float": ("a number from 0", _is_number, float),
     "tuple[str, ...]": ("a list of texts", _is_list_of(str), tuple),
+    "tuple[Kind, ...]": (
+        "a list of kinds of jobs",
+        _is_list_of(dict),
+        lambda value: tuple(map(Kind.from_dict, value)),
+    ),
 }
 _FROM_1 = ("cores", "memory_mb", "most_memory_mb")
 

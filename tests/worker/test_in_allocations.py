@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,15 @@ ALLOCATED = {"controller": "1", "allocation": "7", "parent": None}
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker counts intervals of a fifth of a second; the run gives no sign of life."""
     monkeypatch.setenv("KOCHI_HEARTBEAT", "0.2")
+
+
+def test_a_heartbeat_that_is_no_number_is_ignored_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KOCHI_HEARTBEAT", "5s")
+    code = "from snakemake_kochi.base import clock; print(clock.HEARTBEAT)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "5.0\n"
+    assert done.stderr.count("\n") == 1
+    assert "KOCHI_HEARTBEAT='5s'" in done.stderr
 
 
 def reason(site: Site) -> str:

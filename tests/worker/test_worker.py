@@ -15,6 +15,7 @@ from snakemake_kochi.queue.paused import BATCH, EXPERIMENT, PausedBatch, pause, 
 from snakemake_kochi.queue.spreading import SPREAD
 from snakemake_kochi.tickets.hand import cancel
 from snakemake_kochi.tickets.names import Name
+from snakemake_kochi.tickets.ticket import Kind, Resources
 from snakemake_kochi.worker.forks import Forks
 
 
@@ -199,6 +200,29 @@ def test_tickets_like_those_that_a_worker_has_had_come_last(site: Site) -> None:
     site.worker(cores=1)
     ends = sorted(site.collect(3), key=lambda end: str(end.line["details"]["started"]))
     assert [end.key for end in ends] == ["echo 1", "echo 3", "echo 2"]
+
+
+def test_a_worker_begins_the_jobs_for_which_it_was_requested_before_others(site: Site) -> None:
+    for script, seconds in (("echo 1", 60), ("echo 2", 60), ("echo 3", 36_000), ("echo 4", 60)):
+        site.submit(script, resources={"runtime_seconds": seconds})
+    long = Resources(runtime_seconds=36_000)
+    site.worker(cores=1, first=(Kind(long, long),))
+    ends = sorted(site.collect(4), key=lambda end: str(end.line["details"]["started"]))
+    assert [end.key for end in ends] == ["echo 3", "echo 1", "echo 2", "echo 4"]
+
+
+def test_a_worker_keeps_room_for_the_jobs_for_which_it_was_requested(site: Site) -> None:
+    site.submit("until test -e go; do sleep 0.01; done", resources={"runtime_seconds": 600})
+    site.submit("echo small")
+    site.submit("echo large", resources={"cores": 2, "runtime_seconds": 600})
+    least = Resources(runtime_seconds=600)
+    site.worker(cores=2, first=(Kind(least, Resources(cores=2, runtime_seconds=600)),))
+    until(site.running)
+    time.sleep(1)
+    assert len(site.running()) == 1
+    (site.work / "go").touch()
+    ends = sorted(site.collect(3), key=lambda end: str(end.line["details"]["started"]))
+    assert [end.key for end in ends[1:]] == ["echo large", "echo small"]
 
 
 def test_jobs_of_a_paused_batch_wait_until_it_goes_on(site: Site) -> None:

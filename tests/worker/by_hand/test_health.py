@@ -23,6 +23,21 @@ def test_a_worker_whose_node_cannot_write_temporary_files_is_set_aside(site: Sit
     assert site.job(0).result.ok  # type: ignore[union-attr]
 
 
+def test_a_job_ends_that_three_nodes_could_not_execute(site: Site) -> None:
+    temporary = site.directory / "temporary"
+    site.submit("rm -r $TMPDIR; exit 1")
+    for _ in range(3):
+        assert site.job(0).state == "waiting"
+        temporary.mkdir()
+        worker = site.start(cores=1, stay=True, env={**os.environ, "TMPDIR": str(temporary)})
+        assert worker.wait() == 1
+    result = site.job(0).result
+    assert result is not None
+    why = f"cannot write below {temporary}: No such file or directory"
+    said = f"begun 3 times; the last node could not execute it: {why}"
+    assert (result.describe(), result.attempt) == (f"node failed: {said}", 3)
+
+
 def test_a_removed_directory_is_not_the_nodes_fault(site: Site) -> None:
     site.submit("", directory=site.directory / "removed" / "below")
     site.submit("true")

@@ -129,6 +129,21 @@ def test_a_job_that_ends_because_a_person_wants_the_node_is_requeued(site):
     assert site.job(0).state == "waiting"
 
 
+def test_a_job_ends_when_three_workers_were_out_of_time(site):
+    site.submit("echo > began.$KOCHI_ATTEMPT; exec sleep 1000")
+    for attempt in (1, 2, 3):
+        assert (site.job(0).state, site.job(0).attempt) == ("waiting", attempt)
+        start = time.monotonic()
+        worker = site.start(walltime=100, grace=1)
+        site.wait_for(f"began.{attempt}")
+        time.sleep(time.monotonic() - start + 0.5)  # the job has most of the worker's time
+        worker.terminate()
+        assert worker.wait() == 0
+    result = site.ended(0).result
+    assert (result.reason, result.attempt) == ("timeout", 3)
+    assert result.detail.startswith("begun 3 times; the time of its last worker ended before")
+
+
 def test_slurm_is_not_asked_for_the_end_of_an_allocation_with_a_requested_time(site):
     program = site.directory / "bin" / "squeue"
     program.parent.mkdir()
