@@ -60,11 +60,13 @@ class Disk:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         pieces: list[bytes] = []
         left = most if most >= 0 else sys.maxsize
-        try:  # without fstat(2), which may be a question to the server
-            while piece := os.read(number, min(left, _PIECE)):
-                pieces.append(piece)
-                left -= len(piece)
-            return b"".join(pieces)
+        try:  # without fstat(2), and a read(2) at the end: both may be questions to the server
+            while True:
+                wanted = min(left, _PIECE)
+                pieces.append(os.read(number, wanted))
+                left -= wanted
+                if len(pieces[-1]) < wanted or not left:
+                    return b"".join(pieces)
         finally:
             os.close(number)
 

@@ -92,6 +92,7 @@ _FIRST_PORTION = 8
 _SHORTEST = 0.05  # seconds between two looks into the inbox
 _PATIENCE = 15.0  # seconds in which cancelled jobs are to end
 _RETRY = 0.5
+_LONGEST_REST = 0.1  # seconds after ends, in which others may come
 _PATIENCE_ON_FULL_DISK = 1.0
 _LEAST_BEFORE_BREAK = 5.0  # seconds from the second interrupt of a run to one that breaks it off
 _BROKEN_OFF = b"""\
@@ -467,7 +468,10 @@ class KochiExecutor(Executor):
                 if self._is_fenced:
                     raise FencedError
                 try:
-                    ended = self._report()
+                    began = clock.now()
+                    if ended := self._report():
+                        # More at a time: a look costs the server as much as an end.
+                        self._stopping.wait(min(_LONGEST_REST, clock.now() - began))
                     # Workers on this computer wake it for each end.
                     is_unseen = ended and not is_woken
                     pause = _SHORTEST if is_unseen else min(2 * pause, INTERVAL)

@@ -32,7 +32,7 @@ from snakemake_kochi.schedulers.interface import (
     Wanted,
 )
 from snakemake_kochi.tickets.capacity import Capacity
-from snakemake_kochi.tickets.ticket import Resources, Ticket
+from snakemake_kochi.tickets.ticket import Kind, Resources, Ticket
 
 SMALL, LARGE = Resources(cores=1), Resources(cores=4)
 
@@ -48,6 +48,7 @@ class Scheduler:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.wanted: list[Wanted] = []
+        self.first: list[tuple[Kind, ...]] = []
         self.cancelled: list[str] = []
         self.told_to_leave: list[str] = []
         self.found: dict[str, Allocation] | None = None
@@ -57,6 +58,7 @@ class Scheduler:
 
     def submit(self, wanted: Wanted, worker: WorkerCommand, known: Collection[str]) -> list[str]:
         self.wanted.append(wanted)
+        self.first.append(worker.settings.first)
         return [f"{len(self.wanted)}_{index}" for index in range(wanted.count)]
 
     def find(self) -> dict[str, Allocation] | None:
@@ -185,6 +187,15 @@ def test_a_request_names_the_project_and_the_rules_whose_jobs_wait(make: Make) -
     assert [wanted.purpose for wanted in run.scheduler.wanted] == [
         "kochi:project=fib:rules=cut,sort"
     ]
+
+
+def test_a_worker_is_told_for_which_jobs_it_is_requested(make: Make) -> None:
+    run = make(workers=3)
+    long = replace(SMALL, runtime_seconds=36_000)
+    run.wait("a", *[replace(SMALL, runtime_seconds=60)] * 4, long)
+    run.look()
+    of_long = [any(kind.has(long) for kind in first) for first in run.scheduler.first]
+    assert sorted(of_long) == [False, True]
 
 
 def test_no_worker_is_requested_for_the_jobs_of_a_paused_batch(make: Make) -> None:

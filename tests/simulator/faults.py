@@ -25,8 +25,8 @@ FAULTS = [
     Rule(
         "a worker on a slow filesystem claimed nothing: its time was over when it had listed",
         "worker.loop",
-        "            self._claim_until = None\n",
-        "            self._claim_until = clock.now() + _LONGEST_CLAIM\n",
+        "        self._left, self._claim_until = [], None\n",
+        "        self._left, self._claim_until = [], clock.now() + _LONGEST_CLAIM\n",
         "histories",
         was="35893e17",
     ),

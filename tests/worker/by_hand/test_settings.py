@@ -14,6 +14,7 @@ from support import write
 
 from snakemake_kochi.errors import DamagedFileError, WorkerError
 from snakemake_kochi.queue.views import find_worker
+from snakemake_kochi.tickets.ticket import Kind, Resources
 from snakemake_kochi.worker import start_command
 from snakemake_kochi.worker.settings import WorkerSettings, read_settings, save_settings
 from tests.worker.by_hand.conftest import Site
@@ -32,6 +33,7 @@ ALL = {
     "idle_wait": 0.5,
     "between_jobs": 0.0,
     "controller": "c",
+    "first": (Kind(Resources(cores=2), Resources(cores=3, runtime_seconds=60)),),
     "allocation": "7_1",
     "cancel_waiting": ("scancel", "--name", "a b"),
     "parent": 12,
