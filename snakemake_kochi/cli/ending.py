@@ -180,7 +180,7 @@ def _release(location: Location, worker: WorkerView, how: str) -> tuple[str, str
     """Release a worker; returns the outcome in a word, and in a sentence. Raises KochiError."""
     number = worker.worker
     if worker.is_gone:
-        state = worker.describe()
+        state = worker.state
         return state, f"Worker {number} {'had left already' if state == 'left' else 'is lost'}."
     if worker.controller is not None:
         raise KochiError(

@@ -10,7 +10,7 @@ from typing import Any
 
 from snakemake_kochi.base import clock, files
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.executor.ends import CANCELLED, SUCCESS, details_of, seen_outputs
+from snakemake_kochi.executor.ends import CANCELLED, SUCCESS, details_of
 from snakemake_kochi.executor.tickets import single_jobs
 from snakemake_kochi.files import safe_name
 from snakemake_kochi.notices import Notices
@@ -99,7 +99,7 @@ class Adopted:
         end = self._succeeded.get(identity)
         if end is not None and not self._in_the_way(ticket):
             outputs = details_of(end).get("outputs")
-            if outputs and seen_outputs(ticket, ticket.outputs) == outputs:
+            if outputs and ticket.seen(ticket.outputs) == outputs:
                 return self._succeeded.pop(identity)
         return None
 

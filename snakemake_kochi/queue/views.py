@@ -38,7 +38,7 @@ from snakemake_kochi.tickets.watching import facts_in
 _MOST_NAMED = 3
 # Seconds without a heartbeat after which nobody expects another one; the clock of the file server
 # may differ by minutes.
-_SILENT = 600.0
+SILENT = 600.0
 _WORDS = {"success": "succeeded", "cancelled": "cancelled"}  # the other ends are failures
 _FAILURES = ("failed", "signal", "memory", "timeout", "node", "lost")
 _REASONS = {"memory": "out of memory", "node": "node failed"}
@@ -186,10 +186,7 @@ class JobView:
     def started(self) -> str | None:
         if self.result is not None:
             return self.result.started
-        path = f"{self._layout.queue(self.queue).running}/{self.name}"
-        with suppress(OSError):  # the rename of its claim has set this time
-            return datetime.fromtimestamp(os.stat(path).st_ctime, UTC).isoformat()
-        return None
+        return claimed_at(f"{self._layout.queue(self.queue).running}/{self.name}")
 
     @cached_property
     def node(self) -> str | None:
@@ -216,6 +213,13 @@ class JobView:
             if is_listed(paths.directory) and (found := history.log_of(paths, name)) is not None:
                 return found
         return b""
+
+
+def claimed_at(path: str) -> str | None:
+    """When a ticket was claimed; None if it is not at this path."""
+    with suppress(OSError):  # the rename of its claim has set this time
+        return datetime.fromtimestamp(os.stat(path).st_ctime, UTC).isoformat()
+    return None
 
 
 @dataclass(frozen=True)
@@ -362,7 +366,7 @@ def reasons(machine: MachinePaths, view: JobView, to_start: Callable[[str], str]
         said = [_why_running(machine, view)]
     elif (paused := pause_of(machine, view.ticket)) is not None:
         said = [why_paused(paused)]
-    elif servers := serving(layout_of(machine), view.queue):
+    elif servers := serving(layout_of(machine), view.queue, view.name.run):
         said = list(_why_waiting(machine, view, view.ticket, servers))
     elif coming := _coming(machine, view.queue):
         said = [f"no worker serves queue {view.queue} yet; {', '.join(coming[:_MOST_NAMED])}"]
@@ -400,16 +404,15 @@ def _why_running(machine: MachinePaths, view: JobView) -> str:
         return f"{name} died: the next worker or run that notices requeues the job"
     if view.cancelling:
         return f"{name} is ending its processes"
+    if worker is not None and worker.waits:
+        return f"{name} has it; {worker.waits}"
     return f"{name} runs it{_for(view.started)}"
 
 
 def _why_waiting(
     machine: MachinePaths, view: JobView, ticket: Ticket, servers: Sequence[WorkerView]
 ) -> Iterator[str]:
-    obstacles = {
-        each.worker: each.capacity.obstacle(ticket.resources, seconds_left(each))
-        for each in servers
-    }
+    obstacles = obstacles_of(servers, ticket.resources)
     open_ = [each for each in servers if each.state in ("running", "leaving")]
     able = [each for each in open_ if obstacles[each.worker] is None]
     if not able:
@@ -433,7 +436,7 @@ def _why_waiting(
         elif jobs := held.get(str(each.worker)):
             yield f"worker {each.worker} runs {_named(machine, jobs)}"
         else:
-            yield f"worker {each.worker} is idle and claims it at its next look"
+            yield f"worker {each.worker} is idle: it claims it soon, unless another one does"
     if len(servers) > _MOST_NAMED:
         yield f"and {len(servers) - _MOST_NAMED} more workers"
 
@@ -485,17 +488,9 @@ class WorkerView:
     began: str | None = None  # its allocation
     waits: str = ""  # why a job that it has claimed does not begin
 
-    def describe(self) -> str:
-        return self.state
-
     @property
     def is_lost(self) -> bool:
         return self.state == "lost"
-
-    @property
-    def is_live(self) -> bool:
-        """Whether it can be expected to claim tickets submitted now."""
-        return self.state == "running"
 
     @property
     def is_gone(self) -> bool:
@@ -554,7 +549,7 @@ def _state_of_worker(
         return "lost", "its node was restarted"
     if here.can_see(node) and not process.is_alive():
         return "lost", "its process is gone"
-    if "dead" in texts or (silent > _SILENT and not here.can_see(node)):
+    if "dead" in texts or (silent > SILENT and not here.can_see(node)):
         return "lost", f"no heartbeat for {format_duration(silent)}"
     if "release" in texts:
         how, _, why = files.read(paths.release).decode().partition("\n")
@@ -603,14 +598,20 @@ def seconds_left(worker: WorkerView) -> float | None:
     return None if since is None else max(0.0, -since)
 
 
-def serving(layout: Layout, queue: str) -> list[WorkerView]:
-    """The living workers of a queue."""
+def obstacles_of(workers: Sequence[WorkerView], wanted: Resources) -> dict[int, str | None]:
+    """By worker: why it can never run a job that needs this; see `Capacity.obstacle`."""
+    return {each.worker: each.capacity.obstacle(wanted, seconds_left(each)) for each in workers}
+
+
+def serving(layout: Layout, queue: str, run: int | None = None) -> list[WorkerView]:
+    """The living workers of a queue; with `run`, those that may take its tickets."""
     if queue not in listing(layout.queues):
         return []
     texts = listing(layout.queue(queue).directory)
     numbers = numbers_in(text.removeprefix(SERVING) for text in texts if text.startswith(SERVING))
     found = (read_worker(layout, number) for number in numbers)
-    return [worker for worker in found if worker is not None and not worker.is_gone]
+    living = [worker for worker in found if worker is not None and not worker.is_gone]
+    return [each for each in living if run is None or each.controller in (None, str(run))]
 
 
 def shared_workers(machine: MachinePaths, queue: str) -> list[WorkerView]:
