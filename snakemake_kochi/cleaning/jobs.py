@@ -35,7 +35,7 @@ from snakemake_kochi.tickets.history import key_of
 from snakemake_kochi.tickets.moving import listing, moved, removed
 from snakemake_kochi.tickets.names import Layout, Name, RunPaths, numbers_in
 from snakemake_kochi.tickets.run import ENDED, OWN
-from snakemake_kochi.tickets.ticket import Ticket
+from snakemake_kochi.tickets.ticket import Ticket, ticket_in
 
 _PATIENCE = 10.0  # seconds
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?\..*")  # what the names in the history begin with
@@ -375,9 +375,8 @@ def all_tickets(machine: MachinePaths) -> Iterator[Ticket]:
         for name, _, path in history.places(layout):
             if name.key in found:
                 continue
-            with suppress(FileNotFoundError, KochiError, ValueError):
-                data = files.parse(files.read(path).partition(b"\n")[0])
-                ticket = Ticket.from_dict(data, Path(path))
+            with suppress(FileNotFoundError, KochiError):
+                ticket = ticket_in(files.read(path), path)
                 found.add(name.key)
                 yield ticket
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.base import clock, files
@@ -20,7 +19,7 @@ from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import Layout, Name
 from snakemake_kochi.tickets.run import OWN, End, Job, Run
-from snakemake_kochi.tickets.ticket import Ticket
+from snakemake_kochi.tickets.ticket import Ticket, ticket_in
 from snakemake_kochi.tickets.watching import INTERVAL, REQUEUED, Pulse, facts_in
 
 Key = tuple[int, int]  # of a job: run and number
@@ -50,9 +49,8 @@ class Adopted:
                     self._examine(f"{layout.queue(queue).running}/{name}", name)
 
     def _examine(self, path: str, name: Name) -> None:
-        with suppress(FileNotFoundError, ValueError, KochiError):
-            data = files.parse(files.read(path).partition(b"\n")[0])
-            ticket = Ticket.from_dict(data, Path(path))
+        with suppress(FileNotFoundError, KochiError):
+            ticket = ticket_in(files.read(path), path)
             for output in ticket.outputs:
                 self._writers[output].add(name.key)
             if ticket.identity is None:  # nobody can take it

@@ -174,7 +174,7 @@ class KochiExecutor(Executor):
             *(self._queue, settings.queue, count > 0),
         )
         inheriting = self._queue if count and is_here else None
-        self._tickets = Tickets(self, settings.runner, self._queue, self.logger, inheriting)
+        self._tickets = Tickets(self, settings.runner, self.logger, inheriting)
         atexit.register(self._end_unused)
         self._clean_at_exit()
         self._watcher.start()
