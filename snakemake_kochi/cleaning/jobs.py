@@ -47,7 +47,7 @@ def clean_tickets(
     machine: MachinePaths, rules: Rules, removal: Removal, needed: Collection[str]
 ) -> None:
     """Delete what ended jobs, runs and workers have left. `needed` are jobs that others need."""
-    layout = Layout(str(machine.directory))
+    layout = machine.layout
     if not is_there(machine.directory):
         return
     for directory in (layout.runs, layout.workers, layout.queues, layout.history):
@@ -367,7 +367,7 @@ def hosts_of_live_processes(machine: MachinePaths) -> Iterator[Node]:
 
 def all_tickets(machine: MachinePaths) -> Iterator[Ticket]:
     """The tickets that wait or run. Raises OSError."""
-    layout = Layout(str(machine.directory))
+    layout = machine.layout
     found: set[tuple[int, int]] = set()
     for _ in range(
         2 if is_there(machine.directory) else 0
@@ -383,7 +383,7 @@ def all_tickets(machine: MachinePaths) -> Iterator[Ticket]:
 
 def has_unstarted_workers(machine: MachinePaths) -> bool:
     """Whether a worker has a number and has not begun: it may name anything."""
-    layout = Layout(str(machine.directory))
+    layout = machine.layout
     return is_there(machine.directory) and any(
         not os.path.exists(layout.worker(str(number)).facts)
         for number in numbers_in(listing(layout.workers))

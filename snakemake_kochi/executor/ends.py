@@ -56,7 +56,7 @@ def why_lost(machine: MachinePaths, end: End) -> str:
     facts = None
     if end.name.state == "lost":
         with suppress(OSError):
-            facts = facts_in(str(machine.worker(int(end.name.worker)).state))
+            facts = facts_in(machine.layout.worker(end.name.worker).facts)
     if not facts or facts["allocation"] is None:
         return ""
     log = machine.allocation_log(facts["controller"], facts["allocation"])

@@ -78,7 +78,7 @@ from snakemake_kochi.queue.runs import facts_of_run
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.history import places
 from snakemake_kochi.tickets.moving import listing, removed
-from snakemake_kochi.tickets.names import Layout, wake_workers
+from snakemake_kochi.tickets.names import wake_workers
 from snakemake_kochi.tickets.run import SHARD, End, Job, Run
 from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, facts_in
@@ -133,7 +133,7 @@ class KochiExecutor(Executor):
             self._begin(settings, count, is_here)
 
     def _begin(self, settings: ExecutorSettings, count: int, is_here: bool) -> None:
-        self._layout = Layout(str(self._machine.directory))
+        self._layout = self._machine.layout
         directory: str = self.workflow.workdir_init
         outputs = outputs_of_run(self.workflow, directory)
         facts = self._facts(settings.queue, outputs, is_here)

@@ -15,7 +15,7 @@ from snakemake_kochi.executor.adopted import Key
 from snakemake_kochi.files import has_room, is_same_directory
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.paused import PausedBatch, PausedBatches, list_paused
-from snakemake_kochi.queue.views import layout_of, obstacles_of, shared_workers, why_paused
+from snakemake_kochi.queue.views import obstacles_of, shared_workers, why_paused
 from snakemake_kochi.tickets.moving import is_listed, listing
 from snakemake_kochi.tickets.names import Name
 from snakemake_kochi.tickets.ticket import Ticket
@@ -38,7 +38,7 @@ class Telling:
         to_start: Callable[[str], str],
     ) -> None:
         self._machine = machine
-        self._layout = layout_of(machine)
+        self._layout = machine.layout
         self._directory = directory
         self._logger = logger
         self._to_start = to_start

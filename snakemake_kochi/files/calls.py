@@ -231,32 +231,24 @@ def make_directory(path: Path) -> Path:
     cluster could read the files of jobs. A directory that another process removes meanwhile,
     because it is empty, is created again.
     """
-    create_directory(path)
+    for _ in range(_MOST_REMOVALS):
+        with contextlib.suppress(FileNotFoundError):
+            _create_directory(path)
+            return path
+    _create_directory(path)
     return path
 
 
-def create_directory(path: Path) -> bool:
-    """Create a directory as `make_directory` does; return whether this call has created it.
-
-    After True, nothing was in the directory before. After a lost answer of a network filesystem the
-    call returns False for a directory that it has created.
-    """
-    for _ in range(_MOST_REMOVALS):
-        with contextlib.suppress(FileNotFoundError):
-            return _create_directory(path)
-    return _create_directory(path)
-
-
-def _create_directory(path: Path) -> bool:
+def _create_directory(path: Path) -> None:
     # Without a look before: the call itself says whether the directory or the one above exists.
     try:
-        return _mkdir(path)
+        _mkdir(path)
     except FileNotFoundError:
         _create_directory(path.parent)
-        return _mkdir(path)
+        _mkdir(path)
 
 
-def _mkdir(path: Path) -> bool:
+def _mkdir(path: Path) -> None:
     try:
         path.mkdir(mode=PRIVATE_DIRECTORY)
     except FileNotFoundError:
@@ -264,9 +256,8 @@ def _mkdir(path: Path) -> bool:
     except OSError:
         if not path.is_dir():
             raise
-        return False
-    _take_inherited_modes(path)
-    return True
+    else:
+        _take_inherited_modes(path)
 
 
 def _take_inherited_modes(directory: Path) -> None:

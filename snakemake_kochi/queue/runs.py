@@ -157,7 +157,7 @@ def read_run(layout: Layout, number: int, facts: Any = None) -> RunView | None:
 
 def list_runs(machine: MachinePaths, directory: str | None = None) -> Iterator[RunView]:
     """All runs, or those in one directory; the newest first."""
-    layout = views.layout_of(machine)
+    layout = machine.layout
     if not is_there(machine.directory):
         return
     for number in reversed(numbers_in(listing(layout.runs))):
@@ -168,7 +168,7 @@ def list_runs(machine: MachinePaths, directory: str | None = None) -> Iterator[R
 
 def find_run(machine: MachinePaths, number: str) -> RunView:
     """Raises NameNotFoundError."""
-    found = read_run(views.layout_of(machine), int(number)) if number.isdecimal() else None
+    found = read_run(machine.layout, int(number)) if number.isdecimal() else None
     if found is not None:
         return found
     known = (run.controller for run, _ in zip(list_runs(machine), range(_MOST_NAMED), strict=False))
@@ -210,7 +210,7 @@ class MakingWatch:
 
         Raises OSError when the files of the machine cannot be listed now.
         """
-        layout = views.layout_of(self.machine)
+        layout = self.machine.layout
         found: list[RunView] = []
         if not self.machine.directory.exists():  # nothing has run on this machine yet
             return found
@@ -233,7 +233,7 @@ class MakingWatch:
         numbers = {run.number for run in runs}
         jobs: dict[str, LiveJob] = {}
         present: dict[tuple[int, int], Sequence[str]] = {}
-        for name, queue, path in places(views.layout_of(self.machine)) if numbers else ():
+        for name, queue, path in places(self.machine.layout) if numbers else ():
             if name.run in numbers:
                 present[name.key] = outputs = self._outputs_of(name, path)
                 jobs |= dict.fromkeys(outputs, _live(name, queue, path))
@@ -256,7 +256,7 @@ class Holders:
     """Looks at the runs that have locked a directory, again and again."""
 
     def __init__(self, machine: MachinePaths, directory: str) -> None:
-        self._layout = views.layout_of(machine)
+        self._layout = machine.layout
         self._watch = MakingWatch(machine, directory)
         self._pulses: dict[int, Pulse] = {}
 

@@ -44,10 +44,6 @@ _FAILURES = ("failed", "signal", "memory", "timeout", "node", "lost")
 _REASONS = {"memory": "out of memory", "node": "node failed"}
 
 
-def layout_of(machine: MachinePaths) -> Layout:
-    return Layout(str(machine.directory))
-
-
 def _was_used(machine: MachinePaths) -> bool:
     """Whether there is a directory for it: else nothing is missing that it lacks."""
     return machine.directory.is_dir()
@@ -134,7 +130,7 @@ class JobView:
     """One job at one moment. `ticket` is None if it is damaged, `result` until it has ended."""
 
     def __init__(self, machine: MachinePaths, view: View) -> None:
-        self._machine, self._view, self._layout = machine, view, layout_of(machine)
+        self._machine, self._view, self._layout = machine, view, machine.layout
         self.name = view.name
         self.kept = view.ticket
         self.queue = view.queue
@@ -256,7 +252,7 @@ def list_jobs(
     machine: MachinePaths, ended: bool = False, limit: int = 100, wanted: JobFilter = _ALL
 ) -> list[JobView]:
     """The newest `limit` jobs: those that wait and run, then, with `ended`, those that ended."""
-    layout = layout_of(machine)
+    layout = machine.layout
     if not _was_used(machine):
         return []
     views: Iterator[View] = history.living(layout)
@@ -288,7 +284,7 @@ def uncollected(layout: Layout) -> Iterator[View]:
 
 def find_job(machine: MachinePaths, job: JobId) -> JobView:
     """Raises NameNotFoundError."""
-    layout = layout_of(machine)
+    layout = machine.layout
     if not machine.directory.exists():  # or no listing would say so: it might be a lost mount
         message = f"there is no job {job} on machine {machine.name}; there are none"
         raise NameNotFoundError(message, "List them with: kochi show jobs -t")
@@ -331,7 +327,7 @@ def _unknown(
 def has_ended(machine: MachinePaths, job: JobId) -> bool:
     """Raises OSError when that is not known now."""
     try:
-        return hand.is_over(layout_of(machine), *key_of(job))
+        return hand.is_over(machine.layout, *key_of(job))
     except FileNotFoundError:
         return find_job(machine, job).state == "ended"
 
@@ -366,7 +362,7 @@ def reasons(machine: MachinePaths, view: JobView, to_start: Callable[[str], str]
         said = [_why_running(machine, view)]
     elif (paused := pause_of(machine, view.ticket)) is not None:
         said = [why_paused(paused)]
-    elif servers := serving(layout_of(machine), view.queue, view.name.run):
+    elif servers := serving(machine.layout, view.queue, view.name.run):
         said = list(_why_waiting(machine, view, view.ticket, servers))
     elif coming := _coming(machine, view.queue):
         said = [f"no worker serves queue {view.queue} yet; {', '.join(coming[:_MOST_NAMED])}"]
@@ -398,7 +394,7 @@ def why_paused(paused: PausedBatch) -> str:
 
 def _why_running(machine: MachinePaths, view: JobView) -> str:
     assert view.worker is not None
-    worker = read_worker(layout_of(machine), view.worker)
+    worker = read_worker(machine.layout, view.worker)
     name = f"worker {view.worker}" + (f" on {worker.node.host}" if worker else "")
     if worker is not None and worker.is_lost:
         return f"{name} died: the next worker or run that notices requeues the job"
@@ -418,7 +414,7 @@ def _why_waiting(
     if not able:
         never = "can ever run it" if open_ else "claims further jobs"
         yield f"no worker of queue {view.queue} {never}"
-    places = history.places(layout_of(machine))
+    places = history.places(machine.layout)
     before = sum(
         queue == view.queue and not name.worker and name.key < view.name.key
         for name, queue, _ in places
@@ -443,7 +439,7 @@ def _why_waiting(
 
 def _named(machine: MachinePaths, jobs: Sequence[tuple[Name, str, str]]) -> str:
     """As in "job 17 (exclusive) for 3 minutes and 2 more": the oldest is the one of interest."""
-    layout = layout_of(machine)
+    layout = machine.layout
     name, queue, path = min(jobs)
     kept: dict[str, Any] = {}
     with suppress(OSError):  # it has just ended
@@ -560,7 +556,7 @@ def _state_of_worker(
 
 def list_workers(machine: MachinePaths) -> list[WorkerView]:
     """All workers, by number."""
-    layout = layout_of(machine)
+    layout = machine.layout
     if not _was_used(machine):
         return []
     running: dict[str, dict[JobId, str | None]] = {}
@@ -620,7 +616,7 @@ def shared_workers(machine: MachinePaths, queue: str) -> list[WorkerView]:
         return []
     return [
         each
-        for each in serving(layout_of(machine), queue)
+        for each in serving(machine.layout, queue)
         if each.controller is None and each.state in ("running", "leaving")
     ]
 
@@ -644,13 +640,14 @@ def requested_workers(machine: MachinePaths) -> dict[int, RequestedWorker]:
     found: dict[int, RequestedWorker] = {}
     if not _was_used(machine):
         return found
-    layout = layout_of(machine)
+    layout = machine.layout
     for number in numbers_in(listing(layout.workers)):
-        texts = listing(layout.worker(str(number)).directory)
-        path = machine.worker(number).requested
-        if path.name in texts and not {"worker.json", "release"} & {*texts}:
+        texts = listing(layout.worker(number).directory)
+        if "asked.json" in texts and not {"worker.json", "release"} & {*texts}:
             with suppress(TypeError, ValueError):  # damaged
-                found[number] = RequestedWorker(**files.parse(files.read(str(path))))
+                found[number] = RequestedWorker(
+                    **files.parse(files.read(layout.worker(number).asked))
+                )
     return found
 
 
@@ -663,7 +660,7 @@ class QueueView:
 
 
 def list_queues(machine: MachinePaths) -> list[QueueView]:
-    layout = layout_of(machine)
+    layout = machine.layout
     if not _was_used(machine):
         return []
     waiting: Counter[str] = Counter()
