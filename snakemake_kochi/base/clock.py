@@ -1,4 +1,4 @@
-"""Time, and threads that wait: the only module that asks the system for either."""
+"""Time, and threads that wait, for `tickets`, the loop of a worker and its jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared files: the only module whose calls reach a filesystem that several nodes share.
+"""Calls of a filesystem that several nodes share: all that `tickets` and the loop of a worker make.
 
 Every call raises OSError. After an error nobody knows whether the call was done: see
 `tickets.moving`.

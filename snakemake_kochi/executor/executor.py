@@ -1,7 +1,7 @@
 """`--executor kochi`: the class that Snakemake instantiates.
 
 Snakemake's thread calls `run_jobs`, which submits. `_watch` is the thread that collects ends and
-reports them, and looks after the workers; `_beat` is the one that gives signs of life.
+reports them, and looks after the workers; `_beat` gives signs of life, `_fold` folds logs.
 """
 
 from __future__ import annotations
