@@ -11,7 +11,7 @@ from snakemake_kochi.base import clock, files
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.ends import CANCELLED, SUCCESS, details_of
 from snakemake_kochi.executor.tickets import single_jobs
-from snakemake_kochi.files import safe_name
+from snakemake_kochi.files import safe_name, times_and_sizes
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.processes import is_gone
 from snakemake_kochi.queue.runs import RunView, facts_of_run, refusal
@@ -97,7 +97,7 @@ class Adopted:
         end = self._succeeded.get(identity)
         if end is not None and not self._in_the_way(ticket):
             outputs = details_of(end).get("outputs")
-            if outputs and ticket.seen(ticket.outputs) == outputs:
+            if outputs and times_and_sizes(ticket.directory, ticket.outputs) == outputs:
                 return self._succeeded.pop(identity)
         return None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.executor.tickets import single_jobs
-from snakemake_kochi.files import last_lines, show_new_files
+from snakemake_kochi.files import last_lines, show_new_files, times_and_sizes
 from snakemake_kochi.hints import typed
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import this_node
@@ -114,7 +114,7 @@ def show_outputs(ended: Iterable[tuple[Ticket, End]]) -> None:
         if details.get("node") in (None, this_node().host):
             continue
         outputs = details.get("outputs") or {}
-        seen = ticket.seen(outputs)
+        seen = times_and_sizes(ticket.directory, outputs)
         late = (path for path in outputs if seen.get(path) != outputs[path])
         hidden |= {os.path.dirname(os.path.join(ticket.directory, path)) for path in late}
     for directory in hidden:

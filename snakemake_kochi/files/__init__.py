@@ -33,6 +33,7 @@ from snakemake_kochi.files.calls import (
     sync_directory,
     time_of_new_file,
     time_of_server,
+    times_and_sizes,
 )
 from snakemake_kochi.files.content import (
     BLOCK,
@@ -107,6 +108,7 @@ __all__ = [
     "sync_directory",
     "time_of_new_file",
     "time_of_server",
+    "times_and_sizes",
     "to_json",
     "write_atomically",
     "write_exclusively",

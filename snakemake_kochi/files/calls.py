@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -270,6 +270,16 @@ def _take_inherited_modes(directory: Path) -> None:
         mode = answered(partial(os.lstat, directory)).st_mode
         if stat.S_ISDIR(mode) and mode & 0o077:
             os.chmod(directory, stat.S_IMODE(mode) & ~0o077)
+
+
+def times_and_sizes(directory: str, paths: Iterable[str]) -> dict[str, list[int]]:
+    """The modification time in nanoseconds and the size of each of these files that is seen."""
+    seen = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found = os.stat(os.path.join(directory, path))
+            seen[path] = [found.st_mtime_ns, found.st_size]
+    return seen
 
 
 def lacks_room(error: BaseException | None) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -299,16 +297,6 @@ class Ticket:
             raise
         except (KochiError, TypeError) as error:
             raise DamagedFileError(f"{where}: {error}") from error
-
-    def seen(self, paths: Iterable[str]) -> dict[str, list[int]]:
-        """The modification time in nanoseconds and the size of each of its files that is visible
-        here."""
-        seen = {}
-        for path in paths:
-            with suppress(OSError):
-                found = os.stat(os.path.join(self.directory, path))
-                seen[path] = [found.st_mtime_ns, found.st_size]
-        return seen
 
     def handed_over(self, job: int, queue: str, machine: str) -> Ticket:
         """The ticket with the values that it gets at its submission."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.base import clock, files
-from snakemake_kochi.files import random_word
+from snakemake_kochi.files import random_word, times_and_sizes
 from snakemake_kochi.node_lock import HELD_VARIABLE, Place, acquire, holder, release
 from snakemake_kochi.own_pipeline import OwnPipeline
 from snakemake_kochi.processes import (
@@ -348,7 +348,7 @@ class Job:
             self._details["detail"] = f"{self._out_of_memory}; the job {own}"
             return "memory", None
         if self._exit.is_success:
-            self._details["outputs"] = self.ticket.seen(self.ticket.outputs)
+            self._details["outputs"] = times_and_sizes(self.ticket.directory, self.ticket.outputs)
             return "success", None
         if fault := self._worker.fault_behind(self.ticket):
             return "", ("node failed", fault)
