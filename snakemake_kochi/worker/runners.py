@@ -82,8 +82,8 @@ class _Program:
 class _Server:
     name: str
     program: _Program
-    began: float = field(default_factory=clock.now)
-    used: float = field(default_factory=clock.now)
+    began: float = field(default_factory=lambda: clock.now())
+    used: float = field(default_factory=lambda: clock.now())
     jobs: int = 0  # that it has forked
     memory_mb: int = 0
     is_ready: bool = False
