@@ -36,7 +36,7 @@ from snakemake_kochi.tickets.history import places
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import SERVING, Layout, Name, RunPaths
 from snakemake_kochi.tickets.run import ENDED, OWN, has_users
-from snakemake_kochi.tickets.ticket import Kind, Resources, Ticket
+from snakemake_kochi.tickets.ticket import Kind, Resources, Ticket, ticket_in
 from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, IsGone, Pulse, Watch
 from snakemake_kochi.worker.forks import Forks
 from snakemake_kochi.worker.health import Health
@@ -657,11 +657,7 @@ def _pulse_of_run(layout: Layout, run: str | None) -> Pulse | None:
 
 def _ticket(name: Name, data: bytes) -> Ticket:
     """Raises DamagedFileError."""
-    try:
-        found = files.parse(data.partition(b"\n")[0])
-    except ValueError as error:
-        raise DamagedFileError(f"{name}: {error}") from error
-    return Ticket.from_dict(found, Path(str(name)))
+    return ticket_in(data, str(name))
 
 
 def facts_of_worker(settings: WorkerSettings, capacity: Capacity, walltime: Walltime) -> Any:
