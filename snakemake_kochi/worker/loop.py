@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import random
+import select
 import signal
 import subprocess
 import threading
@@ -147,6 +148,8 @@ class Worker:
         _log.info("worker %s started", self._life.name)
         listen(self._life.paths.wake, lambda: self._mail.put(_WOKEN))
         clock.spawn(self._beat)
+        if self._parent:
+            clock.spawn(partial(self._await_end, self._parent))
         while True:
             self._obey()
             self._look()
@@ -180,6 +183,15 @@ class Worker:
                 clock.sleep(INTERVAL)
                 if self._threads or self._why or self._has_left:
                     break
+
+    def _await_end(self, parent: ProcessIdentity) -> None:
+        """Have the loop look when it ends: somebody may begin its jobs anew, without kochi."""
+        with suppress(ProcessLookupError):
+            poll = select.poll()
+            poll.register(os.pidfd_open(parent.pid), select.POLLIN)
+            poll.poll()
+        self._beat_due = 0.0
+        self._notify()
 
     def _fence(self) -> NoReturn:
         """Others have this worker's tickets: the supervisor ends all that is left of it."""

@@ -90,7 +90,11 @@ def test_points_of_one_batch_have_allocations_of_different_shapes(
     shown = subprocess.run(
         [sys.executable, "-P", "-m", "snakemake_kochi.cli", *words],
         cwd=tmp_path,
-        env={**cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"},
+        env={
+            **cluster.environment,
+            "KOCHI_DEFAULT_MACHINE": "own",
+            "KOCHI_ROOT": os.environ["KOCHI_ROOT"],
+        },
         capture_output=True,
         timeout=60,
     )
