@@ -11,7 +11,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.executor.tickets import single_jobs
 from snakemake_kochi.files import last_lines, show_new_files
 from snakemake_kochi.hints import typed
 from snakemake_kochi.paths import MachinePaths
@@ -112,6 +111,8 @@ def _without_report(lines: Sequence[str]) -> Sequence[str]:
 
 def note_end(job: Any, queue: str, end: End) -> None:
     """Note at Snakemake's job how it succeeded, for the records of `own_rules`."""
+    from snakemake_kochi.executor.tickets import single_jobs  # of Snakemake
+
     details = details_of(end)
     noted = {"node": details.get("node", ""), "worker": end.name.worker, "queue": queue}
     noted |= {"job": number_of(end), "attempt": end.name.attempt}

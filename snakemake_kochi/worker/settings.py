@@ -54,8 +54,8 @@ class WorkerSettings:
     without limit if that is None; a worker without `stay` waits for `between_jobs` for more jobs of
     a run that goes on.
 
-    `controller` is the number of a run: the worker claims only the tickets of that run.
-    `allocation` is the scheduler's name
+    `controller` is the number of a run: the worker claims only the tickets of that run, unless
+    `any_run`. `allocation` is the scheduler's name
     of the worker's allocation, `allocation_nodes` the number of its nodes, where the scheduler does
     not tell it. In an allocation the worker also leaves when it has no job and its
     controller is dead. It then runs `cancel_waiting`, a command that cancels the allocations of
@@ -80,6 +80,7 @@ class WorkerSettings:
     idle_wait: float = 2.0
     between_jobs: float = BETWEEN_JOBS
     controller: str | None = None
+    any_run: bool = False
     allocation: str | None = None
     allocation_nodes: int = 1
     cancel_waiting: tuple[str, ...] = ()

@@ -1,0 +1,286 @@
+"""`kochi farm`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from snakemake_kochi.cli.options import COUNT, Number, duration, json_option, machine_option
+from snakemake_kochi.cli.output import print_json, print_table, remark, say
+from snakemake_kochi.errors import KochiError
+
+if TYPE_CHECKING:
+    from snakemake_kochi.farm.state import Standing
+    from snakemake_kochi.farm.tasks import Task
+
+_FROM_0 = Number(0, 2**31 - 1, "a whole number of 0 or more")
+
+
+@click.command(context_settings={"allow_interspersed_args": True})
+@machine_option
+@click.option("-j", "--proc", type=COUNT, metavar="N", help="Tasks at a time on this computer.")
+@click.option("--cores", metavar="N", help="Cores that each task uses; by default 1.")
+@click.option("--mem", metavar="SIZE", help="Memory that each task uses, for example 2G.")
+@click.option("--gpus", metavar="N", help="GPUs that each task uses.")
+@click.option("--time", metavar="TIME", help="End a task after 90s, 2h, or so many minutes.")
+@click.option("--timeout", type=duration, metavar="TIME", help="End the run after 30m or 2h.")
+@click.option(
+    "--retries", type=_FROM_0, default=0, metavar="N", help="Try a failed task N times again."
+)
+@click.option("--longest-first", is_flag=True, help="By the times of former runs.")
+@click.option(
+    "--prefer-order", is_flag=True, help="Tasks that are tried again come before later lines."
+)
+@click.option("--watch", is_flag=True, help="Take lines that are appended, until Ctrl-C.")
+@click.option("--from", "source", metavar="CMD", help="The list is what this command prints.")
+@click.option(
+    "--each",
+    metavar="FILE",
+    help="The tasks are the words after --, for each row of a CSV file, line of a file, or file "
+    "of a pattern; {name}, {2} and {} stand for columns and the line.",
+)
+@click.option(
+    *("-w", "--workdir"),
+    metavar="DIRECTORY",
+    help="Where it is written what became of the tasks; by default TASKS.farm.",
+)
+@click.option("--status", is_flag=True, help="Print how many tasks finished and failed.")
+@click.option("--failed", is_flag=True, help="List the tasks that failed, with the reasons.")
+@click.option("--log", type=COUNT, metavar="ID", help="Print what a task has printed.")
+@click.option("--logs", is_flag=True, help="Write what all tasks have printed to logs.tar.")
+@click.option(
+    "--retry",
+    is_flag=False,
+    flag_value="failed",
+    metavar="[failed|ID,...]",
+    help="Run tasks again: the failed ones, or those with these numbers, as in 3,7-9.",
+)
+@json_option
+@click.argument("words", nargs=-1, metavar="TASKS")
+def command(machine: str | None, words: tuple[str, ...], **given: Any) -> int:
+    """Run a file of commands, one per line; the same line again goes on.
+
+    A task that has succeeded is not run again. TASKS may be -, standard input.
+    """
+    listed = _Listed(words, given)
+    if given["status"] or given["failed"] or given["log"] or given["logs"]:
+        return _show(listed, given)
+    return _run(listed, machine, given)
+
+
+class _Listed:
+    """The list that a person has typed, and its state. Raises KochiError."""
+
+    def __init__(self, words: Sequence[str], given: dict[str, Any]) -> None:
+        from snakemake_kochi.farm.state import State
+        from snakemake_kochi.farm.tasks import TaskList, from_rows, needs_of, printed, read_list
+        from snakemake_kochi.files import safe_name
+        from snakemake_kochi.tickets.ticket import Resources
+
+        source, each = given["source"], given["each"]
+        if sum((source is not None, each is not None, bool(words) and each is None)) != 1:
+            raise click.UsageError(
+                "a file of commands was expected, or -, or --from CMD, or --each FILE -- COMMAND"
+            )
+        if each is not None and not words:
+            raise click.UsageError("after --each FILE, a command was expected: -- ./sim {}")
+        if each is None and len(words) > 1:
+            raise click.UsageError(f"one file was expected, and not: {shlex.join(words)}")
+        typed = words[0] if each is None and words else each
+        self.path = Path(words[0]) if each is None and words and words[0] != "-" else None
+        self.typed = shlex.join(_typed(words, source, each))
+        name = "stdin" if typed == "-" else "from" if typed is None else typed
+        self.name = Path(name).name
+        beside = self.path.parent if self.path else Path()
+        directory = given["workdir"] or beside / f"{safe_name(self.name).lstrip('.-')}.farm"
+        self.state = State(Path(os.path.abspath(directory)))
+        pairs = {key: given[key] for key in ("cores", "mem", "gpus", "time")}
+        try:
+            needs = needs_of(pairs, Resources())
+        except ValueError as error:
+            raise click.UsageError(f"--{error}") from error
+        self.list = TaskList(self.name, needs)
+        self.facts: Any = None
+        if source is not None:
+            data = printed(source)
+        elif each is not None:
+            data = from_rows(each, words)
+        elif self.path is None:
+            data = sys.stdin.buffer.read()
+        else:
+            data = read_list(self.path)
+            self.facts = _facts(self.path)
+        if given["watch"]:
+            if self.path is None:
+                raise click.UsageError("--watch needs a file, to which lines are appended")
+            data = data[: data.rfind(b"\n") + 1]
+        self.offset = len(data)
+        self.list.add(data)
+        if self.list.had_returns:
+            remark(f"kochi: {self.name} has Windows line ends, which are left out.")
+
+    def appended(self) -> Sequence[Task]:
+        """The whole lines that came since; none while the file cannot be read."""
+        assert self.path is not None
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                data = file.read()
+        except OSError:
+            return ()
+        data = data[: data.rfind(b"\n") + 1]
+        self.offset += len(data)
+        count = len(self.list.tasks)
+        self.list.add(data)
+        return self.list.tasks[count:]
+
+    def tell_changed(self) -> None:
+        if self.path is None or self.facts is None:
+            return
+        if (now := _facts(self.path)) is None:
+            remark(f"kochi: {self.path} is gone; its tasks were those of the beginning.")
+        elif now != self.facts:
+            remark(
+                f"kochi: {self.path} was changed meanwhile. To run its new and changed lines, "
+                f"type: kochi farm {self.typed}"
+            )
+
+
+def _typed(words: Sequence[str], source: str | None, each: str | None) -> list[str]:
+    if source is not None:
+        return ["--from", source]
+    return list(words) if each is None else ["--each", each, "--", *words]
+
+
+def _facts(path: Path) -> Any:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
+    from snakemake_kochi.allocation.workers import HERE, check_where, location_of_run
+    from snakemake_kochi.farm.run import Farm, Wishes
+    from snakemake_kochi.farm.screen import Screen
+    from snakemake_kochi.location import find_location
+    from snakemake_kochi.schedulers.environment import own_allocation
+
+    if not listed.list.tasks and not given["watch"]:
+        raise KochiError(f"{listed.name}: there is no command in it")
+    screen = Screen()
+    if machine is None:
+        location = location_of_run(None, screen)  # type: ignore[arg-type]
+    else:
+        location = find_location(machine, asks=True)
+    location.require_here()
+    is_inside = own_allocation(os.environ) is not None and "KOCHI_MACHINE" not in os.environ
+    is_here = is_inside or check_where(None, location) == HERE
+    listed.state.prepare()
+    cores = listed.list.needs.cores
+    wishes = Wishes(
+        slots=given["proc"] and given["proc"] * cores,
+        retries=given["retries"],
+        timeout=given["timeout"],
+        longest_first=given["longest_first"],
+        prefer_order=given["prefer_order"],
+        retry=_again(given["retry"]),
+        fresh=listed.appended if given["watch"] else None,
+    )
+    with location.root.explaining():
+        farm = Farm(location, is_here, listed.list, listed.state, wishes, screen)
+        status = farm.run()
+    if not given["watch"]:
+        listed.tell_changed()
+    _tell(listed, given["as_json"], farm.why_stopped)
+    return status
+
+
+def _again(text: str | None) -> Callable[[Standing], Sequence[Task]]:
+    """Which tasks `--retry` means. Raises click.UsageError."""
+    numbers: set[int] = set()
+    for part in text.split(",") if text not in (None, "failed") else ():
+        first, _, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal()):
+            raise click.UsageError(f"--retry {text}: failed, or numbers as in 3,7-9, were expected")
+        numbers.update(range(int(first), int(last or first) + 1))
+
+    def chosen(standing: Standing) -> Sequence[Task]:
+        if text is None:
+            return ()
+        if not numbers:
+            return [task for task, _ in standing.failed]
+        ended = [*standing.failed, *standing.finished]
+        tasks = [*(task for task, _ in ended), *standing.left]
+        if unknown := numbers - {task.id for task in tasks}:
+            raise KochiError(f"--retry: there is no task {min(unknown)}")
+        return [task for task in tasks if task.id in numbers]
+
+    return chosen
+
+
+# ---- views
+
+
+def _tell(listed: _Listed, as_json: bool, why: str = "") -> None:
+    from snakemake_kochi.farm.screen import numbers, summary
+
+    standing = listed.state.standing(listed.list.tasks)
+    listed.state.write_lists(standing)
+    if as_json:
+        print_json({**numbers(standing), "failures": _failures(standing)})
+        return
+    if why:
+        remark(f"kochi: {why}: running tasks were put back.")
+    for line in summary(listed.state, standing, listed.typed):
+        say(line)
+
+
+def _failures(standing: Standing) -> list[dict[str, Any]]:
+    from snakemake_kochi.farm.state import Ended
+
+    ended = ((task, Ended.parse(line)) for task, line in standing.failed)
+    return [{**asdict(end), "id": task.id, "text": task.text} for task, end in ended]
+
+
+def _show(listed: _Listed, given: dict[str, Any]) -> int:
+    state = listed.state.read()
+    if given["log"] or given["logs"]:
+        return _show_logs(listed, given["log"])
+    if given["status"] or given["as_json"]:
+        if state.directory.is_dir():
+            _tell(listed, given["as_json"])
+            return 0
+        raise KochiError(f"{listed.name} was not run yet: there is no {state.directory}")
+    rows = [
+        (each["id"], each["reason"], f"{each['seconds']:.1f} s", each["text"])
+        for each in _failures(state.standing(listed.list.tasks))
+    ]
+    print_table(("ID", "Reason", "Took", "Task"), rows, "No task has failed.")
+    return 0
+
+
+def _show_logs(listed: _Listed, number: int | None) -> int:
+    from snakemake_kochi.farm.logs import log_of_end, write_archive
+    from snakemake_kochi.location import find_location
+
+    standing = listed.state.standing(listed.list.tasks)
+    ended = [*standing.finished, *standing.failed]
+    machine = find_location().machine_paths
+    if number is None:
+        say(f"Wrote {write_archive(machine, listed.state.directory, ended)}")
+        return 0
+    for task, line in ended:
+        if task.id == number:
+            sys.stdout.buffer.write(log_of_end(machine, line))
+            sys.stdout.buffer.flush()
+            return 0
+    raise KochiError(f"there is no task {number} that has ended")
