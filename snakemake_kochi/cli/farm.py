@@ -176,15 +176,15 @@ def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
 
     if not listed.list.tasks and not given["watch"]:
         raise KochiError(f"{listed.name}: there is no command in it")
+    again = _again(given["retry"])
     screen = Screen()
     if machine is None:
-        location = location_of_run(None, screen)  # type: ignore[arg-type]
+        location = location_of_run(None, screen)
     else:
         location = find_location(machine, asks=True)
     location.require_here()
     is_inside = own_allocation(os.environ) is not None and "KOCHI_MACHINE" not in os.environ
     is_here = is_inside or check_where(None, location) == HERE
-    listed.state.prepare()
     cores = listed.list.needs.cores
     wishes = Wishes(
         slots=given["proc"] and given["proc"] * cores,
@@ -192,9 +192,10 @@ def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
         timeout=given["timeout"],
         longest_first=given["longest_first"],
         prefer_order=given["prefer_order"],
-        retry=_again(given["retry"]),
+        retry=again,
         fresh=listed.appended if given["watch"] else None,
     )
+    listed.state.prepare()
     with location.root.explaining():
         farm = Farm(location, is_here, listed.list, listed.state, wishes, screen)
         status = farm.run()
@@ -204,7 +205,7 @@ def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
     return status
 
 
-def _again(text: str | None) -> Callable[[Standing], Sequence[Task]]:
+def _again(text: str | None) -> Callable[[Standing], Sequence[bytes]]:
     """Which tasks `--retry` means. Raises click.UsageError."""
     numbers: set[int] = set()
     for part in text.split(",") if text not in (None, "failed") else ():
@@ -213,16 +214,15 @@ def _again(text: str | None) -> Callable[[Standing], Sequence[Task]]:
             raise click.UsageError(f"--retry {text}: failed, or numbers as in 3,7-9, were expected")
         numbers.update(range(int(first), int(last or first) + 1))
 
-    def chosen(standing: Standing) -> Sequence[Task]:
+    def chosen(standing: Standing) -> Sequence[bytes]:
         if text is None:
             return ()
         if not numbers:
-            return [task for task, _ in standing.failed]
+            return [end for _, end in standing.failed]
         ended = [*standing.failed, *standing.finished]
-        tasks = [*(task for task, _ in ended), *standing.left]
-        if unknown := numbers - {task.id for task in tasks}:
+        if unknown := numbers - {*(t.id for t, _ in ended), *(t.id for t in standing.left)}:
             raise KochiError(f"--retry: there is no task {min(unknown)}")
-        return [task for task in tasks if task.id in numbers]
+        return [end for task, end in ended if task.id in numbers]
 
     return chosen
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -16,7 +17,7 @@ from typing import Any
 
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.base import clock
+from snakemake_kochi.base import clock, files
 from snakemake_kochi.base.wake import Wake
 from snakemake_kochi.errors import KochiError, printable, shortened
 from snakemake_kochi.executor.ends import CANCELLED, described, details_of
@@ -33,10 +34,10 @@ from snakemake_kochi.processes import is_gone
 from snakemake_kochi.quantities import seconds_between
 from snakemake_kochi.queue.runs import facts_of_run
 from snakemake_kochi.schedulers.interface import NO_REQUEST
-from snakemake_kochi.tickets.hand import withdraw
+from snakemake_kochi.tickets.hand import WITHDRAWN, withdraw
 from snakemake_kochi.tickets.history import log_of
 from snakemake_kochi.tickets.moving import listing, removed
-from snakemake_kochi.tickets.names import SERVING, Layout, Name, wake_workers
+from snakemake_kochi.tickets.names import SERVING, Layout, Name, make_queue, wake_workers
 from snakemake_kochi.tickets.run import SHARD, End, Job, Run
 from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, FencedError
@@ -44,6 +45,7 @@ from snakemake_kochi.worker.settings import WorkerSettings
 
 FAILED, TIMEOUT = 123, 124
 _MOST_HERE, _MOST_ALLOCATED = 1024, 4096  # tasks that are handed over at a time
+_MOST_IN_ORDER = 128
 _FIRST = 8  # that are handed over first: they run while the tickets of others are made
 _PAUSE, _BUSY_PAUSE, _LONGEST_PAUSE = 0.05, 0.1, 2.0  # seconds between two looks into the inbox
 _MANY = 64  # open tasks: then ends are collected together
@@ -51,13 +53,16 @@ _OTHERS = 1.0  # seconds between two looks at the run that this one helps
 _PATIENCE = 15.0  # seconds in which tasks that are put back arrive
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _MOST_SHOWN = 20  # messages of failed tasks
+_FAULT = "the state of the run cannot be read now"
+
+Key = tuple[int, int]  # of a job: run and number
 
 
 @dataclass(frozen=True)
 class Wishes:
     """What a person wants of a run. `slots`: cores of this computer; `fresh`: more lines, if any.
 
-    `retry`: which of the tasks with an end are to run again.
+    `retry`: the ends of tasks that are to run again.
     """
 
     slots: int | None = None
@@ -65,7 +70,7 @@ class Wishes:
     timeout: float | None = None
     longest_first: bool = False
     prefer_order: bool = False
-    retry: Callable[[Standing], Sequence[Task]] = lambda standing: ()
+    retry: Callable[[Standing], Sequence[bytes]] = lambda standing: ()
     fresh: Callable[[], Sequence[Task]] | None = None
 
 
@@ -101,12 +106,13 @@ class Farm:
         self._is_fenced = False
         self._notices = Notices(screen)
         self._todo: deque[Task] = deque()
-        self._open: dict[tuple[int, int], tuple[Task, Ticket]] = {}
+        self._open: dict[Key, tuple[Task, Ticket]] = {}
         self._fitting: dict[Resources, Resources] = {}
-        self._adopted: dict[tuple[int, int], Job] = {}
+        self._adopted: dict[Key, Job] = {}
+        self._by_id: dict[int, Task] = {}
         self._finished = self._failed = 0
         self._cwd = os.getcwd()
-        self._deadline = math.inf
+        self._deadline = math.inf if wishes.timeout is None else clock.now() + wishes.timeout
         self._workers: Any = self._local_workers()
         self._telling = Telling(*(self._machine, self._directory, screen, location.to_start_worker))
 
@@ -116,14 +122,13 @@ class Farm:
         """Until all tasks have ended; the exit status. Raises KochiError."""
         before = {number: signal.signal(number, self._note_signal) for number in _STOPS}
         live(self._run, self._over, self._note_fenced)
-        if self._wishes.timeout is not None:
-            self._deadline = clock.now() + self._wishes.timeout
         try:
             self._await_earlier()
-            if not self._is_here:
-                self._workers = self._allocated_workers()
-            self._begin()
-            self._work()
+            if self._stop is None:
+                if not self._is_here:
+                    self._workers = self._allocated_workers()
+                self._begin()
+                self._work()
         except FencedError:
             self._is_fenced = True
         finally:
@@ -160,16 +165,15 @@ class Farm:
             os.eventfd_read(self._signal)
         if self._is_fenced:
             raise FencedError
-        if clock.now() >= self._deadline and self._stop is None:
-            self._stop = "--timeout is over", TIMEOUT
+        if clock.now() >= self._deadline:
+            self._stop = self._stop or ("--timeout is over", TIMEOUT)
         return self._stop is None
 
     # ---- workers
 
     def _local_workers(self) -> LocalWorkers:
         settings = WorkerSettings(
-            str(self._location.root.directory),
-            self._machine.name,
+            *(str(self._location.root.directory), self._machine.name),
             cores=self._wishes.slots,
             stay=True,
             controller=str(self._run.number),
@@ -187,58 +191,53 @@ class Farm:
         own = self._location, self._layout, names
         return AllocatedWorkers(*own, self._by_queue, self._screen)
 
-    def _by_queue(self) -> dict[str, dict[tuple[int, int], Ticket]]:
+    def _by_queue(self) -> dict[str, dict[Key, Ticket]]:
         return {self._queue: {key: ticket for key, (_, ticket) in list(self._open.items())}}
 
     def _serve(self) -> None:
-        try:
-            self._workers.serve({self._queue}, lambda queue: NO_REQUEST)
-        except OSError as error:  # tried again
-            self._notices.fault("no worker can be started now", error)
+        make_queue(self._layout, self._queue)
+        self._workers.serve({self._queue}, lambda queue: NO_REQUEST)
 
-    def _fit(self, task: Task) -> Resources:
-        """What a task takes on a worker. Raises KochiError if none can ever run it."""
+    def _fitted(self, task: Task) -> Task:
+        """Have it ask for what a worker can give. Raises KochiError if none ever can."""
         if task.needs not in self._fitting:
             try:
                 self._fitting[task.needs] = self._workers.fit("TASK", task.needs)
             except KochiError as error:
                 text = error.message.removeprefix("rule TASK").lstrip(":, ")
                 where = f"{self._list.name}, task {task.id}"
-                raise KochiError(f"{where}: {text}", error.hint) from error
-        return self._fitting[task.needs]
+                hint = None if self._is_here else error.hint
+                raise KochiError(f"{where}: {text}", hint) from error
+        task.needs = self._fitting[task.needs]
+        return task
 
     # ---- earlier runs of this list
 
     def _await_earlier(self) -> None:
         """Help the run of this list that lives; take over when it is over."""
-        is_helping = False
         while self._stop is None:
-            alive: dict[int, Any] = {}
             try:
                 if not (alive := self._run.adopt()):
                     return
-                if is_helping:
+                if self._is_here:
+                    self._serve()
                     self._workers.tick(True)
-            except OSError as error:
-                self._notices.fault("earlier runs cannot be read now", error)
-            for number, facts in alive.items():
-                node = facts["node"]["host"]
-                does = "adds its workers to it" if self._is_here else "waits for it"
+                number, facts = min(alive.items())
+                does = "adds its workers" if self._is_here else "waits for it"
                 self._notices.info(
-                    f"run {number} on {node} (process {facts['process']['pid']}) works on this "
-                    f"list; this one {does}"
+                    f"run {number} on {facts['node']['host']} (process "
+                    f"{facts['process']['pid']}) works on this list; this one {does}"
                 )
-            if alive and not is_helping and self._is_here:
-                is_helping = True
-                self._serve()
+            except OSError as error:
+                self._notices.fault(_FAULT, error)
             self._wait(_OTHERS)
 
     def _begin(self) -> None:
         """Note what earlier runs left, and decide what is to be done."""
         self._state.read()
-        for job in self._run.open:
-            self._adopted[job.run, job.number] = job
+        self._adopted = {(job.run, job.number): job for job in self._run.open}
         self._collect()
+        known = self._state.seconds() if self._wishes.longest_first else {}
         standing = self._state.standing(self._list.tasks)
         if again := self._wishes.retry(standing):
             self._state.forget(again)
@@ -247,80 +246,75 @@ class Farm:
         running = {job.key.rpartition(".")[0] for job in self._adopted.values()}
         todo = [t for t in standing.left if f"{t.id}.{t.digest}" not in running]
         if self._wishes.longest_first:
-            known = self._state.seconds()
-            todo.sort(key=lambda task: -known.get(task.digest, float("inf")))
-        for task in todo:
-            task.needs = self._fit(task)
-        self._todo.extend(todo)
+            todo.sort(key=lambda task: -known.get(task.digest, math.inf))
+        self._todo = deque(map(self._fitted, todo))
 
     # ---- tasks
 
+    @property
+    def _left(self) -> int:
+        return len(self._todo) + len(self._run.open)
+
     def _work(self) -> None:
-        if not (self._todo or self._run.open or self._wishes.fresh):
+        if not (self._left or self._wishes.fresh):
             return
+        running = f", {len(self._adopted)} still running" if self._adopted else ""
         self._screen.info(
             f"run {self._run.number}: {pluralize(len(self._todo), 'task')} to do, "
-            f"{self._finished} finished before"
+            f"{self._finished} finished before{running}"
         )
-        self._serve()
-        pause, look_due = _PAUSE, 0.0
-        most = _MOST_HERE if self._is_here else _MOST_ALLOCATED
+        pause, due = _PAUSE, 0.0
         while True:
             try:
-                if self._wishes.fresh is not None and clock.now() >= look_due:
-                    self._take_fresh(self._wishes.fresh())
-                self._submit(most)
-                if not (self._todo or self._run.open or self._wishes.fresh):
-                    return
-                ended = self._collect()
-                pause = _PAUSE if ended else min(2 * pause, _LONGEST_PAUSE)
-                if self._workers.tick(bool(self._run.open)):
-                    look_due = 0.0
-                self._telling.check_room()
-                if clock.now() >= look_due:
-                    look_due = clock.now() + INTERVAL
+                if is_due := clock.now() >= due:
+                    due = clock.now() + (_OTHERS if self._wishes.fresh else INTERVAL)
                     self._look()
-                self._notices.over("the state of the run cannot be read now")
+                self._submit()
+                if not (self._left or self._wishes.fresh):
+                    return
+                pause = _PAUSE if self._collect() else min(2 * pause, _LONGEST_PAUSE)
+                if self._workers.tick(self._left > 0):
+                    due = 0.0  # one has died, which had jobs
+                self._telling.check_room()
+                if is_due:
+                    self._run.look_after()  # once those that it knows have been noted
+                self._notices.over(_FAULT)
             except OSError as error:
-                self._notices.fault("the state of the run cannot be read now", error)
+                self._notices.fault(_FAULT, error)
                 pause = _LONGEST_PAUSE
-            left = len(self._todo) + len(self._run.open)
-            self._screen.progress(self._finished, self._failed, left)
+            self._screen.progress(self._finished, self._failed, self._left)
             if not self._wait(pause):
                 return
             if len(self._run.open) > _MANY:
                 time.sleep(_BUSY_PAUSE)
 
-    def _take_fresh(self, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            task.needs = self._fit(task)
-        self._todo.extend(tasks)
-
     def _look(self) -> None:
+        self._serve()
+        self._telling.look(self._by_queue(), self._workers.will_serve)
+        if self._wishes.fresh:
+            self._todo.extend(map(self._fitted, self._wishes.fresh()))
         if self._adopted:  # what waits is handed over again, to workers of this run
             withdraw(self._layout, self._queue, self._adopted.keys())
-        self._telling.look(self._by_queue(), self._workers.will_serve)
-        self._run.look_after()
-        self._serve()
 
-    def _submit(self, most: int) -> None:
-        size = _FIRST if not self._open else SHARD
-        while self._todo and len(self._run.open) + SHARD <= most:
+    def _submit(self) -> None:
+        most, portion = (_MOST_HERE if self._is_here else _MOST_ALLOCATED), SHARD
+        if self._wishes.prefer_order:
+            most, portion = _MOST_IN_ORDER, _FIRST
+        size = portion if self._open else _FIRST
+        while self._todo and len(self._run.open) + portion <= most:
             tasks = [self._todo.popleft() for _ in range(min(size, len(self._todo)))]
-            size = SHARD
-            first = self._run.next
-            tickets = [self._ticket(task) for task in tasks]
-            keys = [f"{task.id}.{task.digest}.{task.attempt}" for task in tasks]
-            numbers = range(first, first + len(tasks))
-            for number, task, ticket in zip(numbers, tasks, tickets, strict=True):
-                self._open[self._run.number, number] = task, ticket
-            data = [json.dumps(t.to_dict(), separators=(",", ":")).encode() for t in tickets]
+            size, first = portion, self._run.next
+            own = {(self._run.number, first + i): (t, self._ticket(t)) for i, t in enumerate(tasks)}
+            contents = {
+                f"{task.id}.{task.digest}.{task.attempt}": json.dumps(ticket.to_dict()).encode()
+                for task, ticket in own.values()
+            }
+            self._open |= own
             try:
-                self._run.submit(self._queue, dict(zip(keys, data, strict=True)))
+                self._run.submit(self._queue, contents)
             except BaseException:
                 if not any(job.number == first for job in self._run.open):
-                    for number in numbers:
-                        del self._open[self._run.number, number]
+                    self._open = {key: v for key, v in self._open.items() if key not in own}
                     self._todo.extendleft(reversed(tasks))
                 raise
             wake_workers(self._layout, self._queue)
@@ -343,45 +337,32 @@ class Farm:
     def _collect(self) -> bool:
         """Note what has ended; whether anything has. Raises FencedError, and OSError."""
         ends = self._run.collect()
-        noted: list[Ended] = []
+        noted: list[tuple[Task | None, Ended, End]] = []
         for end in ends:
             task, _ = self._open.pop(end.name.key, (None, None))
             is_adopted = self._adopted.pop(end.name.key, None) is not None
-            if task is None and (not end.key or self._state.has(*end.name.key)):
+            if not end.key or self._state.has(*end.name.key):
                 continue
-            if end.name.state == CANCELLED and (is_adopted or end.name.worker == "c"):
-                self._put_back(task, end)
-                continue
-            noted.append(ended := self._ended(end))
-            self._judge(task, ended, end)
+            if end.name.state == CANCELLED and (is_adopted or end.name.worker == WITHDRAWN):
+                self._put_back(task, end.key)
+            else:
+                noted.append((task, _ended(end), end))
         if noted:
-            self._state.note(noted)
+            self._state.note([ended for _, ended, _ in noted])
             self._telling.note_room(True)
+        for each in noted:
+            self._judge(*each)
         return bool(ends)
 
-    def _put_back(self, task: Task | None, end: End) -> None:
+    def _put_back(self, task: Task | None, key: str) -> None:
         if task is None:  # of an earlier run: the line may have changed
-            number, digest, attempt = end.key.split(".")
-            task = next((t for t in self._list.tasks if t.id == int(number)), None)
+            number, digest, attempt = key.split(".")
+            self._by_id = self._by_id or {task.id: task for task in self._list.tasks}
+            task = self._by_id.get(int(number))
             if task is None or task.digest != digest:
                 return
             task.attempt = int(attempt)
         self._todo.appendleft(task)
-
-    def _ended(self, end: End) -> Ended:
-        details = details_of(end)
-        number, digest, attempt = end.key.split(".")
-        seconds = seconds_between(details.get("started"), details.get("ended"))
-        return Ended(
-            int(number),
-            digest,
-            end.name.state,
-            seconds or 0.0,
-            int(details.get("peak_memory_mb") or 0),
-            int(attempt),
-            str(end.name),
-            described(end),
-        )
 
     def _judge(self, task: Task | None, ended: Ended, end: End) -> None:
         if ended.is_success:
@@ -405,17 +386,14 @@ class Farm:
             memory = 2 * max(task.needs.memory_mb or 0, ended.memory_mb, 1)
             again.needs = replace(task.needs, memory_mb=memory)
             try:
-                again.needs = self._fit(again)
+                self._fitted(again)
             except KochiError:
                 return False
             if again.needs == task.needs:
                 return False
             more = f" with {again.needs.memory_mb} MiB"
         self._screen.info(f"task {task.id}: {ended.reason}; it is tried again{more}")
-        if self._wishes.prefer_order:
-            self._todo.appendleft(again)
-        else:
-            self._todo.append(again)
+        (self._todo.appendleft if self._wishes.prefer_order else self._todo.append)(again)
         return True
 
     # ---- the end
@@ -425,44 +403,48 @@ class Farm:
         if self._is_fenced:
             self._workers.abandon()
         else:
-            if self._stop is not None:
-                with suppress(OSError):
-                    withdraw(self._layout, self._queue, self._open.keys())
             self._workers.stop(lambda: self._stops > 1)
             try:
                 self._settle()
             except FencedError:
                 self._is_fenced = True
-            except OSError as error:
-                self._screen.warning(f"Not all of the last steps worked: {error}")
+            except (OSError, KochiError) as error:
+                self._screen.warning(f"not all of the last steps worked: {error}")
         self._over.set()
         self._wake.close()
         self._screen.clear()
 
     def _settle(self) -> None:
-        until = clock.now() + _PATIENCE
+        """Put back what has not ended; what another farm runs, is left to it."""
+        until, paths = clock.now() + _PATIENCE, self._layout.queue(self._queue)
         while True:
             self._collect()
-            # Another farm may still run some; it takes over.
-            if not self._run.open or clock.now() >= until or not self._withdrawn():
+            keys = {(job.run, job.number) for job in self._run.open}
+            if not keys or clock.now() >= until:
+                break
+            withdraw(self._layout, self._queue, keys)
+            if keys <= {name.key for name in Name.parse_all(listing(paths.running))}:
                 break
             self._wake.wait(_PAUSE)
         self._run.fold()
         if self._run.open:
             return
+        with suppress(OSError):  # it was not made, or has tickets of another one
+            if not any(text.startswith(SERVING) for text in files.names(paths.directory)):
+                for directory in (paths.waiting, paths.running):
+                    files.rmdir(directory)
+                removed(paths.directory)
         self._run.end()
-        directory = self._layout.queue(self._queue).directory
-        if not any(text.startswith(SERVING) for text in listing(directory)):
-            removed(directory)
 
-    def _withdrawn(self) -> int:
-        keys = {(job.run, job.number) for job in self._run.open}
-        running = Name.parse_all(listing(self._layout.queue(self._queue).running))
-        held = {name.key for name in running}
-        return withdraw(self._layout, self._queue, keys) or keys - held != set()
+
+def _ended(end: End) -> Ended:
+    details = details_of(end)
+    number, digest, attempt = end.key.split(".")
+    seconds = seconds_between(details.get("started"), details.get("ended")) or 0.0
+    memory = int(details.get("peak_memory_mb") or 0)
+    what = int(number), digest, end.name.state, seconds, memory
+    return Ended(*what, int(attempt), str(end.name), described(end))
 
 
 def _digest(text: str) -> str:
-    import hashlib
-
     return hashlib.blake2b(os.fsencode(text), digest_size=4).hexdigest()

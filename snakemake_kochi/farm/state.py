@@ -68,7 +68,7 @@ class State:
         self._path = str(directory / "ended.tsv")
         self._lines: dict[bytes, bytes] = {}  # by id and digest
         self._jobs: set[bytes] = set()  # those with an end here
-        self._is_new = False
+        self._is_torn = False  # by a kill, at its end
 
     def prepare(self) -> None:
         """Make the directory, for a run. Raises KochiError."""
@@ -91,6 +91,7 @@ class State:
             data = files.read(self._path)
         except FileNotFoundError:
             return self
+        self._is_torn = not data.endswith(b"\n") and data != b""
         for line in data.split(b"\n"):
             self._take(line)
         return self
@@ -110,21 +111,22 @@ class State:
 
     def note(self, ends: Sequence[Ended]) -> None:
         """Append ends. Raises KochiError if the directory was deleted, and OSError."""
-        text = "".join(f"\n{end}" for end in ends).encode()
+        text = "".join(f"{end}\n" for end in ends).encode("utf-8", "backslashreplace")
         try:
-            files.append(self._path, text + b"\n")
+            files.append(self._path, b"\n" * self._is_torn + text)
         except FileNotFoundError as error:
             raise KochiError(
                 f"{self._path} was deleted while tasks needed it",
                 "Check whether a task removed it, and type the same command again.",
             ) from error
+        self._is_torn = False
         for line in text.split(b"\n"):
             self._take(line)
 
-    def forget(self, tasks: Iterable[Task]) -> None:
-        """They are to run again, whatever became of them."""
-        for task in tasks:
-            self._lines.pop(_key(task), None)
+    def forget(self, ends: Iterable[bytes]) -> None:
+        """Their tasks are to run again."""
+        for line in ends:
+            del self._lines[b"\t".join(line.split(b"\t", 2)[:2])]
 
     def standing(self, tasks: Sequence[Task]) -> Standing:
         """Ends belong to lines by id and text, then by the text alone: a line may have moved."""

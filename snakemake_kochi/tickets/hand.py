@@ -21,6 +21,7 @@ from snakemake_kochi.tickets.run import ENDED, OWN, make_run, written_aside
 from snakemake_kochi.tickets.watching import facts_in
 
 HAND = "hand"
+WITHDRAWN = "c"  # in the place of the worker: it never began
 _PATIENCE = 30.0
 
 
@@ -131,7 +132,7 @@ def withdraw(layout: Layout, queue: str, jobs: Collection[tuple[int, int]]) -> i
     """Cancel those of these jobs, by run and number, that wait; how many. Raises OSError."""
     count = 0
     for path, name in _waiting(layout.queue(queue).waiting, jobs):
-        ended = name.ended("cancelled", "c")
+        ended = name.ended("cancelled", WITHDRAWN)
         count += moved(path, f"{layout.run(name.run).inbox}/{ended}", _PATIENCE)
     return count
 
