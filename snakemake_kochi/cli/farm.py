@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import sys
@@ -80,91 +81,78 @@ class _Listed:
 
     def __init__(self, words: Sequence[str], given: dict[str, Any]) -> None:
         from snakemake_kochi.farm.state import State
-        from snakemake_kochi.farm.tasks import TaskList, from_rows, needs_of, printed, read_list
+        from snakemake_kochi.farm.tasks import TaskList, needs_of
         from snakemake_kochi.files import safe_name
         from snakemake_kochi.tickets.ticket import Resources
 
         source, each = given["source"], given["each"]
-        if sum((source is not None, each is not None, bool(words) and each is None)) != 1:
+        self.path: Path | None = None  # of a file of commands
+        if each is not None and words and source is None:
+            name, self.typed = each, shlex.join(["--each", each, "--", *words])
+        elif source is not None and each is None and not words:
+            name, self.typed = "from", shlex.join(["--from", source])
+        elif len(words) == 1 and each is None and source is None:
+            name, self.typed = words[0], shlex.join(words)
+            if name == "-":
+                name = "stdin"
+            else:
+                self.path = Path(name)
+        else:
             raise click.UsageError(
-                "a file of commands was expected, or -, or --from CMD, or --each FILE -- COMMAND"
+                "one file of commands was expected, or -, or --from CMD, or --each FILE -- COMMAND"
             )
-        if each is not None and not words:
-            raise click.UsageError("after --each FILE, a command was expected: -- ./sim {}")
-        if each is None and len(words) > 1:
-            raise click.UsageError(f"one file was expected, and not: {shlex.join(words)}")
-        typed = words[0] if each is None and words else each
-        self.path = Path(words[0]) if each is None and words and words[0] != "-" else None
-        self.typed = shlex.join(_typed(words, source, each))
-        name = "stdin" if typed == "-" else "from" if typed is None else typed
         self.name = Path(name).name
-        beside = self.path.parent if self.path else Path()
-        directory = given["workdir"] or beside / f"{safe_name(self.name).lstrip('.-')}.farm"
-        self.state = State(Path(os.path.abspath(directory)))
-        pairs = {key: given[key] for key in ("cores", "mem", "gpus", "time")}
+        place = self.path.parent if self.path else Path()
+        place = place / f"{safe_name(self.name).lstrip('.-')}.farm"
+        self.state = State(Path(os.path.abspath(given["workdir"] or place)))
         try:
-            needs = needs_of(pairs, Resources())
+            needs = {key: given[key] for key in ("cores", "mem", "gpus", "time")}
+            self.list = TaskList(self.name, needs_of(needs, Resources()))
         except ValueError as error:
             raise click.UsageError(f"--{error}") from error
-        self.list = TaskList(self.name, needs)
-        self.facts: Any = None
-        if source is not None:
-            data = printed(source)
-        elif each is not None:
-            data = from_rows(each, words)
-        elif self.path is None:
-            data = sys.stdin.buffer.read()
-        else:
-            data = read_list(self.path)
-            self.facts = _facts(self.path)
+        self._data = self._read(words, source, each)
         if given["watch"]:
             if self.path is None:
                 raise click.UsageError("--watch needs a file, to which lines are appended")
-            data = data[: data.rfind(b"\n") + 1]
-        self.offset = len(data)
-        self.list.add(data)
+            self._data = self._data[: self._data.rfind(b"\n") + 1]
+        self.list.add(self._data)
         if self.list.had_returns:
             remark(f"kochi: {self.name} has Windows line ends, which are left out.")
 
-    def appended(self) -> Sequence[Task]:
-        """The whole lines that came since; none while the file cannot be read."""
+    def _read(self, words: Sequence[str], source: str | None, each: str | None) -> bytes:
+        from snakemake_kochi.farm.tasks import from_rows, printed, read_list
+
+        if each is not None:
+            return from_rows(each, words)
+        if source is not None:
+            return printed(source)
+        return sys.stdin.buffer.read() if self.path is None else read_list(self.path)
+
+    def _now(self) -> bytes | None:
         assert self.path is not None
         try:
-            with self.path.open("rb") as file:
-                file.seek(self.offset)
-                data = file.read()
+            return self.path.read_bytes()
         except OSError:
-            return ()
-        data = data[: data.rfind(b"\n") + 1]
-        self.offset += len(data)
-        count = len(self.list.tasks)
+            return None
+
+    def appended(self) -> Sequence[Task]:
+        """The whole lines that came since; none while the file cannot be read."""
+        data, count = self._now() or b"", len(self.list.tasks)
+        data = data[len(self._data) : data.rfind(b"\n") + 1]
+        self._data += data
         self.list.add(data)
         return self.list.tasks[count:]
 
     def tell_changed(self) -> None:
-        if self.path is None or self.facts is None:
+        if self.path is None or (now := self._now()) == self._data:
             return
-        if (now := _facts(self.path)) is None:
+        if now is None:
             remark(f"kochi: {self.path} is gone; its tasks were those of the beginning.")
-        elif now != self.facts:
+        else:
             remark(
                 f"kochi: {self.path} was changed meanwhile. To run its new and changed lines, "
                 f"type: kochi farm {self.typed}"
             )
-
-
-def _typed(words: Sequence[str], source: str | None, each: str | None) -> list[str]:
-    if source is not None:
-        return ["--from", source]
-    return list(words) if each is None else ["--each", each, "--", *words]
-
-
-def _facts(path: Path) -> Any:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
@@ -231,17 +219,25 @@ def _again(text: str | None) -> Callable[[Standing], Sequence[bytes]]:
 
 
 def _tell(listed: _Listed, as_json: bool, why: str = "") -> None:
-    from snakemake_kochi.farm.screen import numbers, summary
-
     standing = listed.state.standing(listed.list.tasks)
     listed.state.write_lists(standing)
+    total = len(listed.list.tasks)
+    numbers = {"finished": len(standing.finished), "failed": len(standing.failed)}
+    numbers |= {"left": len(standing.left), "gone": standing.gone}
     if as_json:
-        print_json({**numbers(standing), "failures": _failures(standing)})
+        print_json({"tasks": total, **numbers, "failures": _failures(standing)})
         return
     if why:
         remark(f"kochi: {why}: running tasks were put back.")
-    for line in summary(listed.state, standing, listed.typed):
-        say(line)
+    text = f"{numbers.pop('finished')} of {total} tasks finished"
+    say(text + "".join(f", {number} {word}" for word, number in numbers.items() if number))
+    if standing.failed:
+        say(
+            f"Logs of failed tasks: {listed.state.directory}/logs\n"
+            f"To run the failed ones again, type: kochi farm {listed.typed} --retry"
+        )
+    if standing.left:
+        say(f"To go on, type: kochi farm {listed.typed}")
 
 
 def _failures(standing: Standing) -> list[dict[str, Any]]:
@@ -253,34 +249,50 @@ def _failures(standing: Standing) -> list[dict[str, Any]]:
 
 def _show(listed: _Listed, given: dict[str, Any]) -> int:
     state = listed.state.read()
-    if given["log"] or given["logs"]:
-        return _show_logs(listed, given["log"])
-    if given["status"] or given["as_json"]:
-        if state.directory.is_dir():
-            _tell(listed, given["as_json"])
-            return 0
+    if not state.directory.is_dir():
         raise KochiError(f"{listed.name} was not run yet: there is no {state.directory}")
-    rows = [
-        (each["id"], each["reason"], f"{each['seconds']:.1f} s", each["text"])
-        for each in _failures(state.standing(listed.list.tasks))
-    ]
-    print_table(("ID", "Reason", "Took", "Task"), rows, "No task has failed.")
+    standing = state.standing(listed.list.tasks)
+    if given["log"] or given["logs"]:
+        return _show_logs(standing, given["log"], state.directory / "logs.tar")
+    if given["status"] or given["as_json"]:
+        _tell(listed, given["as_json"])
+        return 0
+    names = ("id", "reason", "seconds", "text")
+    rows = [[failure[name] for name in names] for failure in _failures(standing)]
+    print_table([name.capitalize() for name in names], rows, "No task has failed.")
     return 0
 
 
-def _show_logs(listed: _Listed, number: int | None) -> int:
-    from snakemake_kochi.farm.logs import log_of_end, write_archive
-    from snakemake_kochi.location import find_location
+def _show_logs(standing: Standing, task: int | None, path: Path) -> int:
+    """From the history of the runs: what one task printed, or an archive of all."""
+    import tarfile
 
-    standing = listed.state.standing(listed.list.tasks)
-    ended = [*standing.finished, *standing.failed]
-    machine = find_location().machine_paths
-    if number is None:
-        say(f"Wrote {write_archive(machine, listed.state.directory, ended)}")
-        return 0
-    for task, line in ended:
-        if task.id == number:
-            sys.stdout.buffer.write(log_of_end(machine, line))
+    from snakemake_kochi.farm.state import Ended
+    from snakemake_kochi.location import find_location
+    from snakemake_kochi.queue.views import layout_of
+    from snakemake_kochi.tickets.history import log_of, logs_of
+    from snakemake_kochi.tickets.names import Name
+
+    layout = layout_of(find_location().machine_paths)
+    wanted: dict[int, dict[str, int]] = {}  # the task of each log, by run
+    for each, line in (*standing.finished, *standing.failed):
+        name = Name.parse(Ended.parse(line).job)
+        if name is None or task not in (None, each.id):
+            continue
+        if task is not None and (content := log_of(layout.run(name.run), name)) is not None:
+            sys.stdout.buffer.write(content)
             sys.stdout.buffer.flush()
             return 0
-    raise KochiError(f"there is no task {number} that has ended")
+        wanted.setdefault(name.run, {})[f"{name.job}.a{name.attempt}"] = each.id
+    if task is not None:
+        why = "its log was cleaned up" if wanted else "it has not ended"
+        raise KochiError(f"task {task}: {why}")
+    with tarfile.open(path, "w") as archive:
+        for run, tasks in wanted.items():
+            for text, content in logs_of(layout.run(run)):
+                if text in tasks:
+                    member = tarfile.TarInfo(f"logs/log_{tasks[text]}")
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+    say(f"Wrote {path}")
+    return 0
