@@ -223,11 +223,9 @@ class Farm:
                     self._serve()
                     self._workers.tick(True)
                 number, facts = min(alive.items())
+                where = f" on {facts['node']['host']}" if facts else ""
                 does = "adds its workers" if self._is_here else "waits for it"
-                self._notices.info(
-                    f"run {number} on {facts['node']['host']} (process "
-                    f"{facts['process']['pid']}) works on this list; this one {does}"
-                )
+                self._notices.info(f"run {number}{where} works on this list; this one {does}")
             except OSError as error:
                 self._notices.fault(_FAULT, error)
             self._wait(_OTHERS)
