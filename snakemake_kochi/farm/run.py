@@ -7,71 +7,102 @@ import json
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.base import clock, files
-from snakemake_kochi.base.wake import Wake
-from snakemake_kochi.errors import KochiError, printable, shortened
-from snakemake_kochi.executor.ends import CANCELLED, described, details_of
+from snakemake_kochi.base import clock
+from snakemake_kochi.base.wake import Wake, wake
+from snakemake_kochi.errors import KochiError, printable
+from snakemake_kochi.executor.ends import CANCELLED, SUCCESS, described, details_of
 from snakemake_kochi.executor.life import live
 from snakemake_kochi.executor.telling import Telling
 from snakemake_kochi.executor.workers import LocalWorkers
-from snakemake_kochi.farm.screen import Screen
-from snakemake_kochi.farm.state import Ended, Standing, State
-from snakemake_kochi.farm.tasks import Task, TaskList
+from snakemake_kochi.farm.state import Ended, State
+from snakemake_kochi.farm.tasks import Task
 from snakemake_kochi.files import random_word, safe_name
+from snakemake_kochi.hints import typed
 from snakemake_kochi.location import Location
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.processes import is_gone
-from snakemake_kochi.quantities import seconds_between
+from snakemake_kochi.quantities import format_duration, seconds_between
 from snakemake_kochi.queue.runs import facts_of_run
+from snakemake_kochi.queue.views import serving
 from snakemake_kochi.schedulers.interface import NO_REQUEST
-from snakemake_kochi.tickets.hand import WITHDRAWN, withdraw
+from snakemake_kochi.tickets.hand import WITHDRAWN, remove_queue, withdraw
 from snakemake_kochi.tickets.history import log_of
-from snakemake_kochi.tickets.moving import listing, removed
-from snakemake_kochi.tickets.names import SERVING, Layout, Name, make_queue, wake_workers
-from snakemake_kochi.tickets.run import SHARD, End, Job, Run
+from snakemake_kochi.tickets.moving import listing
+from snakemake_kochi.tickets.names import Layout, Name, make_queue, wake_workers
+from snakemake_kochi.tickets.run import SHARD, End, Run
 from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, FencedError
 from snakemake_kochi.worker.settings import WorkerSettings
 
 FAILED, TIMEOUT = 123, 124
-_MOST_HERE, _MOST_ALLOCATED = 1024, 4096  # tasks that are handed over at a time
-_MOST_IN_ORDER = 128
+_MOST_HERE, _MOST_ALLOCATED, _MOST_IN_ORDER = 1024, 4096, 128  # tasks handed over at a time
 _FIRST = 8  # that are handed over first: they run while the tickets of others are made
-_PAUSE, _BUSY_PAUSE, _LONGEST_PAUSE = 0.05, 0.1, 2.0  # seconds between two looks into the inbox
-_MANY = 64  # open tasks: then ends are collected together
+_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds between two looks into the inbox
+_MANY, _BUSY_PAUSE = 64, 0.25  # open tasks: then ends are collected together
 _OTHERS = 1.0  # seconds between two looks at the run that this one helps
 _PATIENCE = 15.0  # seconds in which tasks that are put back arrive
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _MOST_SHOWN = 20  # messages of failed tasks
-_FAULT = "the state of the run cannot be read now"
 
 Key = tuple[int, int]  # of a job: run and number
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a person wants of a run. `slots`: cores of this computer; `fresh`: more lines, if any.
-
-    `retry`: the ends of tasks that are to run again.
-    """
+    """`slots`: cores of this computer; `retry`: ids, or none of them for all that failed;
+    `fresh`: more tasks of the list, if any."""
 
     slots: int | None = None
     retries: int = 0
     timeout: float | None = None
     longest_first: bool = False
     prefer_order: bool = False
-    retry: Callable[[Standing], Sequence[bytes]] = lambda standing: ()
+    retry: Collection[int] | None = None
     fresh: Callable[[], Sequence[Task]] | None = None
+
+
+class Screen:
+    """Messages and a line of progress on standard error; takes the place of a logger, too."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._due, self._first = 0.0, (0.0, 0)
+
+    def info(self, text: str, **_: Any) -> None:
+        self.show(typed(f"kochi: {text}"), "\n")
+
+    warning = error = debug = info
+
+    def show(self, text: str = "", end: str = "") -> None:
+        text = f"\r{text}\x1b[K" if self._is_terminal else text
+        print(text, end=end, file=sys.stderr, flush=True)
+
+    def progress(self, finished: int, failed: int, left: int) -> None:
+        """`left`: those that run or wait."""
+        now, done = time.monotonic(), finished + failed
+        if self._first[0]:
+            seconds, count = now - self._first[0], done - self._first[1]
+        else:
+            self._first, self._due, seconds, count = (now, done), now + 1, 1.0, 0
+        if now >= self._due:
+            text = f"{done} of {done + left} tasks" + (f", {failed} failed" if failed else "")
+            if count:
+                time_left = format_duration(math.ceil(left * seconds / count))
+                text += f", {count / seconds:.3g} per second, {time_left} left"
+            self.show(text) if self._is_terminal else self.info(text)
+            # Not many lines in a log.
+            self._due = now + (0.2 if self._is_terminal else min(max(seconds, 10.0), 600.0))
 
 
 class Farm:
@@ -81,54 +112,54 @@ class Farm:
         self,
         location: Location,
         is_here: bool,
-        tasks: TaskList,
+        name: str,
+        tasks: Sequence[Task],
         state: State,
         wishes: Wishes,
         screen: Screen,
     ) -> None:
         """Begin the run. Raises KochiError, and OSError."""
-        self._location, self._is_here = location, is_here
-        self._list, self._state, self._wishes, self._screen = tasks, state, wishes, screen
+        self._location, self._is_here, self._name, self._tasks = location, is_here, name, tasks
+        self._state, self._wishes, self._screen = state, wishes, screen
         self._machine = location.prepare_machine()
-        self._layout = Layout(str(self._machine.directory))
-        self._directory = os.path.realpath(state.directory)
-        word = safe_name(tasks.name)[-30:].lstrip(".-")
-        self._queue = f"farm-{word}-{_digest(self._directory)}"
-        facts = {**facts_of_run(self._queue, ()), "farm": self._directory}
+        state.prepare(self._machine.directory)
+        self._layout, directory = Layout(str(self._machine.directory)), str(state.directory)
+        word = safe_name(name)[-30:].lstrip(".-")
+        digest = hashlib.blake2b(os.fsencode(directory), digest_size=4).hexdigest()
+        self._queue = f"farm-{word}-{digest}"
+        facts = {**facts_of_run(self._queue, ()), "farm": directory}
         if not is_here:
             facts["allocations"] = word, random_word()
-        self._run = Run.begin(self._layout, self._directory, facts, is_gone)
+        self._run = Run.begin(self._layout, directory, facts, is_gone)
         self._wake = Wake(self._run.paths.wake)
-        self._signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._over = threading.Event()
-        self._stop: tuple[str, int] | None = None  # why, and the status
+        self.stop: tuple[str, int] | None = None  # why, and the status
         self._stops = 0
-        self._is_fenced = False
+        self._has_begun = self._is_leaving = self._is_fenced = False
         self._notices = Notices(screen)
         self._todo: deque[Task] = deque()
         self._open: dict[Key, tuple[Task, Ticket]] = {}
         self._fitting: dict[Resources, Resources] = {}
-        self._adopted: dict[Key, Job] = {}
-        self._by_id: dict[int, Task] = {}
+        self._ended: list[tuple[Task | None, Ended, End]] = []  # not noted yet
         self._finished = self._failed = 0
-        self._cwd = os.getcwd()
         self._deadline = math.inf if wishes.timeout is None else clock.now() + wishes.timeout
-        self._workers: Any = self._local_workers()
-        self._telling = Telling(*(self._machine, self._directory, screen, location.to_start_worker))
-
-    # ---- all of it
+        self._look_due = 0.0
+        settings = WorkerSettings(
+            *(str(location.root.directory), self._machine.name),
+            cores=wishes.slots,
+            stay=True,
+            controller=str(self._run.number),
+            any_run=True,
+        )
+        self._workers: Any = LocalWorkers(settings, int(is_here), self._machine, screen)
+        self._telling = Telling(self._machine, directory, screen, location.to_start_worker)
 
     def run(self) -> int:
         """Until all tasks have ended; the exit status. Raises KochiError."""
         before = {number: signal.signal(number, self._note_signal) for number in _STOPS}
         live(self._run, self._over, self._note_fenced)
         try:
-            self._await_earlier()
-            if self._stop is None:
-                if not self._is_here:
-                    self._workers = self._allocated_workers()
-                self._begin()
-                self._work()
+            self._work()
         except FencedError:
             self._is_fenced = True
         finally:
@@ -137,49 +168,110 @@ class Farm:
                 signal.signal(number, handler)
         if self._is_fenced:
             raise KochiError("another farm took over this list (no heartbeat); stopping")
-        if self._stop is not None:
-            return self._stop[1]
-        return FAILED if self._state.standing(self._list.tasks).failed else 0
-
-    @property
-    def why_stopped(self) -> str:
-        return self._stop[0] if self._stop else ""
+        if self.stop is not None:
+            return self.stop[1]
+        return FAILED if self._state.standing(self._tasks).failed else 0
 
     def _note_signal(self, number: int, frame: Any) -> None:
         self._stops += 1
-        self._stop = self._stop or (signal.Signals(number).name, 128 + number)
-        self._rouse()
+        self.stop = self.stop or (signal.Signals(number).name, 128 + number)
+        wake(self._run.paths.wake)
 
     def _note_fenced(self) -> None:
         self._is_fenced = True
-        self._rouse()
-
-    def _rouse(self) -> None:
-        os.eventfd_write(self._signal, 1)
+        wake(self._run.paths.wake)
 
     def _wait(self, seconds: float) -> bool:
         """Whether to go on. Raises FencedError."""
-        seconds = min(seconds, max(0.0, self._deadline - clock.now()))
-        self._wake.wait(seconds, self._signal, *self._workers.descriptors)
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._signal)
+        if self.stop is None:
+            seconds = min(seconds, max(0.0, self._deadline - clock.now()))
+            self._wake.wait(seconds, *self._workers.descriptors)
         if self._is_fenced:
             raise FencedError
         if clock.now() >= self._deadline:
-            self._stop = self._stop or ("--timeout is over", TIMEOUT)
-        return self._stop is None
+            self.stop = self.stop or ("--timeout is over", TIMEOUT)
+        return self.stop is None
+
+    def _work(self) -> None:
+        pause, fault = 0.0, "the state of the run cannot be read now"
+        while not self._is_over and self._wait(pause):
+            try:
+                if self._has_begun:
+                    self._hand_over()
+                    pause = _PAUSE if self._collect() else min(2 * pause, _LONGEST_PAUSE)
+                else:
+                    pause = _PAUSE if self._begin() else _OTHERS
+                self._notices.over(fault)
+            except OSError as error:
+                self._notices.fault(fault, error)
+                pause = _LONGEST_PAUSE
+            if len(self._run.open) > _MANY:
+                time.sleep(_BUSY_PAUSE)
+
+    @property
+    def _is_over(self) -> bool:
+        has_more = self._todo or self._run.open or self._wishes.fresh
+        return self._has_begun and not has_more
+
+    def _begin(self) -> bool:
+        """Decide what is to be done; False while another run of this list lives, which it helps."""
+        if alive := self._run.adopt():
+            if self._is_here:
+                self._serve()
+                self._workers.tick(True)
+            number, facts = min(alive.items())
+            where = f" on {facts['node']['host']}" if facts else ""
+            does = "adds its workers" if self._is_here else "waits for it"
+            self._notices.info(f"run {number}{where} works on this list; this one {does}")
+            return False
+        if not self._is_here and isinstance(self._workers, LocalWorkers):
+            self._workers = self._allocated_workers()
+        self._state.read()
+        self._collect()
+        known = self._state.seconds() if self._wishes.longest_first else {}
+        if self._wishes.retry is not None:
+            self._state.forget(self._wishes.retry, self._tasks)
+        standing = self._state.standing(self._tasks)
+        self._finished, self._failed = len(standing.finished), len(standing.failed)
+        # What runs for a dead run is awaited, as far as the list still has it.
+        keys = {job.key.rpartition(".")[0]: (job.run, job.number) for job in self._run.open}
+        todo = []
+        for task in map(self._fitted, standing.left):
+            if (key := keys.get(f"{task.id}.{task.digest}")) is None:
+                todo.append(task)
+            else:
+                self._open[key] = task, self._ticket(task)
+        if self._wishes.longest_first:
+            todo.sort(key=lambda task: -known.get(task.digest, math.inf))
+        self._todo, self._has_begun = deque(todo), True
+        if not self._is_over:
+            running = f", {len(keys)} still running" if keys else ""
+            self._screen.info(
+                f"run {self._run.number}: {pluralize(len(todo), 'task')} to do, "
+                f"{self._finished} finished before{running}"
+            )
+        return True
+
+    def _hand_over(self) -> None:
+        if is_due := clock.now() >= self._look_due:
+            self._look_due = clock.now() + (_OTHERS if self._wishes.fresh else INTERVAL)
+            self._serve()
+            self._telling.look(self._by_queue(), self._workers.will_serve)
+            if self._wishes.fresh:
+                self._todo.extend(map(self._fitted, self._wishes.fresh()))
+            jobs = self._run.open  # what waits is handed over again, to workers of this run
+            if former := {(j.run, j.number) for j in jobs if j.run != self._run.number}:
+                withdraw(self._layout, self._queue, former)
+        self._submit()
+        left = len(self._todo) + len(self._run.open)
+        if self._workers.tick(left > 0):
+            self._look_due = 0.0  # one has died, which had jobs
+        self._telling.check_room()
+        if is_due:
+            self._run.look_after()  # once those that it knows have been noted
+        self._screen.progress(self._finished, self._failed, left)
 
     # ---- workers
-
-    def _local_workers(self) -> LocalWorkers:
-        settings = WorkerSettings(
-            *(str(self._location.root.directory), self._machine.name),
-            cores=self._wishes.slots,
-            stay=True,
-            controller=str(self._run.number),
-            any_run=True,
-        )
-        return LocalWorkers(settings, int(self._is_here), self._machine, self._screen)
 
     def _allocated_workers(self) -> Any:
         # Imported here: most farms are on one computer.
@@ -205,104 +297,22 @@ class Farm:
                 self._fitting[task.needs] = self._workers.fit("TASK", task.needs)
             except KochiError as error:
                 text = error.message.removeprefix("rule TASK").lstrip(":, ")
-                where = f"{self._list.name}, task {task.id}"
                 hint = None if self._is_here else error.hint
-                raise KochiError(f"{where}: {text}", hint) from error
+                raise KochiError(f"{self._name}, line {task.id}: {text}", hint) from error
         task.needs = self._fitting[task.needs]
         return task
 
-    # ---- earlier runs of this list
-
-    def _await_earlier(self) -> None:
-        """Help the run of this list that lives; take over when it is over."""
-        while self._stop is None:
-            try:
-                if not (alive := self._run.adopt()):
-                    return
-                if self._is_here:
-                    self._serve()
-                    self._workers.tick(True)
-                number, facts = min(alive.items())
-                where = f" on {facts['node']['host']}" if facts else ""
-                does = "adds its workers" if self._is_here else "waits for it"
-                self._notices.info(f"run {number}{where} works on this list; this one {does}")
-            except OSError as error:
-                self._notices.fault(_FAULT, error)
-            self._wait(_OTHERS)
-
-    def _begin(self) -> None:
-        """Note what earlier runs left, and decide what is to be done."""
-        self._state.read()
-        self._adopted = {(job.run, job.number): job for job in self._run.open}
-        self._collect()
-        known = self._state.seconds() if self._wishes.longest_first else {}
-        standing = self._state.standing(self._list.tasks)
-        if again := self._wishes.retry(standing):
-            self._state.forget(again)
-            standing = self._state.standing(self._list.tasks)
-        self._finished, self._failed = len(standing.finished), len(standing.failed)
-        running = {job.key.rpartition(".")[0] for job in self._adopted.values()}
-        todo = [t for t in standing.left if f"{t.id}.{t.digest}" not in running]
-        if self._wishes.longest_first:
-            todo.sort(key=lambda task: -known.get(task.digest, math.inf))
-        self._todo = deque(map(self._fitted, todo))
-
     # ---- tasks
-
-    @property
-    def _left(self) -> int:
-        return len(self._todo) + len(self._run.open)
-
-    def _work(self) -> None:
-        if not (self._left or self._wishes.fresh):
-            return
-        running = f", {len(self._adopted)} still running" if self._adopted else ""
-        self._screen.info(
-            f"run {self._run.number}: {pluralize(len(self._todo), 'task')} to do, "
-            f"{self._finished} finished before{running}"
-        )
-        pause, due = _PAUSE, 0.0
-        while True:
-            try:
-                if is_due := clock.now() >= due:
-                    due = clock.now() + (_OTHERS if self._wishes.fresh else INTERVAL)
-                    self._look()
-                self._submit()
-                if not (self._left or self._wishes.fresh):
-                    return
-                pause = _PAUSE if self._collect() else min(2 * pause, _LONGEST_PAUSE)
-                if self._workers.tick(self._left > 0):
-                    due = 0.0  # one has died, which had jobs
-                self._telling.check_room()
-                if is_due:
-                    self._run.look_after()  # once those that it knows have been noted
-                self._notices.over(_FAULT)
-            except OSError as error:
-                self._notices.fault(_FAULT, error)
-                pause = _LONGEST_PAUSE
-            self._screen.progress(self._finished, self._failed, self._left)
-            if not self._wait(pause):
-                return
-            if len(self._run.open) > _MANY:
-                time.sleep(_BUSY_PAUSE)
-
-    def _look(self) -> None:
-        self._serve()
-        self._telling.look(self._by_queue(), self._workers.will_serve)
-        if self._wishes.fresh:
-            self._todo.extend(map(self._fitted, self._wishes.fresh()))
-        if self._adopted:  # what waits is handed over again, to workers of this run
-            withdraw(self._layout, self._queue, self._adopted.keys())
 
     def _submit(self) -> None:
         most, portion = (_MOST_HERE if self._is_here else _MOST_ALLOCATED), SHARD
         if self._wishes.prefer_order:
             most, portion = _MOST_IN_ORDER, _FIRST
-        size = portion if self._open else _FIRST
         while self._todo and len(self._run.open) + portion <= most:
-            tasks = [self._todo.popleft() for _ in range(min(size, len(self._todo)))]
-            size, first = portion, self._run.next
-            own = {(self._run.number, first + i): (t, self._ticket(t)) for i, t in enumerate(tasks)}
+            size = min(portion if self._open else _FIRST, len(self._todo))
+            tasks = [self._todo.popleft() for _ in range(size)]
+            run, first = self._run.number, self._run.next
+            own = {(run, first + i): (t, self._ticket(t)) for i, t in enumerate(tasks)}
             contents = {
                 f"{task.id}.{task.digest}.{task.attempt}": json.dumps(ticket.to_dict()).encode()
                 for task, ticket in own.values()
@@ -311,7 +321,7 @@ class Farm:
             try:
                 self._run.submit(self._queue, contents)
             except BaseException:
-                if not any(job.number == first for job in self._run.open):
+                if (run, first) not in {(job.run, job.number) for job in self._run.open}:
                     self._open = {key: v for key, v in self._open.items() if key not in own}
                     self._todo.extendleft(reversed(tasks))
                 raise
@@ -320,9 +330,9 @@ class Farm:
     def _ticket(self, task: Task) -> Ticket:
         number = str(task.id)
         return Ticket(
-            name=printable(f"{self._list.name}:{number}"),
+            name=printable(f"{self._name}:{number}"),
             command=("bash", "-c", task.text),
-            directory=self._cwd,
+            directory=os.getcwd(),
             environment={"PROC_NUMBER": number, "KOCHI_TASK_ID": number},
             resources=task.needs,
             labels={"task": number},
@@ -335,46 +345,36 @@ class Farm:
     def _collect(self) -> bool:
         """Note what has ended; whether anything has. Raises FencedError, and OSError."""
         ends = self._run.collect()
-        noted: list[tuple[Task | None, Ended, End]] = []
         for end in ends:
             task, _ = self._open.pop(end.name.key, (None, None))
-            is_adopted = self._adopted.pop(end.name.key, None) is not None
-            if not end.key or self._state.has(*end.name.key):
+            is_former = end.name.run != self._run.number
+            if not end.key or (is_former and self._state.has(end.name)):
                 continue
-            if end.name.state == CANCELLED and (is_adopted or end.name.worker == WITHDRAWN):
-                self._put_back(task, end.key)
+            # A person cancels tasks, too.
+            if end.name.worker == WITHDRAWN and (is_former or self._is_leaving):
+                self._todo.extendleft([] if task is None else [task])
             else:
-                noted.append((task, _ended(end), end))
-        if noted:
-            self._state.note([ended for _, ended, _ in noted])
+                self._ended.append((task, _ended(end), end))
+        if self._ended:
+            self._state.note([ended for _, ended, _ in self._ended])
             self._telling.note_room(True)
+            self._workers.job_ended()
+        noted, self._ended = self._ended, []
         for each in noted:
             self._judge(*each)
         return bool(ends)
 
-    def _put_back(self, task: Task | None, key: str) -> None:
-        if task is None:  # of an earlier run: the line may have changed
-            number, digest, attempt = key.split(".")
-            self._by_id = self._by_id or {task.id: task for task in self._list.tasks}
-            task = self._by_id.get(int(number))
-            if task is None or task.digest != digest:
-                return
-            task.attempt = int(attempt)
-        self._todo.appendleft(task)
-
     def _judge(self, task: Task | None, ended: Ended, end: End) -> None:
-        if ended.is_success:
+        if ended.state == SUCCESS:
             self._finished += 1
-            return
-        if task is not None and self._tries_again(task, ended):
-            return
-        self._failed += 1
-        if self._failed <= _MOST_SHOWN:
-            text = "" if task is None else f": {shortened(printable(task.text), 200)}"
-            self._screen.warning(f"task {ended.id} failed: {ended.reason}{text}")
-        with suppress(OSError):
-            content = log_of(self._layout.run(end.name.run), end.name)
-            self._state.keep_log(ended.id, content or b"")
+        elif task is None or not self._tries_again(task, ended):
+            self._failed += 1
+            if self._failed <= _MOST_SHOWN:
+                text = "" if task is None else f": {printable(task.text, 200)}"
+                self._screen.warning(f"task {ended.id} failed: {ended.reason}{text}")
+            with suppress(OSError):
+                content = log_of(self._layout.run(end.name.run), end.name)
+                self._state.keep_log(ended.id, content or b"")
 
     def _tries_again(self, task: Task, ended: Ended) -> bool:
         if task.attempt > self._wishes.retries or ended.state == CANCELLED:
@@ -398,6 +398,7 @@ class Farm:
 
     def _leave(self) -> None:
         """Whatever cannot be read or written: no worker stays behind."""
+        self._is_leaving = True
         if self._is_fenced:
             self._workers.abandon()
         else:
@@ -410,29 +411,25 @@ class Farm:
                 self._screen.warning(f"not all of the last steps worked: {error}")
         self._over.set()
         self._wake.close()
-        self._screen.clear()
+        self._screen.show()
 
     def _settle(self) -> None:
         """Put back what has not ended; what another farm runs, is left to it."""
-        until, paths = clock.now() + _PATIENCE, self._layout.queue(self._queue)
+        until, running = clock.now() + _PATIENCE, self._layout.queue(self._queue).running
         while True:
             self._collect()
             keys = {(job.run, job.number) for job in self._run.open}
             if not keys or clock.now() >= until:
                 break
             withdraw(self._layout, self._queue, keys)
-            if keys <= {name.key for name in Name.parse_all(listing(paths.running))}:
+            if keys <= {name.key for name in Name.parse_all(listing(running))}:
                 break
             self._wake.wait(_PAUSE)
         self._run.fold()
-        if self._run.open:
-            return
-        with suppress(OSError):  # it was not made, or has tickets of another one
-            if not any(text.startswith(SERVING) for text in files.names(paths.directory)):
-                for directory in (paths.waiting, paths.running):
-                    files.rmdir(directory)
-                removed(paths.directory)
-        self._run.end()
+        if not self._run.open:
+            if not serving(self._layout, self._queue):  # helpers do, and submit to it next
+                remove_queue(self._layout, self._queue)
+            self._run.end()
 
 
 def _ended(end: End) -> Ended:
@@ -440,9 +437,5 @@ def _ended(end: End) -> Ended:
     number, digest, attempt = end.key.split(".")
     seconds = seconds_between(details.get("started"), details.get("ended")) or 0.0
     memory = int(details.get("peak_memory_mb") or 0)
-    what = int(number), digest, end.name.state, seconds, memory
-    return Ended(*what, int(attempt), str(end.name), described(end))
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(os.fsencode(text), digest_size=4).hexdigest()
+    what = int(number), digest, end.name.state, round(seconds, 3), memory
+    return Ended(*what, int(attempt), str(end.name), printable(described(end)))

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import os
-import re
+import tarfile
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
 from snakemake_kochi.base import files
-from snakemake_kochi.errors import KochiError
-from snakemake_kochi.farm.tasks import Task, digest_of
+from snakemake_kochi.errors import KochiError, told
+from snakemake_kochi.executor.ends import SUCCESS
+from snakemake_kochi.farm.tasks import Task
 from snakemake_kochi.files import write_atomically
-from snakemake_kochi.ownership import check_ours
+from snakemake_kochi.ownership import OthersError, check_ours
+from snakemake_kochi.queue.runs import read_run
+from snakemake_kochi.tickets.history import log_of
+from snakemake_kochi.tickets.moving import listing
+from snakemake_kochi.tickets.names import Layout, Name, numbers_in
 
 MOST_LOGS = 500  # files of failed tasks
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-SUCCESS = "success"
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """One end of a task. `job`: the name of its ticket."""
+class Ended(NamedTuple):
+    """One end of a task, a line of ended.tsv. `job`: the name of its ticket."""
 
     id: int
     digest: str
@@ -35,19 +40,10 @@ class Ended:
 
     @classmethod
     def parse(cls, line: bytes) -> Ended:
-        """Raises ValueError for a line that a kill has torn."""
-        number, digest, state, seconds, memory, attempt, job, reason = line.decode().split("\t")
-        rest = float(seconds), int(memory), int(attempt), job, reason
-        return cls(int(number), digest, state, *rest)
-
-    def __str__(self) -> str:
-        values = (self.id, self.digest, self.state, f"{self.seconds:.3f}", self.memory_mb)
-        reason = _CONTROL.sub(" ", self.reason)
-        return "\t".join(map(str, (*values, self.attempt, self.job, reason)))
-
-    @property
-    def is_success(self) -> bool:
-        return self.state == SUCCESS
+        number, digest, state, seconds, memory, *rest = line.decode("utf-8", "replace").split("\t")
+        attempt, job, reason = rest
+        numbers = float(seconds), int(memory), int(attempt)
+        return cls(int(number), digest, state, *numbers, job, reason)
 
 
 @dataclass
@@ -64,23 +60,43 @@ class State:
     """The directory of a list. The last end of a task counts, and a success for good."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._path = str(directory / "ended.tsv")
+        self.directory = directory = Path(os.path.realpath(directory))
+        self._path, self._root = str(directory / "ended.tsv"), directory / "root"
         self._lines: dict[bytes, bytes] = {}  # by id and digest
         self._jobs: set[bytes] = set()  # those with an end here
         self._is_torn = False  # by a kill, at its end
 
-    def prepare(self) -> None:
-        """Make the directory, for a run. Raises KochiError."""
+    def prepare(self, machine: Path) -> None:
+        """Make the directory, for runs below this directory of KOCHI_ROOT. Raises KochiError."""
         try:
             self.directory.mkdir(0o700, exist_ok=True)
             check_ours(self.directory)
             os.close(files.open_end(self._path))
-        except OSError as error:
+            if not self._root.exists():
+                write_atomically(self._root, os.fsencode(machine))
+        except (OSError, OthersError) as error:
+            text = told(error) if isinstance(error, OSError) else str(error)
+            hint = "Name a directory of yours: --workdir DIRECTORY"
+            raise KochiError(f"{self.directory} cannot be used: {text}", hint) from error
+        if (before := self.layout.directory) != str(machine):
             raise KochiError(
-                f"{self.directory} cannot be made: {error.strerror}",
-                "Name a directory of yours: --workdir DIRECTORY",
-            ) from error
+                f"{self.directory} belongs to runs below {before}, and this one is below {machine}",
+                f"Set KOCHI_ROOT or -m as before. If no farm runs there, type: rm {self._root}",
+            )
+
+    @property
+    def layout(self) -> Layout:
+        """Of the runs. Raises OSError if there was none."""
+        return Layout(os.fsdecode(self._root.read_bytes()))
+
+    def running(self) -> str:
+        """Which farm works on the list now, for people; "" if none does."""
+        with suppress(OSError):
+            for number in reversed(numbers_in(listing(self.layout.runs))):
+                run = read_run(self.layout, number)
+                if run and run.directory == str(self.directory) and run.state == "running":
+                    return f"run {number}, {run.who}"
+        return ""
 
     def read(self) -> State:
         """Raises OSError; another user's file is refused by KochiError."""
@@ -102,18 +118,18 @@ class State:
             return
         key = b"\t".join(fields[:2])
         self._jobs.add(fields[6].rpartition(b".a")[0])
-        before = self._lines.get(key)
-        if before is None or before.split(b"\t", 3)[2] != SUCCESS.encode():
+        if not _is_success(self._lines.get(key, b"")):
             self._lines[key] = line
 
-    def has(self, run: int, job: int) -> bool:
-        return b"%d.%d" % (run, job) in self._jobs
+    def has(self, job: Name) -> bool:
+        return b"%d.%d" % job.key in self._jobs
 
     def note(self, ends: Sequence[Ended]) -> None:
         """Append ends. Raises KochiError if the directory was deleted, and OSError."""
-        text = "".join(f"{end}\n" for end in ends).encode("utf-8", "backslashreplace")
+        text = "".join("\t".join(map(str, end)) + "\n" for end in ends).encode(errors="replace")
+        begin, self._is_torn = b"\n" * self._is_torn, True
         try:
-            files.append(self._path, b"\n" * self._is_torn + text)
+            files.append(self._path, begin + text)
         except FileNotFoundError as error:
             raise KochiError(
                 f"{self._path} was deleted while tasks needed it",
@@ -123,51 +139,45 @@ class State:
         for line in text.split(b"\n"):
             self._take(line)
 
-    def forget(self, ends: Iterable[bytes]) -> None:
-        """Their tasks are to run again."""
-        for line in ends:
-            del self._lines[b"\t".join(line.split(b"\t", 2)[:2])]
+    def forget(self, numbers: Collection[int], tasks: Sequence[Task]) -> None:
+        """Tasks are to run again, by default the failed ones. Raises KochiError."""
+        standing = self.standing(tasks)
+        if unknown := {*numbers} - {task.id for task in tasks}:
+            raise KochiError(f"--retry: there is no task {min(unknown)}")
+        for task, line in (*standing.failed, *(standing.finished if numbers else ())):
+            if not numbers or task.id in numbers:
+                del self._lines[b"\t".join(line.split(b"\t", 2)[:2])]
 
     def standing(self, tasks: Sequence[Task]) -> Standing:
         """Ends belong to lines by id and text, then by the text alone: a line may have moved."""
-        found, lines = Standing(), dict(self._lines)
-        known: dict[int, bytes] = {}
-        moved: list[Task] = []
-        for task in tasks:
-            if (line := lines.pop(_key(task), None)) is not None:
-                known[task.id] = line
-            elif not task.has_place:
-                moved.append(task)
-        if lines and moved:
-            by_text: dict[bytes, deque[bytes]] = defaultdict(deque)
-            for key, line in lines.items():
-                by_text[key.partition(b"\t")[2]].append(line)
-            for task in moved:
-                if candidates := by_text.get(task.digest.encode()):
-                    known[task.id] = candidates.popleft()
-        success = b"\t%s\t" % SUCCESS.encode()
-        for task in tasks:
+        found, others = Standing(), dict(self._lines)
+        keys = [(task, b"%d\t%s" % (task.id, task.digest.encode())) for task in tasks]
+        known = {task.id: others.pop(key) for task, key in keys if key in others}
+        by_text: dict[bytes, deque[bytes]] = defaultdict(deque)
+        for key, line in others.items():
+            by_text[key.partition(b"\t")[2]].append(line)
+        for task, key in keys:
             end = known.get(task.id)
+            if end is None and (moved := by_text.get(key.partition(b"\t")[2])):
+                end = None if task.has_place else moved.popleft()
             if end is None:
                 found.left.append(task)
             else:
-                (found.finished if success in end else found.failed).append((task, end))
-        found.gone = len(self._lines) - len(known)
+                (found.finished if _is_success(end) else found.failed).append((task, end))
+        found.gone = len(self._lines) - len(found.finished) - len(found.failed)
         return found
 
     def seconds(self) -> dict[str, float]:
         """How long tasks took, by the digests of their texts."""
-        ends = map(Ended.parse, self._lines.values())
-        return {end.digest: end.seconds for end in ends if end.is_success}
+        ends = map(Ended.parse, filter(_is_success, self._lines.values()))
+        return {end.digest: end.seconds for end in ends}
 
     def write_lists(self, standing: Standing) -> None:
         """The files of which users know the names. Raises OSError."""
-        lists: dict[str, Collection[Task]] = {
-            "finished": [task for task, _ in standing.finished],
-            "failed": [task for task, _ in standing.failed],
-            "toprocess": standing.left,
-        }
-        for name, tasks in lists.items():
+        finished, failed = (
+            [task for task, _ in ended] for ended in (standing.finished, standing.failed)
+        )
+        for name, tasks in ("finished", finished), ("failed", failed), ("toprocess", standing.left):
             text = "".join(f"{task.id} {task.text}\n" for task in tasks)
             write_atomically(self.directory / name, text.encode("utf-8", "surrogateescape"))
 
@@ -175,10 +185,21 @@ class State:
         """What a failed task printed. Raises OSError."""
         logs = self.directory / "logs"
         logs.mkdir(0o700, exist_ok=True)
-        path = logs / f"log_{task}"
-        if path.exists() or len(os.listdir(logs)) < MOST_LOGS:
-            write_atomically(path, content)
+        if (logs / f"log_{task}").exists() or len(os.listdir(logs)) < MOST_LOGS:
+            write_atomically(logs / f"log_{task}", content)
+
+    def write_archive(self, standing: Standing) -> Path:
+        """What all tasks printed, as far as it was not cleaned up. Raises OSError."""
+        path = self.directory / "logs.tar"
+        with tarfile.open(path, "w") as archive:
+            for task, line in (*standing.finished, *standing.failed):
+                name = Name.parse(Ended.parse(line).job)
+                if name and (content := log_of(self.layout.run(name.run), name)) is not None:
+                    member = tarfile.TarInfo(f"logs/log_{task.id}")
+                    member.size = len(content)
+                    archive.addfile(member, BytesIO(content))
+        return path
 
 
-def _key(task: Task) -> bytes:
-    return f"{task.id}\t{digest_of(task.text)}".encode()
+def _is_success(line: bytes) -> bool:
+    return line.split(b"\t", 3)[2:3] == [SUCCESS.encode()]
