@@ -94,15 +94,16 @@ class Screen:
         if self._first[0]:
             seconds, count = now - self._first[0], done - self._first[1]
         else:
-            self._first, self._due, seconds, count = (now, done), now + 1, 1.0, 0
+            self._first, seconds, count = (now, done), 0.0, 0
+        pause = 0.2 if self._is_terminal else min(max(seconds, 10.0), 600.0)
+        self._due = self._due or now + pause
         if now >= self._due:
             text = f"{done} of {done + left} tasks" + (f", {failed} failed" if failed else "")
             if count:
                 time_left = format_duration(math.ceil(left * seconds / count))
                 text += f", {count / seconds:.3g} per second, {time_left} left"
             self.show(text) if self._is_terminal else self.info(text)
-            # Not many lines in a log.
-            self._due = now + (0.2 if self._is_terminal else min(max(seconds, 10.0), 600.0))
+            self._due = now + pause
 
 
 class Farm:
