@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from snakemake_kochi.cli.options import COUNT, Number, duration, json_option, machine_option
+from snakemake_kochi.cli.options import COUNT, duration, json_option, machine_option
 from snakemake_kochi.cli.output import print_json, print_table, remark, say
 from snakemake_kochi.errors import KochiError
 
 if TYPE_CHECKING:
     from snakemake_kochi.farm.tasks import Task
 
-_FROM_0 = Number(0, 2**31 - 1, "a whole number of 0 or more")
 _NEEDS = ("cores", "mem", "gpus", "time")
 
 
@@ -38,22 +37,17 @@ def _ids(_context: click.Context, _option: click.Parameter, text: str | None) ->
 @click.option("--gpus", metavar="N", help="GPUs that each task uses.")
 @click.option("--time", metavar="TIME", help="End a task after 90s, 2h, or so many minutes.")
 @click.option("--timeout", type=duration, metavar="TIME", help="End the run after 30m or 2h.")
-@click.option("--retries", type=_FROM_0, default=0, metavar="N", help="Try failed tasks again.")
+@click.option(
+    "--retries", type=click.IntRange(0), default=0, metavar="N", help="Try failed tasks again."
+)
 @click.option("--longest-first", is_flag=True, help="By the times of former runs.")
 @click.option("--prefer-order", is_flag=True, help="Tries again before it goes on with the list.")
 @click.option("--watch", is_flag=True, help="Take lines that are appended, until Ctrl-C.")
 @click.option("--from", "source", metavar="CMD", help="The list is what this command prints.")
 @click.option(
-    "--each",
-    metavar="FILE",
-    help="The tasks are the words after --, for each row of a CSV file, line of a file, or file "
-    "of a pattern; {name}, {2} and {} stand for columns and the line.",
+    "--each", metavar="FILE", help="A task for each row, line or name, from the words after --."
 )
-@click.option(
-    *("-w", "--workdir"),
-    metavar="DIRECTORY",
-    help="Where it is written what became of the tasks; by default TASKS.farm.",
-)
+@click.option("-w", "--workdir", metavar="DIRECTORY", help="In place of TASKS.farm.")
 @click.option("--status", is_flag=True, help="Print how many tasks finished and failed.")
 @click.option("--failed", is_flag=True, help="List the tasks that failed, with the reasons.")
 @click.option("--logs", is_flag=True, help="Write what all tasks have printed to logs.tar.")
@@ -74,12 +68,12 @@ def command(machine: str | None, words: tuple[str, ...], **given: Any) -> int:
     """
     is_view = given["status"] or given["failed"] or given["logs"]
     listed = _Listed(words, given, is_view)
-    if is_view:
-        if not listed.state.directory.is_dir():
-            raise KochiError(f"{listed.name} was not run yet: there is no {listed.state.directory}")
-        listed.state.read()
-        return listed.show()
-    return _run(listed, machine, given)
+    if not is_view:
+        return _run(listed, machine, given)
+    if not (directory := listed.state.directory).is_dir():
+        raise KochiError(f"{listed.state.name} was not run yet: there is no {directory}")
+    listed.state.read()
+    return listed.show()
 
 
 class _Listed:
@@ -111,18 +105,20 @@ class _Listed:
             name, typed, data = "stdin", ["-"], sys.stdin.buffer.read()
         if given["watch"] and self._file is None:
             raise click.UsageError("--watch needs a file, to which lines are appended")
-        self.name, self._typed = Path(name).name, f"kochi farm {shlex.join(typed)}"
-        directory = Path(name if self._file else "").parent / safe_name(self.name).lstrip(".-")
-        self.state = State(Path(given["workdir"] or f"{directory}.farm"))
+        if given["workdir"]:
+            typed = ["--workdir", given["workdir"], *typed]
+        self._typed, base = shlex.join(typed), Path(name).name
+        directory = Path(name if self._file else "").parent / safe_name(base).lstrip(".-")
         try:
             words = tuple(f"{key}={given[key]}" for key in _NEEDS if given[key] is not None)
             self.needs = needs_of(words, Resources())
         except ValueError as error:
             raise click.UsageError(f"--{error}") from error
         self._data = data[: data.rfind(b"\n") + 1] if given["watch"] else data
-        self.tasks = tasks_in(self._data, self.name, self.needs)
+        tasks = tasks_in(self._data, base, self.needs)
+        self.state = State(Path(given["workdir"] or f"{directory}.farm"), base, tasks)
         if b"\r\n" in data:
-            remark(f"kochi: {self.name} has Windows line ends, which are left out.")
+            remark(f"kochi: {base} has Windows line ends, which are left out.")
 
     def appended(self) -> Sequence[Task]:
         """The tasks in whole lines that came since; none while the file cannot be read."""
@@ -130,9 +126,9 @@ class _Listed:
 
         data = self._now()[len(self._data) :]
         data = data[: data.rfind(b"\n") + 1]
-        tasks = tasks_in(data, self.name, self.needs, self._data.count(b"\n"))
+        tasks = tasks_in(data, self.state.name, self.needs, self._data.count(b"\n"))
         self._data += data
-        self.tasks += tasks
+        self.state.tasks += tasks
         return tasks
 
     def _now(self) -> bytes:
@@ -145,7 +141,7 @@ class _Listed:
         """Tell what became of the tasks, and write it into the files of TASKS.farm."""
         from snakemake_kochi.farm.state import Ended
 
-        standing, given = self.state.standing(self.tasks), self._given
+        standing, given = self.state.standing(), self._given
         self.state.write_lists(standing)
         ended = [(task, Ended.parse(line)._asdict()) for task, line in standing.failed]
         failures = [{**end, "id": task.id, "text": task.text} for task, end in ended]
@@ -155,7 +151,12 @@ class _Listed:
         if given["logs"]:
             say(f"Wrote {self.state.write_archive(standing)}")
         elif given["as_json"]:
-            found = {"tasks": len(self.tasks), **numbers, "running": running, "failures": failures}
+            found = {
+                "tasks": len(self.state.tasks),
+                **numbers,
+                "running": running,
+                "failures": failures,
+            }
             print_json(found)
         elif given["failed"]:
             names = ("id", "reason", "seconds", "text")
@@ -164,19 +165,19 @@ class _Listed:
         else:
             if why:
                 remark(f"kochi: {why}: running tasks were put back.")
-            text = f"{numbers.pop('finished')} of {len(self.tasks)} tasks finished"
+            text = f"{numbers.pop('finished')} of {len(self.state.tasks)} tasks finished"
             say(text + "".join(f", {number} {word}" for word, number in numbers.items() if number))
             if failures:
                 say(f"Logs of failed tasks: {self.state.directory}/logs")
-                say(f"To run the failed ones again, type: {self._typed} --retry")
+                say(f"To run the failed ones again, type: kochi farm --retry failed {self._typed}")
             if running:
                 say(f"A farm works on it: {running}")
             elif standing.left:
-                say(f"To go on, type: {self._typed}")
+                say(f"To go on, type: kochi farm {self._typed}")
             if not given["watch"] and self._now() != self._data:
                 remark(
                     f"kochi: {self._file} was changed or removed meanwhile. "
-                    f"To run its new and changed lines, type: {self._typed}"
+                    f"To run its new and changed lines, type: kochi farm {self._typed}"
                 )
         return 0
 
@@ -187,8 +188,8 @@ def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
     from snakemake_kochi.location import find_location
     from snakemake_kochi.schedulers.environment import own_allocation
 
-    if not listed.tasks and not given["watch"]:
-        raise KochiError(f"{listed.name}: there is no command in it")
+    if not listed.state.tasks and not given["watch"]:
+        raise KochiError(f"{listed.state.name}: there is no command in it")
     screen = Screen()
     if machine is None:
         location = location_of_run(None, screen)
@@ -204,8 +205,7 @@ def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
         **{name: given[name] for name in names},
     )
     with location.root.explaining():
-        own = listed.name, listed.tasks, listed.state
-        farm = Farm(location, is_here, *own, wishes, screen)
+        farm = Farm(location, is_here, listed.state, wishes, screen)
         status = farm.run()
     listed.show(farm.stop[0] if farm.stop else "")
     return status

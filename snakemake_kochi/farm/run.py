@@ -11,9 +11,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from humanfriendly.text import pluralize
@@ -30,18 +31,17 @@ from snakemake_kochi.farm.tasks import Task
 from snakemake_kochi.files import random_word, safe_name
 from snakemake_kochi.hints import typed
 from snakemake_kochi.location import Location
+from snakemake_kochi.logger.handler import Progress
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.processes import is_gone
 from snakemake_kochi.quantities import format_duration, seconds_between
 from snakemake_kochi.queue.runs import facts_of_run
 from snakemake_kochi.queue.views import serving
 from snakemake_kochi.schedulers.interface import NO_REQUEST
-from snakemake_kochi.tickets.hand import WITHDRAWN, remove_queue, withdraw
-from snakemake_kochi.tickets.history import log_of
-from snakemake_kochi.tickets.moving import listing
-from snakemake_kochi.tickets.names import Layout, Name, make_queue, wake_workers
+from snakemake_kochi.tickets import hand, history, moving
+from snakemake_kochi.tickets.names import Layout, Name, wake_workers
 from snakemake_kochi.tickets.run import SHARD, End, Run
-from snakemake_kochi.tickets.ticket import Resources, Ticket
+from snakemake_kochi.tickets.ticket import Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, FencedError
 from snakemake_kochi.worker.settings import WorkerSettings
 
@@ -55,13 +55,11 @@ _PATIENCE = 15.0  # seconds in which tasks that are put back arrive
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _MOST_SHOWN = 20  # messages of failed tasks
 
-Key = tuple[int, int]  # of a job: run and number
-
 
 @dataclass(frozen=True)
 class Wishes:
     """`slots`: cores of this computer; `retry`: ids, or none of them for all that failed;
-    `fresh`: more tasks of the list, if any."""
+    `fresh`: adds to the tasks of the list, if there may be more."""
 
     slots: int | None = None
     retries: int = 0
@@ -69,15 +67,14 @@ class Wishes:
     longest_first: bool = False
     prefer_order: bool = False
     retry: Collection[int] | None = None
-    fresh: Callable[[], Sequence[Task]] | None = None
+    fresh: Callable[[], Iterable[Task]] | None = None
 
 
 class Screen:
     """Messages and a line of progress on standard error; takes the place of a logger, too."""
 
     def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._due, self._first = 0.0, (0.0, 0)
+        self._is_terminal, self._progress = sys.stderr.isatty(), Progress()
 
     def info(self, text: str, **_: Any) -> None:
         self.show(typed(f"kochi: {text}"), "\n")
@@ -88,76 +85,58 @@ class Screen:
         text = f"\r{text}\x1b[K" if self._is_terminal else text
         print(text, end=end, file=sys.stderr, flush=True)
 
-    def progress(self, finished: int, failed: int, left: int) -> None:
-        """`left`: those that run or wait."""
-        now, done = time.monotonic(), finished + failed
-        if self._first[0]:
-            seconds, count = now - self._first[0], done - self._first[1]
-        else:
-            self._first, seconds, count = (now, done), 0.0, 0
-        pause = 0.2 if self._is_terminal else min(max(seconds, 10.0), 600.0)
-        self._due = self._due or now + pause
-        if now >= self._due:
-            text = f"{done} of {done + left} tasks" + (f", {failed} failed" if failed else "")
-            if count:
-                time_left = format_duration(math.ceil(left * seconds / count))
-                text += f", {count / seconds:.3g} per second, {time_left} left"
-            self.show(text) if self._is_terminal else self.info(text)
-            self._due = now + pause
+    def progress(self, done: int, failed: int, left: int) -> None:
+        """`failed`: of those that are done; `left`: those that run or wait."""
+        self._progress.note(done, done + left)
+        text = f"{done} of {done + left} tasks" + (f", {failed} failed" if failed else "")
+        if seconds := self._progress.left():
+            text += f", {left / seconds:.3g} per second, {format_duration(seconds)} left"
+        if self._is_terminal:
+            self.show(text)
+        elif self._progress.due_in() <= 0:
+            self._progress.shown()
+            self.info(text)
 
 
 class Farm:
     """One run. `run` does all of it, in the main thread."""
 
     def __init__(
-        self,
-        location: Location,
-        is_here: bool,
-        name: str,
-        tasks: Sequence[Task],
-        state: State,
-        wishes: Wishes,
-        screen: Screen,
+        self, location: Location, is_here: bool, state: State, wishes: Wishes, screen: Screen
     ) -> None:
         """Begin the run. Raises KochiError, and OSError."""
-        self._location, self._is_here, self._name, self._tasks = location, is_here, name, tasks
-        self._state, self._wishes, self._screen = state, wishes, screen
+        self._location, self._is_here, self._state = location, is_here, state
+        self._wishes, self._screen, self._notices = wishes, screen, Notices(screen)
         self._machine = location.prepare_machine()
         state.prepare(self._machine.directory)
         self._layout, directory = Layout(str(self._machine.directory)), str(state.directory)
-        word = safe_name(name)[-30:].lstrip(".-")
+        word = safe_name(state.name)[-30:].lstrip(".-")
         digest = hashlib.blake2b(os.fsencode(directory), digest_size=4).hexdigest()
         self._queue = f"farm-{word}-{digest}"
         facts = {**facts_of_run(self._queue, ()), "farm": directory}
         if not is_here:
             facts["allocations"] = word, random_word()
         self._run = Run.begin(self._layout, directory, facts, is_gone)
-        self._wake = Wake(self._run.paths.wake)
-        self._over = threading.Event()
+        self._wake, self._over = Wake(self._run.paths.wake), threading.Event()
         self.stop: tuple[str, int] | None = None  # why, and the status
-        self._stops = 0
-        self._has_begun = self._is_leaving = self._is_fenced = False
-        self._notices = Notices(screen)
+        self._stops, self._is_fenced, self._has_begun, self._is_leaving = 0, False, False, False
         self._todo: deque[Task] = deque()
-        self._open: dict[Key, tuple[Task, Ticket]] = {}
-        self._fitting: dict[Resources, Resources] = {}
+        self._open: dict[str, tuple[Task, Ticket]] = {}  # by the keys of jobs
+        self._fit = lru_cache(lambda needs: self._workers.fit("TASK", needs))
         self._ended: list[tuple[Task | None, Ended, End]] = []  # not noted yet
-        self._finished = self._failed = 0
+        self._done = self._failed = 0  # in this run
         self._deadline = math.inf if wishes.timeout is None else clock.now() + wishes.timeout
         self._look_due = 0.0
-        settings = WorkerSettings(
-            *(str(location.root.directory), self._machine.name),
-            cores=wishes.slots,
-            stay=True,
-            controller=str(self._run.number),
-            any_run=True,
-        )
+        own, run = (str(location.root.directory), self._machine.name), str(self._run.number)
+        slots = wishes.slots
+        settings = WorkerSettings(*own, cores=slots, stay=True, controller=run, any_run=True)
         self._workers: Any = LocalWorkers(settings, int(is_here), self._machine, screen)
         self._telling = Telling(self._machine, directory, screen, location.to_start_worker)
 
     def run(self) -> int:
         """Until all tasks have ended; the exit status. Raises KochiError."""
-        before = {number: signal.signal(number, self._note_signal) for number in _STOPS}
+        for number in _STOPS:
+            signal.signal(number, self._note_signal)
         live(self._run, self._over, self._note_fenced)
         try:
             self._work()
@@ -165,13 +144,11 @@ class Farm:
             self._is_fenced = True
         finally:
             self._leave()
-            for number, handler in before.items():
-                signal.signal(number, handler)
         if self._is_fenced:
             raise KochiError("another farm took over this list (no heartbeat); stopping")
         if self.stop is not None:
             return self.stop[1]
-        return FAILED if self._state.standing(self._tasks).failed else 0
+        return FAILED if self._state.standing().failed else 0
 
     def _note_signal(self, number: int, frame: Any) -> None:
         self._stops += 1
@@ -231,11 +208,10 @@ class Farm:
         self._collect()
         known = self._state.seconds() if self._wishes.longest_first else {}
         if self._wishes.retry is not None:
-            self._state.forget(self._wishes.retry, self._tasks)
-        standing = self._state.standing(self._tasks)
-        self._finished, self._failed = len(standing.finished), len(standing.failed)
+            self._state.forget(self._wishes.retry)
+        standing = self._state.standing()
         # What runs for a dead run is awaited, as far as the list still has it.
-        keys = {job.key.rpartition(".")[0]: (job.run, job.number) for job in self._run.open}
+        keys = {job.key.rpartition(".")[0]: job.key for job in self._run.open}
         todo = []
         for task in map(self._fitted, standing.left):
             if (key := keys.get(f"{task.id}.{task.digest}")) is None:
@@ -246,10 +222,10 @@ class Farm:
             todo.sort(key=lambda task: -known.get(task.digest, math.inf))
         self._todo, self._has_begun = deque(todo), True
         if not self._is_over:
-            running = f", {len(keys)} still running" if keys else ""
+            finished, running = len(standing.finished), f", {len(keys)} still running"
             self._screen.info(
                 f"run {self._run.number}: {pluralize(len(todo), 'task')} to do, "
-                f"{self._finished} finished before{running}"
+                f"{finished} finished before{running if keys else ''}"
             )
         return True
 
@@ -257,50 +233,46 @@ class Farm:
         if is_due := clock.now() >= self._look_due:
             self._look_due = clock.now() + (_OTHERS if self._wishes.fresh else INTERVAL)
             self._serve()
-            self._telling.look(self._by_queue(), self._workers.will_serve)
             if self._wishes.fresh:
                 self._todo.extend(map(self._fitted, self._wishes.fresh()))
             jobs = self._run.open  # what waits is handed over again, to workers of this run
             if former := {(j.run, j.number) for j in jobs if j.run != self._run.number}:
-                withdraw(self._layout, self._queue, former)
+                hand.withdraw(self._layout, self._queue, former)
         self._submit()
+        if is_due and self._run.open:
+            self._telling.look(self._by_queue(), self._workers.will_serve)
         left = len(self._todo) + len(self._run.open)
         if self._workers.tick(left > 0):
             self._look_due = 0.0  # one has died, which had jobs
         self._telling.check_room()
         if is_due:
             self._run.look_after()  # once those that it knows have been noted
-        self._screen.progress(self._finished, self._failed, left)
+        self._screen.progress(self._done, self._failed, left)
 
     # ---- workers
 
-    def _allocated_workers(self) -> Any:
-        # Imported here: most farms are on one computer.
+    def _allocated_workers(self) -> Any:  # most farms are on one computer
         from snakemake_kochi.executor.adopted import allocations_of
         from snakemake_kochi.executor.allocated import AllocatedWorkers
 
         runs = [(run, allocations_of(self._layout, run)) for run in self._run.parts]
-        names = {run: name for run, name in runs if name is not None}
-        own = self._location, self._layout, names
+        own = self._location, self._layout, {run: name for run, name in runs if name is not None}
         return AllocatedWorkers(*own, self._by_queue, self._screen)
 
-    def _by_queue(self) -> dict[str, dict[Key, Ticket]]:
-        return {self._queue: {key: ticket for key, (_, ticket) in list(self._open.items())}}
+    def _by_queue(self) -> dict[str, dict[tuple[int, int], Ticket]]:
+        known = [(job, self._open.get(job.key)) for job in self._run.open]
+        return {self._queue: {(job.run, job.number): of[1] for job, of in known if of}}
 
     def _serve(self) -> None:
-        make_queue(self._layout, self._queue)
         self._workers.serve({self._queue}, lambda queue: NO_REQUEST)
 
     def _fitted(self, task: Task) -> Task:
         """Have it ask for what a worker can give. Raises KochiError if none ever can."""
-        if task.needs not in self._fitting:
-            try:
-                self._fitting[task.needs] = self._workers.fit("TASK", task.needs)
-            except KochiError as error:
-                text = error.message.removeprefix("rule TASK").lstrip(":, ")
-                hint = None if self._is_here else error.hint
-                raise KochiError(f"{self._name}, line {task.id}: {text}", hint) from error
-        task.needs = self._fitting[task.needs]
+        try:
+            task.needs = self._fit(task.needs)
+        except KochiError as error:
+            text = error.message.replace("rule TASK", f"{self._state.name}, line {task.id}")
+            raise KochiError(text, error.hint) from error
         return task
 
     # ---- tasks
@@ -312,34 +284,29 @@ class Farm:
         while self._todo and len(self._run.open) + portion <= most:
             size = min(portion if self._open else _FIRST, len(self._todo))
             tasks = [self._todo.popleft() for _ in range(size)]
-            run, first = self._run.number, self._run.next
-            own = {(run, first + i): (t, self._ticket(t)) for i, t in enumerate(tasks)}
-            contents = {
-                f"{task.id}.{task.digest}.{task.attempt}": json.dumps(ticket.to_dict()).encode()
-                for task, ticket in own.values()
-            }
-            self._open |= own
+            made = {f"{t.id}.{t.digest}.{t.attempt}": (t, self._ticket(t)) for t in tasks}
+            self._open |= made
+            contents = {k: json.dumps(made[k][1].to_dict()).encode() for k in made}
             try:
                 self._run.submit(self._queue, contents)
             except BaseException:
-                if (run, first) not in {(job.run, job.number) for job in self._run.open}:
-                    self._open = {key: v for key, v in self._open.items() if key not in own}
+                if not made.keys() & {job.key for job in self._run.open}:
+                    self._open = {k: of for k, of in self._open.items() if k not in made}
                     self._todo.extendleft(reversed(tasks))
                 raise
             wake_workers(self._layout, self._queue)
 
     def _ticket(self, task: Task) -> Ticket:
         number = str(task.id)
-        return Ticket(
-            name=printable(f"{self._name}:{number}"),
-            command=("bash", "-c", task.text),
-            directory=os.getcwd(),
-            environment={"PROC_NUMBER": number, "KOCHI_TASK_ID": number},
-            resources=task.needs,
-            labels={"task": number},
-            queue=self._queue,
-            machine=self._machine.name,
+        names = {"PROC_NUMBER": number, "KOCHI_TASK_ID": number}
+        own = (
+            printable(f"{self._state.name}:{number}"),
+            ("bash", "-c", task.text),
+            os.getcwd(),
+            names,
         )
+        where = {"queue": self._queue, "machine": self._machine.name}
+        return Ticket(*own, task.needs, labels={"task": number}, **where)
 
     # ---- ends
 
@@ -347,12 +314,12 @@ class Farm:
         """Note what has ended; whether anything has. Raises FencedError, and OSError."""
         ends = self._run.collect()
         for end in ends:
-            task, _ = self._open.pop(end.name.key, (None, None))
+            task, _ = self._open.pop(end.key, (None, None))
             is_former = end.name.run != self._run.number
             if not end.key or (is_former and self._state.has(end.name)):
                 continue
             # A person cancels tasks, too.
-            if end.name.worker == WITHDRAWN and (is_former or self._is_leaving):
+            if end.name.worker == hand.WITHDRAWN and (is_former or self._is_leaving):
                 self._todo.extendleft([] if task is None else [task])
             else:
                 self._ended.append((task, _ended(end), end))
@@ -367,14 +334,14 @@ class Farm:
 
     def _judge(self, task: Task | None, ended: Ended, end: End) -> None:
         if ended.state == SUCCESS:
-            self._finished += 1
+            self._done += 1
         elif task is None or not self._tries_again(task, ended):
-            self._failed += 1
+            self._done, self._failed = self._done + 1, self._failed + 1
             if self._failed <= _MOST_SHOWN:
                 text = "" if task is None else f": {printable(task.text, 200)}"
                 self._screen.warning(f"task {ended.id} failed: {ended.reason}{text}")
             with suppress(OSError):
-                content = log_of(self._layout.run(end.name.run), end.name)
+                content = history.log_of(self._layout.run(end.name.run), end.name)
                 self._state.keep_log(ended.id, content or b"")
 
     def _tries_again(self, task: Task, ended: Ended) -> bool:
@@ -387,7 +354,7 @@ class Farm:
             try:
                 self._fitted(again)
             except KochiError:
-                return False
+                again = task
             if again.needs == task.needs:
                 return False
             more = f" with {again.needs.memory_mb} MiB"
@@ -422,14 +389,14 @@ class Farm:
             keys = {(job.run, job.number) for job in self._run.open}
             if not keys or clock.now() >= until:
                 break
-            withdraw(self._layout, self._queue, keys)
-            if keys <= {name.key for name in Name.parse_all(listing(running))}:
+            hand.withdraw(self._layout, self._queue, keys)
+            if keys <= {name.key for name in Name.parse_all(moving.listing(running))}:
                 break
             self._wake.wait(_PAUSE)
         self._run.fold()
         if not self._run.open:
             if not serving(self._layout, self._queue):  # helpers do, and submit to it next
-                remove_queue(self._layout, self._queue)
+                hand.remove_queue(self._layout, self._queue)
             self._run.end()
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from snakemake_kochi.base import files
 from snakemake_kochi.errors import KochiError, told
@@ -40,10 +40,9 @@ class Ended(NamedTuple):
 
     @classmethod
     def parse(cls, line: bytes) -> Ended:
-        number, digest, state, seconds, memory, *rest = line.decode("utf-8", "replace").split("\t")
-        attempt, job, reason = rest
-        numbers = float(seconds), int(memory), int(attempt)
-        return cls(int(number), digest, state, *numbers, job, reason)
+        kinds: tuple[Any, ...] = (int, str, str, float, int, int, str, str)
+        texts = line.decode("utf-8", "replace").split("\t")
+        return cls(*(kind(text) for kind, text in zip(kinds, texts, strict=True)))
 
 
 @dataclass
@@ -57,10 +56,11 @@ class Standing:
 
 
 class State:
-    """The directory of a list. The last end of a task counts, and a success for good."""
+    """A list and its directory. The last end of a task counts, and a success for good."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, name: str, tasks: list[Task]) -> None:
         self.directory = directory = Path(os.path.realpath(directory))
+        self.name, self.tasks = name, tasks
         self._path, self._root = str(directory / "ended.tsv"), directory / "root"
         self._lines: dict[bytes, bytes] = {}  # by id and digest
         self._jobs: set[bytes] = set()  # those with an end here
@@ -76,8 +76,7 @@ class State:
                 write_atomically(self._root, os.fsencode(machine))
         except (OSError, OthersError) as error:
             text = told(error) if isinstance(error, OSError) else str(error)
-            hint = "Name a directory of yours: --workdir DIRECTORY"
-            raise KochiError(f"{self.directory} cannot be used: {text}", hint) from error
+            raise KochiError(f"{text}. Name a directory of yours: --workdir DIRECTORY") from error
         if (before := self.layout.directory) != str(machine):
             raise KochiError(
                 f"{self.directory} belongs to runs below {before}, and this one is below {machine}",
@@ -139,19 +138,19 @@ class State:
         for line in text.split(b"\n"):
             self._take(line)
 
-    def forget(self, numbers: Collection[int], tasks: Sequence[Task]) -> None:
+    def forget(self, numbers: Collection[int]) -> None:
         """Tasks are to run again, by default the failed ones. Raises KochiError."""
-        standing = self.standing(tasks)
-        if unknown := {*numbers} - {task.id for task in tasks}:
+        standing = self.standing()
+        if unknown := {*numbers} - {task.id for task in self.tasks}:
             raise KochiError(f"--retry: there is no task {min(unknown)}")
         for task, line in (*standing.failed, *(standing.finished if numbers else ())):
             if not numbers or task.id in numbers:
                 del self._lines[b"\t".join(line.split(b"\t", 2)[:2])]
 
-    def standing(self, tasks: Sequence[Task]) -> Standing:
+    def standing(self) -> Standing:
         """Ends belong to lines by id and text, then by the text alone: a line may have moved."""
         found, others = Standing(), dict(self._lines)
-        keys = [(task, b"%d\t%s" % (task.id, task.digest.encode())) for task in tasks]
+        keys = [(task, b"%d\t%s" % (task.id, task.digest.encode())) for task in self.tasks]
         known = {task.id: others.pop(key) for task, key in keys if key in others}
         by_text: dict[bytes, deque[bytes]] = defaultdict(deque)
         for key, line in others.items():
@@ -174,10 +173,9 @@ class State:
 
     def write_lists(self, standing: Standing) -> None:
         """The files of which users know the names. Raises OSError."""
-        finished, failed = (
-            [task for task, _ in ended] for ended in (standing.finished, standing.failed)
-        )
-        for name, tasks in ("finished", finished), ("failed", failed), ("toprocess", standing.left):
+        ended = {"finished": standing.finished, "failed": standing.failed}
+        lists = {name: [task for task, _ in found] for name, found in ended.items()}
+        for name, tasks in (*lists.items(), ("toprocess", standing.left)):
             text = "".join(f"{task.id} {task.text}\n" for task in tasks)
             write_atomically(self.directory / name, text.encode("utf-8", "surrogateescape"))
 
