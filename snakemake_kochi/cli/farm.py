@@ -52,7 +52,7 @@ def _ids(_context: click.Context, _option: click.Parameter, text: str | None) ->
 @click.option("--failed", is_flag=True, help="List the tasks that failed, with the reasons.")
 @click.option("--logs", is_flag=True, help="Write what all tasks have printed to logs.tar.")
 @click.option(
-    *("--retry", "retry"),
+    "--retry",
     is_flag=False,
     flag_value="failed",
     callback=_ids,
@@ -139,11 +139,11 @@ class _Listed:
 
     def show(self, why: str = "") -> int:
         """Tell what became of the tasks, and write it into the files of TASKS.farm."""
-        from snakemake_kochi.farm.state import Ended
+        from snakemake_kochi.farm.state import parsed
 
         standing, given = self.state.standing(), self._given
         self.state.write_lists(standing)
-        ended = [(task, Ended.parse(line)._asdict()) for task, line in standing.failed]
+        ended = [(task, parsed(line)._asdict()) for task, line in standing.failed]
         failures = [{**end, "id": task.id, "text": task.text} for task, end in ended]
         numbers = {"finished": len(standing.finished), "failed": len(standing.failed)}
         numbers |= {"left": len(standing.left), "gone": standing.gone}

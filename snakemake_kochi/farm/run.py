@@ -117,9 +117,10 @@ class Farm:
         if not is_here:
             facts["allocations"] = word, random_word()
         self._run = Run.begin(self._layout, directory, facts, is_gone)
-        self._wake, self._over = Wake(self._run.paths.wake), threading.Event()
+        self._wake = Wake(self._run.paths.wake)
+        self._over, self._fenced = threading.Event(), threading.Event()
         self.stop: tuple[str, int] | None = None  # why, and the status
-        self._stops, self._is_fenced, self._has_begun, self._is_leaving = 0, False, False, False
+        self._stops, self._has_begun, self._is_leaving = 0, False, False
         self._todo: deque[Task] = deque()
         self._open: dict[str, tuple[Task, Ticket]] = {}  # by the keys of jobs
         self._fit = lru_cache(lambda needs: self._workers.fit("TASK", needs))
@@ -137,14 +138,14 @@ class Farm:
         """Until all tasks have ended; the exit status. Raises KochiError."""
         for number in _STOPS:
             signal.signal(number, self._note_signal)
-        live(self._run, self._over, self._note_fenced)
+        live(self._run, self._over, self._fenced.set)
         try:
             self._work()
         except FencedError:
-            self._is_fenced = True
+            self._fenced.set()
         finally:
             self._leave()
-        if self._is_fenced:
+        if self._fenced.is_set():
             raise KochiError("another farm took over this list (no heartbeat); stopping")
         if self.stop is not None:
             return self.stop[1]
@@ -155,16 +156,12 @@ class Farm:
         self.stop = self.stop or (signal.Signals(number).name, 128 + number)
         wake(self._run.paths.wake)
 
-    def _note_fenced(self) -> None:
-        self._is_fenced = True
-        wake(self._run.paths.wake)
-
     def _wait(self, seconds: float) -> bool:
         """Whether to go on. Raises FencedError."""
         if self.stop is None:
             seconds = min(seconds, max(0.0, self._deadline - clock.now()))
             self._wake.wait(seconds, *self._workers.descriptors)
-        if self._is_fenced:
+        if self._fenced.is_set():
             raise FencedError
         if clock.now() >= self._deadline:
             self.stop = self.stop or ("--timeout is over", TIMEOUT)
@@ -188,14 +185,14 @@ class Farm:
 
     @property
     def _is_over(self) -> bool:
-        has_more = self._todo or self._run.open or self._wishes.fresh
+        has_more = self._todo or self._run.open or self._ended or self._wishes.fresh
         return self._has_begun and not has_more
 
     def _begin(self) -> bool:
         """Decide what is to be done; False while another run of this list lives, which it helps."""
         if alive := self._run.adopt():
             if self._is_here:
-                self._serve()
+                self._workers.serve({self._queue}, lambda queue: NO_REQUEST)
                 self._workers.tick(True)
             number, facts = min(alive.items())
             where = f" on {facts['node']['host']}" if facts else ""
@@ -212,11 +209,9 @@ class Farm:
         standing = self._state.standing()
         # What runs for a dead run is awaited, as far as the list still has it.
         keys = {job.key.rpartition(".")[0]: job.key for job in self._run.open}
-        todo = []
+        todo = [task for task in standing.left if f"{task.id}.{task.digest}" not in keys]
         for task in map(self._fitted, standing.left):
-            if (key := keys.get(f"{task.id}.{task.digest}")) is None:
-                todo.append(task)
-            else:
+            if key := keys.get(f"{task.id}.{task.digest}"):
                 self._open[key] = task, self._ticket(task)
         if self._wishes.longest_first:
             todo.sort(key=lambda task: -known.get(task.digest, math.inf))
@@ -232,7 +227,7 @@ class Farm:
     def _hand_over(self) -> None:
         if is_due := clock.now() >= self._look_due:
             self._look_due = clock.now() + (_OTHERS if self._wishes.fresh else INTERVAL)
-            self._serve()
+            self._workers.serve({self._queue}, lambda queue: NO_REQUEST)
             if self._wishes.fresh:
                 self._todo.extend(map(self._fitted, self._wishes.fresh()))
             jobs = self._run.open  # what waits is handed over again, to workers of this run
@@ -262,9 +257,6 @@ class Farm:
     def _by_queue(self) -> dict[str, dict[tuple[int, int], Ticket]]:
         known = [(job, self._open.get(job.key)) for job in self._run.open]
         return {self._queue: {(job.run, job.number): of[1] for job, of in known if of}}
-
-    def _serve(self) -> None:
-        self._workers.serve({self._queue}, lambda queue: NO_REQUEST)
 
     def _fitted(self, task: Task) -> Task:
         """Have it ask for what a worker can give. Raises KochiError if none ever can."""
@@ -297,16 +289,11 @@ class Farm:
             wake_workers(self._layout, self._queue)
 
     def _ticket(self, task: Task) -> Ticket:
-        number = str(task.id)
+        number, name = str(task.id), printable(f"{self._state.name}:{task.id}")
         names = {"PROC_NUMBER": number, "KOCHI_TASK_ID": number}
-        own = (
-            printable(f"{self._state.name}:{number}"),
-            ("bash", "-c", task.text),
-            os.getcwd(),
-            names,
-        )
-        where = {"queue": self._queue, "machine": self._machine.name}
-        return Ticket(*own, task.needs, labels={"task": number}, **where)
+        own = name, ("bash", "-c", task.text), os.getcwd(), names, task.needs
+        machine, queue = self._machine.name, self._queue
+        return Ticket(*own, labels={"task": number}, queue=queue, machine=machine)
 
     # ---- ends
 
@@ -367,14 +354,14 @@ class Farm:
     def _leave(self) -> None:
         """Whatever cannot be read or written: no worker stays behind."""
         self._is_leaving = True
-        if self._is_fenced:
+        if self._fenced.is_set():
             self._workers.abandon()
         else:
             self._workers.stop(lambda: self._stops > 1)
             try:
                 self._settle()
             except FencedError:
-                self._is_fenced = True
+                self._fenced.set()
             except (OSError, KochiError) as error:
                 self._screen.warning(f"not all of the last steps worked: {error}")
         self._over.set()
@@ -395,7 +382,8 @@ class Farm:
             self._wake.wait(_PAUSE)
         self._run.fold()
         if not self._run.open:
-            if not serving(self._layout, self._queue):  # helpers do, and submit to it next
+            # Nobody else submits to it; helpers serve it, and do so next.
+            if self._has_begun and not serving(self._layout, self._queue):
                 hand.remove_queue(self._layout, self._queue)
             self._run.end()
 

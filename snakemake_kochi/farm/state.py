@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections import defaultdict, deque
+from collections import defaultdict, deque, namedtuple
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from snakemake_kochi.base import files
 from snakemake_kochi.errors import KochiError, told
@@ -26,23 +25,14 @@ from snakemake_kochi.tickets.names import Layout, Name, numbers_in
 MOST_LOGS = 500  # files of failed tasks
 
 
-class Ended(NamedTuple):
-    """One end of a task, a line of ended.tsv. `job`: the name of its ticket."""
+# One end of a task, a line of ended.tsv. `job`: the name of its ticket.
+Ended = namedtuple("Ended", "id digest state seconds memory_mb attempt job reason")
 
-    id: int
-    digest: str
-    state: str
-    seconds: float
-    memory_mb: int
-    attempt: int
-    job: str
-    reason: str
 
-    @classmethod
-    def parse(cls, line: bytes) -> Ended:
-        kinds: tuple[Any, ...] = (int, str, str, float, int, int, str, str)
-        texts = line.decode("utf-8", "replace").split("\t")
-        return cls(*(kind(text) for kind, text in zip(kinds, texts, strict=True)))
+def parsed(line: bytes) -> Ended:
+    kinds = (int, str, str, float, int, int, str, str)
+    texts = line.decode("utf-8", "replace").split("\t")
+    return Ended(*(kind(text) for kind, text in zip(kinds, texts, strict=True)))
 
 
 @dataclass
@@ -97,19 +87,15 @@ class State:
                     return f"run {number}, {run.who}"
         return ""
 
-    def read(self) -> State:
+    def read(self) -> None:
         """Raises OSError; another user's file is refused by KochiError."""
-        self._lines.clear()
-        self._jobs.clear()
-        try:
+        self._lines, self._jobs, data = {}, set(), b""
+        with suppress(FileNotFoundError):
             check_ours(self.directory)
             data = files.read(self._path)
-        except FileNotFoundError:
-            return self
-        self._is_torn = not data.endswith(b"\n") and data != b""
+        self._is_torn = data[-1:] not in (b"", b"\n")
         for line in data.split(b"\n"):
             self._take(line)
-        return self
 
     def _take(self, line: bytes) -> None:
         fields = line.split(b"\t", 7)
@@ -168,7 +154,7 @@ class State:
 
     def seconds(self) -> dict[str, float]:
         """How long tasks took, by the digests of their texts."""
-        ends = map(Ended.parse, filter(_is_success, self._lines.values()))
+        ends = map(parsed, filter(_is_success, self._lines.values()))
         return {end.digest: end.seconds for end in ends}
 
     def write_lists(self, standing: Standing) -> None:
@@ -188,11 +174,11 @@ class State:
 
     def write_archive(self, standing: Standing) -> Path:
         """What all tasks printed, as far as it was not cleaned up. Raises OSError."""
-        path = self.directory / "logs.tar"
+        path, layout = self.directory / "logs.tar", self.layout
         with tarfile.open(path, "w") as archive:
             for task, line in (*standing.finished, *standing.failed):
-                name = Name.parse(Ended.parse(line).job)
-                if name and (content := log_of(self.layout.run(name.run), name)) is not None:
+                name = Name.parse(parsed(line).job)
+                if name and (content := log_of(layout.run(name.run), name)) is not None:
                     member = tarfile.TarInfo(f"logs/log_{task.id}")
                     member.size = len(content)
                     archive.addfile(member, BytesIO(content))

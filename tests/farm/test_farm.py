@@ -35,7 +35,7 @@ def test_failures_have_reasons_logs_and_lists(place: Place) -> None:
     assert "task 2 failed: exit status 3: echo bad; exit 3" in outcome.err
     assert "task 3 failed: killed by SIGKILL" in outcome.err
     assert "1 of 4 tasks finished, 3 failed\n" in outcome.out
-    assert "kochi farm tasks --retry" in outcome.out
+    assert "kochi farm --retry failed tasks\n" in outcome.out
     farm = place.directory / "tasks.farm"
     assert (farm / "logs" / "log_2").read_text() == "bad\n"
     assert "unexpected EOF" in (farm / "logs" / "log_4").read_text()
