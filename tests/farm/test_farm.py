@@ -115,8 +115,8 @@ def test_more_memory_is_asked_for_after_the_lack_of_it(
     from snakemake_kochi.tickets.ticket import Resources
 
     monkeypatch.chdir(place.directory)
-    state = State(place.directory / "x.farm")
-    farm = Farm(find_location(), True, "x", [], state, Wishes(retries=2), Screen())
+    state = State(place.directory / "x.farm", "x", [])
+    farm = Farm(find_location(), True, state, Wishes(retries=2), Screen())
     task = Task(1, "true", Resources(memory_mb=100))
     ended = Ended(1, "", "memory", 1.0, 120, 1, "", "out of memory")
     assert farm._tries_again(task, ended)
