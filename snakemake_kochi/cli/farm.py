@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -18,15 +19,15 @@ from snakemake_kochi.errors import KochiError
 if TYPE_CHECKING:
     from snakemake_kochi.farm.tasks import Task
 
-_NEEDS = ("cores", "mem", "gpus", "time")
+_NEEDS, _COLUMNS = ("cores", "mem", "gpus", "time"), ("Id", "Reason", "Seconds", "Text")
 
 
 def _ids(_context: click.Context, _option: click.Parameter, text: str | None) -> set[int] | None:
     if text is None or text == "failed":
         return None if text is None else set()
-    if not all(part.isdecimal() for part in text.split(",")):
+    if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", text):
         raise click.BadParameter(f"{text}: failed, or numbers as in 3,7 were expected")
-    return {int(part) for part in text.split(",")}
+    return set(map(int, text.split(",")))
 
 
 @click.command(context_settings={"allow_interspersed_args": True})
@@ -151,17 +152,11 @@ class _Listed:
         if given["logs"]:
             say(f"Wrote {self.state.write_archive(standing)}")
         elif given["as_json"]:
-            found = {
-                "tasks": len(self.state.tasks),
-                **numbers,
-                "running": running,
-                "failures": failures,
-            }
-            print_json(found)
+            numbers |= {"tasks": len(self.state.tasks)}
+            print_json({**numbers, "running": running, "failures": failures})
         elif given["failed"]:
-            names = ("id", "reason", "seconds", "text")
-            rows = [[failure[name] for name in names] for failure in failures]
-            print_table([name.capitalize() for name in names], rows, "No task has failed.")
+            rows = [[each[name.lower()] for name in _COLUMNS] for each in failures]
+            print_table(_COLUMNS, rows, "No task has failed.")
         else:
             if why:
                 remark(f"kochi: {why}: running tasks were put back.")
@@ -175,10 +170,8 @@ class _Listed:
             elif standing.left:
                 say(f"To go on, type: kochi farm {self._typed}")
             if not given["watch"] and self._now() != self._data:
-                remark(
-                    f"kochi: {self._file} was changed or removed meanwhile. "
-                    f"To run its new and changed lines, type: kochi farm {self._typed}"
-                )
+                to_run = f"To run its new and changed lines, type: kochi farm {self._typed}"
+                remark(f"kochi: {self._file} was changed or removed meanwhile. {to_run}")
         return 0
 
 
@@ -191,21 +184,16 @@ def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
     if not listed.state.tasks and not given["watch"]:
         raise KochiError(f"{listed.state.name}: there is no command in it")
     screen = Screen()
-    if machine is None:
-        location = location_of_run(None, screen)
-    else:
-        location = find_location(machine, asks=True)
+    location = find_location(machine, asks=True) if machine else location_of_run(None, screen)
     location.require_here()
     is_inside = own_allocation(os.environ) is not None and "KOCHI_MACHINE" not in os.environ
     is_here = is_inside or check_where(None, location) == HERE
-    names = ("retries", "timeout", "longest_first", "prefer_order", "retry")
-    wishes = Wishes(
-        slots=given["proc"] and given["proc"] * listed.needs.cores,
-        fresh=listed.appended if given["watch"] else None,
-        **{name: given[name] for name in names},
-    )
+    wishes = {name: given[name] for name in ("retries", "timeout", "retry")}
+    wishes |= {name: given[name] for name in ("longest_first", "prefer_order")}
+    slots = given["proc"] and given["proc"] * listed.needs.cores
+    fresh = listed.appended if given["watch"] else None
     with location.root.explaining():
-        farm = Farm(location, is_here, listed.state, wishes, screen)
+        farm = Farm(location, is_here, listed.state, Wishes(slots, fresh, **wishes), screen)
         status = farm.run()
     listed.show(farm.stop[0] if farm.stop else "")
     return status

@@ -62,12 +62,12 @@ class Wishes:
     `fresh`: adds to the tasks of the list, if there may be more."""
 
     slots: int | None = None
+    fresh: Callable[[], Iterable[Task]] | None = None
     retries: int = 0
     timeout: float | None = None
     longest_first: bool = False
     prefer_order: bool = False
     retry: Collection[int] | None = None
-    fresh: Callable[[], Iterable[Task]] | None = None
 
 
 class Screen:
@@ -200,7 +200,14 @@ class Farm:
             self._notices.info(f"run {number}{where} works on this list; this one {does}")
             return False
         if not self._is_here and isinstance(self._workers, LocalWorkers):
-            self._workers = self._allocated_workers()
+            # Imported here: most farms are on one computer.
+            from snakemake_kochi.executor.adopted import allocations_of
+            from snakemake_kochi.executor.allocated import AllocatedWorkers
+
+            runs = [(run, allocations_of(self._layout, run)) for run in self._run.parts]
+            names = {run: name for run, name in runs if name is not None}
+            own = self._location, self._layout, names, self._by_queue, self._screen
+            self._workers = AllocatedWorkers(*own)
         self._state.read()
         self._collect()
         known = self._state.seconds() if self._wishes.longest_first else {}
@@ -245,14 +252,6 @@ class Farm:
         self._screen.progress(self._done, self._failed, left)
 
     # ---- workers
-
-    def _allocated_workers(self) -> Any:  # most farms are on one computer
-        from snakemake_kochi.executor.adopted import allocations_of
-        from snakemake_kochi.executor.allocated import AllocatedWorkers
-
-        runs = [(run, allocations_of(self._layout, run)) for run in self._run.parts]
-        own = self._location, self._layout, {run: name for run, name in runs if name is not None}
-        return AllocatedWorkers(*own, self._by_queue, self._screen)
 
     def _by_queue(self) -> dict[str, dict[tuple[int, int], Ticket]]:
         known = [(job, self._open.get(job.key)) for job in self._run.open]
