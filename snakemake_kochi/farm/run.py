@@ -361,7 +361,7 @@ class Farm:
                 self._settle()
             except FencedError:
                 self._fenced.set()
-            except (OSError, KochiError) as error:
+            except OSError as error:
                 self._screen.warning(f"not all of the last steps worked: {error}")
         self._over.set()
         self._wake.close()
