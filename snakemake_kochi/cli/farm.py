@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shlex
@@ -68,6 +69,8 @@ def command(machine: str | None, words: tuple[str, ...], **given: Any) -> int:
     A task that has succeeded is not run again. TASKS may be -, standard input.
     """
     is_view = given["status"] or given["failed"] or given["logs"]
+    if is_view:
+        gc.disable()  # it makes many objects, and ends
     listed = _Listed(words, given, is_view)
     if not is_view:
         return _run(listed, machine, given)
