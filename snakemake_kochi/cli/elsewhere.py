@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# These read or change what is here: the branches and worktrees of this repository.
-_AT_HOME = ("artifact",)
+# These read or change what is here: the branches and worktrees of this repository, a list of tasks.
+_AT_HOME = ("artifact", "farm")
 # These free something, which must work when nothing can be sent.
 _AS_SENT = ("cancel", "clean", "release")
 # These need the project's files as they are now. The others need kochi.yaml.

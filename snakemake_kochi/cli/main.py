@@ -34,6 +34,7 @@ _COMMANDS = {
     "alloc_interact": ("snakemake_kochi.cli.inspection", "Open a shell on a compute node."),
     "launch": ("snakemake_kochi.cli.launch", "Start a run that goes on after logout."),
     "enqueue": ("snakemake_kochi.cli.enqueue", "Submit one job to a queue."),
+    "farm": ("snakemake_kochi.cli.farm", "Run a file of commands, one per line."),
     "interact": ("snakemake_kochi.cli.interactive", "Run a shell or a command as a job, here."),
     "attach": ("snakemake_kochi.cli.interactive", "Attach to a job of kochi interact --keep."),
     "forward": (

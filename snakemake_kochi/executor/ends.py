@@ -10,7 +10,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.executor.tickets import single_jobs
 from snakemake_kochi.files import last_lines, show_new_files, times_and_sizes
 from snakemake_kochi.hints import typed
 from snakemake_kochi.paths import MachinePaths
@@ -50,6 +49,12 @@ def details_of(end: End) -> dict[str, Any]:
     return end.line.get("details") or {}
 
 
+def ending_of(end: End) -> str:
+    """The end in a few words: "exit status 1", "killed by SIGKILL"."""
+    name = end.name
+    return Attempt.of_line(end.line, name.attempt, name.worker, name.state).ending or name.state
+
+
 def why_lost(machine: MachinePaths, end: End) -> str:
     """What the allocation of the last worker printed about a kill for its memory, and what to do
     about that; "" for nothing."""
@@ -72,10 +77,8 @@ def failure_message(ticket: Ticket, end: End, log: str, why: str = "") -> str:
     """How and where a job failed, and the end of its log; `why`: see `why_lost`."""
     text = last_lines(Path(log), 2 * _LAST_LINES)
     node = details_of(end).get("node", "(none)")
-    name = end.name
-    ending = Attempt.of_line(end.line, name.attempt, name.worker, name.state).ending
-    why = f": its workers died{why}" if name.state == "lost" else why
-    lines = [f"kochi job {number_of(end)} on node {node}: {typed(f'{ending}{why}')}"]
+    why = f": its workers died{why}" if end.name.state == "lost" else why
+    lines = [f"kochi job {number_of(end)} on node {node}: {typed(f'{ending_of(end)}{why}')}"]
     # The ended process is the inner Snakemake, which always ends with 1. The exit status of the
     # rule's own command is in its log.
     if own := _COMMAND_STATUS.search("\n".join(text)):
@@ -94,6 +97,8 @@ def _without_report(lines: Sequence[str]) -> Sequence[str]:
 
 def note_end(job: Any, queue: str, end: End) -> None:
     """Note at Snakemake's job how it succeeded, for the records of `own_rules`."""
+    from snakemake_kochi.executor.tickets import single_jobs  # of Snakemake
+
     details = details_of(end)
     noted = {"node": details.get("node", ""), "worker": end.name.worker, "queue": queue}
     noted |= {"job": number_of(end), "attempt": end.name.attempt}

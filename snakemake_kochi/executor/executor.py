@@ -1,7 +1,7 @@
 """`--executor kochi`: the class that Snakemake instantiates.
 
 Snakemake's thread calls `run_jobs`, which submits. `_watch` is the thread that collects ends and
-reports them, and looks after the workers; `_beat` gives signs of life, `_fold` folds logs.
+reports them, and looks after the workers; see `life` for signs of life.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ from snakemake_kochi.executor.internals import (
     marks_are_files,
     without_jobs,
 )
+from snakemake_kochi.executor.life import live
 from snakemake_kochi.executor.plugin import Executor, ExecutorSettings
 from snakemake_kochi.executor.summary import Summary
 from snakemake_kochi.executor.telling import Telling
@@ -74,7 +75,6 @@ from snakemake_kochi.files.together import Together
 from snakemake_kochi.hints import typed
 from snakemake_kochi.location import Location
 from snakemake_kochi.notices import Notices
-from snakemake_kochi.own_environment import OwnEnvironment
 from snakemake_kochi.queue.runs import facts_of_run
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.history import places
@@ -159,8 +159,7 @@ class KochiExecutor(Executor):
         self._telling = Telling(
             *(self._machine, directory, self.logger, self._location.to_start_worker)
         )
-        threading.Thread(target=self._beat, name="kochi-heartbeat", daemon=True).start()
-        threading.Thread(target=self._fold, name="kochi-logs", daemon=True).start()
+        live(self._run, self._over, self._note_fenced)
         self._watcher = threading.Thread(target=self._watch, name="kochi-run", daemon=True)
         try:
             await_earlier(self._run, outputs, self._told)
@@ -217,24 +216,9 @@ class KochiExecutor(Executor):
 
     # ---- life
 
-    def _beat(self) -> None:
-        environment = OwnEnvironment()
-        while not self._over.wait(INTERVAL):
-            environment.note_use()
-            try:
-                self._run.beat()
-            except FencedError:
-                self._is_fenced = True
-                self._rouse()
-                return
-            except OSError as error:
-                _log.debug("no sign of life can be given now: %s", error)
-
-    def _fold(self) -> None:
-        """A thread of its own: it reads a file for each job."""
-        while not self._over.wait(INTERVAL):
-            with suppress(OSError):
-                self._run.fold()
+    def _note_fenced(self) -> None:
+        self._is_fenced = True
+        self._rouse()
 
     def _rouse(self) -> None:
         """Have the watching thread look."""

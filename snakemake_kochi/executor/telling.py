@@ -6,12 +6,12 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.backoff import GrowingPause
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.executor.adopted import Key
 from snakemake_kochi.files import has_room, is_same_directory
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.paused import PausedBatch, PausedBatches, list_paused
@@ -19,6 +19,9 @@ from snakemake_kochi.queue.views import obstacles_of, shared_workers, why_paused
 from snakemake_kochi.tickets.moving import is_listed, listing
 from snakemake_kochi.tickets.names import Name
 from snakemake_kochi.tickets.ticket import Ticket
+
+if TYPE_CHECKING:
+    from snakemake_kochi.executor.adopted import Key
 
 _ROOM_SECONDS = 10.0  # between two checks for free space, while there is some
 _FULL_SECONDS = 1.0  # after a failed write

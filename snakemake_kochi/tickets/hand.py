@@ -21,6 +21,7 @@ from snakemake_kochi.tickets.run import ENDED, OWN, make_run, written_aside
 from snakemake_kochi.tickets.watching import facts_in
 
 HAND = "hand"
+WITHDRAWN = "c"  # in the place of the worker: it never began
 _PATIENCE = 30.0
 
 
@@ -134,7 +135,7 @@ def withdraw(layout: Layout, queue: str, jobs: Collection[tuple[int, int]]) -> i
     count = 0
     for name, path in tickets_in(layout.queue(queue).waiting, has_one):
         if name.key in jobs:
-            ended = name.ended("cancelled", "c")
+            ended = name.ended("cancelled", WITHDRAWN)
             count += moved(path, f"{layout.run(name.run).inbox}/{ended}", _PATIENCE)
     return count
 

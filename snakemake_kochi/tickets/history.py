@@ -107,6 +107,17 @@ def log_of(paths: RunPaths, name: Name) -> bytes | None:
     return None
 
 
+def logs_of(paths: RunPaths) -> Iterator[tuple[str, bytes]]:
+    """The logs of a run, each as "JOB.aATTEMPT" and its content. Raises OSError."""
+    for text in listing(paths.logs):
+        with suppress(FileNotFoundError):  # folded meanwhile
+            yield text, files.read(f"{paths.logs}/{text}")
+    for text in listing(paths.folded):
+        places, _, content = files.read(f"{paths.folded}/{text}").partition(b"\n")
+        for name, (at, size) in json.loads(places).items():
+            yield name, content[at : at + size]
+
+
 # ---- jobs
 
 JobId = int | str  # for people: 17, a job by hand, or "17.3", job 3 of run 17

@@ -473,7 +473,8 @@ class Worker:
             return None
         if name in self._skipped or name in self._waits_paused:
             return False
-        if self._settings.controller not in (None, str(name.run)):
+        run = None if self._settings.any_run else self._settings.controller
+        if run not in (None, str(name.run)):
             return False  # another run's: it would go back to its queue when the own run is over
         if kinds and name.key in self._not_first:
             self._sees_others = True

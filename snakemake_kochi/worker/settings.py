@@ -55,11 +55,11 @@ class WorkerSettings:
     without limit if that is None; a worker without `stay` waits for `between_jobs` for more jobs of
     a run that goes on.
 
-    `controller` is the number of a run: the worker claims only the tickets of that run. `first` are
-    the kinds of jobs that it claims before others. `allocation` is the scheduler's name of the
-    worker's allocation, `allocation_nodes` the number of its nodes, where the scheduler does not
-    tell it. In an allocation the worker also leaves when it has no job and its
-    controller is dead. It then runs `cancel_waiting`, a command that cancels the allocations of
+    `controller` is the number of a run: the worker claims only the tickets of that run, unless
+    `any_run`. `first` are the kinds of jobs that it claims before others. `allocation` is the
+    scheduler's name of the worker's allocation, `allocation_nodes` the number of its nodes, where
+    the scheduler does not tell it. In an allocation the worker also leaves when it has no job and
+    its controller is dead. It then runs `cancel_waiting`, a command that cancels the allocations of
     that controller that have not begun. The worker ends when the process `parent` ends; with
     `owns_queues`, it then cancels the jobs of its queues and removes these. With `echo` it shows
     the jobs' output.
@@ -81,6 +81,7 @@ class WorkerSettings:
     idle_wait: float = 2.0
     between_jobs: float = BETWEEN_JOBS
     controller: str | None = None
+    any_run: bool = False
     first: tuple[Kind, ...] = ()
     allocation: str | None = None
     allocation_nodes: int = 1

@@ -27,6 +27,7 @@ COMMANDS = (
         "alloc_interact",
         "launch",
         "enqueue",
+        "farm",
         "interact",
         "attach",
         "forward",

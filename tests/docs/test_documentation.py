@@ -195,6 +195,12 @@ def test_further_can_be_followed_to_the_letter(terminal: Terminal) -> None:
     terminal.follow(REPOSITORY / "docs" / "further.md")
 
 
+def test_the_page_about_a_file_of_commands_can_be_followed_to_the_letter(
+    terminal: Terminal,
+) -> None:
+    terminal.follow(REPOSITORY / "docs" / "farm.md")
+
+
 def test_the_scaling_study_can_be_followed_to_the_letter(terminal: Terminal) -> None:
     terminal.follow(REPOSITORY / "docs" / "scaling.md")
 

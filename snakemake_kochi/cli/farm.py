@@ -1,0 +1,202 @@
+"""`kochi farm`."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from snakemake_kochi.cli.options import COUNT, duration, json_option, machine_option
+from snakemake_kochi.cli.output import print_json, print_table, remark, say
+from snakemake_kochi.errors import KochiError
+
+if TYPE_CHECKING:
+    from snakemake_kochi.farm.tasks import Task
+
+_NEEDS, _COLUMNS = ("cores", "mem", "gpus", "time"), ("Id", "Reason", "Seconds", "Text")
+
+
+def _ids(_context: click.Context, _option: click.Parameter, text: str | None) -> set[int] | None:
+    if text is None or text == "failed":
+        return None if text is None else set()
+    if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", text):
+        raise click.BadParameter(f"{text}: failed, or numbers as in 3,7 were expected")
+    return set(map(int, text.split(",")))
+
+
+@click.command(context_settings={"allow_interspersed_args": True})
+@machine_option
+@click.option("-j", "--proc", type=COUNT, metavar="N", help="Tasks at a time on this computer.")
+@click.option("--cores", metavar="N", help="Cores that each task uses; by default 1.")
+@click.option("--mem", metavar="SIZE", help="Memory that each task uses, for example 2G.")
+@click.option("--gpus", metavar="N", help="GPUs that each task uses.")
+@click.option("--time", metavar="TIME", help="End a task after 90s, 2h, or so many minutes.")
+@click.option("--timeout", type=duration, metavar="TIME", help="End the run after 30m or 2h.")
+@click.option(
+    "--retries", type=click.IntRange(0), default=0, metavar="N", help="Try failed tasks again."
+)
+@click.option("--longest-first", is_flag=True, help="By the times of former runs.")
+@click.option("--prefer-order", is_flag=True, help="Tries again before it goes on with the list.")
+@click.option("--watch", is_flag=True, help="Take lines that are appended, until Ctrl-C.")
+@click.option("--from", "source", metavar="CMD", help="The list is what this command prints.")
+@click.option(
+    "--each", metavar="FILE", help="A task for each row, line or name, from the words after --."
+)
+@click.option("-w", "--workdir", metavar="DIRECTORY", help="In place of TASKS.farm.")
+@click.option("--status", is_flag=True, help="Print how many tasks finished and failed.")
+@click.option("--failed", is_flag=True, help="List the tasks that failed, with the reasons.")
+@click.option("--logs", is_flag=True, help="Write what all tasks have printed to logs.tar.")
+@click.option(
+    "--retry",
+    is_flag=False,
+    flag_value="failed",
+    callback=_ids,
+    metavar="[failed|ID,...]",
+    help="Run tasks again: the failed ones, or those with these numbers, as in 3,7.",
+)
+@json_option
+@click.argument("words", nargs=-1, metavar="TASKS")
+def command(machine: str | None, words: tuple[str, ...], **given: Any) -> int:
+    """Run a file of commands, one per line; the same line again goes on.
+
+    A task that has succeeded is not run again. TASKS may be -, standard input.
+    """
+    is_view = given["status"] or given["failed"] or given["logs"]
+    if is_view:
+        gc.disable()  # it makes many objects, and ends
+    listed = _Listed(words, given, is_view)
+    if not is_view:
+        return _run(listed, machine, given)
+    if not (directory := listed.state.directory).is_dir():
+        raise KochiError(f"{listed.state.name} was not run yet: there is no {directory}")
+    listed.state.read()
+    return listed.show()
+
+
+class _Listed:
+    """The list that a person has typed, and its state. Raises KochiError."""
+
+    def __init__(self, words: Sequence[str], given: dict[str, Any], is_view: bool) -> None:
+        from snakemake_kochi.farm.state import State
+        from snakemake_kochi.farm.tasks import from_rows, needs_of, printed, tasks_in
+        from snakemake_kochi.files import safe_name
+        from snakemake_kochi.tickets.ticket import Resources
+
+        source, each, self._given = given["source"], given["each"], given
+        is_wrong = bool(words) if source is not None else len(words) != 1 and not (each and words)
+        if is_wrong or None not in (source, each):
+            raise click.UsageError(
+                "one file of commands was expected, or -, or --from CMD, or --each FILE -- COMMAND"
+            )
+        self._file: Path | None = None
+        if each is not None:
+            name, typed, data = each, ["--each", each, "--", *words], from_rows(each, words)
+        elif source is not None:
+            name, typed, data = "from", ["--from", source], printed(source)
+        elif words[0] != "-":
+            name, typed, self._file = words[0], list(words), Path(words[0])
+            data = self._file.read_bytes()
+        elif is_view:
+            raise click.UsageError("- cannot be read again. See the files in stdin.farm")
+        else:
+            name, typed, data = "stdin", ["-"], sys.stdin.buffer.read()
+        if given["watch"] and self._file is None:
+            raise click.UsageError("--watch needs a file, to which lines are appended")
+        if given["workdir"]:
+            typed = ["--workdir", given["workdir"], *typed]
+        self._typed, base = shlex.join(typed), Path(name).name
+        directory = Path(name if self._file else "").parent / safe_name(base).lstrip(".-")
+        try:
+            words = tuple(f"{key}={given[key]}" for key in _NEEDS if given[key] is not None)
+            self.needs = needs_of(words, Resources())
+        except ValueError as error:
+            raise click.UsageError(f"--{error}") from error
+        self._data = data[: data.rfind(b"\n") + 1] if given["watch"] else data
+        tasks = tasks_in(self._data, base, self.needs)
+        self.state = State(Path(given["workdir"] or f"{directory}.farm"), base, tasks)
+        if b"\r\n" in data:
+            remark(f"kochi: {base} has Windows line ends, which are left out.")
+
+    def appended(self) -> Sequence[Task]:
+        """The tasks in whole lines that came since; none while the file cannot be read."""
+        from snakemake_kochi.farm.tasks import tasks_in
+
+        data = self._now()[len(self._data) :]
+        data = data[: data.rfind(b"\n") + 1]
+        tasks = tasks_in(data, self.state.name, self.needs, self._data.count(b"\n"))
+        self._data += data
+        self.state.tasks += tasks
+        return tasks
+
+    def _now(self) -> bytes:
+        try:
+            return self._file.read_bytes() if self._file else self._data
+        except OSError:
+            return b""
+
+    def show(self, why: str = "") -> int:
+        """Tell what became of the tasks, and write it into the files of TASKS.farm."""
+        from snakemake_kochi.farm.state import parsed
+
+        standing, given = self.state.standing(), self._given
+        self.state.write_lists(standing)
+        ended = [(task, parsed(line)._asdict()) for task, line in standing.failed]
+        failures = [{**end, "id": task.id, "text": task.text} for task, end in ended]
+        numbers = {"finished": len(standing.finished), "failed": len(standing.failed)}
+        numbers |= {"left": len(standing.left), "gone": standing.gone}
+        running = self.state.running()
+        if given["logs"]:
+            say(f"Wrote {self.state.write_archive(standing)}")
+        elif given["as_json"]:
+            numbers |= {"tasks": len(self.state.tasks)}
+            print_json({**numbers, "running": running, "failures": failures})
+        elif given["failed"]:
+            rows = [[each[name.lower()] for name in _COLUMNS] for each in failures]
+            print_table(_COLUMNS, rows, "No task has failed.")
+        else:
+            if why:
+                remark(f"kochi: {why}: running tasks were put back.")
+            text = f"{numbers.pop('finished')} of {len(self.state.tasks)} tasks finished"
+            say(text + "".join(f", {number} {word}" for word, number in numbers.items() if number))
+            if failures:
+                say(f"Logs of failed tasks: {self.state.directory}/logs")
+                say(f"To run the failed ones again, type: kochi farm --retry failed {self._typed}")
+            if running:
+                say(f"A farm works on it: {running}")
+            elif standing.left:
+                say(f"To go on, type: kochi farm {self._typed}")
+            if not given["watch"] and self._now() != self._data:
+                to_run = f"To run its new and changed lines, type: kochi farm {self._typed}"
+                remark(f"kochi: {self._file} was changed or removed meanwhile. {to_run}")
+        return 0
+
+
+def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
+    from snakemake_kochi.allocation.workers import HERE, check_where, location_of_run
+    from snakemake_kochi.farm.run import Farm, Screen, Wishes
+    from snakemake_kochi.location import find_location
+    from snakemake_kochi.schedulers.environment import own_allocation
+
+    if not listed.state.tasks and not given["watch"]:
+        raise KochiError(f"{listed.state.name}: there is no command in it")
+    screen = Screen()
+    location = find_location(machine, asks=True) if machine else location_of_run(None, screen)
+    location.require_here()
+    is_inside = own_allocation(os.environ) is not None and "KOCHI_MACHINE" not in os.environ
+    is_here = is_inside or check_where(None, location) == HERE
+    wishes = {name: given[name] for name in ("retries", "timeout", "retry")}
+    wishes |= {name: given[name] for name in ("longest_first", "prefer_order")}
+    slots = given["proc"] and given["proc"] * listed.needs.cores
+    fresh = listed.appended if given["watch"] else None
+    with location.root.explaining():
+        farm = Farm(location, is_here, listed.state, Wishes(slots, fresh, **wishes), screen)
+        status = farm.run()
+    listed.show(farm.stop[0] if farm.stop else "")
+    return status

@@ -1,0 +1,393 @@
+"""`kochi farm`: what becomes of tasks, and what is said about it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+from support import wait_until
+
+from .conftest import Place
+
+# One slot whatever this computer has: the order is known.
+ONE = ("tasks", "-j", "1")
+
+
+def test_each_line_runs_once_and_the_same_line_again_does_nothing(place: Place) -> None:
+    place.write("echo $KOCHI_TASK_ID >> done", "", "# a remark", "echo $PROC_NUMBER >> done; cat")
+    outcome = place.farm(*ONE)
+    assert (outcome.status, outcome.out) == (0, "2 of 2 tasks finished\n")
+    assert place.done == ["1", "4"]
+    assert place.farm(*ONE).out == outcome.out
+    assert place.done == ["1", "4"]
+    assert (place.directory / "tasks.farm").stat().st_mode & 0o777 == 0o700
+    assert not list(place.directory.glob("tasks.farm/logs/*"))
+
+
+def test_failures_have_reasons_logs_and_lists(place: Place) -> None:
+    place.write("echo one", "echo bad; exit 3", "kill -9 $$", "echo 'no end")
+    outcome = place.farm("tasks", "-j", "2")
+    assert outcome.status == 123
+    assert "task 2 failed: exit status 3: echo bad; exit 3" in outcome.err
+    assert "task 3 failed: killed by SIGKILL" in outcome.err
+    assert "1 of 4 tasks finished, 3 failed\n" in outcome.out
+    assert "kochi farm --retry failed tasks\n" in outcome.out
+    farm = place.directory / "tasks.farm"
+    assert (farm / "logs" / "log_2").read_text() == "bad\n"
+    assert "unexpected EOF" in (farm / "logs" / "log_4").read_text()
+    assert (farm / "finished").read_text() == "1 echo one\n"
+    assert (farm / "failed").read_text().splitlines()[0] == "2 echo bad; exit 3"
+    assert (farm / "toprocess").read_text() == ""
+    assert place.farm("tasks", "--logs").status == 0
+    with tarfile.open(farm / "logs.tar") as archive:
+        assert sorted(archive.getnames()) == [f"logs/log_{n}" for n in (1, 2, 3, 4)]
+        member = archive.extractfile("logs/log_2")
+        assert member is not None and member.read() == b"bad\n"
+    shown = place.farm("tasks", "--failed").out
+    assert "exit status 3" in shown and "echo bad; exit 3" in shown
+    found = place.numbers()
+    assert (found["finished"], found["failed"], found["left"]) == (1, 3, 0)
+    assert [(each["id"], each["state"]) for each in found["failures"]] == [
+        (2, "failed"),
+        (3, "signal"),
+        (4, "failed"),
+    ]
+
+
+def test_failed_ones_run_again_on_request_alone(place: Place) -> None:
+    place.write("echo a >> done; test -e there", "echo b >> done", "echo c >> done; false")
+    assert place.farm(*ONE).status == 123
+    assert place.farm(*ONE).status == 123
+    assert place.done == ["a", "b", "c"]
+    (place.directory / "there").touch()
+    assert place.farm(*ONE, "--retry").out.startswith("2 of 3 tasks finished, 1 failed\n")
+    assert place.done == ["a", "b", "c", "a", "c"]
+    assert place.farm(*ONE, "--retry", "2,3").status == 123
+    assert place.done[5:] == ["b", "c"]
+    assert place.farm(*ONE, "--retry", "7").status == 1
+
+
+def test_a_list_may_be_edited_between_runs(place: Place) -> None:
+    place.write("echo a >> done", "echo b >> done", "echo c >> done", "echo same", "echo same")
+    assert place.farm(*ONE).status == 0
+    place.write("echo new >> done", "echo a >> done", "echo C >> done", "echo same")
+    assert place.numbers()["left"] == 2
+    assert place.numbers()["gone"] == 3  # b, c, and one of the equal lines
+    assert place.farm(*ONE).out == "4 of 4 tasks finished, 3 gone\n"
+    assert place.done == ["a", "b", "c", "new", "C"]
+    place.write("echo a$PROC_NUMBER >> done")
+    place.farm(*ONE)
+    place.write("", "echo a$PROC_NUMBER >> done")
+    assert place.farm(*ONE).status == 0
+    assert place.done[5:] == ["a1", "a2"]
+
+
+def test_what_a_task_needs_stands_behind_it_and_is_kept(place: Place) -> None:
+    place.write("sleep 60 #: time=1s", "nproc >> done #: cores=2", "echo x # a remark")
+    began = time.monotonic()
+    outcome = place.farm("tasks", "-j", "2")
+    assert time.monotonic() - began < 30
+    assert "task 1 failed: timeout: ran for longer than its 1 second" in outcome.err
+    place.write("sleep 60", "nproc >> done", "echo x # a remark")  # it is the same task
+    assert place.farm("tasks", "-j", "2").out.startswith("2 of 3 tasks finished, 1 failed\n")
+
+
+def test_a_failed_task_is_tried_again_in_the_same_run(place: Place) -> None:
+    place.write("echo a >> done; [ $(grep -c a done) = 3 ]", "echo b >> done")
+    outcome = place.farm(*ONE, "--retries", "2")
+    assert outcome.status == 0
+    assert outcome.err.count("it is tried again") == 2
+    assert place.done == ["a", "b", "a", "a"]
+    assert [end[5] for end in place.ends if end[0] == "1"] == ["1", "2", "3"]
+
+
+def test_more_memory_is_asked_for_after_the_lack_of_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from snakemake_kochi.farm.run import Farm, Screen, Wishes
+    from snakemake_kochi.farm.state import Ended, State
+    from snakemake_kochi.farm.tasks import Task
+    from snakemake_kochi.location import find_location
+    from snakemake_kochi.tickets.ticket import Resources
+
+    monkeypatch.chdir(place.directory)
+    state = State(place.directory / "x.farm", "x", [])
+    farm = Farm(find_location(), True, state, Wishes(retries=2), Screen())
+    task = Task(1, "true", Resources(memory_mb=100))
+    ended = Ended(1, "", "memory", 1.0, 120, 1, "", "out of memory")
+    assert farm._tries_again(task, ended)
+    assert farm._todo[0].needs.memory_mb == 240
+    largest = Task(1, "true", farm._workers.fit("x", Resources(memory_mb=10**9)))
+    assert not farm._tries_again(largest, ended)  # there is no more
+
+
+def test_the_longest_ones_may_begin_first(place: Place) -> None:
+    place.write("sleep 0.1; echo a >> done", "sleep 0.6; echo b >> done")
+    assert place.farm(*ONE).status == 0
+    place.write("sleep 0.1; echo a >> done", "sleep 0.6; echo b >> done", "echo c >> done")
+    assert place.farm(*ONE, "--retry", "1,2", "--longest-first").status == 0
+    assert place.done[2:] == ["c", "b", "a"]
+
+
+def test_retries_come_last_unless_the_order_is_preferred(place: Place) -> None:
+    first = "echo a >> done; [ $(grep -c a done) = 2 ]"
+    place.write(first, *(f"echo {n} >> done" for n in range(300)))
+    assert place.farm(*ONE, "--retries", "1", "--prefer-order").status == 0
+    assert place.done.index("a", 1) < place.done.index("280")
+
+
+def test_templates_quote_what_they_take_from_a_file(place: Place) -> None:
+    place.write("x,name", "1,a b", "2,$(touch bad)", "3,it's", name="in.csv")
+    words = ("--each", "in.csv", "--", "printf", "%s-%s\\n", "{x}", "{2}")
+    assert place.farm(*words).status == 0
+    assert place.farm("--logs", *words).status == 0
+    with tarfile.open(place.directory / "in.csv.farm" / "logs.tar") as archive:
+        member = archive.extractfile("logs/log_2")
+        assert member is not None and member.read() == b"2-$(touch bad)\n"
+    line = ("--each", "in.csv", "--", "echo {name} >> got; echo {{x}} | cat")
+    assert place.farm(*line).status == 0
+    assert sorted((place.directory / "got").read_text().splitlines()) == [
+        "$(touch bad)",
+        "a b",
+        "it's",
+    ]
+    assert not (place.directory / "bad").exists()
+    place.write("hello world", name="one.dat")
+    assert place.farm("--each", "*.dat", "--", "cp {} {}.copy").status == 0
+    assert (place.directory / "one.dat.copy").exists()
+    assert place.farm("--each", "one.dat", "--", "echo", "{2}").status == 0
+
+
+def test_a_list_may_come_from_a_command_or_standard_input(place: Place) -> None:
+    assert place.farm("-", given=b"echo a >> done\n").status == 0
+    assert place.farm("--from", "seq 2 | sed 's/$/ >> done/; s/^/echo /'").status == 0
+    assert sorted(place.done) == ["1", "2", "a"]
+
+
+def test_lines_that_are_appended_are_taken(place: Place) -> None:
+    path = place.write("echo a >> done")
+    farm = place.begin("tasks", "--watch", "-j", "1")
+    place.wait_for("a")
+    with path.open("a") as file:
+        file.write("echo b >> done\necho c >> do")
+        file.flush()
+        place.wait_for("b")
+        file.write("ne\n")
+    place.wait_for("c")
+    farm.send_signal(signal.SIGINT)
+    assert farm.wait(30) == 130
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"true\n\0\n", "tasks, line 2: a zero byte"),
+        (
+            b"true\n" + b"x" * 2**20,
+            "tasks, line 2: 1048576 bytes, and a command has at most 131071",
+        ),
+        (b"true #: mem=much", "tasks, line 1: mem=much: an amount of memory"),
+        (b"true #: memory=4G", "did you mean 'mem'?"),
+        (b"true #: quick", "after #: names and values were expected"),
+        (b"true #: cores=0", "cores=0: a whole number"),
+        (b"#", "there is no command in it"),
+        (b"true #: gpus=9", "9 GPUs needed"),
+    ],
+)
+def test_a_list_that_cannot_be_is_refused_before_anything_runs(
+    place: Place, data: bytes, said: str
+) -> None:
+    place.write().write_bytes(data)
+    outcome = place.farm("tasks")
+    assert outcome.status == 1
+    assert said in outcome.err
+    assert len(outcome.err) < 600
+
+
+def test_other_mistakes_are_told(place: Place) -> None:
+    place.write("true")
+    assert "task: No such file or directory" in place.farm("task").err
+    assert "Is a directory" in place.farm(".").err
+    assert place.farm().status == place.farm("tasks", "b").status == 2
+    assert place.farm("tasks", "--retry", "x").status == 2
+    assert "was not run yet" in place.farm("tasks", "--status").err
+    place.write("a,b", "1,2", "3", name="in.csv")
+    assert (
+        "line 3: 1 cells for the columns a, b"
+        in place.farm("--each", "in.csv", "--", "echo", "{a}").err
+    )
+    place.write("a,b", "1,2", name="in.csv")
+    assert "within quotes" in place.farm("--each", "in.csv", "--", "echo '{a}'").err
+    assert "{c} is no column" in place.farm("--each", "in.csv", "--", "echo", "{c}").err
+    assert "ended with status 4" in place.farm("--from", "exit 4").err
+
+
+def test_windows_line_ends_are_left_out_and_told(place: Place) -> None:
+    place.write().write_bytes(b"echo a >> done\r\necho b >> done\r\n")
+    assert "has Windows line ends" in place.farm(*ONE).err
+    assert place.done == ["a", "b"]
+
+
+def test_tasks_that_change_their_list_change_nothing_of_this_run(place: Place) -> None:
+    place.write("echo a >> done; echo 'echo z >> done' >> tasks", "echo b >> done")
+    outcome = place.farm(*ONE)
+    assert "was changed or removed meanwhile" in outcome.err
+    assert place.done == ["a", "b"]
+    place.write("rm tasks", "echo c >> done", name="tasks")
+    outcome = place.farm(*ONE)
+    assert "was changed or removed meanwhile" in outcome.err and outcome.status == 0
+
+
+def test_a_task_that_deletes_what_is_known_of_it_is_told(place: Place) -> None:
+    place.write("rm -r tasks.farm", "echo a >> done")
+    outcome = place.farm(*ONE)
+    assert outcome.status == 1
+    assert "was deleted while tasks needed it" in outcome.err
+    place.write("echo a >> done")
+    assert place.farm(*ONE).status == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_what_another_user_wrote_is_not_taken(place: Place) -> None:
+    place.write("true")
+    farm = place.directory / "tasks.farm"
+    farm.mkdir()
+    os.chown(farm, 12345, 12345)
+    err = place.farm("tasks").err
+    assert "belongs to user 12345" in err and "--workdir DIRECTORY" in err
+
+
+def test_a_list_belongs_to_one_kochi_root(place: Place, isolated_environment: Path) -> None:
+    place.write("true")
+    other = place.directory / "root"
+    other.mkdir()
+    other.chmod(0o777)
+    assert "may write" in place.farm(*ONE, KOCHI_ROOT=str(other)).err
+    assert not (place.directory / "tasks.farm").exists()
+    other.chmod(0o700)
+    assert place.farm(*ONE, KOCHI_ROOT=str(other)).status == 0
+    err = place.farm(*ONE).err
+    assert f"belongs to runs below {other}" in err and str(isolated_environment) in err
+    assert place.farm(*ONE, "--status").out == "1 of 1 tasks finished\n"
+
+
+def test_the_status_says_whether_a_farm_runs(place: Place) -> None:
+    place.write("echo a >> done; while [ ! -e go ]; do sleep 0.05; done")
+    farm = place.begin(*ONE)
+    place.wait_for("a")
+    assert (
+        f"A farm works on it: run 1, process {farm.pid} on" in place.farm("tasks", "--status").out
+    )
+    (place.directory / "go").touch()
+    assert farm.wait(120) == 0
+    assert place.numbers()["running"] == ""
+
+
+def test_a_view_does_not_read_standard_input_again(place: Place) -> None:
+    outcome = place.farm("-", "--status")
+    assert outcome.status == 2
+    assert "See the files in stdin.farm" in outcome.err
+
+
+def test_thousands_of_tasks_leave_few_files(place: Place, isolated_environment: Path) -> None:
+    place.write(*(f"echo {n}" for n in range(2000)))
+    outcome = place.farm("tasks", "-j", "2", "--json")
+    assert outcome.status == 0
+    assert len({end[0] for end in place.ends}) == len(place.ends) == 2000
+    assert len(list(isolated_environment.rglob("*"))) < 70
+    assert place.farm("tasks", "--logs").status == 0
+    with tarfile.open(place.directory / "tasks.farm" / "logs.tar") as archive:
+        member = archive.extractfile("logs/log_1500")
+        assert member is not None and member.read() == b"1499\n"
+    assert not list(isolated_environment.glob("machines/local/queues/*"))
+
+
+# ---- kills and signals
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138)]
+)
+def test_a_signal_puts_running_tasks_back(
+    place: Place, number: signal.Signals, status: int
+) -> None:
+    place.write("echo a >> done", "echo b >> done; test -e go || sleep 100", "echo c >> done")
+    farm = place.begin(*ONE)
+    place.wait_for("b")
+    farm.send_signal(number)
+    assert farm.wait(30) == status
+    (place.directory / "go").touch()
+    assert place.numbers()["left"] == 2
+    assert place.farm(*ONE).out == "3 of 3 tasks finished\n"
+    assert place.done == ["a", "b", "b", "c"]
+
+
+def test_the_end_of_its_time_puts_tasks_back(place: Place) -> None:
+    place.write("echo a >> done", "sleep 100")
+    outcome = place.farm(*ONE, "--timeout", "3s")
+    assert outcome.status == 124
+    assert "1 left" in outcome.out
+
+
+def test_a_killed_farm_is_followed_by_the_next_one(place: Place) -> None:
+    place.write(*(f"sleep 0.01; echo {n} >> done" for n in range(300)))
+    for _ in range(2):
+        farm = place.begin("tasks", "-j", "2")
+        count = len(place.done)
+        wait_until(lambda count=count: len(place.done) > count + 40)
+        os.kill(farm.pid, signal.SIGKILL)
+        farm.wait()
+    assert place.farm("tasks", "-j", "2").status == 0
+    assert {*place.done} == {str(n) for n in range(300)}
+    assert len(place.done) <= 300 + 2 * 2  # those that ran at a kill
+    assert len({end[0] for end in place.ends}) == len(place.ends) == 300
+
+
+def test_a_killed_worker_loses_nothing(place: Place, isolated_environment: Path) -> None:
+    place.write(*(f"sleep 0.02; echo {n} >> done" for n in range(200)))
+    farm = place.begin("tasks", "-j", "2")
+    place.wait_for("50")
+    for line in os.popen(f"ps -eo pid,args --ppid {farm.pid}"):
+        if "snakemake_kochi.worker" in line and str(isolated_environment) in line:
+            os.kill(int(line.split()[0]), signal.SIGKILL)
+    assert farm.wait(120) == 0
+    assert {*place.done} == {str(n) for n in range(200)}
+    assert len(place.ends) == 200
+    assert not list(isolated_environment.glob("machines/local/queues/*"))
+
+
+def test_a_second_farm_helps_and_takes_over(place: Place) -> None:
+    place.write(*(f"sleep 0.05; echo {n} >> done" for n in range(150)))
+    first = place.begin("tasks", "-j", "1")
+    place.wait_for("3")
+    second = place.begin("tasks", "-j", "1")
+    wait_until(lambda: len({end[6].partition("@")[2].partition("=")[0] for end in place.ends}) == 2)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    assert second.wait(120) == 0
+    assert {*place.done} == {str(n) for n in range(150)}
+    assert len({end[0] for end in place.ends}) == len(place.ends) == 150
+
+
+def test_two_farms_share_a_list_to_its_end(place: Place) -> None:
+    place.write(*(f"sleep 0.03; echo {n} >> done" for n in range(100)))
+    farms = [place.begin("tasks", "-j", "1") for _ in range(3)]
+    assert [farm.wait(120) for farm in farms] == [0, 0, 0]
+    assert sorted(place.done) == sorted(map(str, range(100)))
+
+
+def test_an_interrupted_farm_leaves_to_its_helper_what_that_runs(place: Place) -> None:
+    place.write(*(f"echo {n} >> done; sleep 1; echo end{n} >> done" for n in range(6)))
+    first = place.begin("tasks", "-j", "1")
+    place.wait_for("0")
+    second = place.begin("tasks", "-j", "1")
+    place.wait_for("1", "2")
+    first.send_signal(signal.SIGINT)
+    assert first.wait(30) == 130
+    assert second.wait(120) == 0
+    assert {f"end{n}" for n in range(6)} <= {*place.done}
+    assert len(place.done) <= 13  # one of them was ended in its middle

@@ -1,0 +1,46 @@
+"""`kochi farm` on a Slurm without any configuration: on the login node, and in an allocation."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster
+from support import run
+
+FARM = (sys.executable, "-P", "-m", "snakemake_kochi.cli", "farm")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    return tmp_path
+
+
+def nodes(directory: Path) -> list[str]:
+    return [line.split()[1] for line in (directory / "done").read_text().splitlines()]
+
+
+def test_tasks_run_in_allocations_that_the_farm_requests(cluster: SlurmCluster, here: Path) -> None:
+    lines = [f"echo {n} $SLURM_JOB_ID >> done #: time=5" for n in range(20)]
+    (here / "tasks").write_text("\n".join(lines))
+    ran = run(*FARM, "tasks", cwd=here, env={**cluster.environment})
+    assert ran.returncode == 0
+    assert len(nodes(here)) == 20
+    assert all(number.isdecimal() for number in nodes(here))
+    assert cluster.states() == {}
+    assert "nothing" not in run(*FARM, "tasks", cwd=here, env={**cluster.environment}).stdout
+    assert len(nodes(here)) == 20
+
+
+def test_one_on_each_node_of_an_allocation_share_a_list(cluster: SlurmCluster, here: Path) -> None:
+    (here / "tasks").write_text(
+        "".join(f"sleep 0.3; echo {n} $SLURMD_NODENAME >> done\n" for n in range(24))
+    )
+    command = ["srun", "-N2", "-n2", "-c1", *FARM, "tasks", "-j", "1"]
+    ran = run(*command, cwd=here, env={**cluster.environment})
+    assert ran.returncode == 0
+    found = [line.split()[0] for line in (here / "done").read_text().splitlines()]
+    assert sorted(found, key=int) == [str(n) for n in range(24)]
+    assert len({*nodes(here)}) == 2
