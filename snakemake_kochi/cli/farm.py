@@ -26,7 +26,7 @@ _FROM_0 = Number(0, 2**31 - 1, "a whole number of 0 or more")
 
 @click.command(context_settings={"allow_interspersed_args": True})
 @machine_option
-@click.option("-j", "--proc", type=COUNT, metavar="N", help="Tasks at a time on this computer.")
+@click.option("-j", "-n", "--proc", type=COUNT, metavar="N", help="Tasks at a time, here.")
 @click.option("--cores", metavar="N", help="Cores that each task uses; by default 1.")
 @click.option("--mem", metavar="SIZE", help="Memory that each task uses, for example 2G.")
 @click.option("--gpus", metavar="N", help="GPUs that each task uses.")
@@ -52,6 +52,8 @@ _FROM_0 = Number(0, 2**31 - 1, "a whole number of 0 or more")
     metavar="DIRECTORY",
     help="Where it is written what became of the tasks; by default TASKS.farm.",
 )
+@click.option("-r", "--runner", metavar="NAME", help="Run tasks as PyTaskFarmer's INI files say.")
+@click.option("-t", "--tasklist", metavar="NAME", help="The kind of list, from INI files too.")
 @click.option("--status", is_flag=True, help="Print how many tasks finished and failed.")
 @click.option("--failed", is_flag=True, help="List the tasks that failed, with the reasons.")
 @click.option("--log", type=COUNT, metavar="ID", help="Print what a task has printed.")
@@ -115,6 +117,10 @@ class _Listed:
             if self.path is None:
                 raise click.UsageError("--watch needs a file, to which lines are appended")
             self._data = self._data[: self._data.rfind(b"\n") + 1]
+        if given["tasklist"] is not None:
+            from snakemake_kochi.farm.runners import check_list
+
+            check_list(given["tasklist"])
         self.list.add(self._data)
         if self.list.had_returns:
             remark(f"kochi: {self.name} has Windows line ends, which are left out.")
@@ -164,7 +170,11 @@ def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
 
     if not listed.list.tasks and not given["watch"]:
         raise KochiError(f"{listed.name}: there is no command in it")
-    again = _again(given["retry"])
+    again, around = _again(given["retry"]), str
+    if given["runner"] is not None:
+        from snakemake_kochi.farm.runners import runner_named
+
+        around = runner_named(given["runner"]).around
     screen = Screen()
     if machine is None:
         location = location_of_run(None, screen)
@@ -181,6 +191,7 @@ def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
         longest_first=given["longest_first"],
         prefer_order=given["prefer_order"],
         retry=again,
+        around=around,
         fresh=listed.appended if given["watch"] else None,
     )
     listed.state.prepare()

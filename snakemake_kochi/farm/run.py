@@ -62,7 +62,7 @@ Key = tuple[int, int]  # of a job: run and number
 class Wishes:
     """What a person wants of a run. `slots`: cores of this computer; `fresh`: more lines, if any.
 
-    `retry`: the ends of tasks that are to run again.
+    `retry`: the ends of tasks that are to run again; `around`: what bash executes for a command.
     """
 
     slots: int | None = None
@@ -72,6 +72,7 @@ class Wishes:
     prefer_order: bool = False
     retry: Callable[[Standing], Sequence[bytes]] = lambda standing: ()
     fresh: Callable[[], Sequence[Task]] | None = None
+    around: Callable[[str], str] = str
 
 
 class Farm:
@@ -321,7 +322,7 @@ class Farm:
         number = str(task.id)
         return Ticket(
             name=printable(f"{self._list.name}:{number}"),
-            command=("bash", "-c", task.text),
+            command=("bash", "-c", self._wishes.around(task.text)),
             directory=self._cwd,
             environment={"PROC_NUMBER": number, "KOCHI_TASK_ID": number},
             resources=task.needs,
