@@ -117,10 +117,6 @@ class _Listed:
             if self.path is None:
                 raise click.UsageError("--watch needs a file, to which lines are appended")
             self._data = self._data[: self._data.rfind(b"\n") + 1]
-        if given["tasklist"] is not None:
-            from snakemake_kochi.farm.runners import check_list
-
-            check_list(given["tasklist"])
         self.list.add(self._data)
         if self.list.had_returns:
             remark(f"kochi: {self.name} has Windows line ends, which are left out.")
@@ -171,10 +167,10 @@ def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
     if not listed.list.tasks and not given["watch"]:
         raise KochiError(f"{listed.name}: there is no command in it")
     again, around = _again(given["retry"]), str
-    if given["runner"] is not None:
-        from snakemake_kochi.farm.runners import runner_named
+    if given["runner"] or given["tasklist"]:
+        from snakemake_kochi.farm.runners import around_tasks
 
-        around = runner_named(given["runner"]).around
+        around = around_tasks(given["runner"], given["tasklist"])
     screen = Screen()
     if machine is None:
         location = location_of_run(None, screen)

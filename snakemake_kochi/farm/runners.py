@@ -8,7 +8,7 @@ from __future__ import annotations
 import configparser
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,8 +67,14 @@ class Runner:
         return f"{before}BASH_ENV= {start} {shlex.join(words)}"
 
 
-def runner_named(name: str) -> Runner:
-    """The one that a file defines under this name. Raises KochiError."""
+def around_tasks(runner: str | None, kind: str | None) -> Callable[[str], str]:
+    """What bash executes for a command, by the names of a runner and a kind of list in the files.
+    Raises KochiError."""
+    _check_list(kind or DEFAULT)
+    return _runner(runner or DEFAULT).around
+
+
+def _runner(name: str) -> Runner:
     path, data = _section("Runner", name)
     kind = data.pop("Runner", _BASIC[0])
     if kind not in (*_BASIC, *_RUNNERS):
@@ -94,8 +100,8 @@ def runner_named(name: str) -> Runner:
     return Runner(program, image, data.get("setup", ""), volumes, modules, tempdir == "True")
 
 
-def check_list(name: str) -> None:
-    """Whether a file defines this kind of task list as one command per line. Raises KochiError."""
+def _check_list(name: str) -> None:
+    """One that is anything but a command per line is refused."""
     path, data = _section("TaskList", name)
     if (kind := data.get("TaskList", _LISTS[0])) not in _LISTS:
         instead = "to make a command of each line, type: kochi farm --each TASKS -- 'COMMAND {}'"
