@@ -166,7 +166,8 @@ def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
 
     if not listed.list.tasks and not given["watch"]:
         raise KochiError(f"{listed.name}: there is no command in it")
-    again, around = _again(given["retry"]), str
+    again = _again(given["retry"])
+    around: Callable[[str], str] = str
     if given["runner"] or given["tasklist"]:
         from snakemake_kochi.farm.runners import around_tasks
 

@@ -121,7 +121,7 @@ def _section(kind: str, name: str) -> tuple[Path, dict[str, str]]:
         parser = configparser.ConfigParser()
         parser.optionxform = str  # type: ignore[assignment, method-assign]
         try:
-            parser.read_string(path.read_text("utf-8"))
+            parser.read_string(path.read_text("utf-8"), path.name)
             sections = {each: dict(parser[each]) for each in parser.sections()}
         except (configparser.Error, OSError, ValueError) as error:
             raise KochiError(f"{path} cannot be read: {' '.join(str(error).split())}") from error

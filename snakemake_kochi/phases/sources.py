@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -436,7 +436,7 @@ def _files(file: str, text: str) -> Iterator[str]:
         if isinstance(data, dict) and "column" not in data:
             value = data.get(CSV)
             first = value[0] if isinstance(value, list) and value else value
-            for text in (first, data.get(TASKS)):
-                path = PurePosixPath(text if isinstance(text, str) else "/")
-                if text and not path.is_absolute() and ".." not in path.parts:
-                    yield str(text)
+            for path in (first, data.get(TASKS)):
+                if isinstance(path, str) and path[:1] not in ("", "/"):
+                    if ".." not in path.split("/"):
+                        yield str(path)

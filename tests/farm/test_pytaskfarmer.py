@@ -102,7 +102,7 @@ def test_the_elements_of_an_array_share_a_list(place: Place) -> None:
     (place.directory / "slurm_test.sh").write_text(BATCH_SCRIPT)
     for _ in range(2):
         place.started.append(start("bash", "slurm_test.sh", "tasks", cwd=place.directory))
-    assert [script.wait(120) for script in place.started] == [0, 0]
+    assert [script.wait(170) for script in place.started] == [0, 0]
     assert sorted(map(int, place.done)) == [*range(40)]
 
 

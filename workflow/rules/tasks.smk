@@ -15,14 +15,14 @@ rule tasks:
         config["tasks"],
     output:
         f"{config['tasks']}.farm/finished",
+    # It requests allocations where the machine has them.
+    localrule: True
     params:
         options=config.get("options", ""),
         # Snakemake does not compare what a function with `output` returns: another Python makes
         # no result stale.
         python=lambda wildcards, output: sys.executable,
         directory=lambda wildcards, output: output[0].removesuffix("/finished"),
-    # It requests allocations where the machine has them.
-    localrule: True
     shell:
         "{params.python:q} -P -m snakemake_kochi.cli farm --workdir {params.directory:q}"
         " {params.options} {input:q} --retry"
