@@ -436,7 +436,6 @@ def _files(file: str, text: str) -> Iterator[str]:
         if isinstance(data, dict) and "column" not in data:
             value = data.get(CSV)
             first = value[0] if isinstance(value, list) and value else value
-            for path in (first, data.get(TASKS)):
-                if isinstance(path, str) and path[:1] not in ("", "/"):
-                    if ".." not in path.split("/"):
-                        yield str(path)
+            for path in (each for each in (first, data.get(TASKS)) if isinstance(each, str)):
+                if path[:1] not in ("", "/") and ".." not in path.split("/"):
+                    yield str(path)
