@@ -103,6 +103,9 @@ class _Listed:
             raise click.UsageError(
                 "one file of commands was expected, or -, or --from CMD, or --each FILE -- COMMAND"
             )
+        for key in ("runner", "tasklist", "workdir"):
+            if given[key]:
+                self.typed = f"--{key} {shlex.quote(given[key])} {self.typed}"
         self.name = Path(name).name
         place = self.path.parent if self.path else Path()
         place = place / f"{safe_name(self.name).lstrip('.-')}.farm"

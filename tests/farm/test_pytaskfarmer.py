@@ -120,6 +120,7 @@ modules = cvmfs gpu
 """
     outcome = programs.farm(ini, "--runner", "reco22")
     assert outcome.status == 123
+    assert "--runner reco22 tasks" in outcome.out
     assert "task 2 failed: exit status 3: echo it\\'s; exit 3" in outcome.err
     assert place.done == ["1", "a", "b"]
     assert programs.called(1) == [
