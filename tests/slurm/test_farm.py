@@ -87,4 +87,5 @@ def test_a_job_that_is_started_again_goes_on(cluster: SlurmCluster, here: Path) 
     (here / "go").touch()
     cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
     wait_until(lambda: int(job) not in cluster.jobs())
+    print((here / "out").read_text())
     assert nodes(here) == ["a", "b", "b", "c"]
