@@ -26,11 +26,12 @@ _LATER = {
 }
 
 
-def snakefile() -> str:
-    """The path of the rule library's Snakefile, for `module kochi: snakefile: snakefile()`."""
+def snakefile(rules: str = "") -> str:
+    """The path of the rule library's Snakefile, for `module kochi: snakefile: snakefile()`; with
+    "tasks", of a rule for a file of commands."""
     from snakemake_kochi.resources import workflow_directory
 
-    return str(workflow_directory() / "Snakefile")
+    return str(workflow_directory() / (f"rules/{rules}.smk" if rules else "Snakefile"))
 
 
 def __getattr__(name: str) -> object:

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ def _ids(_context: click.Context, _option: click.Parameter, text: str | None) ->
 
 @click.command(context_settings={"allow_interspersed_args": True})
 @machine_option
-@click.option("-j", "--proc", type=COUNT, metavar="N", help="Tasks at a time on this computer.")
+@click.option("-j", "-n", "--proc", type=COUNT, metavar="N", help="Tasks at a time, here.")
 @click.option("--cores", metavar="N", help="Cores that each task uses; by default 1.")
 @click.option("--mem", metavar="SIZE", help="Memory that each task uses, for example 2G.")
 @click.option("--gpus", metavar="N", help="GPUs that each task uses.")
@@ -50,6 +50,8 @@ def _ids(_context: click.Context, _option: click.Parameter, text: str | None) ->
     "--each", metavar="FILE", help="A task for each row, line or name, from the words after --."
 )
 @click.option("-w", "--workdir", metavar="DIRECTORY", help="In place of TASKS.farm.")
+@click.option("-r", "--runner", metavar="NAME", help="Run tasks as PyTaskFarmer's INI files say.")
+@click.option("-t", "--tasklist", metavar="NAME", help="The kind of list, from INI files too.")
 @click.option("--status", is_flag=True, help="Print how many tasks finished and failed.")
 @click.option("--failed", is_flag=True, help="List the tasks that failed, with the reasons.")
 @click.option("--logs", is_flag=True, help="Write what all tasks have printed to logs.tar.")
@@ -109,8 +111,9 @@ class _Listed:
             name, typed, data = "stdin", ["-"], sys.stdin.buffer.read()
         if given["watch"] and self._file is None:
             raise click.UsageError("--watch needs a file, to which lines are appended")
-        if given["workdir"]:
-            typed = ["--workdir", given["workdir"], *typed]
+        for key in ("runner", "tasklist", "workdir"):
+            if given[key]:
+                typed = [f"--{key}", given[key], *typed]
         self._typed, base = shlex.join(typed), Path(name).name
         directory = Path(name if self._file else "").parent / safe_name(base).lstrip(".-")
         try:
@@ -186,6 +189,11 @@ def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
 
     if not listed.state.tasks and not given["watch"]:
         raise KochiError(f"{listed.state.name}: there is no command in it")
+    around: Callable[[str], str] = str
+    if given["runner"] or given["tasklist"]:
+        from snakemake_kochi.farm.runners import around_tasks
+
+        around = around_tasks(given["runner"], given["tasklist"])
     screen = Screen()
     location = find_location(machine, asks=True) if machine else location_of_run(None, screen)
     location.require_here()
@@ -196,7 +204,7 @@ def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
     slots = given["proc"] and given["proc"] * listed.needs.cores
     fresh = listed.appended if given["watch"] else None
     with location.root.explaining():
-        farm = Farm(location, is_here, listed.state, Wishes(slots, fresh, **wishes), screen)
+        farm = Farm(location, is_here, listed.state, Wishes(slots, fresh, around, **wishes), screen)
         status = farm.run()
     listed.show(farm.stop[0] if farm.stop else "")
     return status

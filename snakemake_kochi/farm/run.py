@@ -59,10 +59,12 @@ _MOST_SHOWN = 20  # messages of failed tasks
 @dataclass(frozen=True)
 class Wishes:
     """`slots`: cores of this computer; `retry`: ids, or none of them for all that failed;
-    `fresh`: adds to the tasks of the list, if there may be more."""
+    `fresh`: adds to the tasks of the list, if there may be more; `around`: what bash executes
+    for a command."""
 
     slots: int | None = None
     fresh: Callable[[], Iterable[Task]] | None = None
+    around: Callable[[str], str] = str
     retries: int = 0
     timeout: float | None = None
     longest_first: bool = False
@@ -290,7 +292,7 @@ class Farm:
     def _ticket(self, task: Task) -> Ticket:
         number, name = str(task.id), printable(f"{self._state.name}:{task.id}")
         names = {"PROC_NUMBER": number, "KOCHI_TASK_ID": number}
-        own = name, ("bash", "-c", task.text), os.getcwd(), names, task.needs
+        own = name, ("bash", "-c", self._wishes.around(task.text)), os.getcwd(), names, task.needs
         machine, queue = self._machine.name, self._queue
         return Ticket(*own, labels={"task": number}, queue=queue, machine=machine)
 

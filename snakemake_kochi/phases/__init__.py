@@ -3,7 +3,7 @@
 The data, and who makes it:
 
 * a freeze (`freeze.py`): the code and the texts of a project at the start of a run, and the code
-  of other commits that its points name; with the sources of recipes, facts and CSV files
+  of other commits that its points name; with the sources of recipes, facts and files of values
   (`sources.py`); what the builds and runs of one batch need of it (`batch_freeze.py`);
 * an environment and a script in it (`script.py`), maybe in a container (`isolation.py`), in a
   private directory (`products.py`);

@@ -153,7 +153,7 @@ _NO_BWRAP = "Install bubblewrap there, or ask the site; or remove 'files' and 'n
 _NO_NAMESPACE = (
     "To see whether users may have the namespaces that it needs there, type: unshare --user true"
 )
-_PATHS = ("/", "~", "$")  # how the path of an image begins
+PATHS = ("/", "~", "$")  # how the path of an image begins
 _DOCKER = re.compile(r"^docker:(?://)?")
 _OTHER_KIND = re.compile(r"(?!docker:)[a-z][a-z0-9+.-]*:/")  # of a registry, as oras://
 _Mounts = dict[str, tuple[str, str]]  # where it is seen -> what is seen, and how
@@ -285,7 +285,7 @@ class Container:
         isolation, image = self.isolation, None
         if isolation.image:
             name, words = _DOCKER.sub("", isolation.image), self._program.get("digest", "").split()
-            words = [] if name.startswith(_PATHS) else words
+            words = [] if name.startswith(PATHS) else words
             words = [word.format(program=self._name, image=name) for word in words]
             image = {
                 "image": isolation.image,
@@ -360,11 +360,9 @@ class Container:
         words = [self._path, *(word.format(**of_container) for word in program["start"].split())]
         is_offline = "network" in isolation.words
         words += form("offline" if is_offline else "online", "turn off the network").split()
-        if modules := list(isolation.modules):
-            module = form("module", "load modules of images")
-            if program is _APPTAINER:
-                modules = [_MODULES_OF_APPTAINER.get(each, each) for each in modules]
-            words += map(module.format, [",".join(modules)] if "=" in module else modules)
+        if isolation.modules:
+            form("module", "load modules of images")
+            words += module_words(program, isolation.modules)
         # Those further up first, because a mount hides what is below it.
         for target in sorted(mounts, key=lambda path: path.split("/")):
             source, how = mounts[target]
@@ -378,13 +376,35 @@ class Container:
             if _first_line(["env", f"--default-{_SIGNALS}", "echo", "yes"]) is None:
                 return words
             return ["env", f"--ignore-{_SIGNALS}", *words, "env", f"--default-{_SIGNALS}"]
-        if image.startswith(_PATHS):
-            given = form("file", "take an image from a file")
+        if image.startswith(PATHS):
+            form("file", "take an image from a file")
             image = self._existing(image, "container.image")
-        else:
-            given = "{}" if _OTHER_KIND.match(image) else program["name"]
-            image = _DOCKER.sub("", image)
-        return [*words, *(word.format(image) for word in given.split())]
+        return [*words, *image_words(program, image)]
+
+
+def module_words(program: Mapping[str, str], modules: Sequence[str]) -> list[str]:
+    """The arguments of a program of PROGRAMS for modules of images."""
+    if program is _APPTAINER:
+        modules = [_MODULES_OF_APPTAINER.get(each, each) for each in modules]
+    form = program["module"]
+    return [form.format(each) for each in ([",".join(modules)] if "=" in form else modules)]
+
+
+def image_words(program: Mapping[str, str], image: str) -> list[str]:
+    """The last arguments before a command, for the path of an image, or its name."""
+    if image.startswith("/"):
+        form = program["file"]
+    else:
+        form = "{}" if _OTHER_KIND.match(image) else program["name"]
+    return [word.format(_DOCKER.sub("", image)) for word in form.split()]
+
+
+def first_words(program: Mapping[str, str]) -> tuple[str, ...]:
+    """The words between an image and a command, which has to end by signals."""
+    if "rm" not in program:
+        return ()
+    text = _EXECUTE_AS_FIRST.format(seconds=math.ceil(patience()), status=STATUS_OF_TIMEOUT)
+    return "/bin/bash", "-c", text, "bash"
 
 
 def _first_line(command: Sequence[str]) -> str | None:

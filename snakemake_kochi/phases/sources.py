@@ -1,4 +1,4 @@
-"""What a freeze takes beside the project's files: sources of recipes, facts of the machine, and CSV
+"""What a freeze takes beside the project's files: sources of recipes, facts of the machine, and
 files with values of parameters. And how an installation gets its source.
 
 kochi.lock, beside kochi.yaml, has the commits of remote sources, so that a branch means the same on
@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -39,7 +39,7 @@ from snakemake_kochi.project.document import decode_text, is_null, read_text, re
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Project, Recipe
 from snakemake_kochi.project.sent import local_path
-from snakemake_kochi.project.sweeps import CSV, STANDARD_FACTS, Given
+from snakemake_kochi.project.sweeps import CSV, STANDARD_FACTS, TASKS, Given
 from snakemake_kochi.snapshot import (
     fetch_source,
     freeze,
@@ -344,7 +344,7 @@ def _read_lock(directory: Path) -> dict[str, _Entry]:
     return entries
 
 
-# ---- facts and CSV files: only what texts use, because a scheduler may take seconds to answer
+# ---- facts and files with values: only what texts use, because a scheduler may take seconds
 
 
 def given_now(file: str, text: str, machine: Machine, directory: Path) -> Given:
@@ -380,9 +380,9 @@ def given_in(
     """The keys of a freeze about what the texts of experiments, by their paths, use.
 
     `facts`: those of the machine that its scheduler or this computer knows, as texts by name;
-    `without_facts`: why some are not known; `tables`: the texts of CSV files, by path. A key with
-    nothing in it is left out. `read` gives the content of a file of the project, and raises
-    NameNotFoundError without it. Raises ConfigError for a CSV file that is no text, or too large.
+    `without_facts`: why some are not known; `tables`: the texts of files with values, by path. A
+    key with nothing in it is left out. `read` gives the content of a project's file, and raises
+    NameNotFoundError without it. Raises ConfigError for one that is no text, or too large.
     """
     found: dict[str, Any] = {}
     used = {name for text in experiments.values() for name in _FACT.findall(text)}
@@ -394,7 +394,7 @@ def given_in(
         found["facts"] = {name: str(known[name]) for name in sorted(wanted) if name in known}
     tables = {}
     for file, text in experiments.items():
-        for path in _csv_files(file, text) if re.search(r"\bcsv\b", text) else ():
+        for path in _files(file, text) if re.search(rf"\b({CSV}|{TASKS})\b", text) else ():
             try:
                 content = read(path)
             except NameNotFoundError:
@@ -423,7 +423,7 @@ def _known_facts(machine: Machine) -> Mapping[str, int]:
     return found if sockets is None else {**found, "sockets": sockets}
 
 
-def _csv_files(file: str, text: str) -> Iterator[str]:
+def _files(file: str, text: str) -> Iterator[str]:
     """The paths in the project from which an experiment takes values."""
     try:
         left = [read_yaml(file, text).data]
@@ -436,7 +436,6 @@ def _csv_files(file: str, text: str) -> Iterator[str]:
         if isinstance(data, dict) and "column" not in data:
             value = data.get(CSV)
             first = value[0] if isinstance(value, list) and value else value
-            if isinstance(first, str):
-                path = PurePosixPath(first)
-                if first and not path.is_absolute() and ".." not in path.parts:
-                    yield str(first)
+            for path in (each for each in (first, data.get(TASKS)) if isinstance(each, str)):
+                if path[:1] not in ("", "/") and ".." not in path.split("/"):
+                    yield str(path)

@@ -272,7 +272,7 @@ def _default_dest(experiment: str, sweeps: Iterable[Sweep], ending: str = "log")
         name
         for grid in grids
         for name, choices in grid.items()
-        if any(each.has_several for each in choices)
+        if any(each.has_several and not each.is_command for each in choices)
         or any(other.get(name) != choices for other in grids)
     )
     parts = [f"{name}=${{{name}}}" for name in names]

@@ -60,7 +60,7 @@ _OF_ENTRIES = ("x-check", "pattern", "x-expected")
 _MEANT = re.compile(r"did you mean '(.*)'\?")
 # Keys that have no meaning for a whole file: there they are those of its only batch.
 _OF_BATCH = (
-    *("params", "zip", "when", "skip_if", "exclude", "grids", "code"),
+    *("params", "tasks", "zip", "when", "skip_if", "exclude", "grids", "code"),
     *("artifacts", "duplicates", "machines"),
 )
 
@@ -101,7 +101,8 @@ def is_experiment(text: str) -> bool:
     kinds = {key.value: value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
     mappings = {key for key, value in kinds.items() if isinstance(value, yaml.MappingNode)}
     # Files of other programs have a `build`, too.
-    has_batches = bool({"params", "batches"} & mappings and {"run", "build"} & {*kinds})
+    has_points = {"params", "batches"} & mappings or isinstance(kinds.get("tasks"), yaml.ScalarNode)
+    has_batches = bool(has_points and {"run", "build"} & {*kinds})
     return has_batches or "run" in mappings
 
 

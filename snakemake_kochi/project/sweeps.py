@@ -38,6 +38,8 @@ from snakemake_kochi.project.values import (
 
 MAXIMUM_POINTS = 1_000_000
 CSV = "csv"
+# The key for a file of commands, and the parameters that its lines give: number and text.
+TASKS, TASK, COMMAND = "tasks", "task", "command"
 # The arguments of the series, and their number at least and at most.
 SERIES = {
     "range": ("[END], [START, END] or [START, END, STEP]", 1, 3),
@@ -56,8 +58,8 @@ _LARGEST = 10**18  # of a range, whose length is an index
 class ParameterValues:
     """What is written for a parameter, at the key `place`, for all machines (None) or some.
 
-    With `series`, one of SERIES, `values` are its arguments. `below`, if not empty, has the
-    sub-parameters of each value. Nothing is substituted in values that are `literal`.
+    With `series`, one of SERIES or TASKS, `values` are its arguments. `below`, if not empty, has
+    the sub-parameters of each value. Nothing is substituted in values that are `literal`.
     """
 
     values: tuple[str, ...]
@@ -78,7 +80,12 @@ class ParameterValues:
         if self.literal:
             return tuple(Template((text,)) for text in self.values)
         parse = parse_expression if self.series else parse_value
-        return () if self.series == CSV else tuple(map(parse, self.values))
+        return () if self.series in (CSV, TASKS) else tuple(map(parse, self.values))
+
+    @property
+    def is_command(self) -> bool:
+        """Whether the values are commands, which their tasks' numbers tell apart."""
+        return self.series == TASKS and self.values[1] == COMMAND
 
 
 Parameters = Mapping[str, tuple[ParameterValues, ...]]
@@ -183,7 +190,7 @@ class Sweep:
 @dataclass(frozen=True)
 class Given:
     """What determines points besides the text of an experiment: `facts` of the machine, or why some
-    are not known (`without`), and the texts of CSV files by their paths (`tables`)."""
+    are not known (`without`), and the texts of files with values by their paths (`tables`)."""
 
     machine: str
     facts: Mapping[str, str] = FrozenDict()
@@ -252,6 +259,16 @@ class SweepReader:
             self._problems.add((*path, CODE), said)
         for name, value in params.items():
             parameters[name] = self._choices(value, (*path, "params", name), name in repeated)
+        if TASKS in data:
+            place = (*path, TASKS)
+            for name in {TASK, COMMAND} & {*parameters, *self._defaults}:
+                said = f"'{name}' is also a parameter of this batch; rename that"
+                self._problems.add(place, said)
+            with self._problems.noting(place):
+                file = _file_of_values(data[TASKS])
+                for name in (TASK, COMMAND):
+                    parameters[name] = (ParameterValues((file, name), series=TASKS, place=place),)
+                zipped = (*zipped, (TASK, COMMAND))
         own = (*self._excluded(data, path), *self._conditions(data, path))
         # What is excluded does not have to fulfil the others.
         conditions = sorted((*common.conditions, *own), key=lambda each: each.reason is not None)
@@ -407,13 +424,17 @@ def _arguments(kind: str, written: Any, name: str) -> tuple[str, ...]:
     if not least <= len(texts) <= most:
         raise TemplateError(f"{kind}: {form} was expected, not {len(texts)} values")
     if kind == CSV:
-        if texts[0][:1] in ("", "/") or ".." in texts[0].split("/"):
-            said = f"{texts[0]!r}: a path relative to the top of the project was expected"
-            raise TemplateError(said)
-        return (texts[0], [*texts, name][1])
+        return (_file_of_values(texts[0]), [*texts, name][1])
     for text in texts:
         parse_expression(text)
     return tuple(texts)
+
+
+def _file_of_values(text: str) -> str:
+    """The path of a file in the project. Raises TemplateError."""
+    if text[:1] in ("", "/") or ".." in text.split("/"):
+        raise TemplateError(f"{text!r}: a path relative to the top of the project was expected")
+    return text
 
 
 def make_series(kind: str, arguments: Sequence[Any]) -> Sequence[int]:
@@ -456,6 +477,19 @@ def column_of(file: str, text: str, column: str) -> list[str]:
         if len(row) != len(names) or (wrong := value_problem(row[names.index(column)]) or ""):
             raise TemplateError(f"{file}:{line}: {wrong}")
     return [row[names.index(column)] for _, row in rows[1:]]
+
+
+def commands_of(file: str, text: str, column: str) -> list[str]:
+    """The commands of a file with one per line, or the numbers of their lines. Raises
+    TemplateError, with the line."""
+    lines = [(number, line.strip()) for number, line in enumerate(text.split("\n"), 1)]
+    tasks = [(number, line) for number, line in lines if line and not line.startswith("#")]
+    if not tasks:
+        raise TemplateError(f"{file}: there is no command in it")
+    for number, line in tasks:
+        if wrong := value_problem(line):
+            raise TemplateError(f"{file}:{number}: {wrong}")
+    return [line if column == COMMAND else str(number) for number, line in tasks]
 
 
 # ---- combinations
@@ -554,13 +588,14 @@ class Expansion:
         if not choice.series:
             return choice.parsed
         with self._problems.noting(choice.place):
-            if choice.series != CSV:
+            if choice.series not in (CSV, TASKS):
                 return make_series(choice.series, [self._argument(text) for text in choice.values])
             file, column = choice.values
             if file not in self._facts.tables:
                 said = f"there is no file '{file}' in the project; give its path from the top of "
                 raise TemplateError(f"{said}the project, and make sure that git does not ignore it")
-            texts = column_of(file, self._facts.tables[file], column)
+            read = column_of if choice.series == CSV else commands_of
+            texts = read(file, self._facts.tables[file], column)
             return texts if repeated else list(dict.fromkeys(texts))
         return ()
 

@@ -305,8 +305,11 @@ def _encoded(text: str) -> bytes:
 def as_markdown(summary: pandas.DataFrame) -> str:
     """A summary as a Markdown table."""
     # As texts: numbers would be cut to six digits, also a count of nanoseconds.
-    # A bar in a unit would begin another column.
-    columns = {str(name).replace("|", "\\|"): summary[name].map(_readable) for name in summary}
+    # A bar in a unit or a value would begin another column.
+    columns = {
+        str(name).replace("|", "\\|"): summary[name].map(_readable).str.replace("|", "\\|")
+        for name in summary
+    }
     table: str = pandas.DataFrame(columns).to_markdown(
         index=False, disable_numparse=True, stralign="right"
     )

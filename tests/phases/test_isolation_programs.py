@@ -16,6 +16,7 @@ from isolated_scripts import Isolated, sleeping, started
 from support import wait_until, write
 
 from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.farm.runners import Runner
 from snakemake_kochi.paths import Root
 from snakemake_kochi.phases.node import Facts
 from snakemake_kochi.phases.script import Ended
@@ -279,3 +280,20 @@ def test_what_a_program_cannot_do_is_said(
     assert f"fib.yaml: run.container: {program} on " in str(raised.value)
     assert f" cannot {said.replace('/tmp/a:b', str(odd))}" in str(raised.value)
     assert "isolation: programs: [...]" in str(raised.value)
+
+
+# ---- the runners of `kochi farm`, in which a task keeps its variables
+
+
+@pytest.mark.parametrize("tempdir", [False, True])
+def test_a_task_runs_in_podman_with_the_users_variables(
+    tmp_path: Path, programs: str, monkeypatch: pytest.MonkeyPatch, tempdir: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    volume = write(tmp_path / "data" / "x", "data\n").parent
+    runner = Runner("podman", NAME, "export SET=1", (f"{volume}:/data:ro",), (), tempdir)
+    text = runner.around('cat /etc/tiny /data/x; echo "$PROC_NUMBER $SET"; touch here; exit 7')
+    environment = {**os.environ, "PATH": programs, "PROC_NUMBER": "3"}
+    done = subprocess.run(["bash", "-c", text], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (7, "of the image\ndata\n3 1\n")
+    assert (tmp_path / "here").exists() == (not tempdir)

@@ -205,3 +205,29 @@ def test_nothing_is_substituted_in_the_values_of_a_file(zipped: str) -> None:
     )
     (point,) = experiment.grid("b", "local").points
     assert dict(point.parameters) == {"c": "5", "a": "$c", "b": "`1 + 1`"}
+
+
+def test_the_lines_of_a_file_of_commands_are_points_beside_other_parameters() -> None:
+    text = "    tasks: t\n    params: {c: [1, 2]}\n    when: $task < 4"
+    given = Given("local", tables={"t": "# first\n  echo $c `date`\t\r\n\nb\nb\n"})
+    text = f"run: x $KOCHI_PARAM_COMMAND $KOCHI_PARAM_C\nbatches:\n  b:\n{text}"
+    grid = load_experiment("e.yaml", text, None, given).grid("b", "local")
+    assert [tuple(point.parameters.values()) for point in grid.points] == [
+        ("1", "2", "echo $c `date`"),
+        ("2", "2", "echo $c `date`"),
+    ]
+    assert [point.artifacts[0].dest for point in grid.points] == [
+        "e/b/c=1_task=2_0.log",
+        "e/b/c=2_task=2_0.log",
+    ]
+    assert len(grid.skipped) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("# x\n\n", "t: there is no command in it"), ("a\n\0\n", "t:2: a value")]
+)
+def test_what_is_no_file_of_commands_is_told(content: str, said: str) -> None:
+    given = Given("local", tables={"t": content})
+    experiment = load_experiment("e.yaml", "tasks: t\nrun: x", None, given)
+    with pytest.raises(ConfigError, match=said):
+        experiment.grid("default", "local")

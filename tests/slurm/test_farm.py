@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 from slurm_cluster import SlurmCluster
-from support import run
+from support import run, wait_until
 
 FARM = (sys.executable, "-P", "-m", "snakemake_kochi.cli", "farm")
 
@@ -44,3 +45,47 @@ def test_one_on_each_node_of_an_allocation_share_a_list(cluster: SlurmCluster, h
     found = [line.split()[0] for line in (here / "done").read_text().splitlines()]
     assert sorted(found, key=int) == [str(n) for n in range(24)]
     assert len({*nodes(here)}) == 2
+
+
+# The batch script of PyTaskFarmer's documentation ("SLURM example"), with the name changed, and
+# that of "Clean-up In Batch Jobs" for a queue that ends jobs and starts them again.
+BATCH_SCRIPT = f"""#!/bin/bash
+#SBATCH --ntasks=1 --output=out --open-mode=append --requeue --signal=B:USR1@10
+function func_trap
+{{
+    kill -s USR1 $PROCPID
+    wait $PROCPID
+    scontrol requeue $SLURM_JOB_ID
+}}
+trap func_trap USR1
+{shlex.join(FARM)} --proc 1 $1 &
+export PROCPID=$!
+wait $PROCPID
+"""
+
+
+def test_the_elements_of_an_array_share_a_list(cluster: SlurmCluster, here: Path) -> None:
+    (here / "slurm_test.sh").write_text(BATCH_SCRIPT)
+    lines = [f"sleep 0.5; echo {n} $SLURM_JOB_ID >> done\n" for n in range(20)]
+    (here / "tasks").write_text("".join(lines))
+    cluster.run("sbatch", "--wait", "--array=1-2", "slurm_test.sh", "tasks", timeout=150, cwd=here)
+    numbers = [line.split()[0] for line in (here / "done").read_text().splitlines()]
+    assert sorted(map(int, numbers)) == [*range(20)]
+    assert len({*nodes(here)}) == 2
+
+
+def test_a_job_that_is_started_again_goes_on(cluster: SlurmCluster, here: Path) -> None:
+    (here / "slurm_test.sh").write_text(BATCH_SCRIPT)
+    lines = ["echo 1 a >> done", "echo 2 b >> done; test -e go || sleep 100", "echo 3 c >> done"]
+    (here / "tasks").write_text("\n".join(lines))
+    job = cluster.run("sbatch", "--parsable", "slurm_test.sh", "tasks", cwd=here)
+    done = here / "done"
+    wait_until(lambda: done.exists() and "b" in done.read_text())
+    cluster.run("scancel", "--batch", "--signal=USR1", job)  # as before the end of its time
+    wait_until(lambda: cluster.jobs().get(int(job)) == "PENDING")
+    assert (here / "tasks.farm" / "toprocess").read_text().startswith("2 echo 2 b")
+    (here / "go").touch()
+    cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    wait_until(lambda: int(job) not in cluster.jobs())
+    print((here / "out").read_text())
+    assert nodes(here) == ["a", "b", "b", "c"]
