@@ -123,7 +123,7 @@ def calm(scenes: Any, scene: Any, of: str = "") -> Iterator[tuple[str, list[str]
 def histories(scenes: Any, scene: Any, of: str = "") -> Iterator[tuple[str, list[str]]]:
     """Random ones. What is broken is imported anew."""
     play = importlib.import_module("simulator.histories").play
-    for seed in range(300):
+    for seed in range(2000):
         yield f"seed {seed}", play(seed).problems
 
 
