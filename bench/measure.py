@@ -160,7 +160,7 @@ class Submitter:
     def __init__(self, directory: Path, queue: str = "q") -> None:
         machine = machine_at(directory)
         make_directory(machine.directory)
-        self.layout = Layout(str(machine.directory))
+        self.layout = machine.layout
         self._directory, self._queue = directory, queue
         self._run = Run.begin(self.layout, str(directory))
         self._wake = Wake(self._run.paths.wake)

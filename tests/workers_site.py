@@ -14,7 +14,7 @@ import pytest
 
 from snakemake_kochi.base.wake import Wake, wake
 from snakemake_kochi.processes import ProcessIdentity, is_gone
-from snakemake_kochi.tickets.names import Layout, Name, wake_workers
+from snakemake_kochi.tickets.names import Name, wake_workers
 from snakemake_kochi.tickets.run import End, Run
 from snakemake_kochi.tickets.ticket import Resources, ShellJob, Ticket
 from snakemake_kochi.worker import start_command
@@ -33,7 +33,7 @@ class Site:
         self._root = root
         machine = self.settings().paths
         machine.directory.mkdir(parents=True)
-        self.layout = Layout(str(machine.directory))
+        self.layout = machine.layout
         self.run = Run.begin(self.layout, str(self.work), is_gone=is_gone)
         assert not self.run.adopt()
         self._wake = Wake(self.run.paths.wake)

@@ -44,7 +44,7 @@ def earlier_attempts(
     machine: MachinePaths, queue: str, job: str, attempt: str
 ) -> list[dict[str, Any]]:
     """The attempts of a running job that ended without a result; dead workers wrote nothing."""
-    layout, present = Layout(str(machine.directory)), int(attempt or 1)
+    layout, present = machine.layout, int(attempt or 1)
     if not queue or present == 1:
         return []
     lines: dict[int, dict[str, Any]] = {}
@@ -143,7 +143,7 @@ def is_cancelled(paths: ProjectPaths, record: Mapping[str, Any]) -> bool:
 
 
 def _layout(paths: ProjectPaths, record: Mapping[str, Any]) -> Layout:
-    return Layout(str(paths.machine(record["machine"]).directory))
+    return paths.machine(record["machine"]).layout
 
 
 def _held(paths: ProjectPaths, record: Mapping[str, Any]) -> Name | None:

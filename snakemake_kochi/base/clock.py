@@ -1,4 +1,7 @@
-"""Time, and threads that wait: the only module that asks the system for either."""
+"""Time, and threads that wait, for `tickets`, the loop of a worker and its jobs.
+
+The simulator replaces the functions, in tests: call them as `clock.now()`, never keep one.
+"""
 
 from __future__ import annotations
 
@@ -53,39 +56,19 @@ class _Queue:
             return None
 
 
-class Clock:
-    """The computer's clocks."""
-
-    def now(self) -> float:
-        """Seconds since the computer started, those included in which it slept."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    def mailbox(self) -> Mailbox:
-        return _Queue()
-
-    def spawn(self, function: Callable[[], Any]) -> None:
-        threading.Thread(target=function, daemon=True).start()
-
-
-clock = Clock()  # the simulator's, in tests
-
-
 def now() -> float:
     """Seconds since the computer started, those included in which it slept."""
-    return clock.now()
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def sleep(seconds: float) -> None:
-    clock.sleep(seconds)
+    time.sleep(seconds)
 
 
 def mailbox() -> Mailbox:
-    return clock.mailbox()
+    return _Queue()
 
 
 def spawn(function: Callable[[], Any]) -> None:
     """Call it in a thread that does not keep the process alive."""
-    clock.spawn(function)
+    threading.Thread(target=function, daemon=True).start()

@@ -1,6 +1,7 @@
-"""Shared files: the only module whose calls reach a filesystem that several nodes share.
+"""Calls of a filesystem that several nodes share: those of `tickets` and the loop of a worker.
 
-Every call raises OSError. After an error nobody knows whether the call was done: see
+The simulator replaces those of the first half, in tests: call them as `files.move()`, never keep
+one. Every call raises OSError. After an error nobody knows whether the call was done: see
 `tickets.moving`.
 """
 
@@ -21,101 +22,111 @@ from snakemake_kochi.files import sync as fsync  # nothing, where there is no su
 _PIECE = 65536  # bytes
 
 
-class Disk:
-    """The operating system's calls."""
-
-    def names(self, directory: str) -> list[str]:
-        return os.listdir(directory)
-
-    def move(self, source: str, target: str) -> None:
-        os.rename(source, target)
-
-    def make(self, directory: str) -> None:
-        os.mkdir(directory, 0o700)
-        # Where access control lists are inherited (GPFS, Isilon, ZFS), it has another mode.
-        with suppress(OSError):
-            if (mode := os.lstat(directory).st_mode) & 0o077:
-                os.chmod(directory, stat.S_IMODE(mode) & ~0o077)
-
-    def write(self, path: str, data: bytes, flags: int, sync: bool) -> None:
-        number = os.open(path, flags | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        try:
-            while data:
-                data = data[os.write(number, data) :]
-            if sync:
-                fsync(number)
-        except OSError as error:
-            error.filename = path  # which write(2) and fsync(2) do not know
-            raise
-        finally:
-            os.close(number)
-
-    def open_end(self, path: str) -> int:
-        return os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-
-    def close(self, number: int) -> None:
-        os.close(number)
-
-    def read(self, path: str, most: int = -1) -> bytes:
-        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        pieces: list[bytes] = []
-        left = most if most >= 0 else sys.maxsize
-        try:  # without fstat(2), and a read(2) at the end: both may be questions to the server
-            while True:
-                wanted = min(left, _PIECE)
-                pieces.append(os.read(number, wanted))
-                left -= wanted
-                if len(pieces[-1]) < wanted or not left:
-                    return b"".join(pieces)
-        finally:
-            os.close(number)
-
-    @contextmanager
-    def mapped(self, path: str) -> Iterator[bytes | mmap.mmap]:
-        with open(path, "rb") as file:
-            if not file.seek(0, os.SEEK_END):
-                yield b""
-                return
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                yield data
-
-    def try_lock(self, path: str) -> int | None:
-        number = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(number)
-            return None
-        return number
-
-    def unlock(self, number: int) -> None:
-        os.close(number)
-
-    def unlink(self, path: str) -> None:
-        os.unlink(path)
-
-    def rmdir(self, path: str) -> None:
-        os.rmdir(path)
-
-    def sync(self, directory: str) -> None:
-        number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fsync(number)
-        finally:
-            os.close(number)
-
-
-disk = Disk()  # the simulator's, in tests
-
-
-def names(directory: str) -> list[str]:
-    """The names in a directory, in no order. The system may list one twice that moves meanwhile."""
-    return list(dict.fromkeys(disk.names(directory)))
+def listed(directory: str) -> list[str]:
+    return os.listdir(directory)
 
 
 def move(source: str, target: str) -> None:
     """Rename, in place of what had the name."""
-    disk.move(source, target)
+    os.rename(source, target)
+
+
+def make(directory: str) -> None:
+    """Make one directory that only the user may enter."""
+    os.mkdir(directory, 0o700)
+    # Where access control lists are inherited (GPFS, Isilon, ZFS), it has another mode.
+    with suppress(OSError):
+        if (mode := os.lstat(directory).st_mode) & 0o077:
+            os.chmod(directory, stat.S_IMODE(mode) & ~0o077)
+
+
+def write(path: str, data: bytes, flags: int, sync: bool) -> None:
+    number = os.open(path, flags | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        while data:
+            data = data[os.write(number, data) :]
+        if sync:
+            fsync(number)
+    except OSError as error:
+        error.filename = path  # which write(2) and fsync(2) do not know
+        raise
+    finally:
+        os.close(number)
+
+
+def open_end(path: str) -> int:
+    """The descriptor of a file, made if it is not there, that processes write to at its end."""
+    return os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+
+
+def close(number: int) -> None:
+    os.close(number)
+
+
+def read(path: str, most: int = -1) -> bytes:
+    """The content of a file, or the beginning of it: `most` bytes."""
+    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    pieces: list[bytes] = []
+    left = most if most >= 0 else sys.maxsize
+    try:  # without fstat(2), and a read(2) at the end: both may be questions to the server
+        while True:
+            wanted = min(left, _PIECE)
+            pieces.append(os.read(number, wanted))
+            left -= wanted
+            if len(pieces[-1]) < wanted or not left:
+                return b"".join(pieces)
+    finally:
+        os.close(number)
+
+
+@contextmanager
+def mapped(path: str) -> Iterator[bytes | mmap.mmap]:
+    """The content of a file of which a part is read, perhaps the last one."""
+    with open(path, "rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            yield b""
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield data
+
+
+def try_lock(path: str) -> int | None:
+    number = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(number)
+        return None
+    return number
+
+
+def unlock(number: int) -> None:
+    os.close(number)
+
+
+def unlink(path: str) -> None:
+    os.unlink(path)
+
+
+def rmdir(path: str) -> None:
+    """Remove an empty directory."""
+    os.rmdir(path)
+
+
+def sync_names(directory: str) -> None:
+    number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fsync(number)
+    finally:
+        os.close(number)
+
+
+# ---- of these
+
+
+def names(directory: str) -> list[str]:
+    """The names in a directory, in no order. The system may list one twice that moves meanwhile."""
+    return list(dict.fromkeys(listed(directory)))
 
 
 def parse(data: bytes) -> dict[str, Any]:
@@ -131,45 +142,19 @@ def parse(data: bytes) -> dict[str, Any]:
     return found
 
 
-def make(directory: str) -> None:
-    """Make one directory that only the user may enter."""
-    disk.make(directory)
-
-
 def write_new(path: str, data: bytes, sync: bool = False) -> None:
     """Write a file that does not exist. `sync`: wait until the disk has it."""
-    disk.write(path, data, os.O_CREAT | os.O_EXCL, sync)
+    write(path, data, os.O_CREAT | os.O_EXCL, sync)
 
 
 def overwrite(path: str, data: bytes) -> None:
     """Write over the beginning of a file. Data of one length and one call are read whole."""
-    disk.write(path, data, os.O_CREAT, False)
+    write(path, data, os.O_CREAT, False)
 
 
 def append(path: str, data: bytes, sync: bool = False) -> None:
     """Write at the end of a file that exists. `sync`: wait until the disk has it."""
-    disk.write(path, data, os.O_APPEND, sync)
-
-
-def open_end(path: str) -> int:
-    """The descriptor of a file, made if it is not there, that processes write to at its end."""
-    return disk.open_end(path)
-
-
-def close(number: int) -> None:
-    disk.close(number)
-
-
-@contextmanager
-def mapped(path: str) -> Iterator[bytes | mmap.mmap]:
-    """The content of a file of which a part is read, perhaps the last one."""
-    with disk.mapped(path) as data:
-        yield data
-
-
-def read(path: str, most: int = -1) -> bytes:
-    """The content of a file, or the beginning of it: `most` bytes."""
-    return disk.read(path, most)
+    write(path, data, os.O_APPEND, sync)
 
 
 @contextmanager
@@ -180,22 +165,13 @@ def tried_lock(path: str) -> Iterator[bool]:
     """
     number = None
     with suppress(OSError):
-        number = disk.try_lock(path)
+        number = try_lock(path)
     try:
         yield number is not None
     finally:
         if number is not None:
             with suppress(OSError):
-                disk.unlock(number)
-
-
-def unlink(path: str) -> None:
-    disk.unlink(path)
-
-
-def rmdir(path: str) -> None:
-    """Remove an empty directory."""
-    disk.rmdir(path)
+                unlock(number)
 
 
 def make_below(directory: str, *names: str) -> None:
@@ -212,4 +188,4 @@ def make_below(directory: str, *names: str) -> None:
 def sync(directory: str) -> None:
     """Wait until the disk has the names of a directory, where the filesystem can."""
     with suppress(OSError):
-        disk.sync(directory)
+        sync_names(directory)

@@ -35,7 +35,7 @@ from snakemake_kochi.tickets.history import key_of
 from snakemake_kochi.tickets.moving import listing, moved, removed
 from snakemake_kochi.tickets.names import Layout, Name, RunPaths, numbers_in
 from snakemake_kochi.tickets.run import ENDED, OWN
-from snakemake_kochi.tickets.ticket import Ticket
+from snakemake_kochi.tickets.ticket import Ticket, ticket_in
 
 _PATIENCE = 10.0  # seconds
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?\..*")  # what the names in the history begin with
@@ -47,7 +47,7 @@ def clean_tickets(
     machine: MachinePaths, rules: Rules, removal: Removal, needed: Collection[str]
 ) -> None:
     """Delete what ended jobs, runs and workers have left. `needed` are jobs that others need."""
-    layout = Layout(str(machine.directory))
+    layout = machine.layout
     if not is_there(machine.directory):
         return
     for directory in (layout.runs, layout.workers, layout.queues, layout.history):
@@ -367,7 +367,7 @@ def hosts_of_live_processes(machine: MachinePaths) -> Iterator[Node]:
 
 def all_tickets(machine: MachinePaths) -> Iterator[Ticket]:
     """The tickets that wait or run. Raises OSError."""
-    layout = Layout(str(machine.directory))
+    layout = machine.layout
     found: set[tuple[int, int]] = set()
     for _ in range(
         2 if is_there(machine.directory) else 0
@@ -375,16 +375,15 @@ def all_tickets(machine: MachinePaths) -> Iterator[Ticket]:
         for name, _, path in history.places(layout):
             if name.key in found:
                 continue
-            with suppress(FileNotFoundError, KochiError, ValueError):
-                data = files.parse(files.read(path).partition(b"\n")[0])
-                ticket = Ticket.from_dict(data, Path(path))
+            with suppress(FileNotFoundError, KochiError):
+                ticket = ticket_in(files.read(path), path)
                 found.add(name.key)
                 yield ticket
 
 
 def has_unstarted_workers(machine: MachinePaths) -> bool:
     """Whether a worker has a number and has not begun: it may name anything."""
-    layout = Layout(str(machine.directory))
+    layout = machine.layout
     return is_there(machine.directory) and any(
         not os.path.exists(layout.worker(str(number)).facts)
         for number in numbers_in(listing(layout.workers))

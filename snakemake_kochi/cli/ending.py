@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import click
 from humanfriendly.text import pluralize
@@ -180,7 +181,7 @@ def _release(location: Location, worker: WorkerView, how: str) -> tuple[str, str
     """Release a worker; returns the outcome in a word, and in a sentence. Raises KochiError."""
     number = worker.worker
     if worker.is_gone:
-        state = worker.describe()
+        state = worker.state
         return state, f"Worker {number} {'had left already' if state == 'left' else 'is lost'}."
     if worker.controller is not None:
         raise KochiError(
@@ -189,7 +190,8 @@ def _release(location: Location, worker: WorkerView, how: str) -> tuple[str, str
         )
     order_release(location.machine_paths, number, how)
     # That of a worker beside a person's shell stays: it is the shell's.
-    is_own = worker.allocation and is_there(location.machine_paths.worker(number).requested)
+    asked = Path(location.machine_paths.layout.worker(number).asked)
+    is_own = worker.allocation and is_there(asked)
     back = f", which ends allocation {worker.allocation}" if is_own else ""
     jobs = ", ".join(map(str, worker.running))
     which = f"job{'s' * (len(worker.running) > 1)} {jobs}"
@@ -213,7 +215,7 @@ def release_before_it_starts(
     from snakemake_kochi.schedulers.interface import UnreachableError, not_ended
 
     order_release(location.machine_paths, requested.worker, how)
-    if is_there(location.machine_paths.worker(requested.worker).state):
+    if is_there(Path(location.machine_paths.layout.worker(requested.worker).facts)):
         return _release(location, find_worker(location.machine_paths, requested.worker), how)
     begun = f"Worker {requested.worker} has not started yet"
     if location.machine.scheduler is None:

@@ -23,7 +23,7 @@ from snakemake_kochi.files import last_lines, make_directory, write_atomically
 from snakemake_kochi.location import Location
 from snakemake_kochi.processes import Node
 from snakemake_kochi.queue.by_hand import order_release
-from snakemake_kochi.queue.views import WorkerView, layout_of, read_worker, shared_workers
+from snakemake_kochi.queue.views import WorkerView, read_worker, shared_workers
 from snakemake_kochi.schedulers.commands import WaitReasons
 from snakemake_kochi.schedulers.interface import Allocation, RefusedError, UnreachableError, Wanted
 from snakemake_kochi.tickets.hand import remove_queue
@@ -103,14 +103,14 @@ class TrialAllocations:
             file.unlink(missing_ok=True)
 
     def _have_left(self, workers: Sequence[WorkerView]) -> bool:
-        layout = layout_of(self._paths)
+        layout = self._paths.layout
         found = (read_worker(layout, each.worker) for each in workers)
         return all(each is None or each.is_gone for each in found)
 
     def _remove_queues(self) -> None:
         """With the jobs of an interrupted test."""
         for queue in self._queues:
-            remove_queue(layout_of(self._paths), queue)
+            remove_queue(self._paths.layout, queue)
 
     def note(self, is_fit: bool) -> None:
         """Note what the tests between the nodes have shown, for the next `kochi doctor`."""

@@ -21,12 +21,12 @@ from snakemake_kochi.queue.views import (
     JobView,
     find_job,
     has_ended,
+    obstacles_of,
     reasons,
     shared_workers,
     state_name,
     state_of,
 )
-from snakemake_kochi.queue.views import seconds_left as seconds_for_jobs
 from snakemake_kochi.tickets.ticket import Ticket
 
 # Seconds between two looks for the end of a job, which double from the first to the longest.
@@ -144,10 +144,9 @@ class Job:
         # The worker of this process may just start.
         if self._worker is not None or view.state != "waiting" or view.ticket is None:
             return ""
-        wanted = view.ticket.resources
-        for worker in shared_workers(self._paths, self.queue):
-            if worker.capacity.obstacle(wanted, seconds_for_jobs(worker)) is None:
-                return ""
+        workers = shared_workers(self._paths, self.queue)
+        if None in obstacles_of(workers, view.ticket.resources).values():
+            return ""
         return "; ".join(reasons(self._paths, view, self._location.to_start_worker))
 
     def __repr__(self) -> str:

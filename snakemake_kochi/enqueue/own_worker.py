@@ -20,7 +20,6 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.by_hand import worker_of_process
 from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.hand import remove_queue
-from snakemake_kochi.tickets.names import Layout
 from snakemake_kochi.tickets.ticket import Resources
 from snakemake_kochi.worker import start_command
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
@@ -37,7 +36,7 @@ class OwnWorker:
     def __init__(self, location: Location) -> None:
         self._root = str(location.root.directory)
         self._machine = location.machine_paths
-        self._layout = Layout(str(self._machine.directory))
+        self._layout = self._machine.layout
         self._process: subprocess.Popen[bytes] | None = None
         self.pid = os.getpid()
         self.queue = f"python-{random_word()}"
@@ -91,7 +90,7 @@ class OwnWorker:
         number = worker_of_process(self._layout, process.pid)
         raise WorkerError(
             f"worker {number}, which this process started, ended with status {status}; its "
-            f"log is {self._machine.worker(number or 0).log}",
+            f"log is {self._layout.worker(number or 0).log}",
             "Read that log. The next submit() starts another worker, which takes over the jobs.",
         )
 

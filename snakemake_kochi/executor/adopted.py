@@ -6,14 +6,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.base import clock, files
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.executor.ends import CANCELLED, SUCCESS, details_of, seen_outputs
+from snakemake_kochi.executor.ends import CANCELLED, SUCCESS, details_of
 from snakemake_kochi.executor.tickets import single_jobs
-from snakemake_kochi.files import safe_name
+from snakemake_kochi.files import safe_name, times_and_sizes
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import LaunchPaths, MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, is_gone
@@ -22,7 +21,7 @@ from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import Layout, Name
 from snakemake_kochi.tickets.run import OWN, End, Job, Run
-from snakemake_kochi.tickets.ticket import Ticket
+from snakemake_kochi.tickets.ticket import Ticket, ticket_in
 from snakemake_kochi.tickets.watching import INTERVAL, REQUEUED, Pulse, facts_in
 
 Key = tuple[int, int]  # of a job: run and number
@@ -52,9 +51,8 @@ class Adopted:
                     self._examine(f"{layout.queue(queue).running}/{name}", name)
 
     def _examine(self, path: str, name: Name) -> None:
-        with suppress(FileNotFoundError, ValueError, KochiError):
-            data = files.parse(files.read(path).partition(b"\n")[0])
-            ticket = Ticket.from_dict(data, Path(path))
+        with suppress(FileNotFoundError, KochiError):
+            ticket = ticket_in(files.read(path), path)
             for output in ticket.outputs:
                 self._writers[output].add(name.key)
             if ticket.identity is None:  # nobody can take it
@@ -101,7 +99,7 @@ class Adopted:
         end = self._succeeded.get(identity)
         if end is not None and not self._in_the_way(ticket):
             outputs = details_of(end).get("outputs")
-            if outputs and seen_outputs(ticket, ticket.outputs) == outputs:
+            if outputs and times_and_sizes(ticket.directory, ticket.outputs) == outputs:
                 return self._succeeded.pop(identity)
         return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -12,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.executor.tickets import single_jobs
-from snakemake_kochi.files import last_lines, show_new_files
+from snakemake_kochi.files import last_lines, show_new_files, times_and_sizes
 from snakemake_kochi.hints import typed
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import this_node
+from snakemake_kochi.queue.views import Attempt
 from snakemake_kochi.tickets.run import End
 from snakemake_kochi.tickets.ticket import Ticket
 from snakemake_kochi.tickets.watching import facts_in
@@ -50,34 +50,13 @@ def details_of(end: End) -> dict[str, Any]:
     return end.line.get("details") or {}
 
 
-def described(end: End) -> str:
-    """The end in a few words: "exit status 1", "killed by SIGKILL"."""
-    details = details_of(end)
-    status = details.get("exit_status")
-    text = {
-        "failed": "failed" if status is None else f"exit status {status}",
-        "signal": f"killed by {_name_of(details.get('signal'))}",
-        "memory": "out of memory",
-        "node": "node failed",
-        "lost": "lost: its workers died",
-    }.get(end.name.state, end.name.state)
-    return f"{text}: {details['detail']}" if details.get("detail") else text
-
-
-def _name_of(number: int | None) -> str:
-    try:
-        return signal.Signals(number or 0).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def why_lost(machine: MachinePaths, end: End) -> str:
     """What the allocation of the last worker printed about a kill for its memory, and what to do
     about that; "" for nothing."""
     facts = None
     if end.name.state == "lost":
         with suppress(OSError):
-            facts = facts_in(str(machine.worker(int(end.name.worker)).state))
+            facts = facts_in(machine.layout.worker(end.name.worker).facts)
     if not facts or facts["allocation"] is None:
         return ""
     log = machine.allocation_log(facts["controller"], facts["allocation"])
@@ -91,16 +70,19 @@ def why_lost(machine: MachinePaths, end: End) -> str:
 
 def failure_message(ticket: Ticket, end: End, log: str, why: str = "") -> str:
     """How and where a job failed, and the end of its log; `why`: see `why_lost`."""
-    ending = last_lines(Path(log), 2 * _LAST_LINES)
+    text = last_lines(Path(log), 2 * _LAST_LINES)
     node = details_of(end).get("node", "(none)")
-    lines = [f"kochi job {number_of(end)} on node {node}: {typed(described(end) + why)}"]
+    name = end.name
+    ending = Attempt.of_line(end.line, name.attempt, name.worker, name.state).ending
+    why = f": its workers died{why}" if name.state == "lost" else why
+    lines = [f"kochi job {number_of(end)} on node {node}: {typed(f'{ending}{why}')}"]
     # The ended process is the inner Snakemake, which always ends with 1. The exit status of the
     # rule's own command is in its log.
-    if own := _COMMAND_STATUS.search("\n".join(ending)):
+    if own := _COMMAND_STATUS.search("\n".join(text)):
         lines.append(f"the rule's command: {own[0]}")
     if wildcards := ticket.labels.get("wildcards"):
         lines.append(f"wildcards: {wildcards}")
-    lines += [f"    {line}" for line in _without_report(ending)[-_LAST_LINES:]]
+    lines += [f"    {line}" for line in _without_report(text)[-_LAST_LINES:]]
     return "\n        ".join(lines)
 
 
@@ -124,16 +106,6 @@ def note_end(job: Any, queue: str, end: End) -> None:
             each.kochi_result = noted
 
 
-def seen_outputs(ticket: Ticket, paths: Iterable[str]) -> dict[str, list[int]]:
-    """The state of files as the details of an end have it: those that are visible here."""
-    seen = {}
-    for path in paths:
-        with suppress(OSError):
-            found = os.stat(os.path.join(ticket.directory, path))
-            seen[path] = [found.st_mtime_ns, found.st_size]
-    return seen
-
-
 def show_outputs(ended: Iterable[tuple[Ticket, End]]) -> None:
     """Make the outputs of jobs on other nodes visible here before Snakemake looks for them."""
     hidden = set()
@@ -142,7 +114,7 @@ def show_outputs(ended: Iterable[tuple[Ticket, End]]) -> None:
         if details.get("node") in (None, this_node().host):
             continue
         outputs = details.get("outputs") or {}
-        seen = seen_outputs(ticket, outputs)
+        seen = times_and_sizes(ticket.directory, outputs)
         late = (path for path in outputs if seen.get(path) != outputs[path])
         hidden |= {os.path.dirname(os.path.join(ticket.directory, path)) for path in late}
     for directory in hidden:

@@ -1,7 +1,7 @@
 """`--executor kochi`: the class that Snakemake instantiates.
 
 Snakemake's thread calls `run_jobs`, which submits. `_watch` is the thread that collects ends and
-reports them, and looks after the workers; `_beat` is the one that gives signs of life.
+reports them, and looks after the workers; `_beat` gives signs of life, `_fold` folds logs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ from snakemake_kochi.queue.runs import facts_of_run
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.history import places
 from snakemake_kochi.tickets.moving import listing, removed
-from snakemake_kochi.tickets.names import Layout, wakes_of
+from snakemake_kochi.tickets.names import wakes_of
 from snakemake_kochi.tickets.run import SHARD, End, Job, Run
 from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, facts_in
@@ -135,7 +135,7 @@ class KochiExecutor(Executor):
             self._begin(settings, count, is_here)
 
     def _begin(self, settings: ExecutorSettings, count: int, is_here: bool) -> None:
-        self._layout = Layout(str(self._machine.directory))
+        self._layout = self._machine.layout
         directory: str = self.workflow.workdir_init
         outputs = outputs_of_run(self.workflow, directory)
         facts = self._facts(settings.queue, outputs, is_here)
@@ -177,7 +177,7 @@ class KochiExecutor(Executor):
             *(self._queue, settings.queue, count > 0),
         )
         inheriting = self._queue if count and is_here else None
-        self._tickets = Tickets(self, settings.runner, self._queue, self.logger, inheriting)
+        self._tickets = Tickets(self, settings.runner, self.logger, inheriting)
         atexit.register(self._end_unused)
         self._clean_at_exit()
         self._watcher.start()

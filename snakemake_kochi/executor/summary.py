@@ -13,7 +13,7 @@ from snakemake_kochi.executor.ends import details_of, number_of
 from snakemake_kochi.executor.rule_usage import CoreTime, Rules, RunnerCounts, Spent
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.quantities import seconds_between
-from snakemake_kochi.queue.views import Attempt, WorkerView, layout_of, read_worker
+from snakemake_kochi.queue.views import Attempt, WorkerView, read_worker
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import numbers_in
 from snakemake_kochi.tickets.run import End
@@ -25,7 +25,7 @@ class Summary:
 
     def __init__(self, machine: MachinePaths, run: int) -> None:
         """At the beginning of a run. Raises OSError."""
-        self._layout = layout_of(machine)
+        self._layout = machine.layout
         self._run = str(run)
         self._first = 1 + max(numbers_in(listing(self._layout.workers)), default=-1)
         self._runners = RunnerCounts()
@@ -91,7 +91,7 @@ class Summary:
 
     def _nodes(self, worker: WorkerView) -> int:
         """The number of nodes of its allocation; one if the worker does not know it."""
-        hosts = Path(self._layout.worker(str(worker.worker)).directory, "hosts")
+        hosts = Path(self._layout.worker(worker.worker).hosts)
         try:
             return max(1, len(hosts.read_text().splitlines()))
         except OSError:

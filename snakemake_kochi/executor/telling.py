@@ -15,7 +15,7 @@ from snakemake_kochi.executor.adopted import Key
 from snakemake_kochi.files import has_room, is_same_directory
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.paused import PausedBatch, PausedBatches, list_paused
-from snakemake_kochi.queue.views import layout_of, seconds_left, shared_workers, why_paused
+from snakemake_kochi.queue.views import obstacles_of, shared_workers, why_paused
 from snakemake_kochi.tickets.moving import is_listed, listing
 from snakemake_kochi.tickets.names import Name
 from snakemake_kochi.tickets.ticket import Ticket
@@ -38,7 +38,7 @@ class Telling:
         to_start: Callable[[str], str],
     ) -> None:
         self._machine = machine
-        self._layout = layout_of(machine)
+        self._layout = machine.layout
         self._directory = directory
         self._logger = logger
         self._to_start = to_start
@@ -128,11 +128,8 @@ class Telling:
         running: set[Key] | None = None
         # The number of checks depends on the kinds of jobs, not on their number.
         for resources, (key, ticket) in {t.resources: (k, t) for k, t in tickets.items()}.items():
-            obstacles = [
-                (worker.worker, worker.capacity.obstacle(resources, seconds_left(worker)))
-                for worker in workers
-            ]
-            if any(obstacle is None for _, obstacle in obstacles):
+            obstacles = obstacles_of(workers, resources)
+            if None in obstacles.values():
                 continue
             if running is None:
                 names = Name.parse_all(listing(self._layout.queue(queue).running))
@@ -140,7 +137,9 @@ class Telling:
             if key in running:
                 continue  # the time left is less than the time it requested
             rule = ticket.labels.get("rule", ticket.name)
-            named = "; ".join(f"worker {each}: {why}" for each, why in obstacles[:_MOST_NAMED])
+            named = "; ".join(
+                f"worker {each}: {why}" for each, why in [*obstacles.items()][:_MOST_NAMED]
+            )
             job = f"{key[0]}.{key[1]}"
             return (
                 f"No worker of queue {queue} can ever run kochi job {job} of rule {rule} ({named})."

@@ -49,14 +49,12 @@ class Tickets:
         self,
         executor: RealExecutor,
         fastest: str | None,
-        controller: str,
         logger: LoggerExecutorInterface,
         inheriting: str | None,
     ) -> None:
         """`fastest`: one of RUNNERS, the first that may be chosen. `inheriting`: the queue whose
         workers are children of this process, if any."""
         self._executor = executor
-        self._controller = controller
         self._inheriting = inheriting
         self._directory: str = executor.workflow.workdir_init
         self._place = _logical(self._directory)
@@ -68,15 +66,18 @@ class Tickets:
         """The ticket of a job that goes to this queue."""
         command = self._commands.of(job)
         choice = self._choices.of(job, command, queue == self._inheriting)
-        return make_ticket(
-            job,
-            command,
-            choice,
-            self._directory,
-            self._controller,
-            {**self._place, **self._executor.envvars()},
-            resources,
-            self._identities.of(job, choice.shell_command),
+        return Ticket(
+            name=str(job.resources.get("kochi_name") or job.name),
+            command=command.arguments,
+            directory=self._directory,
+            environment={**self._place, **self._executor.envvars()},
+            resources=resources,
+            labels=_labels(job, choice, self._directory),
+            identity=self._identities.of(job, choice.shell_command),
+            outputs=outputs_of(job, self._directory),
+            logs=tuple(str(path) for one in single_jobs(job) for path in one.log),
+            shell=choice.shell,
+            job_arguments=None if choice.runner == "command" else command.job_arguments,
         )
 
 
@@ -227,36 +228,6 @@ class Choices:
 
 
 # ---- tickets
-
-
-def make_ticket(
-    job: JobExecutorInterface,
-    command: InnerCommand,
-    choice: Choice,
-    directory: str,
-    controller: str,
-    environment: Mapping[str, str],
-    resources: Resources,
-    identity: str | None = None,
-) -> Ticket:
-    """The ticket for a job.
-
-    It contains the full inner Snakemake command, and the data for the chosen runner.
-    """
-    return Ticket(
-        name=str(job.resources.get("kochi_name") or job.name),
-        command=command.arguments,
-        directory=directory,
-        environment=environment,
-        resources=resources,
-        controller=controller,
-        labels=_labels(job, choice, directory),
-        identity=identity,
-        outputs=outputs_of(job, directory),
-        logs=tuple(str(path) for one in single_jobs(job) for path in one.log),
-        shell=choice.shell,
-        job_arguments=None if choice.runner == "command" else command.job_arguments,
-    )
 
 
 def _labels(job: Any, choice: Choice, directory: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ from snakemake_kochi.files import last_lines
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.by_hand import worker_of_process
-from snakemake_kochi.queue.views import find_worker, layout_of, shared_workers
+from snakemake_kochi.queue.views import find_worker, shared_workers
 from snakemake_kochi.schedulers.interface import NO_REQUEST, AllocationRequest
 from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.ticket import Resources
@@ -70,9 +70,9 @@ class LocalWorkers:
         self._settings = settings
         self._count = count
         self._machine = machine
-        self._layout = layout_of(machine)
+        self._layout = machine.layout
         # What they say before they have a log.
-        self._said = Path(self._layout.run(int(settings.controller or 0)).directory, "workers")
+        self._said = Path(self._layout.run(int(settings.controller or 0)).workers)
         self._logger = logger
         self._notices = Notices(logger)
         self._running: dict[int, _Started] = {}  # by pidfd

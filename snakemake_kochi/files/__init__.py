@@ -3,6 +3,12 @@
 Every file has one writer, or is written once. A reader never sees half a file: data goes to a
 temporary name in the same directory and is then renamed, or linked if a second writer must fail.
 
+calls     calls that are repeated if that helps, and the meaning of their errors
+content   files that are written and read as a whole; JSON with a `version`
+names     names and paths as people write them
+together  calls of a slow filesystem at the same time
+trees     copies of files and small directories, and their removal
+
 Network filesystems answer some calls with errors that say nothing about the file: ESTALE for a name
 that another node is just replacing, ENOENT for a rename whose first answer got lost. The functions
 here repeat the call if that helps. An error that they still raise means that the answer is unknown
@@ -27,6 +33,7 @@ from snakemake_kochi.files.calls import (
     sync_directory,
     time_of_new_file,
     time_of_server,
+    times_and_sizes,
 )
 from snakemake_kochi.files.content import (
     BLOCK,
@@ -101,6 +108,7 @@ __all__ = [
     "sync_directory",
     "time_of_new_file",
     "time_of_server",
+    "times_and_sizes",
     "to_json",
     "write_atomically",
     "write_exclusively",

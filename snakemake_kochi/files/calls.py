@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -231,32 +231,24 @@ def make_directory(path: Path) -> Path:
     cluster could read the files of jobs. A directory that another process removes meanwhile,
     because it is empty, is created again.
     """
-    create_directory(path)
+    for _ in range(_MOST_REMOVALS):
+        with contextlib.suppress(FileNotFoundError):
+            _create_directory(path)
+            return path
+    _create_directory(path)
     return path
 
 
-def create_directory(path: Path) -> bool:
-    """Create a directory as `make_directory` does; return whether this call has created it.
-
-    After True, nothing was in the directory before. After a lost answer of a network filesystem the
-    call returns False for a directory that it has created.
-    """
-    for _ in range(_MOST_REMOVALS):
-        with contextlib.suppress(FileNotFoundError):
-            return _create_directory(path)
-    return _create_directory(path)
-
-
-def _create_directory(path: Path) -> bool:
+def _create_directory(path: Path) -> None:
     # Without a look before: the call itself says whether the directory or the one above exists.
     try:
-        return _mkdir(path)
+        _mkdir(path)
     except FileNotFoundError:
         _create_directory(path.parent)
-        return _mkdir(path)
+        _mkdir(path)
 
 
-def _mkdir(path: Path) -> bool:
+def _mkdir(path: Path) -> None:
     try:
         path.mkdir(mode=PRIVATE_DIRECTORY)
     except FileNotFoundError:
@@ -264,9 +256,8 @@ def _mkdir(path: Path) -> bool:
     except OSError:
         if not path.is_dir():
             raise
-        return False
-    _take_inherited_modes(path)
-    return True
+    else:
+        _take_inherited_modes(path)
 
 
 def _take_inherited_modes(directory: Path) -> None:
@@ -279,6 +270,16 @@ def _take_inherited_modes(directory: Path) -> None:
         mode = answered(partial(os.lstat, directory)).st_mode
         if stat.S_ISDIR(mode) and mode & 0o077:
             os.chmod(directory, stat.S_IMODE(mode) & ~0o077)
+
+
+def times_and_sizes(directory: str, paths: Iterable[str]) -> dict[str, list[int]]:
+    """The modification time in nanoseconds and the size of each of these files that is seen."""
+    seen = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found = os.stat(os.path.join(directory, path))
+            seen[path] = [found.st_mtime_ns, found.st_size]
+    return seen
 
 
 def lacks_room(error: BaseException | None) -> bool:

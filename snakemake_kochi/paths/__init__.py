@@ -1,4 +1,4 @@
-"""All paths below KOCHI_ROOT. No other package builds one.
+"""All paths below KOCHI_ROOT; those of runs, queues, workers and history by `tickets.names`.
 
 KOCHI_ROOT/                              0700
   hosts/<host>/                          machine: that of its scheduler; told: that jobs run here
@@ -8,11 +8,16 @@ KOCHI_ROOT/                              0700
     locks/projects/<name>-<digest>/      installs/, builds/, promises/, committer
     locks/sent/<name>-<id>               held while a project that was sent is unpacked
     runs/, queues/, workers/, history/   see docs/protocol.md and tickets/names.py
-    workers/<worker>/                    besides: settings.json, asked.json
     workers/<worker>/login/              keys and configuration of an ssh server, asked, answer.json
+    worker-settings/<digest>.json        the settings of workers that are started without a number
     allocations/                         <controller>-<allocation>.json and .log
-    launches/<launch>/                   launch.json, process.json, output, end.json, gone.json
+    launches/<launch>/                   launch.json, process.json, alive, output, log.json,
+                                         end.json, gone.json, time-up.json, stop-<n>.json
     nodes/<host>.cpus                    one byte is locked for each CPU of a job there
+    facts/<host>/<digest>.json           what the commands of facts printed there
+    paused/<digest>.json                 a batch whose jobs no worker starts
+    tested                               `kochi doctor --allocations` found nothing wrong
+    cleaned                              when a run last started a clean-up
   projects/<name>-<digest>/
     store.git                            snapshots
     freezes/<digest>.json                the state of the project at the start of a run
@@ -54,7 +59,6 @@ from snakemake_kochi.paths.project import (
 from snakemake_kochi.paths.queue import (
     LaunchPaths,
     LoginPaths,
-    WorkerPaths,
 )
 from snakemake_kochi.paths.root import (
     Root,
@@ -82,7 +86,6 @@ __all__ = [
     "SentPaths",
     "TrialPaths",
     "USE_VARIABLE",
-    "WorkerPaths",
     "WorkingPaths",
     "aside_path",
     "is_being_removed",

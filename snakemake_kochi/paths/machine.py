@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.files import name_of, safe_name
-from snakemake_kochi.paths.queue import LaunchPaths, WorkerPaths
+from snakemake_kochi.paths.queue import LaunchPaths
+from snakemake_kochi.tickets.names import Layout
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,11 @@ class MachinePaths:
     directory: Path
 
     @property
+    def layout(self) -> Layout:
+        """Runs, queues and workers."""
+        return Layout(str(self.directory))
+
+    @property
     def found(self) -> Path:
         """A kochi.yaml with what the machine's scheduler says of itself."""
         return self.directory / "found.yaml"
@@ -186,9 +192,6 @@ class MachinePaths:
     def cpu_leases(self, host: str) -> Path:
         """A file with one byte per CPU of that node; the workers there lock these bytes."""
         return self.directory / "nodes" / f"{safe_name(host)}.cpus"
-
-    def worker(self, number: int) -> WorkerPaths:
-        return WorkerPaths(self.workers / str(number))
 
     def worker_settings(self, digest: str) -> Path:
         """The settings of all workers with equal settings that are started without a number."""

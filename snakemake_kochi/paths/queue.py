@@ -1,4 +1,4 @@
-"""The paths of a worker, its ssh server, and a launch; others of queues: `tickets.names`."""
+"""The paths of the ssh server of a worker, and of a launch."""
 
 from __future__ import annotations
 
@@ -55,32 +55,6 @@ class LoginPaths:
     def new(self, nonce: str) -> LoginPaths:
         """Where the keys are made, before they are renamed to this directory."""
         return LoginPaths(self.directory.with_name(f".{self.directory.name}-{nonce}"))
-
-
-@dataclass(frozen=True)
-class WorkerPaths:
-    directory: Path
-
-    @property
-    def state(self) -> Path:
-        return self.directory / "worker.json"
-
-    @property
-    def settings(self) -> Path:
-        """How the worker is started.
-
-        The process that starts the worker writes this file, if the worker has a number by then.
-        """
-        return self.directory / "settings.json"
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "log"
-
-    @property
-    def requested(self) -> Path:
-        """Exists when a person has requested the worker; names its allocation."""
-        return self.directory / "asked.json"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from snakemake_kochi.processes import is_gone, this_node
 from snakemake_kochi.queue.views import (
     RequestedWorker,
     find_job,
-    layout_of,
     state_name,
     uncollected,
 )
@@ -51,7 +50,7 @@ def submit(
 
     Raises KochiError and OSError: it was not submitted; UnknownSubmissionError.
     """
-    layout = layout_of(machine)
+    layout = machine.layout
     given = ticket.handed_over(0, queue, machine.name)
     content = json.dumps(given.to_dict()).encode()
     try:
@@ -124,7 +123,7 @@ def cancel_all(
     machine: MachinePaths, jobs: Iterable[JobId], patience: float = _PATIENCE
 ) -> dict[JobId, str | Exception]:
     """Cancel jobs: "cancelled", "cancelling" (its worker still does that), "ended", or an error."""
-    layout = layout_of(machine)
+    layout = machine.layout
     places = history.places(layout) if machine.directory.exists() else []
     known = {name.key: (name, queue) for name, queue, _ in places}
     outcomes: dict[JobId, str | Exception] = {}
@@ -173,7 +172,7 @@ def cancel(machine: MachinePaths, job: JobId, patience: float = 0.0) -> str:
 
 def order_release(machine: MachinePaths, worker: int, how: str) -> None:
     """Have a worker leave: "finish" its jobs, or "now". Raises OSError."""
-    paths = layout_of(machine).worker(str(worker))
+    paths = machine.layout.worker(str(worker))
     # Of one length: it is written over an earlier order.
     files.overwrite(paths.release, f"{how:8}\n".encode())
     wake(paths.wake)
@@ -195,7 +194,7 @@ def worker_of_process(layout: Layout, pid: int) -> int | None:
 
 def reserve_workers(machine: MachinePaths, count: int) -> range:
     """Numbers that no other worker gets. Raises OSError."""
-    layout = layout_of(machine)
+    layout = machine.layout
     files.make_below(layout.directory, "workers")
     last = max(numbers_in(listing(layout.workers)), default=0)
     made = 0
@@ -211,5 +210,5 @@ def reserve_workers(machine: MachinePaths, count: int) -> range:
 
 
 def note_requested(machine: MachinePaths, requested: RequestedWorker) -> None:
-    path = machine.worker(requested.worker).requested
-    files.write_new(str(path), json.dumps(asdict(requested)).encode())
+    path = machine.layout.worker(requested.worker).asked
+    files.write_new(path, json.dumps(asdict(requested)).encode())

@@ -98,9 +98,11 @@ class PausedBatches:
     Without any, a look costs one call for a directory that does not exist.
     """
 
-    def __init__(self, machine: MachinePaths, clock: Callable[[], float] = clock.now) -> None:
+    def __init__(
+        self, machine: MachinePaths, seconds: Callable[[], float] = lambda: clock.now()
+    ) -> None:
         self._machine = machine
-        self._clock = clock
+        self._seconds = seconds
         self._next = 0.0
         self._names: frozenset[str] = frozenset()
         self._known: dict[tuple[str, str | None, str | None], str] = {}
@@ -110,9 +112,9 @@ class PausedBatches:
 
         While the directory cannot be read, nothing changes.
         """
-        if self._clock() < self._next:
+        if self._seconds() < self._next:
             return False
-        self._next = self._clock() + _LOOK
+        self._next = self._seconds() + _LOOK
         before = self._names
         with contextlib.suppress(OSError):
             directory = str(self._machine.paused)

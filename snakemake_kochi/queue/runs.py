@@ -19,7 +19,7 @@ from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 from snakemake_kochi.files import is_same_directory, is_there
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
-from snakemake_kochi.queue.views import layout_of
+from snakemake_kochi.queue import views
 from snakemake_kochi.tickets.history import JobId, places
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import Layout, Name, numbers_in
@@ -27,9 +27,6 @@ from snakemake_kochi.tickets.run import ENDED, OWN
 from snakemake_kochi.tickets.ticket import now
 from snakemake_kochi.tickets.watching import SILENT, Pulse, facts_in
 
-# Seconds without a heartbeat after which nobody expects another one: the clock of the file server
-# may differ by minutes.
-_SILENT = 600.0
 _MOST_NAMED = 5
 
 
@@ -120,7 +117,7 @@ class RunView:
         """One that was killed has ended once another one has closed it."""
         if self.token == ENDED:
             return "ended"
-        is_silent = self.silent > _SILENT and not self.is_here
+        is_silent = self.silent > views.SILENT and not self.is_here
         return "killed" if self.token != OWN or self.is_gone or is_silent else "running"
 
     @property
@@ -160,7 +157,7 @@ def read_run(layout: Layout, number: int, facts: Any = None) -> RunView | None:
 
 def list_runs(machine: MachinePaths, directory: str | None = None) -> Iterator[RunView]:
     """All runs, or those in one directory; the newest first."""
-    layout = layout_of(machine)
+    layout = machine.layout
     if not is_there(machine.directory):
         return
     for number in reversed(numbers_in(listing(layout.runs))):
@@ -171,7 +168,7 @@ def list_runs(machine: MachinePaths, directory: str | None = None) -> Iterator[R
 
 def find_run(machine: MachinePaths, number: str) -> RunView:
     """Raises NameNotFoundError."""
-    found = read_run(layout_of(machine), int(number)) if number.isdecimal() else None
+    found = read_run(machine.layout, int(number)) if number.isdecimal() else None
     if found is not None:
         return found
     known = (run.controller for run, _ in zip(list_runs(machine), range(_MOST_NAMED), strict=False))
@@ -213,7 +210,7 @@ class MakingWatch:
 
         Raises OSError when the files of the machine cannot be listed now.
         """
-        layout = layout_of(self.machine)
+        layout = self.machine.layout
         found: list[RunView] = []
         if not self.machine.directory.exists():  # nothing has run on this machine yet
             return found
@@ -236,7 +233,7 @@ class MakingWatch:
         numbers = {run.number for run in runs}
         jobs: dict[str, LiveJob] = {}
         present: dict[tuple[int, int], Sequence[str]] = {}
-        for name, queue, path in places(layout_of(self.machine)) if numbers else ():
+        for name, queue, path in places(self.machine.layout) if numbers else ():
             if name.run in numbers:
                 present[name.key] = outputs = self._outputs_of(name, path)
                 jobs |= dict.fromkeys(outputs, _live(name, queue, path))
@@ -259,7 +256,7 @@ class Holders:
     """Looks at the runs that have locked a directory, again and again."""
 
     def __init__(self, machine: MachinePaths, directory: str) -> None:
-        self._layout = layout_of(machine)
+        self._layout = machine.layout
         self._watch = MakingWatch(machine, directory)
         self._pulses: dict[int, Pulse] = {}
 
@@ -300,9 +297,6 @@ def _is_token(text: str) -> bool:
 
 
 def _live(name: Name, queue: str, path: str) -> LiveJob:
-    started = None
-    if name.worker:
-        with suppress(OSError):  # the rename of its claim has set this time
-            started = datetime.fromtimestamp(os.stat(path).st_ctime, UTC).isoformat()
+    started = views.claimed_at(path) if name.worker else None
     worker = int(name.worker) if name.worker.isdecimal() else None
     return LiveJob(f"{name.run}.{name.job}", queue, worker, started)

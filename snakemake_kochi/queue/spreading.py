@@ -31,12 +31,11 @@ class Spreading:
         """Whether the worker still leaves a ticket that it has seen before."""
         return self._left.get(job, MOST_TIMES) < MOST_TIMES
 
-    def leaves(self, ticket: Ticket, job: Hashable = None) -> bool:
+    def leaves(self, ticket: Ticket, job: Hashable) -> bool:
         """Whether the worker leaves a ticket to others, because it has taken one like it.
 
-        `job`: what names it, by default its number.
+        `job`: what names it.
         """
-        job = ticket.job if job is None else job
         label = ticket.labels.get(SPREAD)
         if label is None or label not in self._taken:
             return False
@@ -45,9 +44,9 @@ class Spreading:
             _shorten(self._left)
         return self.is_left(job)
 
-    def took(self, ticket: Ticket, job: Hashable = None) -> None:
+    def took(self, ticket: Ticket, job: Hashable) -> None:
         """Note a ticket that the worker has taken."""
-        self._left.pop(ticket.job if job is None else job, None)
+        self._left.pop(job, None)
         if (label := ticket.labels.get(SPREAD)) is not None:
             self._taken.pop(label, None)
             self._taken[label] = None

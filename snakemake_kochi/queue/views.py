@@ -38,14 +38,10 @@ from snakemake_kochi.tickets.watching import facts_in
 _MOST_NAMED = 3
 # Seconds without a heartbeat after which nobody expects another one; the clock of the file server
 # may differ by minutes.
-_SILENT = 600.0
+SILENT = 600.0
 _WORDS = {"success": "succeeded", "cancelled": "cancelled"}  # the other ends are failures
 _FAILURES = ("failed", "signal", "memory", "timeout", "node", "lost")
 _REASONS = {"memory": "out of memory", "node": "node failed"}
-
-
-def layout_of(machine: MachinePaths) -> Layout:
-    return Layout(str(machine.directory))
 
 
 def _was_used(machine: MachinePaths) -> bool:
@@ -134,7 +130,7 @@ class JobView:
     """One job at one moment. `ticket` is None if it is damaged, `result` until it has ended."""
 
     def __init__(self, machine: MachinePaths, view: View) -> None:
-        self._machine, self._view, self._layout = machine, view, layout_of(machine)
+        self._machine, self._view, self._layout = machine, view, machine.layout
         self.name = view.name
         self.kept = view.ticket
         self.queue = view.queue
@@ -186,10 +182,7 @@ class JobView:
     def started(self) -> str | None:
         if self.result is not None:
             return self.result.started
-        path = f"{self._layout.queue(self.queue).running}/{self.name}"
-        with suppress(OSError):  # the rename of its claim has set this time
-            return datetime.fromtimestamp(os.stat(path).st_ctime, UTC).isoformat()
-        return None
+        return claimed_at(f"{self._layout.queue(self.queue).running}/{self.name}")
 
     @cached_property
     def node(self) -> str | None:
@@ -216,6 +209,13 @@ class JobView:
             if is_listed(paths.directory) and (found := history.log_of(paths, name)) is not None:
                 return found
         return b""
+
+
+def claimed_at(path: str) -> str | None:
+    """When a ticket was claimed; None if it is not at this path."""
+    with suppress(OSError):  # the rename of its claim has set this time
+        return datetime.fromtimestamp(os.stat(path).st_ctime, UTC).isoformat()
+    return None
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def list_jobs(
     machine: MachinePaths, ended: bool = False, limit: int = 100, wanted: JobFilter = _ALL
 ) -> list[JobView]:
     """The newest `limit` jobs: those that wait and run, then, with `ended`, those that ended."""
-    layout = layout_of(machine)
+    layout = machine.layout
     if not _was_used(machine):
         return []
     views: Iterator[View] = history.living(layout)
@@ -284,7 +284,7 @@ def uncollected(layout: Layout) -> Iterator[View]:
 
 def find_job(machine: MachinePaths, job: JobId) -> JobView:
     """Raises NameNotFoundError."""
-    layout = layout_of(machine)
+    layout = machine.layout
     if not machine.directory.exists():  # or no listing would say so: it might be a lost mount
         message = f"there is no job {job} on machine {machine.name}; there are none"
         raise NameNotFoundError(message, "List them with: kochi show jobs -t")
@@ -327,7 +327,7 @@ def _unknown(
 def has_ended(machine: MachinePaths, job: JobId) -> bool:
     """Raises OSError when that is not known now."""
     try:
-        return hand.is_over(layout_of(machine), *key_of(job))
+        return hand.is_over(machine.layout, *key_of(job))
     except FileNotFoundError:
         return find_job(machine, job).state == "ended"
 
@@ -362,7 +362,7 @@ def reasons(machine: MachinePaths, view: JobView, to_start: Callable[[str], str]
         said = [_why_running(machine, view)]
     elif (paused := pause_of(machine, view.ticket)) is not None:
         said = [why_paused(paused)]
-    elif servers := serving(layout_of(machine), view.queue):
+    elif servers := serving(machine.layout, view.queue, view.name.run):
         said = list(_why_waiting(machine, view, view.ticket, servers))
     elif coming := _coming(machine, view.queue):
         said = [f"no worker serves queue {view.queue} yet; {', '.join(coming[:_MOST_NAMED])}"]
@@ -394,28 +394,27 @@ def why_paused(paused: PausedBatch) -> str:
 
 def _why_running(machine: MachinePaths, view: JobView) -> str:
     assert view.worker is not None
-    worker = read_worker(layout_of(machine), view.worker)
+    worker = read_worker(machine.layout, view.worker)
     name = f"worker {view.worker}" + (f" on {worker.node.host}" if worker else "")
     if worker is not None and worker.is_lost:
         return f"{name} died: the next worker or run that notices requeues the job"
     if view.cancelling:
         return f"{name} is ending its processes"
+    if worker is not None and worker.waits:
+        return f"{name} has it; {worker.waits}"
     return f"{name} runs it{_for(view.started)}"
 
 
 def _why_waiting(
     machine: MachinePaths, view: JobView, ticket: Ticket, servers: Sequence[WorkerView]
 ) -> Iterator[str]:
-    obstacles = {
-        each.worker: each.capacity.obstacle(ticket.resources, seconds_left(each))
-        for each in servers
-    }
+    obstacles = obstacles_of(servers, ticket.resources)
     open_ = [each for each in servers if each.state in ("running", "leaving")]
     able = [each for each in open_ if obstacles[each.worker] is None]
     if not able:
         never = "can ever run it" if open_ else "claims further jobs"
         yield f"no worker of queue {view.queue} {never}"
-    places = history.places(layout_of(machine))
+    places = history.places(machine.layout)
     before = sum(
         queue == view.queue and not name.worker and name.key < view.name.key
         for name, queue, _ in places
@@ -433,14 +432,14 @@ def _why_waiting(
         elif jobs := held.get(str(each.worker)):
             yield f"worker {each.worker} runs {_named(machine, jobs)}"
         else:
-            yield f"worker {each.worker} is idle and claims it at its next look"
+            yield f"worker {each.worker} is idle: it claims it soon, unless another one does"
     if len(servers) > _MOST_NAMED:
         yield f"and {len(servers) - _MOST_NAMED} more workers"
 
 
 def _named(machine: MachinePaths, jobs: Sequence[tuple[Name, str, str]]) -> str:
     """As in "job 17 (exclusive) for 3 minutes and 2 more": the oldest is the one of interest."""
-    layout = layout_of(machine)
+    layout = machine.layout
     name, queue, path = min(jobs)
     kept: dict[str, Any] = {}
     with suppress(OSError):  # it has just ended
@@ -485,17 +484,9 @@ class WorkerView:
     began: str | None = None  # its allocation
     waits: str = ""  # why a job that it has claimed does not begin
 
-    def describe(self) -> str:
-        return self.state
-
     @property
     def is_lost(self) -> bool:
         return self.state == "lost"
-
-    @property
-    def is_live(self) -> bool:
-        """Whether it can be expected to claim tickets submitted now."""
-        return self.state == "running"
 
     @property
     def is_gone(self) -> bool:
@@ -554,7 +545,7 @@ def _state_of_worker(
         return "lost", "its node was restarted"
     if here.can_see(node) and not process.is_alive():
         return "lost", "its process is gone"
-    if "dead" in texts or (silent > _SILENT and not here.can_see(node)):
+    if "dead" in texts or (silent > SILENT and not here.can_see(node)):
         return "lost", f"no heartbeat for {format_duration(silent)}"
     if "release" in texts:
         how, _, why = files.read(paths.release).decode().partition("\n")
@@ -565,7 +556,7 @@ def _state_of_worker(
 
 def list_workers(machine: MachinePaths) -> list[WorkerView]:
     """All workers, by number."""
-    layout = layout_of(machine)
+    layout = machine.layout
     if not _was_used(machine):
         return []
     running: dict[str, dict[JobId, str | None]] = {}
@@ -603,14 +594,20 @@ def seconds_left(worker: WorkerView) -> float | None:
     return None if since is None else max(0.0, -since)
 
 
-def serving(layout: Layout, queue: str) -> list[WorkerView]:
-    """The living workers of a queue."""
+def obstacles_of(workers: Sequence[WorkerView], wanted: Resources) -> dict[int, str | None]:
+    """By worker: why it can never run a job that needs this; see `Capacity.obstacle`."""
+    return {each.worker: each.capacity.obstacle(wanted, seconds_left(each)) for each in workers}
+
+
+def serving(layout: Layout, queue: str, run: int | None = None) -> list[WorkerView]:
+    """The living workers of a queue; with `run`, those that may take its tickets."""
     if queue not in listing(layout.queues):
         return []
     texts = listing(layout.queue(queue).directory)
     numbers = numbers_in(text.removeprefix(SERVING) for text in texts if text.startswith(SERVING))
     found = (read_worker(layout, number) for number in numbers)
-    return [worker for worker in found if worker is not None and not worker.is_gone]
+    living = [worker for worker in found if worker is not None and not worker.is_gone]
+    return [each for each in living if run is None or each.controller in (None, str(run))]
 
 
 def shared_workers(machine: MachinePaths, queue: str) -> list[WorkerView]:
@@ -619,7 +616,7 @@ def shared_workers(machine: MachinePaths, queue: str) -> list[WorkerView]:
         return []
     return [
         each
-        for each in serving(layout_of(machine), queue)
+        for each in serving(machine.layout, queue)
         if each.controller is None and each.state in ("running", "leaving")
     ]
 
@@ -643,13 +640,14 @@ def requested_workers(machine: MachinePaths) -> dict[int, RequestedWorker]:
     found: dict[int, RequestedWorker] = {}
     if not _was_used(machine):
         return found
-    layout = layout_of(machine)
+    layout = machine.layout
     for number in numbers_in(listing(layout.workers)):
-        texts = listing(layout.worker(str(number)).directory)
-        path = machine.worker(number).requested
-        if path.name in texts and not {"worker.json", "release"} & {*texts}:
+        texts = listing(layout.worker(number).directory)
+        if "asked.json" in texts and not {"worker.json", "release"} & {*texts}:
             with suppress(TypeError, ValueError):  # damaged
-                found[number] = RequestedWorker(**files.parse(files.read(str(path))))
+                found[number] = RequestedWorker(
+                    **files.parse(files.read(layout.worker(number).asked))
+                )
     return found
 
 
@@ -662,7 +660,7 @@ class QueueView:
 
 
 def list_queues(machine: MachinePaths) -> list[QueueView]:
-    layout = layout_of(machine)
+    layout = machine.layout
     if not _was_used(machine):
         return []
     waiting: Counter[str] = Counter()

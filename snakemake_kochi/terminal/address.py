@@ -21,11 +21,10 @@ from snakemake_kochi.files import read_json, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node
 from snakemake_kochi.tickets.history import JobId, key_of
-from snakemake_kochi.tickets.names import Layout
 
 
 def terminal_of(machine: MachinePaths, job: JobId) -> Path:
-    return Path(Layout(str(machine.directory)).run(key_of(job)[0]).terminal)
+    return Path(machine.layout.run(key_of(job)[0]).terminal)
 
 
 _VERSION = 1

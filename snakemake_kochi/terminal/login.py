@@ -31,15 +31,14 @@ from snakemake_kochi.files import (
 from snakemake_kochi.ownership import check_ours
 from snakemake_kochi.paths import LoginPaths, MachinePaths
 from snakemake_kochi.queue.views import WorkerView
-from snakemake_kochi.tickets.names import Layout
 
 
 def _login_of(machine: MachinePaths, worker: int) -> LoginPaths:
-    return LoginPaths(Path(Layout(str(machine.directory)).worker(str(worker)).login))
+    return LoginPaths(Path(machine.layout.worker(str(worker)).login))
 
 
 def _wake(machine: MachinePaths, worker: int) -> None:
-    wake(Layout(str(machine.directory)).worker(str(worker)).wake)
+    wake(machine.layout.worker(str(worker)).wake)
 
 
 VERSION = 1

@@ -15,7 +15,7 @@ from typing import Any
 from snakemake_kochi.base import clock, files
 from snakemake_kochi.tickets.moving import is_listed, listing, moved, removed, repeated
 from snakemake_kochi.tickets.names import CANCEL, LOGIN, SERVE, Layout, Name, Shard, make_queue
-from snakemake_kochi.tickets.watching import FIRST, INTERVAL, Beat, FencedError, requeue
+from snakemake_kochi.tickets.watching import FIRST, INTERVAL, Beat, FencedError, line_of, requeue
 
 _OLD = 60.0  # seconds: no directory cache is older
 
@@ -221,8 +221,7 @@ class Claims:
         return done
 
     def _append(self, name: Name, state: str, details: Any, patience: float) -> None:
-        line = {"attempt": name.attempt, "worker": name.worker, "state": state, "details": details}
-        text = f"\n{json.dumps(line)}\n".encode()
+        text = line_of(name, state, details)
         with suppress(FileNotFoundError):  # the rename decides
             repeated(lambda: files.append(f"{self._paths.running}/{name}", text), patience)
 

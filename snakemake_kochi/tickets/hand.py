@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection
 
 from snakemake_kochi.base import files
 from snakemake_kochi.base.wake import wake
@@ -14,6 +13,7 @@ from snakemake_kochi.tickets.history import (
     last_line,
     lines_of_end,
     places,
+    tickets_in,
 )
 from snakemake_kochi.tickets.moving import is_listed, listing, moved, removed
 from snakemake_kochi.tickets.names import Layout, Name, Shard, make_queue, nonce, numbers_in
@@ -32,16 +32,14 @@ class UnknownError(Exception):
     """Whether the ticket was submitted is not known: `kochi show job` tells later."""
 
 
-def submit_by_hand(
-    layout: Layout, queue: str, content: bytes, tell: Callable[[int], None], facts: Any = None
-) -> int:
+def submit_by_hand(layout: Layout, queue: str, content: bytes, tell: Callable[[int], None]) -> int:
     """Submit one ticket and return its number, which `tell` gets before it is decided.
 
     Raises OSError before that; then NotSubmittedError, or UnknownError.
     """
     paths = layout.queue(queue)
     make_queue(layout, queue)
-    number = make_run(layout, "", HAND, {"queue": queue, "facts": facts})
+    number = make_run(layout, "", HAND, {"queue": queue})
     token = layout.run(number).token(HAND)
     aside = written_aside(token, HAND_JOB, [content])
     tell(number)
@@ -129,10 +127,15 @@ def cancel(layout: Layout, queue: str, run: int, job: int) -> bool:
 
 def withdraw(layout: Layout, queue: str, jobs: Collection[tuple[int, int]]) -> int:
     """Cancel those of these jobs, by run and number, that wait; how many. Raises OSError."""
+
+    def has_one(shard: Shard) -> bool:
+        return any((shard.run, job) in jobs for job in range(shard.first, shard.last + 1))
+
     count = 0
-    for path, name in _waiting(layout.queue(queue).waiting, jobs):
-        ended = name.ended("cancelled", "c")
-        count += moved(path, f"{layout.run(name.run).inbox}/{ended}", _PATIENCE)
+    for name, path in tickets_in(layout.queue(queue).waiting, has_one):
+        if name.key in jobs:
+            ended = name.ended("cancelled", "c")
+            count += moved(path, f"{layout.run(name.run).inbox}/{ended}", _PATIENCE)
     return count
 
 
@@ -143,19 +146,3 @@ def interrupt(layout: Layout, queue: str, jobs: Collection[tuple[int, int]]) -> 
             worker = layout.worker(ticket.worker)
             files.overwrite(worker.cancel(ticket), b"cancel\n")
             wake(worker.wake)
-
-
-def _waiting(directory: str, jobs: Collection[tuple[int, int]]) -> Iterator[tuple[str, Name]]:
-    runs = {run for run, _ in jobs}
-    for text in listing(directory):
-        name, shard = Name.parse(text), Shard.parse(text)
-        if name is not None and name.key in jobs:
-            yield f"{directory}/{text}", name
-        if shard is not None and shard.run in runs:
-            if not any((shard.run, job) in jobs for job in range(shard.first, shard.last + 1)):
-                continue
-            for name in Name.parse_all(
-                f"{shard.run}.{each}" for each in listing(f"{directory}/{text}")
-            ):
-                if name.key in jobs:
-                    yield f"{directory}/{text}/{name.in_shard}", name

@@ -19,7 +19,6 @@ from snakemake_kochi.tickets.moving import is_listed, listing
 from snakemake_kochi.tickets.names import (
     Layout,
     Name,
-    QueuePaths,
     RunPaths,
     Shard,
     nonce,
@@ -154,22 +153,28 @@ def places(layout: Layout) -> list[tuple[Name, str, str]]:
     found: list[tuple[Name, str, str]] = []
     for queue in listing(layout.queues):
         try:
-            found += [(name, queue, path) for name, path in _in_queue(layout.queue(queue))]
+            for directory in (layout.queue(queue).waiting, layout.queue(queue).running):
+                found += [(name, queue, path) for name, path in tickets_in(directory)]
         except OSError:
             if is_listed(layout.queue(queue).directory):
                 raise
     return found
 
 
-def _in_queue(paths: QueuePaths) -> Iterator[tuple[Name, str]]:
-    for directory in (paths.waiting, paths.running):
-        for text in listing(directory):
-            path = f"{directory}/{text}"
-            if (name := Name.parse(text)) is not None:
-                yield name, path
-            elif (shard := Shard.parse(text)) is not None:
-                for inner in Name.parse_all(f"{shard.run}.{each}" for each in listing(path)):
-                    yield inner, f"{path}/{inner.in_shard}"
+def tickets_in(
+    directory: str, wanted: Callable[[Shard], bool] = lambda shard: True
+) -> Iterator[tuple[Name, str]]:
+    """The tickets in `waiting/` or `running/`, and their paths; of `wanted` submissions alone.
+
+    Raises OSError.
+    """
+    for text in listing(directory):
+        path = f"{directory}/{text}"
+        if (name := Name.parse(text)) is not None:
+            yield name, path
+        elif (shard := Shard.parse(text)) is not None and wanted(shard):
+            for inner in Name.parse_all(f"{shard.run}.{each}" for each in listing(path)):
+                yield inner, f"{path}/{inner.in_shard}"
 
 
 def living(layout: Layout, accept: Callable[[Name], bool] = lambda name: True) -> Iterator[View]:

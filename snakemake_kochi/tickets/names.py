@@ -163,6 +163,11 @@ class RunPaths:
         """Where the terminal of a job by hand is, if it has one: see terminal/address.py."""
         return f"{self.directory}/terminal.json"
 
+    @property
+    def workers(self) -> str:
+        """What its workers on this computer print before they have a log."""
+        return f"{self.directory}/workers"
+
     def log(self, name: Name) -> str:
         """The output of one attempt."""
         return f"{self.logs}/{name.job}.a{name.attempt}"
@@ -204,9 +209,28 @@ class WorkerPaths:
         return f"{self.directory}/log"
 
     @property
+    def settings(self) -> str:
+        """How it is started; written by who starts it, if it has a number by then."""
+        return f"{self.directory}/settings.json"
+
+    @property
+    def asked(self) -> str:
+        """Exists when a person has requested it; names its allocation."""
+        return f"{self.directory}/asked.json"
+
+    @property
+    def hosts(self) -> str:
+        """The hosts of its allocation, and the slots of each, for mpirun."""
+        return f"{self.directory}/hosts"
+
+    @property
     def waits(self) -> str:
         """Why a job that it has claimed does not begin, for people; an empty line: none waits."""
         return f"{self.directory}/waits"
+
+    def server_log(self, server: str) -> str:
+        """What a server prints from which it forks jobs: zygote, phase, benchmark."""
+        return f"{self.directory}/{server}.log"
 
     def serve(self, queue: str) -> str:
         return f"{self.directory}/{SERVE}{queue}"
@@ -254,7 +278,7 @@ class Layout:
     def queue(self, name: str) -> QueuePaths:
         return QueuePaths(f"{self.queues}/{name}")
 
-    def worker(self, name: str) -> WorkerPaths:
+    def worker(self, name: str | int) -> WorkerPaths:
         return WorkerPaths(f"{self.workers}/{name}")
 
 

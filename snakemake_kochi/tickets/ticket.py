@@ -8,10 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from snakemake_kochi.base import files
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import is_name
-
-VERSION = 2
 
 
 def now() -> str:
@@ -191,10 +189,10 @@ class Ticket:
     """One job, as submitted to a queue.
 
     `command` is an argument list, `directory` an absolute path. `environment` is added to the
-    worker's own; `labels` are shown to people. `Queue.submit` sets `job`, `queue` and `machine`.
-    `attempt` is the number of the present or next execution, from 1. `identity` is equal for two
-    tickets that do the same work with the same inputs; None when it is unknown. The job writes the
-    `outputs` and the `logs`, files relative to `directory`.
+    worker's own; `labels` are shown to people. `handed_over` sets `job`, its number if a person
+    submitted it, `queue` and `machine`. `identity` is equal for two tickets that do the same work
+    with the same inputs; None when it is unknown. The job writes the `outputs` and the `logs`,
+    files relative to `directory`.
 
     `command` is always valid. Two other descriptions of the same work may accompany it, for faster
     runners. One is `shell`. The other is `job_arguments`: the range (start, stop) of those
@@ -209,10 +207,8 @@ class Ticket:
     directory: str
     environment: Mapping[str, str] = field(default_factory=dict)
     resources: Resources = field(default_factory=Resources)
-    controller: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     job: int = 0
-    attempt: int = 1
     queue: str = ""
     machine: str = ""
     submitted: str = field(default_factory=now)
@@ -247,17 +243,12 @@ class Ticket:
             isinstance(self.resources, Resources), f"resources {self.resources!r}", "Resources"
         )
         _require(
-            self.controller is None or (_is_text(self.controller) and is_name(self.controller)),
-            f"controller {self.controller!r}",
-            "the identity of an Inbox",
-        )
-        _require(
             self.identity is None or _is_text(self.identity), f"identity {self.identity!r}", "text"
         )
         for name in ("outputs", "logs"):
-            files = getattr(self, name)
-            is_good = isinstance(files, tuple) and all(map(_is_text, files))
-            _require(is_good, f"{name} {files!r}", "a tuple of texts without NUL")
+            paths = getattr(self, name)
+            is_good = isinstance(paths, tuple) and all(map(_is_text, paths))
+            _require(is_good, f"{name} {paths!r}", "a tuple of texts without NUL")
         _require(
             self.shell is None or isinstance(self.shell, ShellJob),
             f"shell {self.shell!r}",
@@ -268,19 +259,12 @@ class Ticket:
             f"job_arguments {self.job_arguments!r}",
             "two numbers, a range of the command,",
         )
-        _require(_is_number(self.job, 0), f"job {self.job!r}", "a number from 0")
-        _require(_is_number(self.attempt, 1), f"attempt {self.attempt!r}", "a number from 1")
         for key in ("queue", "machine", "submitted"):
             _require(_is_text(getattr(self, key)), f"{key} {getattr(self, key)!r}", "text")
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object written to disk.
-
-        The attempt is in the name of the file and not in the object, because a rename changes it.
-        """
+        """The JSON object written to disk: the name of the file says the job and the attempt."""
         return {
-            "version": VERSION,
-            "job": self.job,
             "name": self.name,
             "queue": self.queue,
             "machine": self.machine,
@@ -293,7 +277,6 @@ class Ticket:
             "logs": list(self.logs),
             "shell": None if self.shell is None else self.shell.to_dict(),
             "job_arguments": self.job_arguments,
-            "controller": self.controller,
             "labels": dict(self.labels),
             "environment": dict(self.environment),
         }
@@ -319,9 +302,7 @@ class Ticket:
                 logs=tuple(logs) if isinstance(logs, list) else logs,
                 shell=None if shell is None else ShellJob.from_dict(shell),
                 job_arguments=tuple(arguments) if isinstance(arguments, list) else arguments,
-                controller=data["controller"],
                 labels=data["labels"],
-                job=data["job"],
                 queue=data["queue"],
                 machine=data["machine"],
                 submitted=data["submitted"],
@@ -335,14 +316,20 @@ class Ticket:
 
     def handed_over(self, job: int, queue: str, machine: str) -> Ticket:
         """The ticket with the values that it gets at its submission."""
-        return self._with(job=job, attempt=1, queue=queue, machine=machine)
-
-    def _with(self, **changes: Any) -> Ticket:
         # dataclasses.replace is not used, because it would validate everything again: that was the
         # longest part of submitting ten thousand tickets.
         changed = object.__new__(type(self))
-        vars(changed).update(vars(self), **changes)
+        vars(changed).update(vars(self), job=job, queue=queue, machine=machine)
         return changed
+
+
+def ticket_in(data: bytes, where: str) -> Ticket:
+    """The ticket at the beginning of a file. Raises DamagedFileError."""
+    try:
+        found = files.parse(data.partition(b"\n")[0])
+    except ValueError as error:
+        raise DamagedFileError(f"{where}: {error}") from error
+    return Ticket.from_dict(found, Path(where))
 
 
 def _require_texts(key: str, mapping: object) -> None:

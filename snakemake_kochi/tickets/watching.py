@@ -164,10 +164,15 @@ class Watch:
         """Write what a dead worker could not, for people: several observers may do so."""
         state = "lost" if name.losses + 1 >= LOST else "waiting"
         details = {"node": node, "reason": "lost"}
-        line = {"attempt": name.attempt, "worker": name.worker, "state": state, "details": details}
         with suppress(OSError):
             path = f"{self._layout.queue(queue).running}/{name}"
-            files.append(path, f"\n{json.dumps(line)}\n".encode())
+            files.append(path, line_of(name, state, details))
+
+
+def line_of(name: Name, state: str, details: Any) -> bytes:
+    """What an attempt that has ended adds to the file of its ticket; see `history.last_line`."""
+    line = {"attempt": name.attempt, "worker": name.worker, "state": state, "details": details}
+    return f"\n{json.dumps(line)}\n".encode()
 
 
 def facts_in(path: str) -> Any:

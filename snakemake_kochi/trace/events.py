@@ -167,7 +167,7 @@ class _Trace:
         start = min((start, *(found.start for found in slices)))
         end = max((start, end, *(found.end for found in slices)))
         arguments = {
-            "state": worker.describe(),
+            "state": worker.state,
             "reason": worker.reason,
             "cores": worker.capacity.cores,
             "memory_mb": worker.capacity.memory_mb,
@@ -178,7 +178,7 @@ class _Trace:
         drained = [found.end for found in slices if found.outcome in _DRAINS]
         if drained or worker.state == "draining":
             yield _instant("drain", min(drained, default=end), pid, _LIFE, {"why": worker.reason})
-        elif worker.describe() == "lost":
+        elif worker.state == "lost":
             yield _instant("lost", end, pid, _LIFE, {})
 
     def _allocations(self) -> Iterator[tuple[str, list[Event]]]:

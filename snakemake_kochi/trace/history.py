@@ -13,7 +13,7 @@ from snakemake_kochi.allocation.notes import AllocationNote, list_allocations
 from snakemake_kochi.base import files
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.runs import RunView
-from snakemake_kochi.queue.views import Attempt, JobView, WorkerView, layout_of, read_worker
+from snakemake_kochi.queue.views import Attempt, JobView, WorkerView, read_worker
 from snakemake_kochi.tickets import history
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import Layout, Name, numbers_in
@@ -47,7 +47,7 @@ class RunHistory:
 
 def read_history(machine: MachinePaths, run: RunView) -> RunHistory:
     """Read the history of a run: its journal, its tickets, and the logs of its workers."""
-    layout = layout_of(machine)
+    layout = machine.layout
     views = [view for view in _views_of(machine, layout, run) if view.ticket is not None]
     found = (read_worker(layout, number) for number in numbers_in(listing(layout.workers)))
     known = {worker.worker: worker for worker in found if worker is not None}

@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
         *(settings.most_memory_mb, settings.allocation_nodes),
     )
     machine = settings.paths
-    layout = Layout(str(machine.directory))
+    layout = machine.layout
     facts = facts_of_worker(settings, capacity, walltime) | {"began": began}
     life = _register(layout, settings, facts)
     logging.raiseExceptions = False  # a full disk ends no job
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
         logging.warning("jobs are not pinned to CPUs: %s", error)
         leases = None
     devices = Devices(capacity.cores, layout_of(os.sched_getaffinity(0)), gpus, leases)
-    hosts = Path(life.paths.directory, "hosts")
+    hosts = Path(life.paths.hosts)
     common = environment_for_jobs(environment, hosts)
     common |= {"KOCHI_MACHINE": machine.name, ALL_VARIABLE: facts["nonce"]}
     lock = None if has_lock() else lock_directory()
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
     def make_forks(stop: Callable[[Signals], None]) -> tuple[Forks, Runners]:
         forks = Forks(link, stop, lambda *heard: runners.hear(*heard))
         own = common | {"KOCHI_WORKER_ID": life.name}
-        runners = Runners(forks, own, capacity.memory_mb, life.paths.directory)
+        runners = Runners(forks, own, capacity.memory_mb, life.paths)
         return forks, runners
 
     threading.excepthook = _crash

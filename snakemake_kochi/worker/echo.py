@@ -12,7 +12,7 @@ from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.views import find_job, layout_of
+from snakemake_kochi.queue.views import find_job
 from snakemake_kochi.tickets import history
 from snakemake_kochi.tickets.names import Name
 
@@ -39,7 +39,7 @@ class Echo:
     """Follows the log of the first job that has not ended; the worker's own log tells of jobs."""
 
     def __init__(self, machine: MachinePaths, worker: int) -> None:
-        self._machine, self._layout = machine, layout_of(machine)
+        self._machine, self._layout = machine, machine.layout
         self._log = Path(self._layout.worker(str(worker)).log)
         self._welcome = (
             f"Kochi worker {worker} started on machine {machine.name}.\n{'=' * _WIDTH}\n"

@@ -10,10 +10,10 @@ from pathlib import Path
 from snakemake_kochi.files import write_atomically
 from snakemake_kochi.schedulers.environment import own_allocation
 
-# With this variable each Snakemake that a job runs loads the profile of the Snakemake that
-# submitted the job.
 _log = logging.getLogger(__name__)
 
+# With this variable each Snakemake that a job runs loads the profile of the Snakemake that
+# submitted the job.
 _NOT_FOR_JOBS = ("SNAKEMAKE_PROFILE",)
 
 

@@ -7,9 +7,8 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.base import clock, files
-from snakemake_kochi.files import random_word
+from snakemake_kochi.files import random_word, times_and_sizes
 from snakemake_kochi.node_lock import HELD_VARIABLE, Place, acquire, holder, release
 from snakemake_kochi.own_pipeline import OwnPipeline
 from snakemake_kochi.processes import (
@@ -27,7 +26,7 @@ from snakemake_kochi.processes import (
     this_node,
 )
 from snakemake_kochi.tickets.names import Name
-from snakemake_kochi.tickets.ticket import Ticket
+from snakemake_kochi.tickets.ticket import Ticket, now
 from snakemake_kochi.tickets.watching import LOST
 from snakemake_kochi.worker.forks import Exit
 from snakemake_kochi.worker.node.capacity import OomCounts
@@ -186,7 +185,7 @@ class Job:
         if isinstance(mail, Exit):
             self._exit = mail
             self.seconds = clock.now() - self.began
-            self._details["ended"] = _now()
+            self._details["ended"] = now()
         elif isinstance(mail, int):
             self._lock = mail
         elif isinstance(mail, OSError):
@@ -230,7 +229,7 @@ class Job:
         """Just before the process is made: a full disk or a server may have taken long."""
         self._repeated(self._worker.require_life)
         self.began = clock.now()
-        self._details["started"] = _now()
+        self._details["started"] = now()
 
     def _wait(self) -> None:
         expires = math.inf if self.limit is None else clock.now() + self.limit
@@ -277,7 +276,7 @@ class Job:
                 if pipeline.failure:
                     self._time_out(pipeline.failure)
                 if not left:
-                    self._details["ended"] = _now()
+                    self._details["ended"] = now()
                     self.seconds = clock.now() - self.began
                     give_up = kill_at = math.inf
                     self._has_pipeline = True
@@ -360,7 +359,7 @@ class Job:
             self._details["detail"] = f"{self._out_of_memory}; the job {own}"
             return "memory", None
         if self._exit.is_success:
-            self._details["outputs"] = _seen_outputs(self.ticket)
+            self._details["outputs"] = times_and_sizes(self.ticket.directory, self.ticket.outputs)
             return "success", None
         if fault := self._worker.fault_behind(self.ticket):
             return "", ("node failed", fault)
@@ -381,18 +380,3 @@ class Job:
             self._details |= {"reason": why[0], "detail": why[1]}
         _log.info("job %s goes back to its queue: %s", self.name, why or "not begun")
         self._worker.put_back(self.name, None if why is None else self._details, losses)
-
-
-def _now() -> str:
-    """The time as ISO 8601 in UTC with microseconds."""
-    return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def _seen_outputs(ticket: Ticket) -> Mapping[str, Sequence[int]]:
-    """The modification time (in nanoseconds) and the size of each output that exists."""
-    seen = {}
-    for path in ticket.outputs:
-        with suppress(OSError):
-            found = os.stat(os.path.join(ticket.directory, path))
-            seen[path] = [found.st_mtime_ns, found.st_size]
-    return seen

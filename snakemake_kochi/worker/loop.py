@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import random
+import select
 import signal
 import subprocess
 import threading
@@ -36,7 +37,7 @@ from snakemake_kochi.tickets.history import places
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import SERVING, Layout, Name, RunPaths
 from snakemake_kochi.tickets.run import ENDED, OWN, has_users
-from snakemake_kochi.tickets.ticket import Kind, Resources, Ticket
+from snakemake_kochi.tickets.ticket import Kind, Resources, Ticket, ticket_in
 from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, IsGone, Pulse, Watch
 from snakemake_kochi.worker.forks import Forks
 from snakemake_kochi.worker.health import Health
@@ -147,6 +148,8 @@ class Worker:
         _log.info("worker %s started", self._life.name)
         listen(self._life.paths.wake, lambda: self._mail.put(_WOKEN))
         clock.spawn(self._beat)
+        if self._parent:
+            clock.spawn(partial(self._await_end, self._parent))
         while True:
             self._obey()
             self._look()
@@ -180,6 +183,15 @@ class Worker:
                 clock.sleep(INTERVAL)
                 if self._threads or self._why or self._has_left:
                     break
+
+    def _await_end(self, parent: ProcessIdentity) -> None:
+        """Have the loop look when it ends: somebody may begin its jobs anew, without kochi."""
+        with suppress(ProcessLookupError):
+            poll = select.poll()
+            poll.register(os.pidfd_open(parent.pid), select.POLLIN)
+            poll.poll()
+        self._beat_due = 0.0
+        self._notify()
 
     def _fence(self) -> NoReturn:
         """Others have this worker's tickets: the supervisor ends all that is left of it."""
@@ -657,11 +669,7 @@ def _pulse_of_run(layout: Layout, run: str | None) -> Pulse | None:
 
 def _ticket(name: Name, data: bytes) -> Ticket:
     """Raises DamagedFileError."""
-    try:
-        found = files.parse(data.partition(b"\n")[0])
-    except ValueError as error:
-        raise DamagedFileError(f"{name}: {error}") from error
-    return Ticket.from_dict(found, Path(str(name)))
+    return ticket_in(data, str(name))
 
 
 def facts_of_worker(settings: WorkerSettings, capacity: Capacity, walltime: Walltime) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 
 from snakemake_kochi.base import clock, files
 from snakemake_kochi.processes import ProcessIdentity
-from snakemake_kochi.tickets.names import Name
+from snakemake_kochi.tickets.names import Name, WorkerPaths
 from snakemake_kochi.tickets.ticket import ShellJob, Ticket
 from snakemake_kochi.worker.forks import Exit, Forks
 from snakemake_kochi.worker.shell_job import TEMPORARY_SOURCES, find_temporary_directory
@@ -82,8 +82,8 @@ class _Program:
 class _Server:
     name: str
     program: _Program
-    began: float = field(default_factory=clock.now)
-    used: float = field(default_factory=clock.now)
+    began: float = field(default_factory=lambda: clock.now())
+    used: float = field(default_factory=lambda: clock.now())
     jobs: int = 0  # that it has forked
     memory_mb: int = 0
     is_ready: bool = False
@@ -105,14 +105,13 @@ class Runners:
     """Starts the processes of jobs; any thread may call."""
 
     def __init__(
-        self, forks: Forks, environment: Mapping[str, str], memory_mb: int, logs: str
+        self, forks: Forks, environment: Mapping[str, str], memory_mb: int, paths: WorkerPaths
     ) -> None:
-        """`environment`: what all jobs have in common; `memory_mb`: of the worker; `logs`: the
-        directory of those of the servers."""
+        """`environment`: what all jobs have in common; `memory_mb` and `paths`: of the worker."""
         self._forks = forks
         self._environment = environment
         self._most_memory_mb = memory_mb * _MEMORY_SHARE
-        self._logs = logs
+        self._paths = paths
         self._temporary: dict[tuple[str | None, ...], str] = {}
         self._environ = threading.Lock()  # of os.environ
         self._lock = threading.Lock()  # of all below
@@ -309,7 +308,7 @@ class Runners:
             name = next(name for name in names if name not in self._servers)
             server = self._servers[name] = _Server(name, program)
         try:
-            log = files.open_end(self._log_of(server))
+            log = files.open_end(self._paths.server_log(server.name))
             try:
                 start = program.command, program.environment, program.directory
                 self._forks.serve(name, *start, log)
@@ -321,9 +320,6 @@ class Runners:
                 del self._servers[name]
             raise UnfitError(str(error)) from error
         return server
-
-    def _log_of(self, server: _Server) -> str:
-        return os.path.join(self._logs, f"{server.name}.log")
 
     def _living(self) -> list[_Server]:
         return [server for server in self._servers.values() if not server.failure]
@@ -343,7 +339,7 @@ class Runners:
             self._wasted[key] += 1
             if self._wasted[key] >= _MOST_WASTED:
                 last = f"{_MOST_WASTED} in a row were of little use; the last one: {why}"
-                return self._give_up(server, f"{last} (see {self._log_of(server)})")
+                return self._give_up(server, f"{last} (see {self._paths.server_log(server.name)})")
         self._end(server, why)
 
     def _give_up(self, server: _Server, why: str) -> None:
@@ -373,7 +369,9 @@ class Runners:
             elif server.failure or server.is_ready:
                 pass
             elif "failed" in message:
-                self._give_up(server, f"{message['failed']} (see {self._log_of(server)})")
+                self._give_up(
+                    server, f"{message['failed']} (see {self._paths.server_log(server.name)})"
+                )
             else:
                 self._note_ready(server, message)
 

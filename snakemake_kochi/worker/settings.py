@@ -105,7 +105,7 @@ class WorkerSettings:
         are started with equal settings share one file.
         """
         if self.worker is not None:
-            return self.paths.worker(self.worker).settings
+            return Path(self.paths.layout.worker(self.worker).settings)
         return self.paths.worker_settings(hashlib.sha256(self.to_json()).hexdigest())
 
     def to_json(self) -> bytes:

@@ -15,7 +15,6 @@ from snakemake_kochi.backoff import GrowingPause
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.processes import ProcessIdentity
 from snakemake_kochi.queue.by_hand import worker_of_process
-from snakemake_kochi.tickets.names import Layout
 from snakemake_kochi.worker import start_command
 from snakemake_kochi.worker.echo import Echo
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings, settings_of
@@ -29,7 +28,7 @@ def work(settings: WorkerSettings) -> int:
 
     Ctrl-C and SIGTERM have it give its jobs back and leave.
     """
-    layout = Layout(str(settings.paths.directory))
+    layout = settings.paths.layout
     parent = settings.parent and ProcessIdentity.of(settings.parent)
     own = save_settings(replace(settings, parent=os.getpid()))
     # In a session of its own, or Ctrl-C would reach it twice.

@@ -21,7 +21,7 @@ from snakemake_kochi.artifacts.published import branch_called as branch
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.tickets.history import HAND_JOB
-from snakemake_kochi.tickets.names import Layout, Name
+from snakemake_kochi.tickets.names import Name
 
 MACHINE = "local"
 
@@ -55,14 +55,12 @@ def attempt(paths: ProjectPaths, tmp_path: Path) -> Any:
 
         def give_up(self, number: int) -> None:
             """Another worker has the ticket by now, in a later attempt."""
-            running = Path(Layout(str(paths.machine(MACHINE).directory)).queue("q").running)
+            running = Path(paths.machine(MACHINE).layout.queue("q").running)
             running.mkdir(parents=True, exist_ok=True)
             for earlier in running.iterdir():
                 earlier.unlink()
             write(running / str(Name(7, HAND_JOB, number + 1, 1, "2")), "{}")
-            Path(Layout(str(paths.machine(MACHINE).directory)).run(7).directory).mkdir(
-                parents=True, exist_ok=True
-            )
+            Path(paths.machine(MACHINE).layout.run(7).directory).mkdir(parents=True, exist_ok=True)
 
     return Attempts()
 

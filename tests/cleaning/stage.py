@@ -58,13 +58,12 @@ class Stage:
     def clean(self, is_dry: bool = False, **rules: object) -> Report:
         return clean(self.root, self.machine, Rules(**rules), is_dry)  # type: ignore[arg-type]
 
-    def submit(self, *names: str, controller: str | None = None, **given: object) -> list[Ticket]:
+    def submit(self, *names: str, **given: object) -> list[Ticket]:
         tickets = [
             Ticket(
                 name=name,
                 command=("true",),
                 directory=str(self.directory),
-                controller=controller,
                 **given,  # type: ignore[arg-type]
             )
             for name in names
@@ -104,7 +103,7 @@ class Stage:
 
     @property
     def layout(self) -> Layout:
-        return Layout(str(self.machine.directory))
+        return self.machine.layout
 
     def end(self, count: int, worker: int) -> None:
         """End the next jobs of the queue."""

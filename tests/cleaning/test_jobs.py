@@ -23,7 +23,7 @@ from snakemake_kochi.queue.runs import facts_of_run
 from snakemake_kochi.queue.views import find_job, list_jobs
 from snakemake_kochi.tickets import history
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
-from snakemake_kochi.tickets.names import Layout, Name
+from snakemake_kochi.tickets.names import Name
 from snakemake_kochi.tickets.run import Run
 from snakemake_kochi.tickets.ticket import Ticket, now
 from snakemake_kochi.tickets.watching import FencedError
@@ -37,7 +37,7 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.paths = Root(root).machine("local")
         self.paths.directory.mkdir(parents=True)
-        self.layout = Layout(str(self.paths.directory))
+        self.layout = self.paths.layout
 
     def clean(
         self, *needed: str, is_dry: bool = False, **rules: Any

@@ -100,7 +100,7 @@ def test_a_version_that_a_waiting_job_names_stays(stage: Stage) -> None:
 def test_while_a_requested_worker_has_not_started_all_versions_stay(stage: Stage) -> None:
     make_version(stage, "0.1.0-aa", 40)
     number = stage.worker()
-    stage.machine.worker(number).state.unlink()
+    Path(stage.machine.layout.worker(number).facts).unlink()
     note_requested(stage.machine, RequestedWorker(number, ["q"], "17", "kochi"))
     assert "versions" not in stage.clean(installs=0.0).freed
 

@@ -15,7 +15,7 @@ from support import git, wait_until, worker_command
 from snakemake_kochi.cli.ending import release_before_it_starts
 from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue.views import RequestedWorker, WorkerView, layout_of, list_workers
+from snakemake_kochi.queue.views import RequestedWorker, WorkerView, list_workers
 from snakemake_kochi.tickets.run import Run
 
 from .conftest import Outcome, make_repository
@@ -188,7 +188,7 @@ def test_what_cannot_be_released_is_told_and_the_others_are(kochi: Kochi, worker
 def test_a_worker_of_a_run_is_the_run_s(own_surroundings: Path, kochi: Kochi) -> None:
     machine = Root.find().machine("local")
     machine.directory.mkdir(parents=True, mode=0o700)
-    run = Run.begin(layout_of(machine), str(own_surroundings), {})
+    run = Run.begin(machine.layout, str(own_surroundings), {})
     root = Root.find().directory
     settings = {"queues": ("q",), "stay": True, "controller": str(run.number)}
     process = subprocess.Popen(worker_command(root, root.parent, **settings))
@@ -198,7 +198,7 @@ def test_a_worker_of_a_run_is_the_run_s(own_surroundings: Path, kochi: Kochi) ->
         assert done.status == 1
         assert f"worker 1 belongs to run {run.number}, and ends with it" in done.err
         assert kochi("release", "-q", "q").status == 1
-        assert "release" not in os.listdir(machine.worker(1).directory)
+        assert "release" not in os.listdir(machine.layout.worker(1).directory)
     finally:
         process.terminate()
         process.wait()

@@ -473,7 +473,9 @@ def test_paths_are_told(installed: Path, kochi: Kochi, work: Work) -> None:
     of_job = machine.directory / "runs" / NUMBER / "logs"
     assert kochi("show", "path", "job", NUMBER).out == f"{of_job}\n"
     assert of_job.is_dir()
-    assert kochi("show", "path", "worker", NUMBER).out == f"{machine.worker(FIRST).directory}\n"
+    assert (
+        kochi("show", "path", "worker", NUMBER).out == f"{machine.layout.worker(FIRST).directory}\n"
+    )
     prefix = kochi("show", "path", "install", "tool:release", "--json").data["path"]
     assert (Path(prefix) / "tool").read_text() == "echo the tool\n"
     assert kochi("show", "path", "worker", "7").status == 1

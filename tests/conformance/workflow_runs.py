@@ -22,7 +22,6 @@ from support import PYTHON_PATH, run
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue.views import list_jobs
 from snakemake_kochi.tickets import history
-from snakemake_kochi.tickets.names import Layout
 
 WORKFLOWS = Path(__file__).parent / "workflows"
 LOCAL = "local"
@@ -205,7 +204,7 @@ class _Run:
     def _runners(self) -> dict[tuple[str, str], set[str]]:
         machine = Root(self._base / "kochi-root").machine("local")
         found = defaultdict(set)
-        layout = Layout(str(machine.directory))
+        layout = machine.layout
         if self._executor != LOCAL:
             for ended in history.ended(layout):
                 rule = ended.ticket["labels"]["rule"]

@@ -58,7 +58,7 @@ def results() -> list[dict[str, Any]]:
 def waiting_tickets(queue: str) -> list[Ticket]:
     """The tickets that wait in a queue."""
     machine = Root.find().machine("local")
-    found = history.places(Layout(str(machine.directory)))
+    found = history.places(machine.layout)
     paths = [Path(path) for name, of, path in sorted(found) if of == queue and not name.worker]
     lines = [path.read_bytes().partition(b"\n")[0] for path in paths]
     return [Ticket.from_dict(json.loads(line), paths[0]) for line in lines]

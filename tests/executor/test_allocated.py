@@ -105,7 +105,7 @@ class Run:
         own = location, 1, self.scheduler, stopping, logger
         self.allocations = Allocations(*own)  # type: ignore[arg-type]
         self._provision = _Provision(location, self.allocations, logger)  # type: ignore[arg-type]
-        self._provision._paused = PausedBatches(self.paths, clock=lambda: self.now)
+        self._provision._paused = PausedBatches(self.paths, seconds=lambda: self.now)
         self.pending: dict[str, dict[tuple[int, int], Ticket]] = {"a": {}, "b": {}}
         self.workers: list[_Worker] = []
         self.came: dict[str, int] = {}  # how many workers an allocation has had

@@ -62,7 +62,7 @@ def read_to(run: Process, text: str) -> str:
 
 
 def layout() -> Layout:
-    return Layout(str(Root.find().machine("local").directory))
+    return Root.find().machine("local").layout
 
 
 def ends() -> list[Name]:

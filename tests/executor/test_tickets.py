@@ -9,7 +9,7 @@ import pytest
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.admission import resources_of
-from snakemake_kochi.executor.tickets import Choice, InnerCommand, make_ticket
+from snakemake_kochi.executor.tickets import outputs_of
 from snakemake_kochi.schedulers.resources import read_request
 
 
@@ -25,7 +25,6 @@ class Job:
     threads = 8
     rule = Rule()
     output = ("/home/me/here/a.txt", "b.txt", "/elsewhere/c.txt")
-    log = ("logs/one.log",)
 
     def __init__(self, **resources: Any) -> None:
         self.wildcards_dict: dict[str, str] = {}
@@ -35,32 +34,25 @@ class Job:
         return False
 
 
-def ticket_of(job: Any) -> Any:
-    command = InnerCommand(("true",), None)
-    return make_ticket(
-        job, command, Choice("command"), "/home/me/here", "me", {}, resources_of(job), "same"
-    )
-
-
 def test_resources_are_converted_to_the_units_of_a_ticket() -> None:
-    ticket = ticket_of(Job(mem_mb=1000, runtime=2, gpu=1))
-    needs = ticket.resources
+    needs = resources_of(Job(mem_mb=1000, runtime=2, gpu=1))
     assert (needs.cores, needs.memory_mb, needs.gpus, needs.runtime_seconds) == (8, 1000, 1, 120)
-    assert ticket.identity == "same"
-    assert ticket.outputs == ("a.txt", "b.txt", "/elsewhere/c.txt")
-    assert ticket.logs == ("logs/one.log",)
+
+
+def test_outputs_below_the_working_directory_are_relative_to_it() -> None:
+    assert outputs_of(Job(), "/home/me/here") == ("a.txt", "b.txt", "/elsewhere/c.txt")
 
 
 def test_a_value_that_is_not_known_yet_is_omitted() -> None:
-    needs = ticket_of(Job(mem_mb="<TBD>", runtime="<TBD>")).resources
+    needs = resources_of(Job(mem_mb="<TBD>", runtime="<TBD>"))
     assert (needs.memory_mb, needs.runtime_seconds) == (None, None)
 
 
 def test_an_invalid_resource_is_refused_with_the_rules_name() -> None:
     with pytest.raises(KochiError, match=r"rule one, resource runtime: -1 cannot be used"):
-        ticket_of(Job(runtime=-1))
+        resources_of(Job(runtime=-1))
     with pytest.raises(KochiError, match=r"rule one, resource mem_mb: inf cannot be used"):
-        ticket_of(Job(mem_mb=float("inf")))
+        resources_of(Job(mem_mb=float("inf")))
 
 
 def test_a_resource_that_is_zero_is_as_if_it_were_not_given() -> None:
@@ -72,7 +64,7 @@ def test_a_resource_that_is_zero_is_as_if_it_were_not_given() -> None:
 
 
 def test_an_amount_may_be_a_text_as_in_profiles() -> None:
-    needs = ticket_of(Job(mem_mb="1000", gpu="1", runtime="")).resources
+    needs = resources_of(Job(mem_mb="1000", gpu="1", runtime=""))
     assert (needs.memory_mb, needs.gpus, needs.runtime_seconds) == (1000, 1, None)
     with pytest.raises(KochiError, match=r"rule one, resource gpu: two cannot be used: a number"):
-        ticket_of(Job(gpu="two"))
+        resources_of(Job(gpu="two"))

@@ -20,7 +20,6 @@ from support import git, wait_until, worker_command, write
 from snakemake_kochi.locks.settings import settle_locks
 from snakemake_kochi.paths import Root
 from snakemake_kochi.tickets import history
-from snakemake_kochi.tickets.names import Layout
 
 HEARTBEAT = 1.0  # seconds
 CORES = 2  # of each worker
@@ -111,7 +110,7 @@ class Project:
     def _successes(self) -> dict[str, list[str]]:
         """By output, the jobs of the queue that succeeded: their controllers and times."""
         found = defaultdict(list)
-        for each in history.ended(Layout(str(Root(self.root).machine("local").directory))):
+        for each in history.ended(Root(self.root).machine("local").layout):
             details = each.line.get("details") or {}
             for output in details.get("outputs") or ():
                 said = f"{each.name}: {details['started']} to {details['ended']}"

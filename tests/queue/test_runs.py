@@ -13,7 +13,6 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import Node
 from snakemake_kochi.queue.runs import facts_of_run
-from snakemake_kochi.queue.views import layout_of
 from snakemake_kochi.tickets import watching
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.run import Run
@@ -33,7 +32,7 @@ def locked(
     machine = root.machine("local")
     root.secure(machine.directory)
     facts = facts_of_run(None, ["mine.csv"], [str(lock)]) | {"node": asdict(ELSEWHERE)}
-    return machine, Run.begin(layout_of(machine), str(tmp_path), facts), lock
+    return machine, Run.begin(machine.layout, str(tmp_path), facts), lock
 
 
 def unlock(machine: MachinePaths, lock: Path, wanted: str = "mine.csv") -> None:
@@ -84,7 +83,7 @@ def test_the_lock_of_another_process_stays(
 
 def test_who_takes_over_from_a_run_takes_all_that_it_owns(isolated_environment: Path) -> None:
     """Its journal has ends of what it took over, also if it made other files itself."""
-    layout = layout_of(Root(isolated_environment).machine("local"))
+    layout = Root(isolated_environment).machine("local").layout
     Root(isolated_environment).secure(Path(layout.directory))
 
     def begin(makes: str) -> Run:
@@ -107,7 +106,7 @@ def test_who_takes_over_from_a_run_takes_all_that_it_owns(isolated_environment: 
 def test_a_dead_run_of_other_files_is_taken_over_and_a_living_one_is_not(
     isolated_environment: Path,
 ) -> None:
-    layout = layout_of(Root(isolated_environment).machine("local"))
+    layout = Root(isolated_environment).machine("local").layout
     Root(isolated_environment).secure(Path(layout.directory))
     for makes in ("dead", "living"):
         Run.begin(layout, "/work", makes)

@@ -172,13 +172,6 @@ FAULTS = [
         was="e0e40ede",
     ),
     Rule(
-        "a worker that was released before it began took a job",
-        "worker.loop",
-        "settings.worker is not None  # it may",
-        "False  # it may",
-        f"{_ALLOCATED}one_that_was_released_before_it_begins_takes_no_job",
-    ),
-    Rule(
         "jobs were broken off when another run took over",
         "worker.loop",
         'that started it", at_once=False)',

@@ -71,7 +71,7 @@ def test_a_rule_that_is_taken_out_is_found(rule: Rule, tmp_path: Path) -> None:
 )
 def test_a_fault_that_is_put_back_is_seen(fault: Rule | None, tmp_path: Path) -> None:
     """By a test with real processes, in a copy of the project. Without a fault all these pass."""
-    ignored = shutil.ignore_patterns(".*", "build", "__pycache__")
+    ignored = shutil.ignore_patterns(".*", "build")
     copy = shutil.copytree(REPOSITORY, tmp_path / "copy", ignore=ignored)
     if fault is not None:
         fault.break_in(copy / "snakemake_kochi")

@@ -11,7 +11,7 @@ import pytest
 
 from simulator.tree import Tree
 from simulator.world import World, WorldDisk
-from snakemake_kochi.base.files import Disk
+from snakemake_kochi.base import files
 
 NAMES = ("a", "b", "c")
 CALLS = 300
@@ -23,7 +23,7 @@ def answer(disk: Any, call: str, *arguments: Any) -> Any:
         found = getattr(disk, call)(*arguments)
     except OSError as error:
         return error.errno
-    return set(found) if call == "names" else found
+    return set(found) if call == "listed" else found
 
 
 def calls(seed: int, base: str) -> Any:
@@ -33,7 +33,7 @@ def calls(seed: int, base: str) -> Any:
         return "/".join([base, *(chosen.choice(NAMES) for _ in range(chosen.randint(1, 3)))])
 
     for _ in range(CALLS):
-        call = chosen.choice(("names", "move", "move", "make", "make", "write", "read", "unlink"))
+        call = chosen.choice(("listed", "move", "move", "make", "make", "write", "read", "unlink"))
         if call == "move":
             yield call, path(), path()
         elif call == "write":
@@ -52,7 +52,7 @@ def test_the_simulated_filesystem_answers_as_a_real_one(seed: int, tmp_path: Pat
         if parent != Path("/"):
             model.make(str(parent))
     for call, *arguments in calls(seed, str(tmp_path)):
-        assert answer(model, call, *arguments) == answer(Disk(), call, *arguments), call
+        assert answer(model, call, *arguments) == answer(files, call, *arguments), call
 
 
 def test_a_late_answer_is_done_later() -> None:

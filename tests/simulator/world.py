@@ -274,15 +274,21 @@ class World:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """The real code lives in this world."""
-        before = clock.clock, files.disk, wake.fifos
-        clock.clock, files.disk = WorldClock(self), WorldDisk(self)  # type: ignore[assignment]
+        before = vars(clock).copy(), vars(files).copy(), wake.fifos
+        for module, own in ((clock, WorldClock(self)), (files, WorldDisk(self))):
+            for name in vars(type(own)):
+                if not name.startswith("_"):
+                    assert name in vars(module), name
+                    setattr(module, name, getattr(own, name))
         wake.fifos = WorldFifos(self)  # type: ignore[assignment]
         logging.disable()
         try:
             yield
         finally:
             logging.disable(logging.NOTSET)
-            clock.clock, files.disk, wake.fifos = before
+            vars(clock).update(before[0])
+            vars(files).update(before[1])
+            wake.fifos = before[2]
 
 
 GONE = Fault(gone=20.0)
@@ -361,7 +367,7 @@ class WorldFifos:
 
 
 class WorldDisk:
-    """The calls of `files.Disk`, on the world's tree."""
+    """The calls of `base.files`, on the world's tree."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -378,7 +384,7 @@ class WorldDisk:
                 for parent in parents:
                     process.node.listings.pop(parent, None)
 
-    def names(self, path: str) -> list[str]:
+    def listed(self, path: str) -> list[str]:
         world = self._world
 
         def action() -> list[str]:
@@ -457,5 +463,5 @@ class WorldDisk:
     def rmdir(self, path: str) -> None:
         self._changes("rmdir", lambda: self._tree.rmdir(path), path)
 
-    def sync(self, directory: str) -> None:
+    def sync_names(self, directory: str) -> None:
         self._world.call("sync", directory, lambda: None)

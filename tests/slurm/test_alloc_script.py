@@ -143,7 +143,7 @@ def test_a_batch_finds_what_kochi_install_installed_on_a_compute_node(project: P
 
 def test_a_batch_uses_workers_started_for_its_queue_before(project: Project) -> None:
     project.kochi("alloc", "-q", "jobs", "-b")
-    wait_until(lambda: any(worker.is_live for worker in list_workers(project.machine)))
+    wait_until(lambda: any(worker.state == "running" for worker in list_workers(project.machine)))
     project.kochi("batch", "job.yaml", "test")
     assert len({job for built, ran, *_ in project.where() for job in (built, ran)}) == 1
     assert project.submitted == 1

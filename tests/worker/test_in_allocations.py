@@ -42,7 +42,7 @@ def test_it_leaves_and_cancels_what_has_not_begun_when_its_run_is_dead(site: Sit
     site.submit("until test -e go; do sleep 0.05; done")
     worker = site.worker(cancel_waiting=("touch", str(cancelled)), **ALLOCATED)
     until(site.running)
-    until(lambda: find_worker(site.settings().paths, 1).is_live)
+    until(lambda: find_worker(site.settings().paths, 1).state == "running")
     site.submit("echo also what waits")
     (site.work / "go").touch()
     assert worker.wait(60) == 0
@@ -80,7 +80,7 @@ def test_requested_workers_have_numbers_before_they_begin(site: Site) -> None:
     # One that the scheduler begins again takes another number.
     site.begun = 3
     site.worker(worker=3)
-    assert find_worker(paths, 4).is_live
+    assert find_worker(paths, 4).state == "running"
     order_release(paths, 3, "finish")
     assert released.wait(60) == 0
 

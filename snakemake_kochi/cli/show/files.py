@@ -65,7 +65,7 @@ def worker_path(machine: str | None, as_json: bool, worker: int) -> None:
     """Show the directory of a worker."""
     paths = find_location(machine).machine_paths
     find_worker(paths, worker)
-    _print(paths.worker(worker).directory, as_json)
+    _print(Path(paths.layout.worker(worker).directory), as_json)
 
 
 @path_command.command("job")
@@ -238,7 +238,7 @@ def worker_log(machine: str | None, follow: bool, worker: int) -> None:
         # A worker that has left writes its last line after that state.
         return state.is_gone and not (state.is_on_this_node and state.process.is_alive())
 
-    log = paths.worker(worker).log
+    log = Path(paths.layout.worker(worker).log)
     if found.allocation:
         output = paths.allocation_log(found.controller, found.allocation)
         if output.is_file():

@@ -49,7 +49,7 @@ def workers_command(
     workers = [
         worker
         for worker in list_workers(paths)
-        if (all_workers or worker.describe() not in _GONE)
+        if (all_workers or worker.state not in _GONE)
         and (not queues or {*queues} & {*worker.queues})
     ]
     if as_json:
@@ -66,11 +66,11 @@ def workers_command(
 
 
 def _row(machine: MachinePaths, worker: WorkerView) -> tuple[object, ...]:
-    is_gone = worker.describe() in _GONE
+    is_gone = worker.state in _GONE
     memory = worker.capacity.memory_mb * 2**20
     return (
         worker.worker,
-        coloured(worker.describe()),
+        coloured(worker.state),
         worker.node.host,
         worker.queues,
         worker.capacity.cores,
@@ -109,7 +109,7 @@ def _for(time: str | None) -> str:
 def _to_dict(worker: WorkerView) -> dict[str, object]:
     return {
         "worker": worker.worker,
-        "state": worker.describe(),
+        "state": worker.state,
         "node": worker.node.host,
         "pid": worker.process.pid,
         "queues": list(worker.queues),

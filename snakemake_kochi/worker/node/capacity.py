@@ -17,21 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.tickets.capacity import Capacity
-
-
-class Ended(Protocol):
-    """How a process ended: by an exit status, or by a signal; the other value is None."""
-
-    @property
-    def status(self) -> int | None: ...
-    @property
-    def signal(self) -> int | None: ...
-
+from snakemake_kochi.worker.forks import Exit
 
 CUDA = "CUDA_VISIBLE_DEVICES"
 HIP = "HIP_VISIBLE_DEVICES"
@@ -303,7 +293,7 @@ class OomWatch:
         group = None if self._counter is None else _read_counter(self._counter)
         return OomCounts(group, _read_counter(self._node))
 
-    def explain(self, before: OomCounts, end: Ended) -> str | None:
+    def explain(self, before: OomCounts, end: Exit) -> str | None:
         """The evidence, for people, that a job ran out of memory, or None.
 
         Call it for a job that failed and that the worker did not kill. Within the cgroup any

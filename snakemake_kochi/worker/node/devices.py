@@ -224,7 +224,7 @@ class Devices:
         self._free_gpus = [name for name in self._gpus.names if name in taken]
 
     def release_leases(self) -> None:
-        """Try again to drop locks that could not be dropped; call it regularly.
+        """Try again to drop locks that could not be dropped: when a job has ended.
 
         The locks hinder other workers only: this worker may hand out CPUs whose locks it holds.
         """

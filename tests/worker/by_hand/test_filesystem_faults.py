@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import subprocess
+from pathlib import Path
 
 import pytest
 from faulty_filesystem import FaultyFilesystem
@@ -19,7 +20,7 @@ FAULTS = [errno.EIO, errno.ESTALE]
 def log_of(site: Site) -> str:
     # Read the file without the filesystem that has the faults.
     backing = Root(site.directory / "backing").machine("local")
-    return backing.worker(1).log.read_text()
+    return Path(backing.layout.worker(1).log).read_text()
 
 
 def ends_well(site: Site, job: int) -> bool:

@@ -10,7 +10,6 @@ import psutil
 from snakemake_kochi.queue.by_hand import cancel
 from snakemake_kochi.queue.views import find_worker
 from snakemake_kochi.tickets.history import find
-from snakemake_kochi.tickets.names import Layout
 from snakemake_kochi.worker.node.capacity import OWN_MB, capacity_of_this_node
 
 
@@ -65,7 +64,7 @@ def test_memory_and_gpus_limit_the_jobs_that_run_beside_each_other(site):
 
 
 def outputs_of(site, number):
-    view = find(Layout(str(site.machine.directory)), site.jobs[number], 1)
+    view = find(site.machine.layout, site.jobs[number], 1)
     return view.line["details"].get("outputs")
 
 

@@ -202,7 +202,9 @@ def test_a_submitted_ticket_wakes_an_idle_worker(site):
     # Without a notification it would look again after an hour.
     worker = site.start(stay=True, idle_wait=7200)
     for number, name in enumerate(("first", "second")):
-        site.wait_until(lambda: any(state.is_live for state in list_workers(site.machine)))
+        site.wait_until(
+            lambda: any(state.state == "running" for state in list_workers(site.machine))
+        )
         site.submit(f"echo {name}")
         assert site.ended(number).result.ok
     assert worker.poll() is None

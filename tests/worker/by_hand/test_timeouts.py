@@ -194,9 +194,9 @@ def test_a_worker_that_drains_shows_why_while_its_jobs_end(site):
     site.submit("trap '' TERM; echo $$ > pid; while [ ! -e go ]; do sleep 0.1; done")
     worker = site.start(grace=1000)
     site.wait_for("pid")
-    assert find_worker(site.machine, 1).describe() == "running"
+    assert find_worker(site.machine, 1).state == "running"
     worker.terminate()
-    site.wait_until(lambda: find_worker(site.machine, 1).describe() == "draining")
+    site.wait_until(lambda: find_worker(site.machine, 1).state == "draining")
     assert find_worker(site.machine, 1).reason == "told by SIGTERM"
     (site.directory / "go").touch()
     assert worker.wait() == 0
