@@ -23,14 +23,6 @@ FAULTS = [
         was="8b41d6b8",
     ),
     Rule(
-        "a worker on a slow filesystem claimed nothing: its time was over when it had listed",
-        "worker.loop",
-        "        self._left, self._claim_until = [], None\n",
-        "        self._left, self._claim_until = [], clock.now() + _LONGEST_CLAIM\n",
-        "histories",
-        was="35893e17",
-    ),
-    Rule(
         "ends that a former owner had noted were not known",
         "run",
         "        self._journals |= set(owners)\n",
