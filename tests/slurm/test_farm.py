@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from slurm_cluster import SlurmCluster
-from support import run, wait_until
+from support import run
 
 FARM = (sys.executable, "-P", "-m", "snakemake_kochi.cli", "farm")
 
@@ -49,8 +47,7 @@ def test_one_on_each_node_of_an_allocation_share_a_list(cluster: SlurmCluster, h
     assert len({*nodes(here)}) == 2
 
 
-# The batch script of PyTaskFarmer's documentation ("SLURM example"), with the name changed, and
-# that of "Clean-up In Batch Jobs" for a queue that ends jobs and starts them again.
+# The batch script of PyTaskFarmer's documentation ("SLURM example", "Clean-up In Batch Jobs").
 BATCH_SCRIPT = f"""#!/bin/bash
 #SBATCH --ntasks=1 --output=out --open-mode=append --requeue --signal=B:USR1@10
 function func_trap
@@ -74,25 +71,3 @@ def test_the_elements_of_an_array_share_a_list(cluster: SlurmCluster, here: Path
     numbers = [line.split()[0] for line in (here / "done").read_text().splitlines()]
     assert sorted(map(int, numbers)) == [*range(20)]
     assert len({*nodes(here)}) == 2
-
-
-def test_a_job_that_is_started_again_goes_on(cluster: SlurmCluster, here: Path) -> None:
-    (here / "slurm_test.sh").write_text(BATCH_SCRIPT)
-    lines = ["echo 1 a >> done", "echo 2 b >> done; test -e go || sleep 100", "echo 3 c >> done"]
-    (here / "tasks").write_text("\n".join(lines))
-    job = cluster.run("sbatch", "--parsable", "slurm_test.sh", "tasks", cwd=here)
-    done = here / "done"
-    wait_until(lambda: done.exists() and "b" in done.read_text())
-    cluster.run("scancel", "--batch", "--signal=USR1", job)  # as before the end of its time
-    wait_until(lambda: cluster.jobs().get(int(job)) == "PENDING")
-    assert (here / "tasks.farm" / "toprocess").read_text().startswith("2 echo 2 b")
-    (here / "go").touch()
-
-    def has_gone_on() -> bool:
-        # While the first one completes, Slurm sets another time to start.
-        with suppress(subprocess.CalledProcessError):  # it runs, or has ended
-            cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
-        return "c" in done.read_text()
-
-    wait_until(has_gone_on)
-    assert nodes(here) == ["a", "b", "b", "c"]
