@@ -149,7 +149,9 @@ class Run:
     def _check(self) -> None:
         for part in list(self._parts.values()):
             tokens = listing(self.layout.run(part.number).directory)
-            is_ending = part.number in self._closing and ENDED in tokens
+            # While this run closes it, a listing may have neither name; later it may be gone.
+            is_owned = any(text.partition(".")[0] == OWN for text in tokens)
+            is_ending = part.number in self._closing and not is_owned
             if part.token not in tokens and not is_ending:
                 raise FencedError(f"run {self.number}")
 

@@ -42,7 +42,7 @@ class Beat:
         self._alive = alive
         self._check = check
         self._count = 0
-        self._checked = self._fed = clock.now()
+        self._checked = self._fed = self._gave = clock.now()
 
     def beat(self) -> None:
         """Raises FencedError, or OSError. Gives no sign if the loop has not fed it for long."""
@@ -50,6 +50,7 @@ class Beat:
             if clock.now() - self._fed <= _HUNG * INTERVAL:
                 self._count += 1
                 files.overwrite(self._alive, b"%012d" % self._count)
+                self._gave = clock.now()
         finally:
             self._look()
 
@@ -60,7 +61,9 @@ class Beat:
     def require_fresh(self) -> None:
         """To be called before a step that nobody else may take. Raises FencedError, or OSError."""
         self.feed()
-        if clock.now() - self._checked > _AT_MOST * INTERVAL:
+        # While no sign can be given (a full disk), others may say any time that it is dead.
+        most = _AT_MOST if clock.now() - self._gave <= _HUNG * INTERVAL else 1
+        if clock.now() - self._checked > most * INTERVAL:
             self._look()
 
     def _look(self) -> None:

@@ -199,7 +199,9 @@ class Processes:
         return ProcessIdentity(pid, 0), "command", ""
 
     def _execute(self, pid: int) -> None:
-        execution = self._living[pid]
+        execution = self._living.get(pid)
+        if execution is None:
+            return  # ended before this thread began
         until = clock.now() + self._worker.seconds
         while execution.end is None and clock.now() < until:
             clock.sleep(min(1.0, self._worker.seconds))
@@ -265,6 +267,8 @@ class Controller:
             self._fence()
 
     def _fence(self) -> None:
+        if not self._process.is_alive:
+            raise Killed  # during a call that took long
         node = self._process.node
         is_cut_off = node.asleep or node.away or node.gone or self._world.was_full
         if not (is_cut_off or self._world.latency > 1.0):

@@ -52,7 +52,7 @@ FAULTS = [
     Rule(
         "a run was fenced by its own end: its heartbeat did not find the token",
         "run",
-        "part.number in self._closing and ENDED in tokens",
+        "part.number in self._closing and not is_owned",
         "False",
         "slow",
         "submit, run, finish",

@@ -212,7 +212,7 @@ RULES = [
     Rule(
         "a process that was away looks before it goes on",
         "watching",
-        "        if clock.now() - self._checked > _AT_MOST * INTERVAL:",
+        "        if clock.now() - self._checked > most * INTERVAL:",
         "        if False:",
         "sleeps",
         "submit, run, finish",
