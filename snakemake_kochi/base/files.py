@@ -12,14 +12,11 @@ import json
 import mmap
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from snakemake_kochi.files import sync as fsync  # nothing, where there is no such call
-
-_PIECE = 65536  # bytes
 
 
 def listed(directory: str) -> list[str]:
@@ -66,17 +63,8 @@ def close(number: int) -> None:
 def read(path: str, most: int = -1) -> bytes:
     """The content of a file, or the beginning of it: `most` bytes."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    pieces: list[bytes] = []
-    left = most if most >= 0 else sys.maxsize
-    try:  # without fstat(2), and a read(2) at the end: both may be questions to the server
-        while True:
-            wanted = min(left, _PIECE)
-            pieces.append(os.read(number, wanted))
-            left -= wanted
-            if len(pieces[-1]) < wanted or not left:
-                return b"".join(pieces)
-    finally:
-        os.close(number)
+    with open(number, "rb") as file:  # it asks for the size: GlusterFS may have an old one
+        return file.read(most)
 
 
 @contextmanager

@@ -454,7 +454,8 @@ def test_at_its_time_limit_a_run_gives_back_what_waits_and_nobody_needs(
     assert "PENDING" not in on_cluster.jobs().values()
     assert "RUNNING" in on_cluster.jobs().values()
     (here / "go").touch()
-    wait_until(lambda: not on_cluster.jobs(), seconds=60)
+    # A worker counts the silence of its run for 60 s, and looks each 15 s.
+    wait_until(lambda: not on_cluster.jobs(), seconds=120)
     assert len(list((here / "out").iterdir())) == 2
 
 

@@ -51,7 +51,8 @@ def test_no_other_module_knows_a_batch_system() -> None:
     ]
     found = {str(path): list(knowledge(ast.parse(path.read_text()))) for path in others}
     assert len(others) > 100
-    assert {path: known for path, known in found.items() if known} == {}
+    own = {str(PACKAGE / "cli/farm.py"): ["--mem"]}  # an option of kochi farm itself
+    assert {path: known for path, known in found.items() if known} == own
 
 
 def test_the_package_of_the_schedulers_has_this_knowledge() -> None:

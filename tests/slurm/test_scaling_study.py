@@ -15,6 +15,8 @@ import pytest
 from slurm_cluster import SlurmCluster
 from support import REPOSITORY, git, write
 
+from snakemake_kochi.worker import start_command
+
 PROFILE = REPOSITORY / "profiles" / "cluster"
 CONFIGURATION = "machines: {own: {scheduler: slurm, allocation: {idle_timeout: 1s}}}\n"
 STUDY = """
@@ -107,7 +109,8 @@ def test_points_of_one_batch_have_allocations_of_different_shapes(
     assert program == "sbatch"
     assert _without_names(options) == _without_names(of_two_nodes.split())
     # That of this environment, in which nothing chooses the next queue.
-    assert f"\nexec {sys.executable} -P -m snakemake_kochi.worker " in stages["allocation"]
+    start = shlex.join(start_command("")).removesuffix(" ''")
+    assert f"\nexec {start} " in stages["allocation"]
     # Named after the queue that the batch names, and removed with the run.
     assert "-study-2_nodes_2_tasks" in done.stdout
     names = (Path(os.environ["KOCHI_ROOT"]) / "machines/own/queues").iterdir()
