@@ -25,7 +25,8 @@ _PAUSE = 0.2  # seconds between two looks at the memory
 def measure(directory: Path, size: Size) -> list[Row]:
     """1,000 empty tasks with each tool; then a hundred times as many, and what they leave."""
     slots, place = size.slots, _Place(directory)
-    number, many = size.numbers((1000, 100_000), (10, 20))
+    numbers = size.numbers((1000, 100_000), (10, 20))
+    number, many = numbers[0], numbers[-1]
     ours = partial(place.time, number, lambda file: [*KOCHI, file, "-j", f"{slots}"])
     tools = [ours, partial(place.time, number, lambda file: _xargs(file, slots))]
     names = ["kochi farm", f"xargs -P{slots}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -32,6 +34,19 @@ _MOST_COUNTED = 5.0  # seconds between two looks of `wait_until`
 
 # See the option --executor in conftest.py.
 default_executor = "local"
+
+
+@dataclass
+class Outcome:
+    """Of a command."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
 
 
 def run(

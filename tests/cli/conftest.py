@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from seen import list_queues
-from support import git, run_apart, wait_until
+from support import Outcome, git, run_apart, wait_until
 
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.cli.main import run
@@ -68,17 +65,6 @@ def make_repository(directory: Path, files: dict[str, str]) -> Path:
     git(directory, "add", "--all")
     git(directory, "commit", "--quiet", "--message", "first")
     return directory
-
-
-@dataclass
-class Outcome:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> Any:
-        return json.loads(self.out)
 
 
 @pytest.fixture(autouse=True)

@@ -440,8 +440,9 @@ def test_at_its_time_limit_a_run_leaves_its_jobs_to_the_next_one_which_adopts_th
 
 
 def test_at_its_time_limit_a_run_gives_back_what_waits_and_nobody_needs(
-    kochi: Kochi, here: Path, on_cluster: SlurmCluster
+    kochi: Kochi, here: Path, on_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("KOCHI_HEARTBEAT", "1")  # its workers leave when it has been silent
     own = "own: {login_host: other, scheduler: slurm, allocation: {max_workers: 4, min_workers: 4}}"
     write(here / "kochi.yaml", f"machines: {{{own}}}\n")
     begin(kochi, here, "--in-allocation", "-t", "5")
@@ -454,8 +455,7 @@ def test_at_its_time_limit_a_run_gives_back_what_waits_and_nobody_needs(
     assert "PENDING" not in on_cluster.jobs().values()
     assert "RUNNING" in on_cluster.jobs().values()
     (here / "go").touch()
-    # A worker counts the silence of its run for 60 s, and looks each 15 s.
-    wait_until(lambda: not on_cluster.jobs(), seconds=120)
+    wait_until(lambda: not on_cluster.jobs(), seconds=60)
     assert len(list((here / "out").iterdir())) == 2
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
-from support import PYTHON_PATH, git, run, write
+from support import PYTHON_PATH, Outcome, git, run, write
 
 from snakemake_kochi.artifacts.published import choose_name
 
@@ -122,13 +122,6 @@ def make_projects(base: Path) -> None:
         git(base, "clone", "-q", "bare", "fetched")
         assert run(*kochi, "fetch", cwd=base / "fetched").returncode == 0
     (base / "fetched").rename(base / "clone")
-
-
-@dataclass
-class Outcome:
-    status: int
-    out: str
-    err: str
 
 
 Export = Callable[..., Outcome]

@@ -13,16 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import start, wait_until
+from support import Outcome, start, wait_until
 
 FARM = (sys.executable, "-P", "-m", "snakemake_kochi.cli", "farm")
-
-
-@dataclass
-class Outcome:
-    status: int
-    out: str
-    err: str
 
 
 @dataclass

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support import Outcome
 from workers_site import QUEUE, Site, pid_in, until
 
 import snakemake_kochi
-
-
-@dataclass
-class Outcome:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> Any:
-        return json.loads(self.out)
-
 
 Kochi = Callable[..., Outcome]
 
