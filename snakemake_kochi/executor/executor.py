@@ -458,7 +458,8 @@ class KochiExecutor(Executor):
                         self._stopping.wait(min(_LONGEST_REST, clock.now() - began))
                     # Workers on this computer wake it for each end.
                     is_unseen = ended and not is_woken
-                    pause = _SHORTEST if is_unseen else min(2 * pause, INTERVAL)
+                    is_soon = is_unseen or self._run.waits_for_details
+                    pause = _SHORTEST if is_soon else min(2 * pause, INTERVAL)
                     if is_told_to_end(self.workflow):
                         self._withdraw()
                     if not self._adopted.is_empty:

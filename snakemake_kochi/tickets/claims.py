@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from snakemake_kochi.base import clock, files
 from snakemake_kochi.tickets.moving import is_listed, listing, moved, removed, repeated
 from snakemake_kochi.tickets.names import CANCEL, LOGIN, SERVE, Layout, Name, Shard, make_queue
 from snakemake_kochi.tickets.watching import FIRST, INTERVAL, Beat, FencedError, line_of, requeue
 
+_Found = TypeVar("_Found")
 _OLD = 60.0  # seconds: no directory cache is older
 
 # Whether to claim a ticket, by its name, by what was submitted, which can be read, and by what was
@@ -184,10 +185,8 @@ class Claims:
         """What was submitted. Raises OSError; FileNotFoundError if others took the ticket."""
         path = f"{self._paths.running}/{name}"
         try:
-            return files.read(path)
-        except FileNotFoundError as error:
-            if is_listed(path):
-                raise OSError(errno.ESTALE, "listed, and not found", path) from error
+            return _if_there(path, files.read)
+        except FileNotFoundError:
             self._drop(name)
             raise
 
@@ -221,10 +220,20 @@ class Claims:
         return done
 
     def _append(self, name: Name, state: str, details: Any, patience: float) -> None:
-        text = line_of(name, state, details)
+        path, text = f"{self._paths.running}/{name}", line_of(name, state, details)
         with suppress(FileNotFoundError):  # the rename decides
-            repeated(lambda: files.append(f"{self._paths.running}/{name}", text), patience)
+            repeated(lambda: _if_there(path, lambda file: files.append(file, text)), patience)
 
     def _drop(self, name: Name) -> None:
         self._let_go[name] = clock.now()  # first: another thread may reconcile
         self._held.discard(name)
+
+
+def _if_there(path: str, action: Callable[[str], _Found]) -> _Found:
+    """Raises FileNotFoundError where the directory agrees: a mount may be missing for a moment."""
+    try:
+        return action(path)
+    except FileNotFoundError as error:
+        if is_listed(path):
+            raise OSError(errno.ESTALE, "listed, and not found", path) from error
+        raise

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from snakemake_kochi.base import files
+from snakemake_kochi.base import clock, files
 from snakemake_kochi.tickets.history import fold, journal, kept, last_line, lines_backwards
 from snakemake_kochi.tickets.moving import Pause, is_listed, listing, moved, removed, repeated
 from snakemake_kochi.tickets.names import Layout, Name, RunPaths, make_queue, nonce, numbers_in
@@ -28,9 +27,10 @@ from snakemake_kochi.tickets.watching import (
 )
 
 SHARD = 256  # tickets in a directory
-_PATIENCE = 30.0  # seconds in which a server is to answer a run that begins or submits
+_PATIENCE = 30.0  # seconds in which a server is to answer a run, and to show a whole file
 _FOR_GOOD = (errno.ENOTDIR,)  # somebody has changed the queue
-_TRIES = 20  # to read a ticket that is listed
+_UNSEEN = 2.0  # seconds: GlusterFS shows a file for one without what another node has appended
+_WITHOUT_DETAILS = ("lost", "cancelled")  # others may have ended it
 OWN, ENDED = "own", "ended"
 
 
@@ -89,7 +89,7 @@ class Run:
         self._logs: list[Name] = []  # of ended attempts, not folded yet
         self._journals: set[int] = set()  # of former owners: they may have ends of our parts
         self._taken_over: list[End] = []  # ends that former owners wrote, to be returned
-        self._unread: Counter[Name] = Counter()  # tickets in an inbox that are there, by tries
+        self._unread: dict[Name, float] = {}  # tickets in an inbox, and since when
         self._not_ours: set[int] = set()  # runs that have ended, or of other directories
 
     @classmethod
@@ -197,6 +197,11 @@ class Run:
                 files.unlink(path)
         return ends
 
+    @property
+    def waits_for_details(self) -> bool:
+        """Whether jobs have ended of which that cannot be read yet: to be collected again soon."""
+        return bool(self._unread)
+
     def in_inboxes(self) -> list[Name]:
         """Jobs that have ended, of which the journal may not know. Raises OSError."""
         inboxes = (self.layout.run(part.number).inbox for part in self._parts.values())
@@ -204,14 +209,15 @@ class Run:
 
     def _read_end(self, inbox: str, name: Name) -> End | None:
         """None while it may become readable: the name has the state already."""
-        try:
+        line: dict[str, Any] = {}
+        is_whole = False
+        with suppress(OSError):
             data = files.read(f"{inbox}/{name}")
             line = {**last_line(data, name), "ticket": kept(data)}
-        except OSError:
-            self._unread[name] += 1
-            if self._unread[name] < _TRIES:
-                return None
-            line = {}
+            is_whole = "details" in line or name.state in _WITHOUT_DETAILS
+        since = self._unread.setdefault(name, clock.now())
+        if not is_whole and clock.now() - since < _PATIENCE:
+            return None
         self._unread.pop(name, None)
         job = self._parts[name.run].open.get(name.job)
         if job is None:
@@ -263,10 +269,11 @@ class Run:
         alive = [o for o in {*owners.values()} - {self.number} if not self._is_dead(o)]
         if alive:
             return {o: (facts_in(self.layout.run(o).facts) or {}).get("facts") for o in alive}
-        for number in owners:
-            self._take_token(number)
+        taken = {number for number in owners if self._take_token(number)}
         self._journals |= set(owners)
-        for number in sorted(owners.keys() - self._parts.keys()):
+        if not all(self._has_ended(owner) for owner in {*owners.values()} - {self.number}):
+            clock.sleep(_UNSEEN)  # that was silent, and may have written a moment ago
+        for number in sorted(taken - self._parts.keys()):
             self._parts[number] = self._read_part(number)
         self._read_ends()
         return {}
@@ -309,18 +316,24 @@ class Run:
         if number not in self._pulses:
             self._pulses[number] = Pulse(self.layout.run(number).alive)
         still = self._pulses[number].look()
-        facts = facts_in(self.layout.run(number).facts)
-        return still >= REQUEUED or self._is_gone(facts and facts["facts"])
+        return still >= REQUEUED or self._has_ended(number)
 
-    def _take_token(self, number: int) -> None:
+    def _has_ended(self, number: int) -> bool:
+        """Whether the process of a run is known to have."""
+        facts = facts_in(self.layout.run(number).facts)
+        return self._is_gone(facts and facts["facts"])
+
+    def _take_token(self, number: int) -> bool:
+        """False if the run has ended meanwhile: it was silent, and is not dead."""
         paths = self.layout.run(number)
         mine = f"{OWN}.{self.number}"
         while (token := self._token(number)) != mine:
             if token in (None, ENDED):
-                return
+                return False
             if token != OWN and int(token.partition(".")[2]) > self.number:
                 raise FencedError(f"run {self.number}")
             moved(paths.token(token), paths.token(mine), _PATIENCE)
+        return True
 
     def _read_part(self, number: int) -> Part:
         part = Part(number, f"{OWN}.{self.number}")

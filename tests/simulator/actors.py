@@ -296,6 +296,8 @@ class Controller:
             for end in ends:
                 self._world.call("report", "", lambda: None)  # killed before it
                 self._story.report(run.number, end.key, end.name, self._process.node)
+                if end.name.state == "success" and "details" not in end.line:
+                    self._story.faults.append(f"run {run.number} lost what {end.name} says")
             idle = 0.5 if ends else min(2 * idle, INTERVAL)
             there = {job.key for job in run.open}
             missing = [k for k in self._keys if not self._story.is_done(k) and k not in there]

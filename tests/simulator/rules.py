@@ -269,6 +269,22 @@ RULES = [
         "calm",
         "full disk for long",
     ),
+    Rule(
+        "an end is collected when its file has it, too",
+        "run",
+        'if "details" not in line and name.state not in _WITHOUT_DETAILS:',
+        "if False:",
+        "histories",
+    ),
+    Rule(
+        "a ticket whose mount is missing for a moment is not gone",
+        "claims",
+        "        if is_listed(path):\n            raise OSError(errno.ESTALE",
+        "        if False:\n            raise OSError(errno.ESTALE",
+        "outages",
+        "a late worker",
+        "worker",
+    ),
 ]
 
 

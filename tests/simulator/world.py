@@ -40,6 +40,8 @@ class Node:
     away: float = 0.0
     gone: float = 0.0
     listings: dict[str, tuple[float, list[str]]] = field(default_factory=dict)
+    # By the identity of a file, which is kept: when its length was learned, and what it was.
+    lengths: dict[int, tuple[float, int, bytearray]] = field(default_factory=dict)
 
     @property
     def until(self) -> float:
@@ -79,6 +81,7 @@ class Fault:
     slow: float = 0.0
 
 
+_LENGTHS = 1.0  # seconds for which a node believes the length of a file, as GlusterFS does
 KILL = Fault()
 SLOW = Fault(slow=20.0)
 SLEEP = Fault(asleep=150.0)
@@ -421,6 +424,8 @@ class WorldDisk:
         for part in (data[: len(data) // 2], data[len(data) // 2 :]) if at_end else (data,):
             write = partial(tree.write, opened[0], part, bool(at_end))
             self._world.call("write", name, write)
+            if (process := self._world._processes.get(getcurrent())) is not None:
+                process.node.lengths.pop(id(opened[0]), None)
 
     @contextmanager
     def mapped(self, path: str) -> Iterator[bytes]:
@@ -437,6 +442,19 @@ class WorldDisk:
         return self._world.call("read", path, lambda: self._content(path))
 
     def _content(self, path: str) -> bytes:
+        """What a node does not see yet: what another one has just appended."""
+        content = self._found(path)
+        process, world = self._world._processes.get(getcurrent()), self._world
+        if process is None or not world.cache:
+            return content
+        file = self._tree.moved.get(path) or Tree.file(self._tree, path)
+        when, length, _ = process.node.lengths.get(id(file), (-1e9, 0, file))
+        if world.time - when > min(world.cache, _LENGTHS):
+            length = len(file)
+            process.node.lengths[id(file)] = world.time, length, file
+        return content[:length]
+
+    def _found(self, path: str) -> bytes:
         """A node may find a file by a name that it has listed and that another one has moved."""
         try:
             return self._tree.read(path)
