@@ -73,5 +73,6 @@ class Users:
             elif self._sleeps:
                 node = self._world.node(self._chosen.choice(["login1", "n1", "n2"]))
                 until = self._world.time + self._chosen.choice([10.0, 70.0, 200.0])
-                setattr(node, self._chosen.choice(("asleep", "away", "gone")), until)
+                what = self._chosen.choice(("asleep", "away", "gone"))
+                setattr(node, what, max(until, getattr(node, what)))
         self._world.is_full = False

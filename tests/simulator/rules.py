@@ -272,8 +272,8 @@ RULES = [
     Rule(
         "an end is collected when its file has it, too",
         "run",
-        'if "details" not in line and name.state not in _WITHOUT_DETAILS:',
-        "if False:",
+        'is_whole = "details" in line or name.state in _WITHOUT_DETAILS',
+        "is_whole = True",
         "histories",
     ),
     Rule(
