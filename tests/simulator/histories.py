@@ -42,7 +42,7 @@ class Users:
     def _run(self) -> None:
         portion = self._chosen.randint(1, 4)
         controller = self._controller = Controller(self._world, self._story, self._keys, portion)
-        node = self._chosen.choice(["login1", "login2"])
+        node = self._chosen.choice(["login1", "login2", "n1"])  # or where a worker is, too
         self._processes.append(self._world.start("run", node, controller))
 
     def _worker(self) -> None:

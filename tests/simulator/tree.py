@@ -52,6 +52,10 @@ class Tree:
     def names(self, path: str) -> list[str]:
         return list(self._directory(path))
 
+    def files(self, path: str) -> list[bytearray]:
+        """Those in a directory."""
+        return [each for each in self._directory(path).values() if isinstance(each, bytearray)]
+
     def make(self, path: str) -> None:
         parent, name = self._split(path)
         if name in parent:

@@ -398,6 +398,8 @@ class WorldDisk:
             if world.time - when > world.cache:
                 known = self._tree.names(path)
                 process.node.listings[path] = (world.time, known)
+                for file in self._tree.files(path):  # a listing brings their lengths
+                    self._length(process.node, file)
             return twice(known)
 
         return world.call("list", path, action)
@@ -448,11 +450,15 @@ class WorldDisk:
         if process is None or not world.cache:
             return content
         file = self._tree.moved.get(path) or Tree.file(self._tree, path)
-        when, length, _ = process.node.lengths.get(id(file), (-1e9, 0, file))
-        if world.time - when > min(world.cache, _LENGTHS):
+        return content[: self._length(process.node, file)]
+
+    def _length(self, node: Node, file: bytearray) -> int:
+        """As a node believes it to be."""
+        when, length, _ = node.lengths.get(id(file), (-1e9, 0, file))
+        if self._world.time - when > min(self._world.cache, _LENGTHS):
             length = len(file)
-            process.node.lengths[id(file)] = world.time, length, file
-        return content[:length]
+            node.lengths[id(file)] = self._world.time, length, file
+        return length
 
     def _found(self, path: str) -> bytes:
         """A node may find a file by a name that it has listed and that another one has moved."""
