@@ -192,7 +192,9 @@ class Report:
         if self.repeat is not None:
             yield from self._about_repetition(self.repeat)
         if not any(each.has_intervals for each in self.measured.values()):
-            yield f"no median has an interval: a point needs {self.points.needed}"
+            more = any(each.alike for each in self.measured.values())
+            why = ", and more where neighbouring runs are alike" if more else ""
+            yield f"no median has an interval: a point needs {self.points.needed}{why}"
         elif self.points.have_several_units:
             yield (
                 "points that ran in several allocations or on several nodes have the interval of "

@@ -105,18 +105,20 @@ def test_values_that_are_all_equal_and_those_that_drift_are_told(tmp_path: Path)
         assert said in (tmp_path / "t.md").read_text()
 
 
-def test_neighbouring_runs_that_are_alike_are_told(tmp_path: Path) -> None:
-    grid = grid_of(20)
-    outputs = [f"t {100 + 9 * math.sin(each.duplicate / 2)}" for each in grid.points]
-    collect(
-        grid,
-        "sums.yaml",
-        recorded_in_order(tmp_path, grid, outputs),
-        tmp_path / "t.csv",
-        [[tmp_path / "t.svg"]],
-    )
+@pytest.mark.parametrize("runs", [20, 8])
+def test_neighbouring_runs_that_are_alike_are_told(runs: int, tmp_path: Path) -> None:
+    grid = grid_of(runs)
+    times = [100 + 9 * math.sin(each.duplicate / 2) for each in grid.points]
+    changes = [
+        {"started": f"2026-01-01T00:00:{i:02}+00:00", "seconds": time}
+        for i, time in enumerate(times)
+    ]
+    done = recorded(tmp_path, grid, [f"t {time}" for time in times], *changes)
+    collect(grid, "sums.yaml", done, tmp_path / "t.csv", [[tmp_path / "t.svg"]])
     page = (tmp_path / "t.md").read_text()
-    assert "T: neighbouring runs are alike (r = 0." in page and ": 20 runs count as " in page
+    assert "T: neighbouring runs are alike (r = 0." in page and f": {runs} runs count as " in page
+    more = "3 allocations or nodes, and more where neighbouring runs are alike."
+    assert (more in page) == (runs == 8)
 
 
 @pytest.mark.parametrize(
