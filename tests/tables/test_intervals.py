@@ -108,7 +108,7 @@ def test_values_that_are_all_equal_and_those_that_drift_are_told(tmp_path: Path)
 @pytest.mark.parametrize("runs", [20, 8])
 def test_neighbouring_runs_that_are_alike_are_told(runs: int, tmp_path: Path) -> None:
     grid = grid_of(runs)
-    times = [100 + 9 * math.sin(each.duplicate / 2) for each in grid.points]
+    times = [100 + 9 * math.sin(1.2 * each.duplicate) for each in grid.points]
     changes = [
         {"started": f"2026-01-01T00:00:{i:02}+00:00", "seconds": time}
         for i, time in enumerate(times)
