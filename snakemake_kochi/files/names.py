@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from os import urandom  # replaced by the simulator, in tests
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
@@ -39,7 +40,7 @@ def random_word(count: int = 4) -> str:
     Not by the module `secrets`, which loads eight others and has each copy of a process seed
     generators that nobody uses. `secrets` is for what nobody may guess.
     """
-    return os.urandom(count).hex()
+    return urandom(count).hex()
 
 
 def safe_name(text: str) -> str:

@@ -175,7 +175,7 @@ class Claims:
         missed = sorted(mine - self._held - let_go.keys())
         self._held.update(missed)
         self._is_unsure = False
-        for name in old & mine:
+        for name in sorted(old & mine):
             self.put_back(name)
         for name in old - mine:
             del self._let_go[name]

@@ -289,7 +289,7 @@ class Worker:
             for queue in self._life.queues:
                 if queue not in self._claims:
                     self._serve(queue)
-        for name in self._life.cancelled:
+        for name in sorted(self._life.cancelled):
             if job := self._jobs.get(name):
                 job.end("cancel", self.grace)
         if self._life.wants_login:

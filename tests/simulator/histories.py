@@ -9,7 +9,8 @@ from simulator.scenes import Scene, Telling, tell
 from simulator.world import Process, World
 
 
-def play(seed: int) -> Telling:
+def play(seed: int, is_traced: bool = False) -> Telling:
+    """The same in every process, whatever its PYTHONHASHSEED: call by call."""
     chosen = random.Random(seed)
     cache = chosen.choice([0.0, 0.0, 3.0, 30.0])
     world = World(
@@ -18,6 +19,7 @@ def play(seed: int) -> Telling:
         cache=cache,
         chance=chosen.choice([0.0, 0.001, 0.01, 0.05]),
     )
+    world.is_traced = is_traced
     jobs = chosen.randint(1, 6)
     sleeps = chosen.random() < 0.4
     users = Users(world, chosen, [f"j{number}" for number in range(jobs)], sleeps)

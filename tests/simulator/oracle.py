@@ -111,6 +111,6 @@ def _of_files(world: World, story: Story) -> Iterator[str]:
                 continue
             tickets = {str(name) for reports in story.reports.values() for _, name in reports}
             if left := set(names(world, paths.inbox)) - tickets:
-                yield f"{left} is left in the inbox of run {number}"
+                yield f"{sorted(left)} is left in the inbox of run {number}"
             if "ended" not in names(world, paths.directory):
                 yield f"run {number} has not ended: {names(world, paths.directory)}"

@@ -43,8 +43,11 @@ _AWAKE = 3 * INTERVAL
 
 
 class Telling(NamedTuple):
+    """`trace`: every call, if the world was traced."""
+
     problems: list[str]
     processes: list[Process]
+    trace: list[str]
 
 
 def tell(scene: Scene, world: World, faults: Mapping[tuple[str, int], Fault] = {}) -> Telling:
@@ -75,7 +78,7 @@ def tell(scene: Scene, world: World, faults: Mapping[tuple[str, int], Fault] = {
     if not (scene.loses or faults):
         names_of_ends = [name for reports in story.reports.values() for _, name in reports]
         found += [f"{name} was lost, and nobody died" for name in names_of_ends if name.losses]
-    return Telling(found, world.processes)
+    return Telling(found, world.processes, world.trace)
 
 
 def _is_settled(world: World) -> bool:

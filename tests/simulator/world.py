@@ -25,6 +25,7 @@ from greenlet import getcurrent, greenlet
 
 from simulator.tree import Tree
 from snakemake_kochi.base import clock, files, wake
+from snakemake_kochi.files import names
 
 
 class Killed(BaseException):
@@ -277,7 +278,11 @@ class World:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """The real code lives in this world."""
-        before = vars(clock).copy(), vars(files).copy(), wake.fifos
+        before = vars(clock).copy(), vars(files).copy(), wake.fifos, names.urandom
+        state = random.getstate()
+        # Of its own: how many words a process needs changes nothing else in a story.
+        names.urandom = random.Random(self.seed).randbytes
+        random.seed(self.seed)  # the pauses of workers
         for module, own in ((clock, WorldClock(self)), (files, WorldDisk(self))):
             for name in vars(type(own)):
                 if not name.startswith("_"):
@@ -291,7 +296,8 @@ class World:
             logging.disable(logging.NOTSET)
             vars(clock).update(before[0])
             vars(files).update(before[1])
-            wake.fifos = before[2]
+            wake.fifos, names.urandom = before[2:]
+            random.setstate(state)
 
 
 GONE = Fault(gone=20.0)
