@@ -28,6 +28,7 @@ from snakemake_kochi.tickets.watching import (
 
 SHARD = 256  # tickets in a directory
 _PATIENCE = 30.0  # seconds in which a server is to answer a run, and to show a whole file
+_TRIES = 5  # to read a file, too: a slow server answers few in that time
 _FOR_GOOD = (errno.ENOTDIR,)  # somebody has changed the queue
 _UNSEEN = 2.0  # seconds: GlusterFS shows a file for one without what another node has appended
 _WITHOUT_DETAILS = ("lost", "cancelled")  # others may have ended it
@@ -89,7 +90,8 @@ class Run:
         self._logs: list[Name] = []  # of ended attempts, not folded yet
         self._journals: set[int] = set()  # of former owners: they may have ends of our parts
         self._taken_over: list[End] = []  # ends that former owners wrote, to be returned
-        self._unread: dict[Name, float] = {}  # tickets in an inbox, and since when
+        # Tickets in an inbox: since when, and how often that was tried.
+        self._unread: dict[Name, tuple[float, int]] = {}
         self._not_ours: set[int] = set()  # runs that have ended, or of other directories
 
     @classmethod
@@ -215,8 +217,9 @@ class Run:
             data = files.read(f"{inbox}/{name}")
             line = {**last_line(data, name), "ticket": kept(data)}
             is_whole = "details" in line or name.state in _WITHOUT_DETAILS
-        since = self._unread.setdefault(name, clock.now())
-        if not is_whole and clock.now() - since < _PATIENCE:
+        since, tries = self._unread.get(name, (clock.now(), 1))
+        if not is_whole and (clock.now() - since < _PATIENCE or tries < _TRIES):
+            self._unread[name] = since, tries + 1
             return None
         self._unread.pop(name, None)
         job = self._parts[name.run].open.get(name.job)

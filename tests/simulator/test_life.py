@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from simulator.actors import LAYOUT, QUEUE, content
 from simulator.world import World
 from snakemake_kochi import tickets
 from snakemake_kochi.base import files
-from snakemake_kochi.tickets.claims import WorkerLife
+from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.moving import removed
 from snakemake_kochi.tickets.names import Layout
-from snakemake_kochi.tickets.watching import INTERVAL, SILENT, Beat, FencedError, Pulse
+from snakemake_kochi.tickets.run import Run
+from snakemake_kochi.tickets.watching import INTERVAL, SILENT, Beat, FencedError, Pulse, line_of
 
 ALIVE = "/k/alive"
 
@@ -92,6 +94,24 @@ def test_a_worker_whose_directory_was_removed_is_fenced(world: World) -> None:
     removed(life.paths.directory)
     with pytest.raises(FencedError):
         life.look()
+
+
+@pytest.mark.parametrize(("looks", "details"), [(2, {"outputs": {}}), (4, None)])
+def test_an_end_is_read_five_times_however_slow_the_server_is(
+    world: World, looks: int, details: object
+) -> None:
+    run = Run.begin(LAYOUT, "/work")
+    run.submit(QUEUE, {"j": content("j")})
+    (name,) = Claims(LAYOUT, QUEUE, WorkerLife(LAYOUT, "w")).claim(lambda *_: True)
+    ended = f"{run.paths.inbox}/{name.ended('success')}"
+    files.move(f"{LAYOUT.queue(QUEUE).running}/{name}", ended)
+    for _ in range(looks):
+        assert run.collect() == []
+        world.run(40.0)
+    if details is not None:
+        files.append(ended, line_of(name, "success", details))
+    (end,) = run.collect()
+    assert end.line.get("details") == details
 
 
 @pytest.mark.parametrize("module", sorted(Path(tickets.__file__).parent.glob("*.py")), ids=str)
