@@ -9,6 +9,8 @@ from simulator.rules import Rule
 _WORKER = "tests/worker/test_worker.py::test_"
 _ALLOCATED = "tests/worker/test_in_allocations.py::test_"
 _RUNS = "tests/queue/test_runs.py::test_"
+_BY_HAND = "tests/worker/by_hand/test_"
+_EXECUTOR = "tests/executor/test_"
 _LIFE = "tests/simulator/test_life.py::test_"
 
 FAULTS = [
@@ -244,5 +246,198 @@ FAULTS = [
         "        if is_over or self._is_gone(self._facts.get(worker)):\n",
         "        if is_over:\n",
         f"{_WORKER}jobs_of_a_killed_supervisor_go_to_another_worker_at_once",
+    ),
+    Rule(
+        "a process that could give no sign of life looked too seldom whether it was given up",
+        "watching",
+        "        most = _AT_MOST if clock.now() - self._gave <= _HUNG * INTERVAL else 1\n",
+        "        most = _AT_MOST\n",
+        "slow",
+        "full disk for long",
+        "worker1",
+        was="2edf3fde",
+    ),
+    Rule(
+        "what a job told at its end was lost where its mount was missing",
+        "claims",
+        "repeated(lambda: _if_there(path, lambda file: files.append(file, text)), patience)",
+        "repeated(lambda: files.append(path, text), patience)",
+        "outages",
+        "submit, run, finish",
+        "worker",
+        was="70ed1704",
+    ),
+    Rule(
+        "a run that waited for an earlier one was taken for dead",
+        "run",
+        "        self._beat.feed()\n        owners = self._owners(concerns)\n",
+        "        owners = self._owners(concerns)\n",
+        "histories",
+        was="57074c28",
+    ),
+    Rule(
+        "a worker of a run began the jobs of another run",
+        "worker.loop",
+        "        if run not in (None, str(name.run)):\n",
+        "        if False:\n",
+        f"{_EXECUTOR}runs.py::test_two_controllers_share_a_queue_and_each_works_on_its_own_jobs",
+        was="e2b38574",
+    ),
+    Rule(
+        "a worker whose parent ended went on until its next sign of life",
+        "worker.loop",
+        "            clock.spawn(partial(self._await_end, self._parent))\n",
+        "            pass\n",
+        f"{_WORKER}a_worker_leaves_at_once_when_its_parent_is_gone",
+        was="2286fc77",
+    ),
+    Rule(
+        "a job that no node could execute was repeated for ever",
+        "worker.job",
+        "losses = int(why is not None and self._worker.is_loss(why[0]))",
+        "losses = 0",
+        f"{_BY_HAND}health.py::test_a_job_ends_that_three_nodes_could_not_execute",
+        was="81e1a869",
+    ),
+    Rule(
+        "a worker that was requested for long jobs spent its time on others",
+        "worker.loop",
+        "        if self._settings.first and began",
+        "        if False and began",
+        f"{_WORKER}a_worker_begins_the_jobs_for_which_it_was_requested_before_others",
+        was="81e1a869",
+    ),
+    Rule(
+        "a warning that Slurm sent a minute early ended the jobs",
+        "worker.loop",
+        "        if number == END_SIGNAL and left is not None and left <= 60.0:\n",
+        "        if False:\n",
+        f"{_BY_HAND}timeouts.py::test_a_worker_that_knows_the_end_of_its_time_uses_it_although_the_"
+        "scheduler_warns_early",
+        was="9567175c",
+    ),
+    Rule(
+        "a job that was preempted near the end of an allocation had taken too long",
+        "worker.loop",
+        "        if self._is_at_time_limit and is_short:\n",
+        "        if is_short:\n",
+        f"{_BY_HAND}timeouts.py::test_a_job_that_ends_because_a_person_wants_the_node_is_requeued",
+        was="e1b979a5",
+    ),
+    Rule(
+        "a job that was cancelled while it waited for its turn let no other pass",
+        "worker.job",
+        "                place.give_up()\n",
+        "",
+        f"{_BY_HAND}turns.py::test_a_job_that_is_cancelled_while_it_waits_lets_others_pass",
+        was="b24edd71",
+    ),
+    Rule(
+        "the lock of a computer whose directory was deleted held nobody",
+        ".node_lock",
+        '            if os.path.samestat(os.fstat(found), os.stat(directory / "jobs")):\n',
+        "            if True:\n",
+        f"{_BY_HAND}turns.py::test_a_directory_that_was_deleted_is_made_again_and_what_was_deleted_"
+        "is_not_the_lock",
+        was="eda872a7",
+    ),
+    Rule(
+        "output that could not be read for a moment was not shown",
+        "worker.echo",
+        "        except OSError:\n            return None\n",
+        "        finally:\n            pass\n",
+        f"{_BY_HAND}filesystem_faults.py::test_a_log_that_cannot_be_read_for_a_while_is_shown_"
+        "completely",
+        was="67db418e",
+    ),
+    Rule(
+        "a worker left although it could not see whether anything was left",
+        "worker.loop",
+        "            if self._claim() and not self._threads:\n",
+        "            self._claim()\n            if not self._threads:\n",
+        f"{_BY_HAND}transient_faults.py::test_a_worker_that_leaves_when_all_is_done_does_not_while_"
+        "that_cannot_be_seen",
+        was="67db418e",
+    ),
+    Rule(
+        "a ticket that was nested too deeply ended its worker",
+        "base.files",
+        "    except RecursionError as error:\n"
+        '        raise ValueError("nested too deeply") from error\n',
+        "    finally:\n        pass\n",
+        "tests/cli/test_odd_input.py::test_a_ticket_that_is_nested_too_deeply_is_set_aside_by_a_"
+        "worker",
+        was="271c4947",
+    ),
+    Rule(
+        "a sign of life was awaited of a launched run whose supervisor had told its end",
+        "executor.adopted",
+        " or _has_told_end(machine, facts)",
+        "",
+        f"{_EXECUTOR}login_nodes.py::test_no_sign_of_life_is_awaited_of_a_launched_run_that_was_"
+        "killed",
+        was="44b86e83",
+    ),
+    Rule(
+        "nobody told of the attempts that were lost with their workers",
+        "watching",
+        "                self._note_loss(queue, name, node)\n",
+        "",
+        f"{_BY_HAND}ending.py::test_a_ticket_whose_workers_die_is_given_up_and_the_workers_are_"
+        "named",
+        was="470c49ee",
+    ),
+    Rule(
+        "a shell job failed whose input its node did not see yet",
+        "worker.shell_job",
+        "    find_packages()\n",
+        "",
+        f"{_EXECUTOR}seen_late.py::test_an_input_that_a_node_once_missed_is_visible_when_a_job_"
+        "needs_it",
+        was="cd4f7a99",
+    ),
+    Rule(
+        "a worker did not see its settings, for which its node had looked before",
+        "worker.settings",
+        "            show_new_files(path.parent)\n",
+        "",
+        f"{_BY_HAND}settings.py::test_a_file_is_read_on_a_node_that_has_cached_its_absence",
+        was="c4c561a7",
+    ),
+    Rule(
+        "a run that got SIGTERM waited for jobs that had not begun",
+        "executor.executor",
+        "                    if is_told_to_end(self.workflow):\n"
+        "                        self._withdraw()\n",
+        "",
+        f"{_EXECUTOR}runs.py::test_a_terminated_controller_withdraws_the_jobs_that_have_not_begun",
+        was="440e2533",
+    ),
+    Rule(
+        "a run whose shutdown hung could not be ended",
+        "executor.executor",
+        "        elif time.monotonic() >= first + _LEAST_BEFORE_BREAK:\n",
+        "        elif False:\n",
+        f"{_EXECUTOR}hanging_submission.py::test_a_run_whose_shutdown_hangs_is_broken_off_by_one_"
+        "more_interrupt",
+        was="e42fd74e",
+    ),
+    Rule(
+        "a zygote that was told to end left its temporary directory",
+        "worker.zygote",
+        "        signal.signal(signal.SIGTERM, _tell_to_end)\n",
+        "",
+        "tests/worker/test_zygote.py::test_a_zygote_that_is_told_to_end_leaves_nothing_in_the_"
+        "temporary_directory",
+        was="b208e470",
+    ),
+    Rule(
+        "after a build that was killed at its end no runs were made",
+        "library.batch",
+        "        if any(_note_of_start(name) in self.batch.started for name in names):\n",
+        "        if False:\n",
+        "tests/workflow/test_reruns.py::test_after_a_killed_build_the_runs_without_results_are_"
+        "made",
+        was="b244a0c5",
     ),
 ]

@@ -21,7 +21,7 @@ _PACKAGES = (
 
 @dataclass(frozen=True)
 class Rule:
-    """`instead` of `text` in a module (of `tickets` if it has no dot) breaks the rule.
+    """`instead` of `text` in a module (of `tickets` if it has no dot; `.m` is m) breaks the rule.
 
     `where`: what finds it, in which scene, and of whose calls; or the name of a test. `was`: the
     commit that mended this fault, if the project had it.
@@ -40,7 +40,7 @@ class Rule:
     def path(self) -> Path:
         """Of the module, in the package."""
         where = self.module if "." in self.module else f"tickets.{self.module}"
-        return Path(f"{where.replace('.', '/')}.py")
+        return Path(f"{where.strip('.').replace('.', '/')}.py")
 
     def break_in(self, package: Path) -> None:
         file = package / self.path
@@ -275,6 +275,7 @@ RULES = [
         'is_whole = "details" in line or name.state in _WITHOUT_DETAILS',
         "is_whole = True",
         "histories",
+        was="70ed1704",
     ),
     Rule(
         "a ticket whose mount is missing for a moment is not gone",

@@ -122,8 +122,10 @@ def test_a_job_that_had_the_longest_possible_allocation_is_not_requeued(site):
 def test_a_job_that_ends_because_a_person_wants_the_node_is_requeued(site):
     site.submit("echo x > began; sleep 1000", runtime_seconds=100)
     environment = in_allocation(8, 100)
+    start = time.monotonic()
     worker = site.start(allocation="7", grace=1, env=environment)
     site.wait_for("began")
+    time.sleep(time.monotonic() - start + 0.5)  # the job has most of the worker's time
     worker.send_signal(signal.SIGTERM)
     assert worker.wait() == 0
     assert site.job(0).state == "waiting"

@@ -26,6 +26,7 @@ from snakemake_kochi.node_lock import (
     lock_directory,
     release,
 )
+from snakemake_kochi.queue.by_hand import cancel
 from tests.worker.by_hand.conftest import Site
 
 ALONE = 'date +%s%N > "start-$KOCHI_JOB_ID"; sleep 0.05; date +%s%N > "end-$KOCHI_JOB_ID"'
@@ -81,6 +82,21 @@ def test_ordinary_jobs_of_two_roots_run_beside_each_other(site: Site, other: Sit
         mine.start()
     assert site.ended(0).result.ok
     assert other.ended(0).result.ok
+
+
+def test_a_job_that_is_cancelled_while_it_waits_lets_others_pass(site: Site, other: Site) -> None:
+    site.submit("echo > here; until [ -e go ]; do sleep 0.01; done")
+    site.start()
+    site.wait_for("here")
+    other.submit("true", exclusive=True)
+    other.start(stay=True)
+    waits = Path(other.machine.layout.worker(1).waits)
+    wait_until(lambda: waits.exists() and "waits: other jobs" in waits.read_text())
+    cancel(other.machine, other.jobs[0])
+    assert other.ended(0).result.reason == "cancelled"  # type: ignore[union-attr]
+    other.submit("true")
+    assert other.ended(1).result.ok  # type: ignore[union-attr]
+    (site.directory / "go").touch()
 
 
 def test_a_worker_inside_of_a_job_does_not_wait_for_that_job(site: Site, other: Site) -> None:
