@@ -120,10 +120,6 @@ class GitError(KochiError):
     """Git refused a command, or the directory is not a repository."""
 
 
-class NoCommitError(GitError):
-    """A repository can be read, but does not have a commit."""
-
-
 class MissingContentError(KochiError):
     """The contents of large files, at `paths` in a branch, are not in this clone."""
 

@@ -23,7 +23,11 @@ def with_tables(text: str) -> str:
 
 
 def _table(kind: str, path: str) -> str:
-    schema = yaml.safe_load((ROOT / f"workflow/schemas/{kind}.schema.yaml").read_text("utf-8"))
+    schemas = ROOT / "workflow/schemas"
+    schema = yaml.safe_load((schemas / f"{kind}.schema.yaml").read_text("utf-8"))
+    # Experiments refer to those of kochi.yaml, which have other names.
+    others = yaml.safe_load((schemas / "kochi.schema.yaml").read_text("utf-8"))
+    schema["definitions"] = others["definitions"] | schema["definitions"]
     mapping = schema
     for number, name in enumerate(path.split("/") if path else ()):
         of = schema["definitions"] if number == 0 else _properties(schema, mapping)
@@ -40,7 +44,7 @@ def _table(kind: str, path: str) -> str:
 def _resolved(schema: Mapping[str, Any], value: Mapping[str, Any]) -> Mapping[str, Any]:
     while "$ref" in value:
         target: Any = schema
-        for part in value["$ref"].removeprefix("#/").split("/"):
+        for part in value["$ref"].partition("#/")[2].split("/"):
             target = target[part]
         value = {**target, **{key: own for key, own in value.items() if key != "$ref"}}
     return value

@@ -1,4 +1,4 @@
-"""Records of attempts. `workflow/schemas/record.schema.json` describes the keys."""
+"""Records of attempts. `workflow/schemas/record.schema.yaml` describes the keys."""
 
 from __future__ import annotations
 
@@ -104,11 +104,28 @@ def is_success(record: Mapping[str, Any]) -> bool:
     return bool(record.get("outcome", "success") == "success")
 
 
-def record_schema() -> dict[str, Any]:
+@cache
+def record_schema() -> Mapping[str, Any]:
     """The JSON schema of records."""
-    file = workflow_directory() / "schemas" / "record.schema.json"
-    schema: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    import yaml  # runs do not need it
+
+    from snakemake_kochi.project.document import FASTEST
+
+    text = (workflow_directory() / "schemas" / "record.schema.yaml").read_text("utf-8")
+    schema: dict[str, Any] = _completed(yaml.load(text, Loader=FASTEST))
     return schema
+
+
+def _completed(part: Any) -> Any:
+    """A part of the schema, in which each object says which keys it has."""
+    if not isinstance(part, dict):
+        return part
+    found = {key: _completed(each) for key, each in part.items() if key != "x-optional"}
+    if keys := part.get("properties"):
+        required = [key for key in keys if key not in part.get("x-optional", ())]
+        found |= {"required": required, "additionalProperties": False}
+        found.setdefault("type", "object")
+    return found
 
 
 def contradictions(record: Mapping[str, Any], is_whole: bool = True) -> list[str]:
@@ -140,7 +157,7 @@ def contradictions(record: Mapping[str, Any], is_whole: bool = True) -> list[str
 def _validate(is_whole: bool) -> Callable[[Mapping[str, Any]], object]:
     import fastjsonschema
 
-    schema = record_schema()
+    schema = dict(record_schema())
     if not is_whole:
         schema |= {"required": [], "additionalProperties": True}
     found: Callable[[Mapping[str, Any]], object] = fastjsonschema.compile(schema)

@@ -224,7 +224,6 @@ def _run(location: Location, experiment: Experiment, name: str, asked: _Asked) -
         "kochi_batch": target,
         "kochi_experiments": globs_with(project, asked.path),
         "kochi_experiment": asked.path,
-        "kochi_git_remote": asked.git_remote,
         **part.config,
     }
     words = _options(location, config)

@@ -49,7 +49,7 @@ def interact_command(machine: str | None, port: int | None, keep: bool, **typed:
     """Run a job in this terminal: a shell, a command, or a shell for FILE.yaml NAME=VALUE...
 
     The job waits in the queue as any other; Ctrl-C cancels it while it waits. With FILE.yaml, the
-    experiment is built, and its run commands are in the history of the shell. The exit status is
+    experiment is built, and its run script is in the history of the shell. The exit status is
     that of the shell or command.
 
     The job ends with this terminal, unless --keep is given. Ctrl-] pressed three times in a second

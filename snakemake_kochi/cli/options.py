@@ -157,8 +157,7 @@ def git_remote_option(function: _Function) -> _Function:
         *("-g", "--git-remote", "--git"),
         type=_address,
         metavar="URL",
-        help="Run in a copy: fetch the commit that is checked out here from this repository, with "
-        "its submodules, and apply the uncommitted changes.",
+        help="Run in a copy, from which the code comes as it is here; the job tells this address.",
     )(function)
 
 

@@ -179,7 +179,8 @@ def submit(
 
     The job has its worker to itself, unless `shared` or one of `cores`, `memory` ("2G", or MiB) and
     `gpus` is given. `recipes` are installed ones, as "DEPENDENCY:RECIPE". `copy` runs it in a copy
-    of the repository as it is now, `git_remote` also takes the commit from another repository.
+    of the repository as it is now, and `git_remote`, which Kochi
+    fetched it from, does the same.
 
     Raises KochiError for what cannot be; then nothing is submitted. Warns if no worker serves the
     queue.

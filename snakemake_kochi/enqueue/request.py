@@ -51,8 +51,8 @@ class Request:
     """A job by hand.
 
     `words` are a command, which is executed as it is, or FILE.yaml NAME=VALUE... for a single run
-    of an experiment. `copy`: in a copy of the repository as it is now; `git_remote`: in one whose
-    commit comes from there; `dependencies`: recipes as DEPENDENCY:RECIPE. `memory` in MiB.
+    of an experiment. `copy`: in a copy of the repository as it is now; `git_remote`: the same, and
+    the job tells this address; `dependencies`: recipes as DEPENDENCY:RECIPE. `memory` in MiB.
     With a `terminal`, there may be no words: an interactive shell; of an experiment, such a shell
     in the place of its run script.
     """
@@ -179,7 +179,7 @@ def _prepared_ticket(location: Location, request: Request) -> Ticket:
 
     project = location.require_project()
     installs = _installs(location, tuple(map(project.requirement, request.dependencies)))
-    freeze = take_freeze(Path.cwd(), location.machine.name, git=request.git_remote)
+    freeze = take_freeze(Path.cwd(), location.machine.name)
     have_read()
     copy = _directory_in_copy(freeze) if request.copy or request.git_remote else None
     words = job_command(installs, copy=copy, command=request.command)
@@ -200,7 +200,7 @@ def _experiment(location: Location, request: Request) -> Prepared:
     # From the working tree first: errors in it are reported before anything is frozen.
     load(project, file)
     globs = globs_with(project, file) or EXPERIMENT_GLOBS
-    freeze = take_freeze(Path.cwd(), machine, globs, named=file, git=request.git_remote)
+    freeze = take_freeze(Path.cwd(), machine, globs, named=file)
     have_read()
     experiment = freeze.experiment(file)
     isolation = experiment.run.isolation

@@ -67,7 +67,6 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     the same workflow is parsed, use the existing freeze. `config["kochi_experiments"]` is a list of
     globs, relative to the project, of experiment files; `config["kochi_experiment"]` is the file
     that is asked for: without it nothing runs, and only its own remarks are told.
-    `config["kochi_git_remote"]` is a repository from which the checked-out commit is fetched.
     """
     config = config or {}
     owner = f"{os.getpid()}-{id(workflow):x}"
@@ -118,14 +117,12 @@ def _take_freeze(config: Mapping[str, Any], asked: str | None) -> Freeze:
         # A job of the rerun inherits the variable, and may run Snakemake in another directory.
         if os.path.samefile(freeze.directory, Path.cwd()):
             return freeze
-    globs, remote = config.get("kochi_experiments"), config.get("kochi_git_remote")
+    globs = config.get("kochi_experiments")
     globs = [globs] if isinstance(globs, str) else globs
     if globs is not None and not _are_texts(globs):
         raise ConfigError(f"config kochi_experiments: a list of globs was expected, not {globs!r}")
-    if remote is not None and (not isinstance(remote, str) or not remote):
-        raise ConfigError(f"config kochi_git_remote: a repository was expected, not {remote!r}")
     given: Sequence[Sequence[str]] = () if globs is None else (globs,)
-    return take_freeze(Path.cwd(), chosen_machine(), *given, named=asked, git=remote)
+    return take_freeze(Path.cwd(), chosen_machine(), *given, named=asked)
 
 
 def _are_texts(value: object) -> bool:

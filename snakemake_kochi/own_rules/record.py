@@ -165,7 +165,7 @@ def make_record(
     """The record (JSON) of a job that has succeeded in a working directory.
 
     It has the keys of the record of a run, those of a batch empty, and "rule":
-    `workflow/schemas/record.schema.json` describes them. Its identity depends only on what
+    `workflow/schemas/record.schema.yaml` describes them. Its identity depends only on what
     happened, so that a job has one record, whichever process makes it. `worker`: keys of the record
     that the executor of the job knows. Raises KochiError for an artifact that is not any more what
     its job wrote, and OSError.

@@ -71,7 +71,7 @@ def _install(file: Path, options: argparse.Namespace) -> None:
 def _build(file: Path, options: argparse.Namespace) -> None:
     from snakemake_kochi.phases.make import make
 
-    freeze = load_batch_freeze(file, options.subject, options.batch).at({CODE: options.code})
+    freeze = load_batch_freeze(file, options.subject, options.batch, options.code)
     installs, parameters = _installs(file, options.installs), _parameters(options.parameters)
     step = freeze.build if options.phase == "build" else freeze.prepare
     assert step is not None
@@ -80,8 +80,7 @@ def _build(file: Path, options: argparse.Namespace) -> None:
 
 def _run(file: Path, options: argparse.Namespace) -> None:
     parameters = _parameters(options.parameters)
-    of_batch = load_batch_freeze(file, options.subject, options.batch)
-    freeze = of_batch.at(parameters)
+    freeze = load_batch_freeze(file, options.subject, options.batch, parameters.get(CODE, ""))
     point = replace(freeze.point(parameters, options.duplicate), rerun_of=options.rerun_of)
     pairs = zip(point.artifacts, options.artifacts, strict=True)
     outputs = [Output(each.type, each.dest, each.src, path) for each, path in pairs]
@@ -109,9 +108,10 @@ def _run(file: Path, options: argparse.Namespace) -> None:
             # if points have recipes of their own, it sees these, too, and makes another name.
             from snakemake_kochi.phases.make import make
 
-            step, installs = of_batch.prepare, attempt.installs
-            build = make(freeze, of_batch.build, point.parameters, installs)
-            made = make(of_batch, step, point.parameters, installs) if step else None
+            here = load_batch_freeze(file, options.subject, options.batch)
+            step, installs = freeze.prepare, attempt.installs
+            build = make(freeze, freeze.build, point.parameters, installs)
+            made = make(here, step, point.parameters, installs) if step else None
             record = run_task(replace(attempt, build=build, prepared=made))
     except PhaseError as error:
         if error.record is not None:

@@ -1,4 +1,4 @@
-"""What the phases of one batch need of a freeze, in a small file of its own.
+"""What the phases of one batch need of a freeze, in a small file for each value of `code:`.
 
 A freeze contains the texts of all experiments. If each run read them, a run would take longer the
 larger the grid, and a batch the square of that.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +21,12 @@ from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.project.grid import Artifact, Isolation, Phase, Point, PointTexts, Step
 from snakemake_kochi.project.launchers import Launchers
-from snakemake_kochi.project.values import CODE
 
 if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
     from snakemake_kochi.project.experiment import Experiment
 
-BATCH_FREEZE_VERSION = 11
+BATCH_FREEZE_VERSION = 12
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class BatchFreeze:
     `machine_isolation` and `launchers` are those of the machine, `quiet` are thresholds, see
     `QUIET`. `seed`: see `Freeze.seed`.
 
-    `codes` has what replaces `snapshot`, `git_directory` and `sources` for each value of `code:`
-    other than the working tree. Where it does, `configuration` is the snapshot with the experiment.
+    With a value of `code:` other than the working tree, `snapshot`, `git_directory` and the sources
+    of the build are those of that code, and `configuration` is the snapshot with the experiment.
     """
 
     root: str
@@ -66,33 +65,35 @@ class BatchFreeze:
     large_files: int | None = None
     machine_isolation: Mapping[str, Sequence[str]] = field(default_factory=FrozenDict)
     launchers: Launchers = field(default_factory=Launchers)
-    codes: Mapping[str, Mapping[str, Any]] = FrozenDict()
     configuration: Mapping[str, Any] | None = None
     quiet: Mapping[str, float | str] = field(default_factory=FrozenDict)
     seed: int | None = None
 
     @classmethod
-    def of(cls, freeze: Freeze, experiment: Experiment, batch_name: str = "") -> BatchFreeze:
+    def of(
+        cls, freeze: Freeze, experiment: Experiment, batch_name: str = "", code: str = ""
+    ) -> BatchFreeze:
         """Raises NameNotFoundError for an unknown batch."""
         from snakemake_kochi.phases.make import code_digest  # loads git
 
         batch = experiment.batch(batch_name) if batch_name else None
         build, prepare = (batch or experiment).build, (batch or experiment).prepare
         prepared = {"prepare": code_digest(freeze, experiment, prepare)} if prepare else {}
+        own, here = freeze.at(code), {**asdict(freeze.snapshot), "diff": freeze.diff}
         recording = freeze.project.recording.and_those_of(experiment.recording)
         return cls(
             root=str(freeze.root.directory),
             directory=str(freeze.directory),
             machine_name=freeze.machine_name,
             load_environment=freeze.machine.load_env_on_machine,
-            snapshot={**asdict(freeze.snapshot), "diff": freeze.diff},
+            snapshot={**asdict(own.snapshot), "diff": own.diff},
             experiment=experiment.name,
             file=experiment.file,
             batch=batch_name,
             build=build,
             run=(batch or experiment).run,
             prepare=prepare,
-            sources={"build": code_digest(freeze, experiment, build), **prepared},
+            sources={"build": code_digest(own, experiment, build), **prepared},
             recipes={
                 str(recipe): {"script": recipe.install_script, "envs": shown_variables(recipe.envs)}
                 for recipe in freeze.all_recipes
@@ -101,27 +102,14 @@ class BatchFreeze:
             artifacts=batch.artifacts if batch else (),
             facts={name: command for name, command in recording.facts.items() if command.strip()},
             recorded_variables=recording.variables,
-            git_directory=freeze.git_directory,
+            git_directory=own.git_directory,
             large_files=freeze.project.large_files,
             machine_isolation=freeze.machine.isolation,
             launchers=freeze.machine.launchers,
             quiet={**freeze.project.quiet, **freeze.machine.quiet},
             seed=freeze.seed(batch) if batch else None,
-            codes={
-                value: {
-                    "snapshot": {**asdict(code.snapshot), "diff": ""},
-                    "git_directory": code.git_directory,
-                    "sources": {"build": code_digest(freeze.at(value), experiment, build)},
-                }
-                for value, code in (freeze.codes if not batch or batch.has_code else {}).items()
-            },
+            configuration=None if own is freeze else here,
         )
-
-    def at(self, parameters: Mapping[str, str]) -> BatchFreeze:
-        """The same with the code of a point."""
-        if (code := self.codes.get(parameters.get(CODE, ""))) is None:
-            return self
-        return replace(self, **code, configuration=self.snapshot)
 
     @property
     def repository(self) -> Path:
@@ -148,13 +136,14 @@ class BatchFreeze:
         return self._texts.point(FrozenDict(parameters), self.batch, duplicate)
 
 
-def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
-    """The part of a freeze for a batch; `freeze` and `experiment` name their files.
+def load_batch_freeze(freeze: Path, experiment: str, batch: str, code: str = "") -> BatchFreeze:
+    """The part of a freeze for a batch and a value of `code:`; `freeze` and `experiment` name their
+    files.
 
     The first phase of a batch writes it. Raises DamagedFileError; and, as `load_freeze`,
     NameNotFoundError and ConfigError when it does not exist yet.
     """
-    key = digest_of([BATCH_FREEZE_VERSION, experiment, batch])
+    key = digest_of([BATCH_FREEZE_VERSION, experiment, batch, code])
     file = ProjectPaths.batch_freeze(freeze, key)
     with suppress(FileNotFoundError):
         data = read_json(file, BATCH_FREEZE_VERSION)
@@ -173,7 +162,7 @@ def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
     from snakemake_kochi.phases.freeze import load_freeze
 
     whole = load_freeze(freeze)
-    made = BatchFreeze.of(whole, whole.experiment(experiment), batch)
+    made = BatchFreeze.of(whole, whole.experiment(experiment), batch, code)
     make_directory(file.parent)
     write_atomically(file, to_json({"version": BATCH_FREEZE_VERSION, **asdict(made)}))
     return made

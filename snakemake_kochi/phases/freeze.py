@@ -8,12 +8,11 @@ $KOCHI_FREEZE names.
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import (
@@ -22,7 +21,6 @@ from snakemake_kochi.errors import (
     GitError,
     KochiError,
     NameNotFoundError,
-    NoCommitError,
     nearest,
 )
 from snakemake_kochi.files import make_directory, note_use, read_json, to_json, write_atomically
@@ -59,9 +57,7 @@ from snakemake_kochi.project.values import CODE, WORKING_TREE
 from snakemake_kochi.snapshot import (
     Entry,
     Snapshot,
-    deleted_files,
     difference,
-    fetch_source,
     find_commit,
     freeze,
     freeze_commit,
@@ -69,9 +65,7 @@ from snakemake_kochi.snapshot import (
     keep_repository_at,
     list_entries,
     matcher,
-    overlay,
     read_file,
-    submodules,
 )
 
 FREEZE_VERSION = 1
@@ -274,11 +268,9 @@ def take_freeze(
     experiment_globs: Sequence[str] = EXPERIMENT_GLOBS,
     *,
     named: str | None = None,
-    git: str | None = None,
 ) -> Freeze:
     """Freeze the project of a directory for one machine. The `named` file is an experiment whatever
-    its content; with one, other files that cannot be read are none. `git`: a repository from which
-    the checked-out commit is taken, below the changes of the working tree.
+    its content; with one, other files that cannot be read are none.
 
     Raises GitError outside of a repository, KochiError without a kochi.yaml, ConfigError when a
     file is wrong.
@@ -334,8 +326,6 @@ def take_freeze(
         "git_directory": None if git_directory is None else str(git_directory),
         **given_in(experiments, used, partial(read_file, paths.store, snapshot.tree)),
     }
-    if git is not None:
-        data["snapshot"] = asdict(_with_commit_of(git, directory, paths.store, snapshot, outputs))
     frozen = write_freeze(paths, data)
     codes = _codes(frozen, outputs)
     return changed(frozen, **codes) if codes else frozen
@@ -366,40 +356,6 @@ def own_outputs(start: Path, directory: Path, root: Root) -> list[str]:
 def pattern_of(path: str) -> str:
     """A path as a pattern of .gitignore that matches only this path."""
     return "".join(f"\\{character}" if character in "*?[]\\!#" else character for character in path)
-
-
-def _with_commit_of(
-    git: str, top: Path, store: Path, snapshot: Snapshot, excluded: Sequence[str]
-) -> Snapshot:
-    """The checked-out commit and its submodules from another repository (a URL or a local path),
-    with the changes of the working tree. Raises GitError when the commit is not available there."""
-    if (base := snapshot.base) is None:
-        raise GitError(
-            f"{top} has no commit yet, so none can be fetched from {git}",
-            f"Commit, then type: git push {git} HEAD",
-        )
-    with tempfile.TemporaryDirectory(prefix="kochi-") as scratch:
-        directory = Path(scratch) / "source"
-        try:
-            fetch_source(git, None, base, store, directory)
-        except NoCommitError as error:
-            raise GitError(
-                f"the repository {git} does not have the commit that is checked out in "
-                f"{top}, {base[:12]}",
-                f"Push it there: git push {git} HEAD",
-            ) from error
-        fetched = list_entries(store, freeze(directory, store, excluded).tree)
-        modules = submodules(directory)
-    above = list_entries(store, snapshot.tree)
-    # A submodule that is checked out here is not fetched: its files may have been deleted.
-    here = {str(parent) for entry in above for parent in PurePosixPath(entry.path).parents}
-    gone = {*here.intersection(modules), *deleted_files(top, base)}
-    below = [
-        entry
-        for entry in fetched
-        if gone.isdisjoint((entry.path, *map(str, PurePosixPath(entry.path).parents)))
-    ]
-    return replace(overlay(store, below, above), base=base, dirty=snapshot.dirty)
 
 
 def have_read() -> None:

@@ -281,7 +281,7 @@ class Container:
         )
 
     def record(self) -> dict[str, Any]:
-        """What a record tells of it; see `record.schema.json`."""
+        """What a record tells of it; see `record.schema.yaml`."""
         isolation, image = self.isolation, None
         if isolation.image:
             name, words = _DOCKER.sub("", isolation.image), self._program.get("digest", "").split()

@@ -1,6 +1,6 @@
 """Running one point of an experiment in a private workspace: its attempt, record and artifacts.
 
-`workflow/schemas/record.schema.json` describes the keys of a record; `artifacts/` stores it.
+`workflow/schemas/record.schema.yaml` describes the keys of a record; `artifacts/` stores it.
 """
 
 from __future__ import annotations

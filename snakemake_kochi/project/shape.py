@@ -74,7 +74,9 @@ def read_shape(document: Document, name: str) -> dict[str, Any]:
     if name == EXPERIMENT and isinstance(document.data, dict):
         _write_out(document)
     schema = _schema(name)
-    found = _Reader(schema["definitions"], document).read(document.data, schema, ())
+    # Those of kochi.yaml, to which an experiment refers, too, have other names.
+    definitions = _schema(PROJECT)["definitions"] | schema["definitions"]
+    found = _Reader(definitions, document).read(document.data, schema, ())
     document.problems.raise_all()
     return found or {}
 
@@ -271,9 +273,9 @@ class _Reader:
     def read(self, value: Any, schema: dict[str, Any], path: KeyPath) -> Any:
         if not schema:
             return value
-        if "$ref" in schema:
+        while "$ref" in schema:
             own = {key: schema[key] for key in schema if key == "pattern" or key[:2] == "x-"}
-            parts = schema["$ref"].split("/")[2:]
+            parts = schema["$ref"].partition("#")[2].split("/")[2:]
             schema = functools.reduce(lambda at, part: at[part], parts, self._definitions) | own
         if "enum" in schema:
             return self._chosen(value, schema, path)
@@ -292,8 +294,8 @@ class _Reader:
                 self._add(path, "the list is empty; give it an entry or remove the key")
             entry = schema["items"] | {key: schema[key] for key in _OF_ENTRIES if key in schema}
             found = [self.read(each, entry, (*path, i)) for i, each in enumerate(value)]
-        elif "then" in schema and value.kind != "null":  # as an entry of the list
-            return (self.read(value, schema["then"], path),)
+        elif how == "names" and "enum" in schema["items"] and value.kind != "null":
+            return (self.read(value, schema["items"], path),)
         else:
             found = self._scalar(value, types, schema.get("minimum", 0), path)
             pattern = schema.get("pattern", "") if value.kind != "null" else ""

@@ -5,11 +5,9 @@ from snakemake_kochi.snapshot.commits import commits_between, find_commit, freez
 from snakemake_kochi.snapshot.difference import difference
 from snakemake_kochi.snapshot.listing import (
     Listing,
-    deleted_files,
     ignored_files,
     is_ignored,
     matcher,
-    submodules,
 )
 from snakemake_kochi.snapshot.parcel import Bare, Parcel, Tree, pack, send_parcel, sent_ref
 from snakemake_kochi.snapshot.publication import (
@@ -27,7 +25,6 @@ from snakemake_kochi.snapshot.snapshot import (
     freeze,
     list_entries,
     materialise,
-    overlay,
     read_file,
     renew,
     select_sources,
@@ -50,7 +47,6 @@ __all__ = [
     "Tree",
     "commits_between",
     "difference",
-    "deleted_files",
     "digest_sources",
     "fetch_source",
     "find_commit",
@@ -69,7 +65,6 @@ __all__ = [
     "list_entries",
     "matcher",
     "materialise",
-    "overlay",
     "pack",
     "publish_commit",
     "publish_mirror",
@@ -82,7 +77,6 @@ __all__ = [
     "select_sources",
     "send_parcel",
     "sent_ref",
-    "submodules",
     "tidy",
     "toplevel",
     "unpack",

@@ -71,21 +71,6 @@ def list_files(directory: Path, excluded: Callable[[str], bool]) -> Listing:
     return Listing(tuple(dict.fromkeys(paths)), base, dirty, found, tuple(untracked))
 
 
-def deleted_files(directory: Path, commit: str) -> tuple[str, ...]:
-    """Files of a commit that are no longer in the working tree of which `directory` is the top.
-
-    Files that git has not checked out are not listed; a submodule that is gone is listed.
-    """
-    found = run_git(
-        directory,
-        *FILES_ONLY,
-        *("diff-index", "-z", "--name-only", "--no-renames", "--diff-filter=D"),
-        *("--ignore-submodules=dirty", commit, "--"),
-        environment=without_programs(directory),
-    )
-    return tuple(os.fsdecode(path) for path in found.split(b"\0") if path)
-
-
 def not_checked_out(directory: Path) -> tuple[str, ...]:
     """Files of a repository's index that its sparse checkout leaves out of the working tree."""
     listed = run_git(directory, *FILES_ONLY, "ls-files", "-z", "-t")

@@ -143,23 +143,6 @@ def select_sources(
     return tuple(sorted(chosen, key=lambda entry: os.fsencode(entry.path)))
 
 
-def overlay(store: Path, below: Iterable[Entry], above: Iterable[Entry]) -> Snapshot:
-    """Freeze the files of one tree overlaid with those of another, which win.
-
-    The result has no base, because it is no commit's tree. Raises GitError.
-    """
-    lines = "".join(f"{each.mode} {each.object}\t{each.path}\0" for each in (*below, *above))
-    with tempfile.TemporaryDirectory(prefix="kochi-") as scratch:
-        index = Path(scratch) / "index"
-        run_in_store(
-            store, "update-index", "-z", "--index-info", index=index, stdin=os.fsencode(lines)
-        )
-        made = kept_tree(
-            store, lambda _: run_in_store(store, "write-tree", index=index).decode().strip()
-        )
-    return Snapshot(*made, None, True)
-
-
 def digest_sources(
     entries: Iterable[Entry], include: Sequence[str] = (), exclude: Sequence[str] = ()
 ) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from snakemake_kochi.errors import GitError, NoCommitError, nearest
+from snakemake_kochi.errors import GitError, nearest
 from snakemake_kochi.files import is_there, note_use
 from snakemake_kochi.git import FULL_IDENTITY, REMOTE_TRANSPORTS, SERVE, TRANSPORTS, run_git
 from snakemake_kochi.snapshot.pruning import is_whole
@@ -232,7 +232,7 @@ def _fetch_by_name(git: str, clone: Path, commit: str) -> None:
         words = ("fetch", "--quiet", *_served(git), "origin", commit)
         run_git(clone, *words, transports=TRANSPORTS)
     except GitError as error:
-        raise NoCommitError(
+        raise GitError(
             f"the repository {git} has no commit '{commit}'",
             f"Is it pushed? Git says: {error.message}",
         ) from error

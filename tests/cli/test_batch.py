@@ -81,27 +81,6 @@ def test_a_dry_run_is_a_page_and_runs_nothing(project: Path, shell: Kochi) -> No
     assert "    reason: Missing output files: " in shell(*words).out
 
 
-def test_with_g_its_commit_comes_from_another_repository_with_the_changes_made_here(
-    project: Path, tmp_path: Path, shell: Kochi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git(tmp_path, "clone", "--quiet", str(project), "other")
-    git(tmp_path / "other", "rm", "--quiet", "code")
-    git(tmp_path / "other", "commit", "--quiet", "--message", "on the default branch")
-    (project / "code").write_text("echo changed $1\n")
-    monkeypatch.chdir(project / "sub")
-    outcome = shell("batch", "../fib.yaml", "test", "-g", "../../other")
-    assert outcome.status == 0, outcome.err
-    log = (project / "results/local/fib/2_0.log").read_text()
-    assert printed(log) == "Compiling with debug=0\nchanged 2\n"
-    # It is what is here, too: there is nothing to be done without -g.
-    assert "Nothing to be done" in shell("batch", "../fib.yaml", "test").err
-    git(project, "commit", "--quiet", "--all", "--message", "not pushed")
-    outcome = shell("batch", "../fib.yaml", "test", "-g", "../../other")
-    assert outcome.status == 1
-    assert "does not have the commit that is checked out" in outcome.err
-    assert "Traceback" not in outcome.err
-
-
 def test_it_works_from_a_subdirectory_and_with_an_experiment_in_it(
     project: Path, shell: Kochi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

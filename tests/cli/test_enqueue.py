@@ -13,7 +13,7 @@ from support import git, wait_until
 from snakemake_kochi.paths import Root
 from snakemake_kochi.tickets.ticket import Resources
 
-from .conftest import Outcome, install, make_repository
+from .conftest import Outcome, install
 
 Kochi = Callable[..., Outcome]
 Work = Callable[..., str]
@@ -223,64 +223,21 @@ def test_the_exit_status_of_command_copy_and_experiment_is_the_jobs(
     assert [job["exit_status"] for job in reversed(jobs)] == [3, 4, 5, 1, 137, 127]
 
 
-def test_with_g_the_commit_comes_from_another_repository_with_the_changes_made_here(
+def test_with_g_a_job_runs_in_a_copy_and_tells_the_address(
     installed: Path, tmp_path: Path, kochi: Kochi, work: Work
 ) -> None:
-    make_repository(tmp_path / "inner", {"inside": "a submodule\n"})
-    git(installed, "submodule", "--quiet", "add", "../inner", "module")
-    for name in ("gone", "left-out/file"):
-        (installed / name).parent.mkdir(exist_ok=True)
-        (installed / name).write_text("")
-    git(installed, "add", "--all")
-    git(installed, "commit", "--quiet", "--message", "with a submodule")
-    other = tmp_path / "other"
-    git(tmp_path, "clone", "--quiet", str(installed), str(other))
-    # Neither of these is checked out here; git's own default branch goes its own way.
-    git(installed, "submodule", "--quiet", "deinit", "module")
-    git(installed, "sparse-checkout", "set", "--no-cone", "/*", "!/left-out/")
-    git(other, "rm", "--quiet", "code")
-    git(other, "commit", "--quiet", "--message", "on the default branch")
+    git(installed, "commit", "--quiet", "--allow-empty", "--message", "not pushed")
     (installed / "code").write_text("echo changed $1\n")
-    (installed / "untracked").write_text("")
-    (installed / "gone").unlink()
-    enqueue(
-        kochi, "-q test -g ../other -- bash -c 'find . -name .git -prune -o -type f -print | sort'"
-    )
-    enqueue(kochi, f"-q test --git-remote file://{other} fib.yaml")
+    enqueue(kochi, "-q test -g ../other -- cat code")
+    enqueue(kochi, f"-q test --git-remote file://{tmp_path} fib.yaml")
     (installed / "code").write_text("echo later $1\n")
-    listed, built = outputs(work())
-    assert listed.split() == [
-        *("./.gitignore", "./.gitmodules", "./code", "./fib.yaml", "./kochi.yaml"),
-        *("./left-out/file", "./module/inside", "./sub/data", "./untracked"),
+    assert outputs(work()) == [
+        "echo changed $1\n",
+        "Compiling with debug=0\nchanged 1\n",
     ]
-    assert built == "Compiling with debug=0\nchanged 1\n"
     commit = git(installed, "rev-parse", "HEAD")[:12]
     source = kochi("show", "job", str(FIRST), "--json").data["labels"]["source"]
-    assert source == f"{commit} ({other}, changed)"
-
-
-def test_a_commit_that_is_not_in_that_repository_is_told_with_what_to_type(
-    project: Path, tmp_path: Path, kochi: Kochi
-) -> None:
-    other = tmp_path / "other"
-    git(tmp_path, "clone", "--quiet", str(project), str(other))
-    git(project, "commit", "--quiet", "--allow-empty", "--message", "not pushed")
-    commit = git(project, "rev-parse", "HEAD")[:12]
-    outcome = kochi("enqueue", "-q", "test", "-g", other, "ls")
-    assert outcome.status == 1
-    assert outcome.err == (
-        f"kochi: the repository {other} does not have the commit that is checked out in "
-        f"{project}, {commit}\nPush it there: git push {other} HEAD\n"
-    )
-    for remote, said in (
-        (tmp_path / "nowhere", "nowhere cannot be read"),
-        ("ext::sh -c touch% x", "git would run a program"),
-    ):
-        outcome = kochi("enqueue", "-q", "test", "-g", remote, "ls")
-        assert outcome.status == 1
-        assert said in outcome.err
-    assert not (project / "x").exists()
-    assert kochi("show", "jobs", "--json").data == []
+    assert source == f"{commit} (../other, changed)"
 
 
 def test_a_program_gets_json_or_only_the_number(kochi: Kochi) -> None:

@@ -242,8 +242,8 @@ def _setup_job_config_files(reader: Reader) -> None:
 
     window.begins("kochi interact -q test fib.yaml")
     window.sees(PROMPT)
-    # adapted: the benchmark runs when one types it; its commands are in the history, because they
-    # are what one wants to type, with gdb in front of them for example.
+    # adapted: the benchmark runs when one types it; its script is in the history, because it
+    # is what one wants to type, with gdb in front for example.
     window.child.send(UP)
     window.types("")
     window.sees("fib(35) = 9227465\r\n")

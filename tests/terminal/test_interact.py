@@ -71,24 +71,22 @@ def test_the_worker_shows_which_job_has_a_terminal_and_not_what_is_typed(
     assert "secret" not in shown
 
 
-def test_an_experiment_is_built_and_its_run_commands_are_in_the_history(
+def test_an_experiment_is_built_and_its_run_script_is_in_the_history(
     installed: Path, person: Spawn, at_work: object
 ) -> None:
     someone = person("interact", "-q", "test", "fib.yaml", "n=4", "debug=1")
     someone.sees("Compiling with debug=1")
-    someone.sees("The commands of fib.yaml are in the history")
+    someone.sees("The run script of fib.yaml is in the history")
     someone.sees(PROMPT)
     assert someone.asks("cat program; echo $KOCHI_PARAM_N $TOOL_IS") == (
         "echo fib of $1\r\n4 release\r\n"
     )
-    # The last line of the script is `exit ...`; the one above it is the run.
-    up = "\x1b[A"
     someone.asks("true")
-    someone.child.send(up * 4)
+    someone.child.send("\x1b[A" * 3)
     someone.types("")
     someone.sees("fib of 4\r\n")
-    someone.types("exit 3")
-    assert someone.leaves()[0] == 3
+    # The last line of the script is `exit ...`.
+    assert someone.leaves()[0] == 0
 
 
 def test_a_shell_in_the_isolation_of_an_experiment_has_a_terminal(

@@ -129,8 +129,10 @@ def _on_node(batch: BatchRules, point: Point) -> Iterator[_Stage]:
     from snakemake_kochi.phases.batch_freeze import BatchFreeze
     from snakemake_kochi.phases.launcher import line_of, shape_of
     from snakemake_kochi.phases.script import Environment, mode_of, source_variables
+    from snakemake_kochi.project.values import CODE
 
-    known = BatchFreeze.of(batch.freeze, batch.experiment, batch.grid.batch).at(point.parameters)
+    code = point.parameters.get(CODE, "")
+    known = BatchFreeze.of(batch.freeze, batch.experiment, batch.grid.batch, code)
     for recipe in batch.variants.at(point).recipes:
         exports = _exports(recipe.envs)
         yield _Stage(f"install {recipe}", f"{exports}{recipe.install_script}\n", "once")
