@@ -14,6 +14,5 @@ allocated      the same, in allocations: as many as its jobs need
 allocations    how these are requested, awaited and cancelled
 ends           what is said of the end of a job
 telling        what is said of queues: no worker, a pause, a full disk
-summary        what is said at the end
-rule_usage     what jobs requested and used, by rule
+summary        what is said at the end: what jobs requested and used
 """

@@ -263,24 +263,9 @@ class AllocatedWorkers:
         """Nothing to note: the arrival of a worker counts, not its jobs."""
 
     def abandon(self) -> None:
-        """Leave all to the run that took over."""
+        """Leave all to the run that took over, or will; its workers end what nobody needs."""
         self._end_thread(lambda: False)
         self._has_stopped = True
-
-    def leave(self, is_needed: bool) -> None:
-        """Leave the workers to their jobs. `is_needed`: jobs wait for allocations to begin."""
-        self.abandon()
-        if is_needed or not self._allocations.has_requested:
-            return
-        try:
-            found = self._scheduler.find() or {}
-            if pending := [id for id, each in found.items() if each.state == "pending"]:
-                self._scheduler.cancel(pending)
-        except KochiError as error:
-            self._logger.warning(
-                f"Allocations that have not begun could not be cancelled: {error.message}\n"
-                f"To cancel all allocations of this run, type: {self._scheduler.how_to_cancel}"
-            )
 
     def stop(self, is_urgent: Callable[[], bool]) -> None:
         """End all allocations; called again when it was interrupted."""

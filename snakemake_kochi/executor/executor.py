@@ -593,10 +593,7 @@ class KochiExecutor(Executor):
         # A report for each cancelled job would bury the important messages.
         self._stop_watching()
         self._held.clear()
-        if self._is_fenced:
-            return
-        if not isinstance(self._workers, LocalWorkers) and self._has_time_up():
-            self._leave_jobs(self._workers)
+        if self._is_fenced or self._leaves_jobs():
             return
         count = len(self._pending)
         until, pause = clock.now() + _PATIENCE, _SHORTEST
@@ -628,27 +625,26 @@ class KochiExecutor(Executor):
             jobs = pluralize(count, "kochi job")
             self.logger.info(f"Cancelled {jobs}; nothing of this run is left.")
 
-    def _has_time_up(self) -> bool:
-        # Imported here: it matters at an interrupt only.
-        from snakemake_kochi.detached.launches import has_time_up
-
-        return has_time_up(self._machine)
-
-    def _leave_jobs(self, workers: AllocatedWorkers) -> None:
-        """Leave the jobs: the time of this run's own allocation is over, not that of its workers.
+    def _leaves_jobs(self) -> bool:
+        """Whether the time of this run's own allocation is over, not that of its workers.
 
         All goes on as after a kill, and the next run adopts the jobs.
         """
+        # Imported here: it matters at an interrupt only.
+        from snakemake_kochi.detached.launches import has_time_up
+
+        if not isinstance(self._workers, AllocatedWorkers) or not has_time_up(self._machine):
+            return False
         if self._has_left:
-            return
+            return True
         self._has_left = True
         there = {name.key: name for name, *_ in places(self._layout)}
         left = [there[key] for key in sorted(self._pending) if key in there]
-        waiting = sum(not name.worker for name in left)
-        workers.leave(is_needed=waiting > 0)
+        self._workers.abandon()
         keep_empty_directories(self.workflow)
         text = "This run has reached its time limit and ends. "
         if left:
+            waiting = sum(not name.worker for name in left)
             numbers = " ".join(f"{name.run}.{name.job}" for name in left)
             text += (
                 f"{len(left) - waiting} kochi jobs continue in their allocations, {waiting} wait "
@@ -656,6 +652,7 @@ class KochiExecutor(Executor):
             )
         text += "To continue, type the same command again; it does nothing twice."
         self.logger.warning(text)
+        return True
 
     def _cancel_pending(self) -> bool:
         """Have all jobs end; whether they have."""

@@ -214,9 +214,8 @@ class Choices:
                 if self._changed and not inherits:
                     # Where the Snakefile is read again, it does the same again.
                     raise UnclearError(f"{self._changed} changed")
-                plain = self._shells.of(job)
-                runner = "phase" if plain.job.phase else "shell"
-                return Choice(runner, "", plain.job, plain.command)
+                shell, command_shown = self._shells.of(job)
+                return Choice("phase" if shell.phase else "shell", "", shell, command_shown)
             except UnclearError as error:
                 why = str(error)
             except Exception as error:
