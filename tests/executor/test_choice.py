@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
@@ -14,7 +13,6 @@ import pytest
 from run_helpers import background, waiting_tickets
 from support import wait_until, write
 
-from snakemake_kochi.executor.tickets import Choices, InnerCommand
 from snakemake_kochi.tickets.ticket import Benchmark, ShellJob, Ticket
 
 pytestmark = pytest.mark.compatibility
@@ -421,22 +419,13 @@ def test_features_that_are_not_in_use_do_not_prevent_a_plain_command(
         (("--default-resources", "tmpdir='/var/tmp'"), ("zygote", "tmpdir")),
         (("--benchmark-extended",), ("zygote", "extended benchmark")),
         (("--kochi-runner", "zygote"), ("zygote", "")),
+        (("--precommand", "true"), ("command", "precommand")),
     ],
 )
 def test_an_option_prevents_every_plain_command(
     tmp_path: Path, options: tuple[str, ...], expected: tuple[str, str]
 ) -> None:
     assert choices(tmp_path, ONE_RULE, *options)["one"] == (*expected, None)
-
-
-def test_only_the_runner_command_executes_a_precommand(tmp_path: Path) -> None:
-    class Workflow:
-        pass
-
-    choice = Choices(Workflow(), None, logging.getLogger()).of(
-        None, InnerCommand(("x",), None), True
-    )
-    assert (choice.runner, choice.why) == ("command", "precommand")
 
 
 def test_a_shell_job_has_all_data_that_a_worker_needs(tmp_path: Path) -> None:
