@@ -24,7 +24,7 @@ from snakemake_kochi.allocation.request import GRACE, how_to_fit, purpose_of
 from snakemake_kochi.allocation.sizing import Shape, is_lacking, workers_to_request
 from snakemake_kochi.allocation.workers import make_scheduler
 from snakemake_kochi.errors import KochiError, WorkerError
-from snakemake_kochi.executor.allocations import Allocations, Orphans, Requested
+from snakemake_kochi.executor.allocations import Allocations, Requested, cancel_of_killed
 from snakemake_kochi.files import has_room
 from snakemake_kochi.location import Location, with_file_to_edit
 from snakemake_kochi.notices import Notices
@@ -157,10 +157,6 @@ class _Workers:
             self._find()
         return Counter(worker.allocation for worker in self._known.values())
 
-    def busy(self) -> set[str]:
-        """The allocations with a worker that has a job. Raises OSError."""
-        return {worker.allocation for worker in self.look() if worker.held}
-
 
 class AllocatedWorkers:
     """Has workers for the queues of one run; all jobs of a queue have the same request.
@@ -188,20 +184,20 @@ class AllocatedWorkers:
         self._logger = logger
         self._notices = Notices(logger, repeat_faults=math.inf)
         run, *_ = runs
-        self._scheduler, *others = (make_scheduler(self._machine, name) for name in runs.values())
+        self._scheduler, *self._of_killed = (
+            make_scheduler(self._machine, name) for name in runs.values()
+        )
         self._stopping, self._wake = threading.Event(), threading.Event()
         self._allocations = Allocations(location, run, self._scheduler, self._stopping, logger)
         self._workers = _Workers(layout, runs)
-        self._orphans = Orphans(others, self._workers.busy)
         self._provision = _Provision(self._location, self._allocations, logger)
         self._requests: dict[str, AllocationRequest] = {}  # by queue
         self._left: dict[str, tuple[bool, float]] = {}  # queues to others, and since when
-        self._orphans_due = 0.0
         self._failure: Exception | None = None
         self._lock = threading.Lock()
         self._has_stopped = False
         self._thread = threading.Thread(target=self._live, name="kochi-allocations", daemon=True)
-        if self._orphans:
+        if self._of_killed:
             self._thread.start()
 
     # ---- what `Admission` asks
@@ -292,7 +288,6 @@ class AllocatedWorkers:
                 "The scheduler may still start an allocation. Its worker would leave at once. "
                 f"To cancel it, type: {self._scheduler.how_to_cancel}"
             )
-        self._orphans.cancel_idle(self._logger, self._notices)
 
     def _end_thread(self, is_urgent: Callable[[], bool]) -> None:
         with self._lock:
@@ -312,6 +307,8 @@ class AllocatedWorkers:
 
     def _live(self) -> None:
         try:
+            for scheduler in self._of_killed:
+                cancel_of_killed(scheduler, self._logger, self._notices)
             while not self._stopping.is_set():
                 began, pause = time.monotonic(), _LOOK
                 self._wake.clear()
@@ -336,9 +333,6 @@ class AllocatedWorkers:
         there = self._workers.look()
         came = self._workers.came
         self._allocations.look({worker.allocation for worker in there}, came)
-        if self._orphans and time.monotonic() >= self._orphans_due:
-            self._orphans_due = time.monotonic() + INTERVAL
-            self._orphans.cancel_idle(self._logger, self._notices)
         if not self._allocations.is_settled:
             return _LOOK
         held = self._workers.held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
@@ -24,7 +24,7 @@ from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import has_room, make_directory
 from snakemake_kochi.location import Location, is_found, with_file_to_edit
-from snakemake_kochi.notices import Notices, Told
+from snakemake_kochi.notices import Notices
 from snakemake_kochi.schedulers.commands import Questions, WaitReasons
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
@@ -35,7 +35,6 @@ from snakemake_kochi.schedulers.interface import (
     Scheduler,
     State,
     UnreachableError,
-    not_ended,
 )
 
 # Seconds in which an allocation that has lost its worker mostly ends, or waits again.
@@ -363,38 +362,20 @@ class Allocations:
             return {}
 
 
-class Orphans:
-    """The allocations of dead runs, whose jobs this run took over.
+def cancel_of_killed(
+    scheduler: Scheduler, logger: LoggerExecutorInterface, notices: Notices
+) -> None:
+    """Cancel what a killed run, whose jobs this one took over, requested and has not begun.
 
-    Their workers run no other run's jobs, and leave when they have none.
+    Its workers run no other run's jobs, and leave when they have none.
     """
-
-    def __init__(
-        self, schedulers: Iterable[Scheduler], busy: Callable[[], Collection[str]]
-    ) -> None:
-        """`busy`: the allocations with a worker that has a job. Raises OSError."""
-        self._schedulers = list(schedulers)
-        self._busy = busy
-        self._told = Told()
-
-    def __bool__(self) -> bool:
-        return bool(self._schedulers)
-
-    def cancel_idle(self, logger: LoggerExecutorInterface, notices: Notices) -> None:
-        """Cancel those that run no job."""
-        try:
-            for scheduler in list(self._schedulers):
-                found = not_ended(scheduler.find() or {})
-                if not found:
-                    self._schedulers.remove(scheduler)
-                elif idle := sorted(found.keys() - self._busy()):
-                    scheduler.cancel(idle)
-                    if new := [each for each in idle if self._told.is_new(each)]:
-                        names = ", ".join(new)
-                        logger.info(f"Cancelled allocations of a run that was killed: {names}")
-        except (OSError, KochiError) as error:
-            why = error.message if isinstance(error, KochiError) else error
-            notices.info(
-                "Allocations of a run that was killed may still exist. They end by themselves when "
-                f"they have no job. {why}"
-            )
+    try:
+        found = scheduler.find() or {}
+        if pending := sorted(each for each in found if found[each].state == "pending"):
+            scheduler.cancel(pending)
+            logger.info(f"Cancelled allocations of a run that was killed: {', '.join(pending)}")
+    except KochiError as error:
+        notices.info(
+            "Allocations of a run that was killed may still exist. They end by themselves when "
+            f"they have no job. {error.message}"
+        )

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.executors.base import AbstractExecutor, SubmittedJobInfo
@@ -172,7 +172,7 @@ class KochiExecutor(Executor):
         for warning in unknown_rules(self.workflow):
             self.logger.warning(warning)
         self._admission = Admission(
-            *(self.workflow, self._machine, cast(Any, self._workers), self.logger),
+            *(self.workflow, self._machine, self._workers, self.logger),
             *(self._queue, settings.queue, count > 0),
         )
         inheriting = self._queue if count and is_here else None
@@ -299,15 +299,16 @@ class KochiExecutor(Executor):
         self.run_jobs([job])
 
     def _submit_all(self, jobs: Sequence[JobExecutorInterface]) -> None:
-        admitted = self._admission.admit(jobs)
+        by_queue, refused = self._admission.admit(jobs)
         if not self._has_checked:
             self._has_checked = True
             if said := self._admission.what_never_runs(frozenset(jobs)):
                 self.logger.warning(said)
-                admitted = self._admission.admit(jobs)  # without those that only they need
+                # Without those that only they need.
+                by_queue, refused = self._admission.admit(jobs)
             self._queues |= self._named_queues()
-        self._refuse(admitted.refused)
-        for queue, those in admitted.by_queue.items():
+        self._refuse(refused)
+        for queue, those in by_queue.items():
             for portion in _portions(those, len(self._pending)):
                 ready = []
                 for job, resources in portion:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
@@ -16,8 +17,7 @@ from snakemake_kochi.schedulers.resources import read_request, requested, unknow
 from snakemake_kochi.tickets.ticket import Resources
 
 
-@dataclass(frozen=True)
-class Assignment:
+class Assignment(NamedTuple):
     """The queue of a job, and the resources that it takes on a worker."""
 
     queue: str
