@@ -10,7 +10,6 @@ import asyncio
 import atexit
 import json
 import logging
-import math
 import os
 import signal
 import sys
@@ -31,7 +30,7 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.allocation.workers import HERE, check_where, location_of_run
 from snakemake_kochi.base import clock
-from snakemake_kochi.base.wake import Wake, wake
+from snakemake_kochi.base.wake import Wake
 from snakemake_kochi.errors import KochiError, UserError, for_snakemake, nearest
 from snakemake_kochi.executor import ends
 from snakemake_kochi.executor.admission import (
@@ -79,7 +78,7 @@ from snakemake_kochi.queue.runs import facts_of_run
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.history import places
 from snakemake_kochi.tickets.moving import listing, removed
-from snakemake_kochi.tickets.names import wakes_of
+from snakemake_kochi.tickets.names import wake_workers
 from snakemake_kochi.tickets.run import SHARD, End, Job, Run
 from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, facts_in
@@ -148,7 +147,6 @@ class KochiExecutor(Executor):
         self._has_left = False
         self._submitting, self._changing = threading.Lock(), threading.Lock()
         self._pending: dict[Key, Pending] = {}
-        self._serving: dict[str, tuple[float, list[str]]] = {}  # by queue, and when it was listed
         self._held: deque[tuple[Pending, set[Key]]] = deque()  # until those jobs have ended
         self._late: deque[tuple[Pending, End]] = deque()  # ended in an earlier run
         self._queues, self._private = {settings.queue or self._queue}, {self._queue}
@@ -383,21 +381,12 @@ class KochiExecutor(Executor):
                     del self._pending[key]
                 raise
         self._has_submitted = True
-        self._wake_workers(queue)
+        wake_workers(self._layout, queue)
         try:
             self._workers.serve(set(self._queues), self._admission.request_of)
         except OSError as error:  # `_watch` tries again: the jobs are in the queue
             self._notices.fault("no worker can be started now", error)
         self._tell_numbers(queue, numbers)
-
-    def _wake_workers(self, queue: str) -> None:
-        """A worker that has just begun to serve the queue looks by itself."""
-        listed, paths = self._serving.get(queue, (-math.inf, []))
-        if not paths or clock.now() - listed > INTERVAL:
-            paths = wakes_of(self._layout, queue)
-            self._serving[queue] = clock.now(), paths
-        for path in paths:
-            wake(path)
 
     def _contents(
         self, queue: str, jobs: Sequence[Pending], numbers: Sequence[str]

@@ -205,16 +205,9 @@ def make_queue(layout: Layout, queue: str) -> None:
         files.make_below(layout.directory, "queues", queue, name)
 
 
-def wakes_of(layout: Layout, queue: str) -> list[str]:
-    """What wakes the workers that serve a queue, as far as is known."""
-    directory = layout.queue(queue).directory
-    with suppress(OSError):
-        marks = (text for text in files.names(directory) if text.startswith(SERVING))
-        return [layout.worker(mark.removeprefix(SERVING)).wake for mark in marks]
-    return []
-
-
 def wake_workers(layout: Layout, queue: str) -> None:
-    """Wake the workers of a queue that are on this computer."""
-    for path in wakes_of(layout, queue):
-        wake(path)
+    """Wake the workers of a queue that are on this computer, as far as is known."""
+    with suppress(OSError):
+        for mark in files.names(layout.queue(queue).directory):
+            if mark.startswith(SERVING):
+                wake(layout.worker(mark.removeprefix(SERVING)).wake)
