@@ -15,16 +15,16 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.errors import KochiError, nearest
-from snakemake_kochi.executor.expected_jobs import (
+from snakemake_kochi.executor.internals import TO_BE_DETERMINED
+from snakemake_kochi.executor.job_queues import (
     ExpectedJob,
+    JobQueues,
     expected_job,
     has_functions,
     kind_of_point,
     needed_only_for,
     point_of,
 )
-from snakemake_kochi.executor.internals import TO_BE_DETERMINED
-from snakemake_kochi.executor.job_queues import JobQueues
 from snakemake_kochi.executor.tickets import SPREAD_RESOURCE
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.phases.products import NEEDLESS, Failure, is_of_our_rules, write_failure
