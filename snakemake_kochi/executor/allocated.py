@@ -151,11 +151,11 @@ class _Workers:
                 Pulse(paths.alive),
             )
 
-    def came(self) -> Counter[str]:
-        """How many workers each allocation has had, as far as is known."""
+    def came(self) -> set[str]:
+        """The allocations that have had a worker, as far as is known."""
         with contextlib.suppress(OSError):
             self._find()
-        return Counter(worker.allocation for worker in self._known.values())
+        return {worker.allocation for worker in self._known.values()}
 
 
 class AllocatedWorkers:

@@ -49,8 +49,7 @@ class Requested:
     """One allocation.
 
     `state`: the last one that the scheduler reported. `stays`: its worker stays although it is
-    idle. `workers`: how many have come. `gone_since`: when the last one was seen to be gone.
-    `is_told`: a person knows that it was requeued.
+    idle. `had_worker`: one has come. `gone_since`: when the last one was seen to be gone.
     """
 
     id: str
@@ -59,13 +58,8 @@ class Requested:
     stays: bool
     since: float
     state: State = "pending"
-    workers: int = 0
+    had_worker: bool = False
     gone_since: float | None = None
-    is_told: bool = False
-
-    @property
-    def had_worker(self) -> bool:
-        return self.workers > 0
 
     @property
     def is_coming(self) -> bool:
@@ -231,19 +225,17 @@ class Allocations:
     def is_settled(self) -> bool:
         return all(each.is_settled for each in self.all())
 
-    def look(self, there: Collection[str], came: Callable[[], Mapping[str, int]]) -> None:
+    def look(self, there: Collection[str], came: Callable[[], Collection[str]]) -> None:
         """Note the workers, and ask the scheduler if they do not tell enough.
 
-        `there`: the allocations with a worker; `came`: how many each has had. Raises
+        `there`: the allocations with a worker; `came`: those that have had one. Raises
         UnreachableError, or KochiError for a node that does not see KOCHI_ROOT.
         """
         ever = came()
         for each in self.all():
-            if (count := ever.get(each.id, 0)) > each.workers:
+            if not each.had_worker and each.id in ever:
                 self.failed_starts.worker_came()
-                if each.had_worker:
-                    self._tell_requeued(each)
-                each.workers, each.is_told = count, False
+                each.had_worker = True
             if each.id in there:
                 each.gone_since, each.state = None, "running"
             elif each.had_worker and each.gone_since is None:
@@ -252,7 +244,7 @@ class Allocations:
         if self.questions.is_due() and (self.coming() or not self.is_settled):
             self._ask(came)
 
-    def _ask(self, came: Callable[[], Mapping[str, int]]) -> None:
+    def _ask(self, came: Callable[[], Collection[str]]) -> None:
         try:
             found = self._scheduler.find()
             if found is not None:
@@ -284,7 +276,10 @@ class Allocations:
             and seen.is_certain
             and (each.state, seen.state) == ("running", "pending")
         ):
-            self._tell_requeued(each)
+            self._logger.warning(
+                f"The scheduler requeued allocation {each.id}: its unfinished jobs are "
+                "begun again, there when it has begun again, or in others"
+            )
         if seen.is_certain or not each.had_worker:
             each.state = seen.state
         is_late = time.monotonic() - each.since > _LATE
@@ -293,14 +288,6 @@ class Allocations:
             self._notices.info(
                 f"Allocation {each.id} runs, but its worker has not started; {where_log_is(log)}",
                 key=f"late {each.id}",
-            )
-
-    def _tell_requeued(self, each: Requested) -> None:
-        if not each.is_told:
-            each.is_told = True
-            self._logger.warning(
-                f"The scheduler requeued allocation {each.id}: its unfinished jobs are "
-                "begun again, there when it has begun again, or in others"
             )
 
     def _without_failed(self, found: Mapping[str, Allocation]) -> dict[str, Allocation]:
@@ -325,7 +312,7 @@ class Allocations:
         self,
         ended: Sequence[Requested],
         found: Mapping[str, Allocation],
-        came: Callable[[], Mapping[str, int]],
+        came: Callable[[], Collection[str]],
     ) -> None:
         for each in ended:
             del self._all[each.id]
@@ -340,7 +327,7 @@ class Allocations:
         if not without or not has_room(self._paths.directory):
             return  # on a full disk none can start, and no node is at fault
         ever = came()  # between two looks
-        if ever.keys() & without:
+        if not set(ever).isdisjoint(without):
             self.failed_starts.worker_came()
         without = [id for id in without if id not in ever]
         known = {**found, **self._ends([id for id in without if id not in found])}
