@@ -237,6 +237,8 @@ class Allocations:
                 self.failed_starts.worker_came()
                 each.had_worker = True
             if each.id in there:
+                if each.gone_since is not None and each.state == "running":
+                    self._tell_requeued(each)
                 each.gone_since, each.state = None, "running"
             elif each.had_worker and each.gone_since is None:
                 each.gone_since = time.monotonic()
@@ -276,10 +278,7 @@ class Allocations:
             and seen.is_certain
             and (each.state, seen.state) == ("running", "pending")
         ):
-            self._logger.warning(
-                f"The scheduler requeued allocation {each.id}: its unfinished jobs are "
-                "begun again, there when it has begun again, or in others"
-            )
+            self._tell_requeued(each)
         if seen.is_certain or not each.had_worker:
             each.state = seen.state
         is_late = time.monotonic() - each.since > _LATE
@@ -289,6 +288,12 @@ class Allocations:
                 f"Allocation {each.id} runs, but its worker has not started; {where_log_is(log)}",
                 key=f"late {each.id}",
             )
+
+    def _tell_requeued(self, each: Requested) -> None:
+        self._logger.warning(
+            f"The scheduler requeued allocation {each.id}: its unfinished jobs are "
+            "begun again, there when it has begun again, or in others"
+        )
 
     def _without_failed(self, found: Mapping[str, Allocation]) -> dict[str, Allocation]:
         """Cancel those that are held because a node could not begin them. Raises KochiError.
