@@ -180,6 +180,11 @@ class AllocatedWorkers:
         """
         self._location = location
         self._machine = with_file_to_edit(location.machine)
+        # The nodes that a worker leads if nothing is requested; and whether the size of allocations
+        # does not depend on the waiting jobs: one queue may then have jobs of all kinds, and each
+        # further queue costs an allocation.
+        self.usual_nodes = self._machine.allocation.nodes
+        self.have_one_size = self._machine.scheduler is None
         self._pending = pending
         self._logger = logger
         self._notices = Notices(logger, repeat_faults=math.inf)
@@ -201,17 +206,6 @@ class AllocatedWorkers:
             self._thread.start()
 
     # ---- what `Admission` asks
-
-    @property
-    def usual_nodes(self) -> int:
-        """The number of nodes that a worker leads if nothing is requested."""
-        return self._machine.allocation.nodes
-
-    @property
-    def have_one_size(self) -> bool:
-        """Whether the size of allocations does not depend on the waiting jobs: one queue may then
-        have jobs of all kinds, and each further queue costs an allocation."""
-        return self._machine.scheduler is None
 
     def will_serve(self, queue: str) -> bool:
         """Whether these workers serve a queue, and it is not left to a person's."""
