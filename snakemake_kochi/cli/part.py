@@ -136,7 +136,7 @@ def order_pause(location: Location, file: str, batch: str) -> None:
         return
     files = BatchFiles.of(experiment.name, experiment.grid(batch, location.machine.name))
     records = files.records
-    runs = MakingWatch(machine, directory).look().runs
+    runs, _ = MakingWatch(machine, directory).look()
     if not any(run.outputs is None or not run.outputs.isdisjoint(records) for run in runs):
         raise KochiError(
             f"no run of {what} goes on in {directory} on machine {location.machine.name}, so there "

@@ -49,9 +49,9 @@ def _is_free_after_waiting(persistence: Any) -> bool:
     """Wait while a run of Kochi that is not dead holds the lock; whether it is gone then."""
     from snakemake_kochi.cli.output import remark
     from snakemake_kochi.location import find_location
-    from snakemake_kochi.queue.runs import Holders
+    from snakemake_kochi.queue.runs import MakingWatch
 
-    holders = Holders(find_location(None).machine_paths, os.getcwd())
+    watch = MakingWatch(find_location(None).machine_paths, os.getcwd())
     told = False
     deadline = time.monotonic() + _NEW
     while persistence.locked:
@@ -59,7 +59,7 @@ def _is_free_after_waiting(persistence: Any) -> bool:
             return False
         time.sleep(_POLL)
         # One that has ended is about to remove its lock.
-        alive = [run for run, life in holders.look() if life != "dead" and run.state != "ended"]
+        alive = [run for run, life in watch.holders() if life != "dead" and run.state != "ended"]
         if not alive:
             continue
         if not told:

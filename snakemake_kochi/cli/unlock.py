@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from snakemake_kochi.cli.output import agreed, remark
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.runs import Holders, refusal
+from snakemake_kochi.queue.runs import MakingWatch, refusal
 
 _LOOK = 0.5  # seconds between two looks at a run that may be dead
 
@@ -60,9 +60,9 @@ def _dead_runs(
     machine: MachinePaths, directory: Path, wanted: str, sleep: Callable[[float], object]
 ) -> list[_Dead]:
     """The dead runs that hold the lock. Raises KochiError for one that lives and makes the file."""
-    holders, told = Holders(machine, str(directory)), False
+    watch, told = MakingWatch(machine, str(directory)), False
     while True:
-        found = holders.look()
+        found = watch.holders()
         # One that has ended is about to remove its lock.
         open_ = [each for each in found if each[0].makes(wanted) and each[0].state != "ended"]
         for run, life in open_:

@@ -3,8 +3,7 @@
 plugin         what Snakemake's plugin discovery loads: the options
 executor       the class that Snakemake instantiates: one run
 admission      what a job gets, and which jobs can never run
-expected_jobs  what is known of jobs that are not ready
-job_queues     which queue a job goes to
+job_queues     which queue a job goes to; what is known of jobs that are not ready
 tickets        the ticket of a job: inner command, runner, identity
 plain          the command of a plain shell job
 internals      uses of Snakemake beyond its interface
@@ -14,6 +13,5 @@ allocated      the same, in allocations: as many as its jobs need
 allocations    how these are requested, awaited and cancelled
 ends           what is said of the end of a job
 telling        what is said of queues: no worker, a pause, a full disk
-summary        what is said at the end
-rule_usage     what jobs requested and used, by rule
+summary        what is said at the end: what jobs requested and used
 """

@@ -6,37 +6,39 @@ import contextlib
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.errors import KochiError, nearest
-from snakemake_kochi.executor.expected_jobs import (
+from snakemake_kochi.executor.internals import TO_BE_DETERMINED
+from snakemake_kochi.executor.job_queues import (
     ExpectedJob,
+    JobQueues,
     expected_job,
     has_functions,
     kind_of_point,
     needed_only_for,
     point_of,
 )
-from snakemake_kochi.executor.internals import TO_BE_DETERMINED
-from snakemake_kochi.executor.job_queues import JobQueues
 from snakemake_kochi.executor.tickets import SPREAD_RESOURCE
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.phases.products import NEEDLESS, Failure, is_of_our_rules, write_failure
 from snakemake_kochi.schedulers.interface import (
-    NO_REQUEST,
     OF_JOB,
     AllocationRequest,
     UnreachableError,
 )
 from snakemake_kochi.schedulers.resources import NAMES
 from snakemake_kochi.tickets.ticket import Resources
+
+if TYPE_CHECKING:
+    from snakemake_kochi.executor.allocated import AllocatedWorkers
+    from snakemake_kochi.executor.workers import LocalWorkers
 
 QUEUE = "kochi_queue"  # the resource in which a job names a queue
 # The number of jobs that are examined, of a rule and of all rules whose resources are functions:
@@ -52,45 +54,9 @@ _LOOKED_AT_NAMES = frozenset(
 _ALL_RULES = "to see all rules, type: snakemake --list-rules"
 
 
-class Workers(Protocol):
-    """The workers of a run: here, or in allocations."""
-
-    @property
-    def takes_requests(self) -> bool:
-        """Whether the workers are in allocations, to which a job's request applies."""
-
-    @property
-    def usual_nodes(self) -> int:
-        """The number of nodes that a worker leads if nothing is requested."""
-
-    @property
-    def have_one_size(self) -> bool:
-        """Whether the workers are in allocations whose size does not depend on the waiting jobs.
-
-        One queue may then have jobs of all kinds, and each further queue costs an allocation.
-        """
-
-    def will_serve(self, queue: str) -> bool:
-        """Whether these workers would serve a queue now, and not leave it to others."""
-
-    def fit(
-        self, rule: str, wanted: Resources, request: AllocationRequest = NO_REQUEST
-    ) -> Resources:
-        """The resources that a job of a rule requests, so that one of these workers can run it.
-
-        Raises KochiError, naming the rule and the limit, when none ever can.
-        """
-
-
-@dataclass(frozen=True)
-class Admitted:
-    """Admitted jobs by queue, and refused jobs with the reasons.
-
-    Each admitted job has the resources that it takes on a worker there.
-    """
-
-    by_queue: Mapping[str, Sequence[tuple[JobExecutorInterface, Resources]]]
-    refused: Sequence[tuple[JobExecutorInterface, KochiError]]
+# Each with the resources that it takes on a worker.
+Jobs = Sequence[tuple[JobExecutorInterface, Resources]]
+Refused = Sequence[tuple[JobExecutorInterface, KochiError]]
 
 
 class Admission:
@@ -105,7 +71,7 @@ class Admission:
         self,
         workflow: Any,
         machine: MachinePaths,
-        workers: Workers,
+        workers: LocalWorkers | AllocatedWorkers,
         logger: LoggerExecutorInterface,
         private: str,
         forced: str | None,
@@ -132,7 +98,8 @@ class Admission:
         """The allocation request that all jobs of a queue share."""
         return self._queues.of(queue)
 
-    def admit(self, jobs: Sequence[JobExecutorInterface]) -> Admitted:
+    def admit(self, jobs: Sequence[JobExecutorInterface]) -> tuple[dict[str, Jobs], Refused]:
+        """The admitted jobs by queue, and the refused ones with the reasons."""
         is_ours: dict[str, bool] = {}
         by_queue: dict[str, list[tuple[JobExecutorInterface, Resources]]] = {}
         refused = []
@@ -145,16 +112,16 @@ class Admission:
                 refused.append((job, _naming(error, point_of(job))))
             else:
                 by_queue.setdefault(queue, []).append((job, wanted))
-        return Admitted({name: _in_turn(own) for name, own in by_queue.items()}, refused)
+        return {name: _in_turn(own) for name, own in by_queue.items()}, refused
 
     def _assign(self, job: Any, is_ours: dict[str, bool]) -> tuple[str, Resources]:
         named = self._queue_of(job)
-        assigned = self._queues.assign(job, named, resources_of(job), self._serves(named, is_ours))
-        queue, wanted = assigned.queue, assigned.resources
+        is_served = self._serves(named, is_ours)
+        queue, wanted, request = self._queues.assign(job, named, resources_of(job), is_served)
         if self._serves(queue, is_ours):
             # An unknown limit refuses nothing: the allocation request checks it again.
             with contextlib.suppress(UnreachableError):
-                wanted = self._workers.fit(job.name, wanted, assigned.request)
+                wanted = self._workers.fit(job.name, wanted, request)
         return queue, wanted
 
     def _serves(self, queue: str, known: dict[str, bool]) -> bool:
@@ -243,9 +210,7 @@ class Admission:
                 yield kind, found
 
 
-def _in_turn(
-    jobs: Sequence[tuple[JobExecutorInterface, Resources]],
-) -> Sequence[tuple[JobExecutorInterface, Resources]]:
+def _in_turn(jobs: Jobs) -> Jobs:
     """The jobs, with the first of each point before the second ones, where duplicates spread."""
     counts: Counter[str] = Counter()
     turns = []
@@ -288,7 +253,7 @@ def _naming(error: KochiError, point: str) -> KochiError:
     return KochiError(f"{point}: {error.message}", hint)
 
 
-def described(refused: Sequence[tuple[JobExecutorInterface, KochiError]]) -> str:
+def described(refused: Refused) -> str:
     """The first messages about the jobs of each rule, the number of the others, and each hint."""
     by_rule: dict[str, list[str]] = defaultdict(list)
     for job, error in refused:

@@ -24,7 +24,7 @@ from snakemake_kochi.allocation.request import GRACE, how_to_fit, purpose_of
 from snakemake_kochi.allocation.sizing import Shape, is_lacking, workers_to_request
 from snakemake_kochi.allocation.workers import make_scheduler
 from snakemake_kochi.errors import KochiError, WorkerError
-from snakemake_kochi.executor.allocations import Allocations, Orphans, Requested
+from snakemake_kochi.executor.allocations import Allocations, Requested, cancel_of_killed
 from snakemake_kochi.files import has_room
 from snakemake_kochi.location import Location, with_file_to_edit
 from snakemake_kochi.notices import Notices
@@ -151,15 +151,11 @@ class _Workers:
                 Pulse(paths.alive),
             )
 
-    def came(self) -> Counter[str]:
-        """How many workers each allocation has had, as far as is known."""
+    def came(self) -> set[str]:
+        """The allocations that have had a worker, as far as is known."""
         with contextlib.suppress(OSError):
             self._find()
-        return Counter(worker.allocation for worker in self._known.values())
-
-    def busy(self) -> set[str]:
-        """The allocations with a worker that has a job. Raises OSError."""
-        return {worker.allocation for worker in self.look() if worker.held}
+        return {worker.allocation for worker in self._known.values()}
 
 
 class AllocatedWorkers:
@@ -184,38 +180,32 @@ class AllocatedWorkers:
         """
         self._location = location
         self._machine = with_file_to_edit(location.machine)
+        # The nodes that a worker leads if nothing is requested; and whether the size of allocations
+        # does not depend on the waiting jobs: one queue may then have jobs of all kinds, and each
+        # further queue costs an allocation.
+        self.usual_nodes = self._machine.allocation.nodes
+        self.have_one_size = self._machine.scheduler is None
         self._pending = pending
         self._logger = logger
         self._notices = Notices(logger, repeat_faults=math.inf)
         run, *_ = runs
-        self._scheduler, *others = (make_scheduler(self._machine, name) for name in runs.values())
+        self._scheduler, *self._of_killed = (
+            make_scheduler(self._machine, name) for name in runs.values()
+        )
         self._stopping, self._wake = threading.Event(), threading.Event()
         self._allocations = Allocations(location, run, self._scheduler, self._stopping, logger)
         self._workers = _Workers(layout, runs)
-        self._orphans = Orphans(others, self._workers.busy)
         self._provision = _Provision(self._location, self._allocations, logger)
         self._requests: dict[str, AllocationRequest] = {}  # by queue
         self._left: dict[str, tuple[bool, float]] = {}  # queues to others, and since when
-        self._orphans_due = 0.0
         self._failure: Exception | None = None
         self._lock = threading.Lock()
         self._has_stopped = False
         self._thread = threading.Thread(target=self._live, name="kochi-allocations", daemon=True)
-        if self._orphans:
+        if self._of_killed:
             self._thread.start()
 
     # ---- what `Admission` asks
-
-    @property
-    def usual_nodes(self) -> int:
-        """The number of nodes that a worker leads if nothing is requested."""
-        return self._machine.allocation.nodes
-
-    @property
-    def have_one_size(self) -> bool:
-        """Whether the size of allocations does not depend on the waiting jobs: one queue may then
-        have jobs of all kinds, and each further queue costs an allocation."""
-        return self._machine.scheduler is None
 
     def will_serve(self, queue: str) -> bool:
         """Whether these workers serve a queue, and it is not left to a person's."""
@@ -263,24 +253,9 @@ class AllocatedWorkers:
         """Nothing to note: the arrival of a worker counts, not its jobs."""
 
     def abandon(self) -> None:
-        """Leave all to the run that took over."""
+        """Leave all to the run that took over, or will; its workers end what nobody needs."""
         self._end_thread(lambda: False)
         self._has_stopped = True
-
-    def leave(self, is_needed: bool) -> None:
-        """Leave the workers to their jobs. `is_needed`: jobs wait for allocations to begin."""
-        self.abandon()
-        if is_needed or not self._allocations.has_requested:
-            return
-        try:
-            found = self._scheduler.find() or {}
-            if pending := [id for id, each in found.items() if each.state == "pending"]:
-                self._scheduler.cancel(pending)
-        except KochiError as error:
-            self._logger.warning(
-                f"Allocations that have not begun could not be cancelled: {error.message}\n"
-                f"To cancel all allocations of this run, type: {self._scheduler.how_to_cancel}"
-            )
 
     def stop(self, is_urgent: Callable[[], bool]) -> None:
         """End all allocations; called again when it was interrupted."""
@@ -307,7 +282,6 @@ class AllocatedWorkers:
                 "The scheduler may still start an allocation. Its worker would leave at once. "
                 f"To cancel it, type: {self._scheduler.how_to_cancel}"
             )
-        self._orphans.cancel_idle(self._logger, self._notices)
 
     def _end_thread(self, is_urgent: Callable[[], bool]) -> None:
         with self._lock:
@@ -327,6 +301,8 @@ class AllocatedWorkers:
 
     def _live(self) -> None:
         try:
+            for scheduler in self._of_killed:
+                cancel_of_killed(scheduler, self._logger, self._notices)
             while not self._stopping.is_set():
                 began, pause = time.monotonic(), _LOOK
                 self._wake.clear()
@@ -351,9 +327,6 @@ class AllocatedWorkers:
         there = self._workers.look()
         came = self._workers.came
         self._allocations.look({worker.allocation for worker in there}, came)
-        if self._orphans and time.monotonic() >= self._orphans_due:
-            self._orphans_due = time.monotonic() + INTERVAL
-            self._orphans.cancel_idle(self._logger, self._notices)
         if not self._allocations.is_settled:
             return _LOOK
         held = self._workers.held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
@@ -24,7 +24,7 @@ from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import has_room, make_directory
 from snakemake_kochi.location import Location, is_found, with_file_to_edit
-from snakemake_kochi.notices import Notices, Told
+from snakemake_kochi.notices import Notices
 from snakemake_kochi.schedulers.commands import Questions, WaitReasons
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
@@ -35,7 +35,6 @@ from snakemake_kochi.schedulers.interface import (
     Scheduler,
     State,
     UnreachableError,
-    not_ended,
 )
 
 # Seconds in which an allocation that has lost its worker mostly ends, or waits again.
@@ -50,8 +49,7 @@ class Requested:
     """One allocation.
 
     `state`: the last one that the scheduler reported. `stays`: its worker stays although it is
-    idle. `workers`: how many have come. `gone_since`: when the last one was seen to be gone.
-    `is_told`: a person knows that it was requeued.
+    idle. `had_worker`: one has come. `gone_since`: when the last one was seen to be gone.
     """
 
     id: str
@@ -60,13 +58,8 @@ class Requested:
     stays: bool
     since: float
     state: State = "pending"
-    workers: int = 0
+    had_worker: bool = False
     gone_since: float | None = None
-    is_told: bool = False
-
-    @property
-    def had_worker(self) -> bool:
-        return self.workers > 0
 
     @property
     def is_coming(self) -> bool:
@@ -232,20 +225,20 @@ class Allocations:
     def is_settled(self) -> bool:
         return all(each.is_settled for each in self.all())
 
-    def look(self, there: Collection[str], came: Callable[[], Mapping[str, int]]) -> None:
+    def look(self, there: Collection[str], came: Callable[[], Collection[str]]) -> None:
         """Note the workers, and ask the scheduler if they do not tell enough.
 
-        `there`: the allocations with a worker; `came`: how many each has had. Raises
+        `there`: the allocations with a worker; `came`: those that have had one. Raises
         UnreachableError, or KochiError for a node that does not see KOCHI_ROOT.
         """
         ever = came()
         for each in self.all():
-            if (count := ever.get(each.id, 0)) > each.workers:
+            if not each.had_worker and each.id in ever:
                 self.failed_starts.worker_came()
-                if each.had_worker:
-                    self._tell_requeued(each)
-                each.workers, each.is_told = count, False
+                each.had_worker = True
             if each.id in there:
+                if each.gone_since is not None and each.state == "running":
+                    self._tell_requeued(each)
                 each.gone_since, each.state = None, "running"
             elif each.had_worker and each.gone_since is None:
                 each.gone_since = time.monotonic()
@@ -253,7 +246,7 @@ class Allocations:
         if self.questions.is_due() and (self.coming() or not self.is_settled):
             self._ask(came)
 
-    def _ask(self, came: Callable[[], Mapping[str, int]]) -> None:
+    def _ask(self, came: Callable[[], Collection[str]]) -> None:
         try:
             found = self._scheduler.find()
             if found is not None:
@@ -297,12 +290,10 @@ class Allocations:
             )
 
     def _tell_requeued(self, each: Requested) -> None:
-        if not each.is_told:
-            each.is_told = True
-            self._logger.warning(
-                f"The scheduler requeued allocation {each.id}: its unfinished jobs are "
-                "begun again, there when it has begun again, or in others"
-            )
+        self._logger.warning(
+            f"The scheduler requeued allocation {each.id}: its unfinished jobs are "
+            "begun again, there when it has begun again, or in others"
+        )
 
     def _without_failed(self, found: Mapping[str, Allocation]) -> dict[str, Allocation]:
         """Cancel those that are held because a node could not begin them. Raises KochiError.
@@ -326,7 +317,7 @@ class Allocations:
         self,
         ended: Sequence[Requested],
         found: Mapping[str, Allocation],
-        came: Callable[[], Mapping[str, int]],
+        came: Callable[[], Collection[str]],
     ) -> None:
         for each in ended:
             del self._all[each.id]
@@ -341,7 +332,7 @@ class Allocations:
         if not without or not has_room(self._paths.directory):
             return  # on a full disk none can start, and no node is at fault
         ever = came()  # between two looks
-        if ever.keys() & without:
+        if not set(ever).isdisjoint(without):
             self.failed_starts.worker_came()
         without = [id for id in without if id not in ever]
         known = {**found, **self._ends([id for id in without if id not in found])}
@@ -363,38 +354,20 @@ class Allocations:
             return {}
 
 
-class Orphans:
-    """The allocations of dead runs, whose jobs this run took over.
+def cancel_of_killed(
+    scheduler: Scheduler, logger: LoggerExecutorInterface, notices: Notices
+) -> None:
+    """Cancel what a killed run, whose jobs this one took over, requested and has not begun.
 
-    Their workers run no other run's jobs, and leave when they have none.
+    Its workers run no other run's jobs, and leave when they have none.
     """
-
-    def __init__(
-        self, schedulers: Iterable[Scheduler], busy: Callable[[], Collection[str]]
-    ) -> None:
-        """`busy`: the allocations with a worker that has a job. Raises OSError."""
-        self._schedulers = list(schedulers)
-        self._busy = busy
-        self._told = Told()
-
-    def __bool__(self) -> bool:
-        return bool(self._schedulers)
-
-    def cancel_idle(self, logger: LoggerExecutorInterface, notices: Notices) -> None:
-        """Cancel those that run no job."""
-        try:
-            for scheduler in list(self._schedulers):
-                found = not_ended(scheduler.find() or {})
-                if not found:
-                    self._schedulers.remove(scheduler)
-                elif idle := sorted(found.keys() - self._busy()):
-                    scheduler.cancel(idle)
-                    if new := [each for each in idle if self._told.is_new(each)]:
-                        names = ", ".join(new)
-                        logger.info(f"Cancelled allocations of a run that was killed: {names}")
-        except (OSError, KochiError) as error:
-            why = error.message if isinstance(error, KochiError) else error
-            notices.info(
-                "Allocations of a run that was killed may still exist. They end by themselves when "
-                f"they have no job. {why}"
-            )
+    try:
+        found = scheduler.find() or {}
+        if pending := sorted(each for each in found if found[each].state == "pending"):
+            scheduler.cancel(pending)
+            logger.info(f"Cancelled allocations of a run that was killed: {', '.join(pending)}")
+    except KochiError as error:
+        notices.info(
+            "Allocations of a run that was killed may still exist. They end by themselves when "
+            f"they have no job. {error.message}"
+        )

@@ -10,7 +10,6 @@ import asyncio
 import atexit
 import json
 import logging
-import math
 import os
 import signal
 import sys
@@ -22,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.executors.base import AbstractExecutor, SubmittedJobInfo
@@ -31,7 +30,7 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.allocation.workers import HERE, check_where, location_of_run
 from snakemake_kochi.base import clock
-from snakemake_kochi.base.wake import Wake, wake
+from snakemake_kochi.base.wake import Wake
 from snakemake_kochi.errors import KochiError, UserError, for_snakemake, nearest
 from snakemake_kochi.executor import ends
 from snakemake_kochi.executor.admission import (
@@ -79,7 +78,7 @@ from snakemake_kochi.queue.runs import facts_of_run
 from snakemake_kochi.tickets.hand import interrupt, withdraw
 from snakemake_kochi.tickets.history import places
 from snakemake_kochi.tickets.moving import listing, removed
-from snakemake_kochi.tickets.names import wakes_of
+from snakemake_kochi.tickets.names import wake_workers
 from snakemake_kochi.tickets.run import SHARD, End, Job, Run
 from snakemake_kochi.tickets.ticket import Resources, Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, facts_in
@@ -148,7 +147,6 @@ class KochiExecutor(Executor):
         self._has_left = False
         self._submitting, self._changing = threading.Lock(), threading.Lock()
         self._pending: dict[Key, Pending] = {}
-        self._serving: dict[str, tuple[float, list[str]]] = {}  # by queue, and when it was listed
         self._held: deque[tuple[Pending, set[Key]]] = deque()  # until those jobs have ended
         self._late: deque[tuple[Pending, End]] = deque()  # ended in an earlier run
         self._queues, self._private = {settings.queue or self._queue}, {self._queue}
@@ -172,7 +170,7 @@ class KochiExecutor(Executor):
         for warning in unknown_rules(self.workflow):
             self.logger.warning(warning)
         self._admission = Admission(
-            *(self.workflow, self._machine, cast(Any, self._workers), self.logger),
+            *(self.workflow, self._machine, self._workers, self.logger),
             *(self._queue, settings.queue, count > 0),
         )
         inheriting = self._queue if count and is_here else None
@@ -299,15 +297,16 @@ class KochiExecutor(Executor):
         self.run_jobs([job])
 
     def _submit_all(self, jobs: Sequence[JobExecutorInterface]) -> None:
-        admitted = self._admission.admit(jobs)
+        by_queue, refused = self._admission.admit(jobs)
         if not self._has_checked:
             self._has_checked = True
             if said := self._admission.what_never_runs(frozenset(jobs)):
                 self.logger.warning(said)
-                admitted = self._admission.admit(jobs)  # without those that only they need
+                # Without those that only they need.
+                by_queue, refused = self._admission.admit(jobs)
             self._queues |= self._named_queues()
-        self._refuse(admitted.refused)
-        for queue, those in admitted.by_queue.items():
+        self._refuse(refused)
+        for queue, those in by_queue.items():
             for portion in _portions(those, len(self._pending)):
                 ready = []
                 for job, resources in portion:
@@ -382,21 +381,12 @@ class KochiExecutor(Executor):
                     del self._pending[key]
                 raise
         self._has_submitted = True
-        self._wake_workers(queue)
+        wake_workers(self._layout, queue)
         try:
             self._workers.serve(set(self._queues), self._admission.request_of)
         except OSError as error:  # `_watch` tries again: the jobs are in the queue
             self._notices.fault("no worker can be started now", error)
         self._tell_numbers(queue, numbers)
-
-    def _wake_workers(self, queue: str) -> None:
-        """A worker that has just begun to serve the queue looks by itself."""
-        listed, paths = self._serving.get(queue, (-math.inf, []))
-        if not paths or clock.now() - listed > INTERVAL:
-            paths = wakes_of(self._layout, queue)
-            self._serving[queue] = clock.now(), paths
-        for path in paths:
-            wake(path)
 
     def _contents(
         self, queue: str, jobs: Sequence[Pending], numbers: Sequence[str]
@@ -593,10 +583,7 @@ class KochiExecutor(Executor):
         # A report for each cancelled job would bury the important messages.
         self._stop_watching()
         self._held.clear()
-        if self._is_fenced:
-            return
-        if not isinstance(self._workers, LocalWorkers) and self._has_time_up():
-            self._leave_jobs(self._workers)
+        if self._is_fenced or self._leaves_jobs():
             return
         count = len(self._pending)
         until, pause = clock.now() + _PATIENCE, _SHORTEST
@@ -628,27 +615,26 @@ class KochiExecutor(Executor):
             jobs = pluralize(count, "kochi job")
             self.logger.info(f"Cancelled {jobs}; nothing of this run is left.")
 
-    def _has_time_up(self) -> bool:
-        # Imported here: it matters at an interrupt only.
-        from snakemake_kochi.detached.launches import has_time_up
-
-        return has_time_up(self._machine)
-
-    def _leave_jobs(self, workers: AllocatedWorkers) -> None:
-        """Leave the jobs: the time of this run's own allocation is over, not that of its workers.
+    def _leaves_jobs(self) -> bool:
+        """Whether the time of this run's own allocation is over, not that of its workers.
 
         All goes on as after a kill, and the next run adopts the jobs.
         """
+        # Imported here: it matters at an interrupt only.
+        from snakemake_kochi.detached.launches import has_time_up
+
+        if not isinstance(self._workers, AllocatedWorkers) or not has_time_up(self._machine):
+            return False
         if self._has_left:
-            return
+            return True
         self._has_left = True
         there = {name.key: name for name, *_ in places(self._layout)}
         left = [there[key] for key in sorted(self._pending) if key in there]
-        waiting = sum(not name.worker for name in left)
-        workers.leave(is_needed=waiting > 0)
+        self._workers.abandon()
         keep_empty_directories(self.workflow)
         text = "This run has reached its time limit and ends. "
         if left:
+            waiting = sum(not name.worker for name in left)
             numbers = " ".join(f"{name.run}.{name.job}" for name in left)
             text += (
                 f"{len(left) - waiting} kochi jobs continue in their allocations, {waiting} wait "
@@ -656,6 +642,7 @@ class KochiExecutor(Executor):
             )
         text += "To continue, type the same command again; it does nothing twice."
         self.logger.warning(text)
+        return True
 
     def _cancel_pending(self) -> bool:
         """Have all jobs end; whether they have."""

@@ -55,26 +55,13 @@ _LONGEST_PATH = 4096 + 2
 
 
 @dataclass(frozen=True)
-class PlainShell:
-    """A plain shell job.
-
-    `job`: for a worker. `command`: the rule's command as Snakemake displays it.
-    """
-
-    job: ShellJob
-    command: str
-
-
-@dataclass(frozen=True)
 class _Plan:
     """The facts that all jobs of a rule share."""
 
     template: str
-    names: tuple[str, ...]
-    global_names: tuple[str, ...]
-    global_values: Mapping[str, Any]
-    resources: tuple[str, ...]
-    knows_iteration: bool
+    names: set[str]  # in placeholders: of the job, and of variables
+    resources: set[str]
+    variables: Mapping[str, Any]
 
 
 class PlainShells:
@@ -99,8 +86,8 @@ class PlainShells:
         self._prefixes: dict[str, str] = {}
         self._plans: dict[Any, _Plan | str] = {}
 
-    def of(self, job: Any) -> PlainShell:
-        """The plain shell job for a job.
+    def of(self, job: Any) -> tuple[ShellJob, str]:
+        """The plain shell job for a job, and its rule's command as Snakemake displays it.
 
         Raises UnclearError, which says in a word or two what is not plain about the job. It lets
         through any other exception, which Snakemake will meet, too.
@@ -122,10 +109,8 @@ class PlainShells:
         # Not its truth value: Snakemake's value for "to be determined" counts as false.
         token = "" if temporary is None else self._token
         text = self._render(plan, job, token)
-        return PlainShell(
-            self._shell_job(job, text, resources.get("shell_exec"), token),
-            text.replace(self._token, TO_BE_DETERMINED),
-        )
+        made = self._shell_job(job, text, resources.get("shell_exec"), token)
+        return made, text.replace(self._token, TO_BE_DETERMINED)
 
     def _of_run(self) -> str:
         """The reason why the whole run has no plain shell jobs, or ""."""
@@ -160,32 +145,19 @@ class PlainShells:
     def _plain_plan(self, rule: Any) -> _Plan:
         self._require_plain(rule)
         template = self._template(rule)
-        found = find_placeholders(template)
-        taken = found.resources
-        if "params" in found.names:
-            of_params = resources_taken(rule.params, self._shell.parameters_of)
-            if "tmpdir" in of_params:
-                raise UnclearError("params of tmpdir")
-            taken |= of_params
+        names, resources = find_placeholders(template)
+        taken = set(resources)
+        if "params" in names:
+            taken |= resources_taken(rule.params, self._shell.parameters_of)
         self._require_known(rule, taken)
         function = rule.run_func
-        names = found.names - {_BENCH_ITERATION}
-        if strange := names & set(function.__code__.co_varnames) - set(_OF_JOB):
-            raise UnclearError(f"{min(strange)} in {{}}")
-        global_names = names - set(_OF_JOB)
-        for name in global_names:
+        variables = function.__globals__
+        for name in sorted(names - {*_OF_JOB, _BENCH_ITERATION}):
             # The values of these variables belong to the process: another process has others.
-            is_strange = isinstance(function.__globals__.get(name), ModuleType)
-            if is_strange or name == "workflow" or name not in function.__globals__:
+            is_strange = name == "workflow" or isinstance(variables.get(name), ModuleType)
+            if is_strange or name not in variables or name in function.__code__.co_varnames:
                 raise UnclearError(f"{name} in {{}}")
-        return _Plan(
-            template=template,
-            names=tuple(names & set(_OF_JOB)),
-            global_names=tuple(global_names),
-            global_values=function.__globals__,
-            resources=tuple(found.resources),
-            knows_iteration=_BENCH_ITERATION in found.names,
-        )
+        return _Plan(template, names, resources, variables)
 
     def _require_plain(self, rule: Any) -> None:
         if not rule.is_shell:
@@ -244,7 +216,7 @@ class PlainShells:
             raise UnclearError("changed since it was read")
         return rule.shellcmd
 
-    def _require_known(self, rule: Any, taken: frozenset[str]) -> None:
+    def _require_known(self, rule: Any, taken: set[str]) -> None:
         """Require that the resources of these names are the same in a job's own process."""
         # Only the controller knows the limits of --resources, and lowers its jobs' resources to
         # them.
@@ -263,19 +235,17 @@ class PlainShells:
     # ---- what depends on the job
 
     def _render(self, plan: _Plan, job: Any, token: str) -> str:
-        values: dict[str, Any] = {name: plan.global_values[name] for name in plan.global_names}
-        for name in plan.names:
-            values[name] = self._value_of(plan, job, name, token)
-        if plan.knows_iteration:
-            if job.benchmark is not None and job.benchmark_repeats != 1:
-                raise UnclearError("bench_iteration in {}")
-            values[_BENCH_ITERATION] = None if job.benchmark is None else 0
+        values = {name: self._value_of(plan, job, name, token) for name in plan.names}
         text = self._shell.format(plan.template, values)
         if TO_BE_DETERMINED in text:
             raise UnclearError("value not known yet")
         return text
 
     def _value_of(self, plan: _Plan, job: Any, name: str, token: str) -> Any:
+        if name == _BENCH_ITERATION:
+            if job.benchmark is not None and job.benchmark_repeats != 1:
+                raise UnclearError("bench_iteration in {}")
+            return None if job.benchmark is None else 0
         if name == "resources":
             taken = {resource: job.resources.get(resource) for resource in plan.resources}
             if "tmpdir" in taken:
@@ -285,6 +255,8 @@ class PlainShells:
             return SimpleNamespace(**taken)
         if name == "rule":
             return job.rule.name
+        if name not in _OF_JOB:
+            return plan.variables[name]
         value = getattr(job, name)
         is_files = name in ("input", "output", "log")
         return self._shell.plain_texts(value) if is_files else value

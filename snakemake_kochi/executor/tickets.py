@@ -43,7 +43,11 @@ RUNNERS = ("phase", "shell", "zygote", "command")
 
 
 class Tickets:
-    """Makes the tickets of one run."""
+    """Makes the tickets of one run.
+
+    It formats and splits the part of the inner command that all jobs share only once: this takes
+    Snakemake and shlex longer than all other work for a job.
+    """
 
     def __init__(
         self,
@@ -58,17 +62,32 @@ class Tickets:
         self._inheriting = inheriting
         self._directory: str = executor.workflow.workdir_init
         self._place = _logical(self._directory)
-        self._commands = InnerCommands(executor)
-        self._choices = Choices(executor.workflow, fastest, logger)
+        self._around: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+        self._has_whole_lines = False
         self._identities = Identities(executor.workflow, self._directory)
+        self._allowed = RUNNERS[RUNNERS.index(fastest or RUNNERS[0]) :]
+        self._shells: PlainShells | None = None
+        self._changed = changed_state()
+        if "shell" in self._allowed:
+            try:
+                self._shells = PlainShells(executor.workflow, "phase" in self._allowed)
+            except MissingPartsError as error:
+                logger.warning(
+                    "Each shell command is executed by a Snakemake of its own, not directly: the "
+                    f"installed version of Snakemake has no {error}."
+                )
 
     def of(self, job: JobExecutorInterface, resources: Resources, queue: str) -> Ticket:
         """The ticket of a job that goes to this queue."""
-        command = self._commands.of(job)
-        choice = self._choices.of(job, command, queue == self._inheriting)
+        command, own = self._command(job)
+        if own is None:
+            # Only the whole command contains its prefix.
+            choice = Choice("command", "precommand" if len(self._allowed) > 1 else "")
+        else:
+            choice = self._choose(job, queue == self._inheriting)
         return Ticket(
             name=str(job.resources.get("kochi_name") or job.name),
-            command=command.arguments,
+            command=command,
             directory=self._directory,
             environment={**self._place, **self._executor.envvars()},
             resources=resources,
@@ -77,8 +96,70 @@ class Tickets:
             outputs=outputs_of(job, self._directory),
             logs=tuple(str(path) for one in single_jobs(job) for path in one.log),
             shell=choice.shell,
-            job_arguments=None if choice.runner == "command" else command.job_arguments,
+            job_arguments=None if choice.runner == "command" else own,
         )
+
+    def _command(self, job: JobExecutorInterface) -> tuple[tuple[str, ...], tuple[int, int] | None]:
+        """A job's Snakemake command, and the range of the arguments that belong to the job and not
+        to its whole workflow; None if that is not known, or if only a shell can execute it."""
+        own = self._executor.get_job_args(job)
+        if self._around is None and not self._has_whole_lines:
+            self._around = self._split(self._executor.format_job_exec(job), own)
+            self._has_whole_lines = self._around is None
+        if self._around is None:
+            return ("/bin/sh", "-c", self._executor.format_job_exec(job)), None
+        before, after = self._around
+        arguments = tuple(shlex.split(own))
+        start = len(before)
+        return (*before, *arguments, *after), (start, start + len(arguments))
+
+    @staticmethod
+    def _split(line: str, own: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+        """The parts before and after a job's own arguments.
+
+        None if the line has several commands (`cd ... &&`) or does not contain these arguments.
+        """
+        before, found, after = line.partition(own)
+        parts = tuple(shlex.split(before)), tuple(shlex.split(after))
+        # Snakemake quotes data, so an operator is a word of its own.
+        has_operator = any(word in ("&&", "||", ";", "|") for part in parts for word in part)
+        return parts if own and found and not has_operator else None
+
+    def _choose(self, job: Any, inherits: bool) -> Choice:
+        """The fastest runner that preserves the meaning of a job's rule.
+
+        `inherits`: whether its worker is a child of this process.
+        """
+        why = ""
+        if self._shells is not None:
+            try:
+                if self._changed and not inherits:
+                    # Where the Snakefile is read again, it does the same again.
+                    raise UnclearError(f"{self._changed} changed")
+                shell, shown = self._shells.of(job)
+                return Choice("phase" if shell.phase else "shell", "", shell, shown)
+            except UnclearError as error:
+                why = str(error)
+            except Exception as error:
+                # Any error: Snakemake will meet it, too, and report it better.
+                why = type(error).__name__
+        elif "shell" in self._allowed:
+            why = "another Snakemake"
+        return Choice("zygote" if "zygote" in self._allowed else "command", why)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The runner chosen for a job, and in a few words why not a faster one, or "".
+
+    For the runners `phase` and `shell` there are also a `shell` job and `shell_command`, the rule's
+    command as Snakemake displays it.
+    """
+
+    runner: str
+    why: str = ""
+    shell: ShellJob | None = None
+    shell_command: str | None = None
 
 
 def _logical(directory: str) -> dict[str, str]:
@@ -88,62 +169,6 @@ def _logical(directory: str) -> dict[str, str]:
         if os.path.isabs(path) and path != directory and os.path.samefile(path, directory):
             return {"PWD": path}
     return {}
-
-
-# ---- inner commands
-
-
-@dataclass(frozen=True)
-class InnerCommand:
-    """A job's Snakemake command as an argument list.
-
-    `job_arguments` is the range of the arguments that belong to the job and not to its whole
-    workflow. It is None if the range is not known, or if only a shell can execute the command.
-    """
-
-    arguments: tuple[str, ...]
-    job_arguments: tuple[int, int] | None
-
-
-class InnerCommands:
-    """Makes the inner commands of a run.
-
-    It formats and splits the part that all jobs of a run share only once: this takes Snakemake and
-    shlex longer than all other work for a job.
-    """
-
-    def __init__(self, executor: RealExecutor) -> None:
-        self._executor = executor
-        self._around: tuple[tuple[str, ...], tuple[str, ...]] | None = None
-        self._is_plain = True
-
-    def of(self, job: JobExecutorInterface) -> InnerCommand:
-        own = self._executor.get_job_args(job)
-        if self._around is None and self._is_plain:
-            self._around = self._split(job, own)
-        if self._around is None:
-            line = self._executor.format_job_exec(job)
-            return InnerCommand(("/bin/sh", "-c", line), None)
-        before, after = self._around
-        arguments = tuple(shlex.split(own))
-        start = len(before)
-        return InnerCommand((*before, *arguments, *after), (start, start + len(arguments)))
-
-    def _split(
-        self, job: JobExecutorInterface, own: str
-    ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-        """The parts before and after a job's own arguments.
-
-        None, for good, if the line has several commands (`cd ... &&`) or does not contain these
-        arguments.
-        """
-        line = self._executor.format_job_exec(job)
-        before, found, after = line.partition(own)
-        parts = tuple(shlex.split(before)), tuple(shlex.split(after))
-        # Snakemake quotes data, so an operator is a word of its own.
-        has_operator = any(word in ("&&", "||", ";", "|") for part in parts for word in part)
-        self._is_plain = bool(own and found) and not has_operator
-        return parts if self._is_plain else None
 
 
 def with_readable_targets(arguments: str, job: Any) -> str:
@@ -168,63 +193,6 @@ def with_readable_targets(arguments: str, job: Any) -> str:
     # First: an option with several values would take the files for its own.
     named = f"{shlex.join(files)} --force {remaining}".strip()
     return arguments.replace(said, named, 1)
-
-
-# ---- runners
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The runner chosen for a job, and in a few words why not a faster one, or "".
-
-    For the runners `phase` and `shell` there are also a `shell` job and `shell_command`, the rule's
-    command as Snakemake displays it.
-    """
-
-    runner: str
-    why: str = ""
-    shell: ShellJob | None = None
-    shell_command: str | None = None
-
-
-class Choices:
-    """Chooses for each job the fastest runner that preserves the meaning of its rule."""
-
-    def __init__(self, workflow: Any, fastest: str | None, logger: LoggerExecutorInterface) -> None:
-        self._allowed = RUNNERS[RUNNERS.index(fastest or RUNNERS[0]) :]
-        self._shells: PlainShells | None = None
-        self._changed = changed_state()
-        if "shell" in self._allowed:
-            try:
-                self._shells = PlainShells(workflow, "phase" in self._allowed)
-            except MissingPartsError as error:
-                logger.warning(
-                    "Each shell command is executed by a Snakemake of its own, not directly: the "
-                    f"installed version of Snakemake has no {error}."
-                )
-
-    def of(self, job: Any, command: InnerCommand, inherits: bool) -> Choice:
-        """Choose for a job; `inherits`: whether its worker is a child of this process."""
-        if command.job_arguments is None:
-            # Only the whole command contains its prefix.
-            return Choice("command", "precommand" if len(self._allowed) > 1 else "")
-        why = ""
-        if self._shells is not None:
-            try:
-                if self._changed and not inherits:
-                    # Where the Snakefile is read again, it does the same again.
-                    raise UnclearError(f"{self._changed} changed")
-                plain = self._shells.of(job)
-                runner = "phase" if plain.job.phase else "shell"
-                return Choice(runner, "", plain.job, plain.command)
-            except UnclearError as error:
-                why = str(error)
-            except Exception as error:
-                # Any error: Snakemake will meet it, too, and report it better.
-                why = type(error).__name__
-        elif "shell" in self._allowed:
-            why = "another Snakemake"
-        return Choice("zygote" if "zygote" in self._allowed else "command", why)
 
 
 # ---- tickets
@@ -306,10 +274,6 @@ def single_jobs(job: Any) -> list[Any]:
 # ---- identities
 
 
-class _UnknownError(Exception):
-    """The identity cannot be determined with certainty."""
-
-
 class Identities:
     """The identities of the jobs of one workflow: 64 hexadecimal digits, or None.
 
@@ -321,9 +285,11 @@ class Identities:
 
     def __init__(self, workflow: Any, directory: str) -> None:
         self._workflow = workflow
-        self._directory = directory
         self._files: dict[tuple[str, int, int], str] = {}
-        self._run = self._of_run()
+        self._run: str | None = None
+        with suppress(Exception):
+            sources = [self._content(source) for source in workflow.included]
+            self._run = _digest([directory, sources, workflow.config])
 
     def of(self, job: Any, shell_command: str | None = None) -> str | None:
         """The identity of a job; costs a stat(2) for each input.
@@ -331,63 +297,38 @@ class Identities:
         `shell_command` is the value of `job.shellcmd`, if it is known already: computing it takes
         as long as all other work here.
         """
-        if self._run is None:
-            return None
-        try:
+        # Any error: Snakemake will meet it, too, and report it better.
+        with suppress(Exception):
             jobs = sorted(single_jobs(job), key=lambda one: (one.rule.name, *one.output))
             made = {str(path) for one in jobs for path in one.output} if len(jobs) > 1 else set()
-            return _digest([self._run, [self._of_one(one, made, shell_command) for one in jobs]])
-        except Exception:
-            # Any error: Snakemake will meet it, too, and report it better.
-            return None
-
-    def _of_run(self) -> str | None:
-        try:
-            workflow = self._workflow
-            sources = [self._content(source) for source in workflow.included]
-            return _digest([self._directory, sources, _canonical(workflow.config)])
-        except Exception:
-            return None
+            if self._run is not None and all(map(_is_certain, jobs)):
+                parts = [self._of_one(one, made, shell_command) for one in jobs]
+                return _digest([self._run, parts])
+        return None
 
     def _of_one(self, job: Any, made: set[str], shell_command: str | None) -> list[Any]:
         """The data that determine one job; `made` are the files that its own group makes."""
         rule = job.rule
-        flagged = getattr(job, "pipe_or_service_output", ())
-        if flagged or rule.is_cwl or rule.is_template_engine or not _is_local(job):
-            raise _UnknownError
+        source, spec = source_of_script(job), job.conda_env_spec
+        file = getattr(spec, "file", None)
         return [
             rule.name,
-            _canonical(dict(job.wildcards_dict)),
+            dict(job.wildcards_dict),
             [str(path) for path in job.output],
             [str(path) for path in job.log],
             str(job.benchmark),
-            _canonical(list(job.params)),
-            _canonical(list(job.params.keys())),
+            list(job.params),
+            list(job.params.keys()),
             job.shellcmd if shell_command is None else shell_command,
             job.threads,
-            self._script(job),
-            self._software(job),
+            [rule.wrapper, rule.wrapper and getattr(self._workflow, "wrapper_prefix", None)],
+            source and self._content(source),
+            [str(job.container_img_url), str(job.env_modules)],
+            spec and [str(getattr(spec, key, None)) for key in ("name", "dir")],
+            file and self._content(file),
             [_seen(str(path), made) for path in job.input],
-            _canonical((getattr(rule, "module_globals", None) or {}).get("config")),
+            (getattr(rule, "module_globals", None) or {}).get("config"),
         ]
-
-    def _script(self, job: Any) -> list[str | None]:
-        rule = job.rule
-        if rule.wrapper is not None:
-            if str(rule.wrapper).startswith("file:"):
-                raise _UnknownError
-            return [str(rule.wrapper), getattr(self._workflow, "wrapper_prefix", None)]
-        source = source_of_script(job)
-        return [] if source is None else [self._content(source)]
-
-    def _software(self, job: Any) -> list[Any]:
-        parts = [str(job.container_img_url), str(job.env_modules)]
-        if (spec := job.conda_env_spec) is not None:
-            for key in ("name", "dir"):
-                parts.append(str(getattr(spec, key, None)))
-            file = getattr(spec, "file", None)
-            parts.append("" if file is None else self._content(file))
-        return parts
 
     def _content(self, source: Any) -> str:
         """A digest of a source file."""
@@ -399,51 +340,45 @@ class Identities:
         return self._files[key]
 
 
-def _is_local(job: Any) -> bool:
-    """Whether all of its files are on this filesystem and not in some storage."""
-    return not any(getattr(path, "is_storage", False) for path in (*job.input, *job.output))
+def _is_certain(job: Any) -> bool:
+    """Whether the data of `Identities` determine a job, and all of its files are here."""
+    rule = job.rule
+    flagged = getattr(job, "pipe_or_service_output", ())
+    is_stored = any(getattr(path, "is_storage", False) for path in (*job.input, *job.output))
+    has_own_wrapper = str(rule.wrapper).startswith("file:")
+    return not (flagged or rule.is_cwl or rule.is_template_engine or is_stored or has_own_wrapper)
 
 
 def _seen(path: str, made: Iterable[str]) -> list[Any]:
     """The current state of a file: path, time in nanoseconds and size."""
     if path in made:
         return [path]
+    stamp = None
     try:
         found = os.stat(path)
     except FileNotFoundError:
         return [path, None]
-    stamp = None
-    if os.path.isdir(path):
-        try:
+    with suppress(FileNotFoundError):
+        if os.path.isdir(path):
             # Snakemake keeps the time of an output directory in this file.
             stamp = os.stat(os.path.join(path, ".snakemake_timestamp")).st_mtime_ns
-        except FileNotFoundError:
-            stamp = None
     return [path, found.st_mtime_ns, found.st_size, stamp]
 
 
-def _canonical(value: Any) -> Any:
-    """The same JSON for equal values in two processes.
+def _digest(parts: Any) -> str:
+    """The same for equal values in two processes. Raises TypeError for values without JSON."""
+    text = json.dumps(parts, sort_keys=True, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()
 
-    Raises _UnknownError for values without one.
-    """
-    if isinstance(value, str):
-        return str(value)  # Snakemake's own kinds of text are among them.
-    if value is None or isinstance(value, bool | int | float | bytes | complex | range | PurePath):
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | complex | range | PurePath):
         return [type(value).__name__, repr(value)]
     if isinstance(value, Mapping):
-        pairs = [[_canonical(key), _canonical(item)] for key, item in value.items()]
-        return ["mapping", sorted(pairs, key=json.dumps)]
-    if isinstance(value, list | tuple):
-        return ["list", [_canonical(item) for item in value]]
+        return dict(value)
     if isinstance(value, set | frozenset):
-        return ["set", sorted((_canonical(item) for item in value), key=json.dumps)]
+        return sorted(map(_digest, value))
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        return _canonical(value.item())
+        return value.item()
     # The text of other objects may contain an address, or not all of their contents.
-    raise _UnknownError
-
-
-def _digest(parts: Any) -> str:
-    text = json.dumps(parts, ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    raise TypeError(type(value))

@@ -21,8 +21,8 @@ from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import last_lines
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.by_hand import worker_of_process
-from snakemake_kochi.queue.views import find_worker, shared_workers
+from snakemake_kochi.queue.by_hand import reserve_workers
+from snakemake_kochi.queue.views import read_worker, shared_workers
 from snakemake_kochi.schedulers.interface import NO_REQUEST, AllocationRequest
 from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.ticket import Resources
@@ -39,11 +39,11 @@ _REPEAT_WAITS = 60.0  # seconds
 
 @dataclass
 class _Started:
-    """A worker of this run. `queues`: those that it was told; `number`: None until it is known."""
+    """A worker of this run. `queues`: those that it was told."""
 
     process: subprocess.Popen[bytes]
+    number: int
     queues: set[str]
-    number: int | None = None
 
 
 class LocalWorkers:
@@ -162,23 +162,18 @@ class LocalWorkers:
                 )
             self._served.add(queue)
         for worker in self._running.values():
-            if self._served - worker.queues and (number := self._number_of(worker)) is not None:
-                paths = self._layout.worker(str(number))
-                for queue in sorted(self._served - worker.queues):
+            if new := sorted(self._served - worker.queues):
+                paths = self._layout.worker(worker.number)
+                for queue in new:
                     files.overwrite(paths.serve(queue), b"")
                 worker.queues |= self._served
                 wake(paths.wake)
 
-    def _number_of(self, worker: _Started) -> int | None:
-        """None while it has no directory."""
-        if worker.number is None:
-            worker.number = worker_of_process(self._layout, worker.process.pid)
-        return worker.number
-
     def _start_all(self) -> None:
         while self._served and len(self._running) < self._count:
+            (number,) = reserve_workers(self._machine, 1)
             queues = tuple(sorted(self._served))
-            settings = replace(self._settings, queues=queues, parent=os.getpid())
+            settings = replace(self._settings, worker=number, queues=queues, parent=os.getpid())
             with self._said.open("ab") as output:
                 # A session of its own: Ctrl-C is for Snakemake, which then ends them in order.
                 process = subprocess.Popen(
@@ -188,7 +183,7 @@ class LocalWorkers:
                     stderr=output,
                     start_new_session=True,
                 )
-            self._running[os.pidfd_open(process.pid)] = _Started(process, set(queues))
+            self._running[os.pidfd_open(process.pid)] = _Started(process, number, set(queues))
 
     def job_ended(self) -> None:
         self._deaths = 0
@@ -216,11 +211,10 @@ class LocalWorkers:
 
     def _note_death(self, worker: _Started) -> None:
         self._deaths += 1
-        number, reason, log = None, "", self._said
-        with suppress(OSError, KochiError):
-            if (number := self._number_of(worker)) is not None:
-                log = Path(self._layout.worker(str(number)).log)
-                view = find_worker(self._machine, number)
+        reason, log = "", self._said
+        with suppress(OSError):
+            if (view := read_worker(self._layout, worker.number)) is not None:
+                log = Path(self._layout.worker(worker.number).log)
                 reason = view.reason if view.state == "left" else ""
         if self._deaths >= _DEATHS:
             ending = "\n    ".join(last_lines(log, _LAST_LINES))
@@ -230,21 +224,18 @@ class LocalWorkers:
                 f"The last one ended {said.rstrip()}",
                 "To see what is wrong here, type: kochi doctor",
             )
-        name = "A worker of this run" if number is None else f"Worker {number}"
         self._logger.warning(
-            f"{name} {f'left: {reason}' if reason else 'died'}; its jobs are requeued, and a new "
-            f"worker is started; its log is {log}"
+            f"Worker {worker.number} {f'left: {reason}' if reason else 'died'}; its jobs are "
+            f"requeued, and a new worker is started; its log is {log}"
         )
 
     def _tell_waits(self) -> None:
         """Say that a job waits for another one on this computer, of another run perhaps."""
         for worker in self._running.values():
-            with suppress(OSError, KochiError):
-                if (number := self._number_of(worker)) is None:
-                    continue
-                path = self._layout.worker(str(number)).waits
+            with suppress(OSError):
+                path = self._layout.worker(worker.number).waits
                 waits = files.read(path).decode("utf-8", "replace").partition("\n")[0]
-                if waits and self._notices.is_new(("waits", number), quiet=_REPEAT_WAITS):
+                if waits and self._notices.is_new(("waits", worker.number), quiet=_REPEAT_WAITS):
                     self._logger.info(f"{waits[:1].upper()}{waits[1:]}.")
 
     def abandon(self) -> None:

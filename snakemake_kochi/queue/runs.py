@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Literal
 
 from snakemake_kochi.base import files
@@ -141,7 +142,7 @@ def read_run(layout: Layout, number: int, facts: Any = None) -> RunView | None:
     """
     paths = layout.run(number)
     with suppress(FileNotFoundError, KeyError, TypeError, ValueError):
-        data = facts_in(paths.facts) if facts is None else facts
+        data = _facts(paths.facts) if facts is None else facts
         if not data["directory"]:
             return None
         token = next((text for text in listing(paths.directory) if _is_token(text)), ENDED)
@@ -156,14 +157,29 @@ def read_run(layout: Layout, number: int, facts: Any = None) -> RunView | None:
 
 
 def list_runs(machine: MachinePaths, directory: str | None = None) -> Iterator[RunView]:
-    """All runs, or those in one directory; the newest first."""
+    """All runs, or those in one directory; the newest first. Raises OSError."""
     layout = machine.layout
-    if not is_there(machine.directory):
+    if not is_there(machine.directory):  # nothing has run on this machine yet
         return
     for number in reversed(numbers_in(listing(layout.runs))):
-        run = read_run(layout, number)
-        if run is not None and directory in (None, run.directory):
+        run = None
+        with suppress(FileNotFoundError):
+            facts = _facts(layout.run(number).facts)
+            if directory is None or _is_in(facts, directory):
+                run = read_run(layout, number, facts)
+        if run is not None:
             yield run
+
+
+@lru_cache(maxsize=10_000)
+def _facts(path: str) -> Any:
+    """What is in a `run.json`: it is written once. {} if it is damaged. Raises OSError."""
+    return facts_in(path) or {}
+
+
+def _is_in(facts: Any, directory: str) -> bool:
+    own = facts.get("directory")
+    return bool(own) and (own == directory or is_same_directory(own, directory))
 
 
 def find_run(machine: MachinePaths, number: str) -> RunView:
@@ -188,92 +204,57 @@ class LiveJob:
     started: str | None
 
 
-@dataclass(frozen=True)
-class Making:
-    """The runs of a directory, and their jobs by output, relative to the directory."""
-
-    runs: Sequence[RunView]
-    jobs: Mapping[str, LiveJob]
+Life = Literal["alive", "unknown", "dead"]
 
 
-@dataclass
 class MakingWatch:
-    """Looks at one directory again and again; opens each file once."""
+    """Looks at the runs of one directory again and again; opens each file once."""
 
-    machine: MachinePaths
-    directory: str
-    _facts: dict[int, Any] = field(default_factory=dict)  # None: a run elsewhere, or by hand
-    _tickets: dict[tuple[int, int], Sequence[str]] = field(default_factory=dict)  # outputs
+    def __init__(self, machine: MachinePaths, directory: str) -> None:
+        self._machine = machine
+        self._directory = directory
+        self._outputs: dict[tuple[int, int], Sequence[str]] = {}  # of tickets
+        self._pulses: dict[int, Pulse] = {}
 
     def runs(self) -> list[RunView]:
-        """The runs of this directory that the machine still knows, the oldest first.
+        """Those that the machine still knows, the oldest first. Raises OSError."""
+        return [*list_runs(self._machine, self._directory)][::-1]
 
-        Raises OSError when the files of the machine cannot be listed now.
-        """
-        layout = self.machine.layout
-        found: list[RunView] = []
-        if not self.machine.directory.exists():  # nothing has run on this machine yet
-            return found
-        for number in numbers_in(listing(layout.runs)):
-            if number not in self._facts:
-                with suppress(FileNotFoundError):
-                    self._facts[number] = self._own(facts_in(layout.run(number).facts))
-            facts = self._facts.get(number)
-            if facts is not None and (run := read_run(layout, number, facts)) is not None:
-                found.append(run)
-        return found
-
-    def _own(self, found: Any) -> Any:
-        directory = (found or {}).get("directory")
-        return found if directory and is_same_directory(directory, self.directory) else None
-
-    def look(self) -> Making:
-        """Raises OSError when the files of the machine cannot be listed now."""
+    def look(self) -> tuple[list[RunView], dict[str, LiveJob]]:
+        """The runs that go on, and the jobs by output as in tickets. Raises OSError."""
         runs = [run for run in self.runs() if run.state != "ended"]
         numbers = {run.number for run in runs}
         jobs: dict[str, LiveJob] = {}
         present: dict[tuple[int, int], Sequence[str]] = {}
-        for name, queue, path in places(self.machine.layout) if numbers else ():
+        for name, queue, path in places(self._machine.layout) if numbers else ():
             if name.run in numbers:
                 present[name.key] = outputs = self._outputs_of(name, path)
-                jobs |= dict.fromkeys(outputs, _live(name, queue, path))
-        self._tickets = present
-        return Making([run for run in runs if run.state == "running"], jobs)
+                started = views.claimed_at(path) if name.worker else None
+                worker = int(name.worker) if name.worker.isdecimal() else None
+                job = LiveJob(f"{name.run}.{name.job}", queue, worker, started)
+                jobs |= dict.fromkeys(outputs, job)
+        self._outputs = present
+        return [run for run in runs if run.state == "running"], jobs
 
     def _outputs_of(self, name: Name, path: str) -> Sequence[str]:
         """None of a ticket that cannot be read, because it has moved, for example."""
-        if name.key not in self._tickets:
+        if name.key not in self._outputs:
             with suppress(OSError, ValueError, KeyError, TypeError):
                 line = files.read(path).partition(b"\n")[0]
                 return list(map(str, files.parse(line)["outputs"]))
-        return self._tickets.get(name.key, ())
+        return self._outputs.get(name.key, ())
 
-
-Life = Literal["alive", "unknown", "dead"]
-
-
-class Holders:
-    """Looks at the runs that have locked a directory, again and again."""
-
-    def __init__(self, machine: MachinePaths, directory: str) -> None:
-        self._layout = machine.layout
-        self._watch = MakingWatch(machine, directory)
-        self._pulses: dict[int, Pulse] = {}
-
-    def look(self) -> list[tuple[RunView, Life]]:
-        """Each with whether it lives: of one on another host this becomes known in a minute.
-
-        Raises OSError.
-        """
-        runs = self._watch.runs()
-        holding = (run for run in runs if any(lock.is_there for lock in run.locks))
+    def holders(self) -> list[tuple[RunView, Life]]:
+        """The runs that have locked the directory, each with whether it lives: of one on another
+        host this becomes known in a minute. Raises OSError."""
+        holding = (run for run in self.runs() if any(lock.is_there for lock in run.locks))
         return [(run, self._life(run)) for run in holding]
 
     def _life(self, run: RunView) -> Life:
         if run.is_gone or run.is_here:
             return "dead" if run.is_gone else "alive"
         if run.number not in self._pulses:
-            self._pulses[run.number] = Pulse(self._layout.run(run.number).alive)
+            self._pulses[run.number] = Pulse(self._machine.layout.run(run.number).alive)
             self._pulses[run.number].look()
             return "unknown"
         still = self._pulses[run.number].look()
@@ -294,9 +275,3 @@ def refusal(run: RunView) -> KochiError:
 
 def _is_token(text: str) -> bool:
     return text == ENDED or text.partition(".")[0] == OWN
-
-
-def _live(name: Name, queue: str, path: str) -> LiveJob:
-    started = views.claimed_at(path) if name.worker else None
-    worker = int(name.worker) if name.worker.isdecimal() else None
-    return LiveJob(f"{name.run}.{name.job}", queue, worker, started)

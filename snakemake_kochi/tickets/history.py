@@ -201,13 +201,8 @@ def living(layout: Layout, accept: Callable[[Name], bool] = lambda name: True) -
                 yield View(name, queue, kept(data), line, by_hand[name.run])
 
 
-def ended(
-    layout: Layout,
-    runs: Callable[[Any], bool] = lambda facts: True,
-    states: Sequence[str] = (),
-    names: Sequence[str] = (),
-) -> Iterator[View]:
-    """The jobs that have ended, the newest first; of the runs whose `run.json` is accepted.
+def ended(layout: Layout, states: Sequence[str] = (), names: Sequence[str] = ()) -> Iterator[View]:
+    """The jobs that have ended, the newest first.
 
     `states`, `names`: those alone, if any is given. Reads journals from their ends, and parses what
     it gives: of a million jobs, the last hundred take no longer than those of a hundred. Raises
@@ -216,21 +211,16 @@ def ended(
     wanted = [f'={state}", "key": "'.encode() for state in states] or [b'"ended": "']
     named = [f'"name": {json.dumps(name)}'.encode() for name in names]
 
+    # For names first: they are the rarer ones.
+    words = (named, wanted) if named else (wanted,)
+
     def of_runs() -> Iterator[View]:
-        for paths in map(layout.run, reversed(numbers_in(listing(layout.runs)))):
-            with suppress(FileNotFoundError, KeyError, ValueError):  # removed, or damaged
-                if runs(files.parse(files.read(paths.facts))):
-                    # For names first: they are the rarer ones.
-                    words = (named, wanted) if named else (wanted,)
-                    yield from _of_journal(paths.journal, *words)
+        for number in reversed(numbers_in(listing(layout.runs))):
+            with suppress(FileNotFoundError):  # removed
+                yield from _of_journal(layout.run(number).journal, *words)
 
-    def by_hand() -> Iterator[View]:
-        if runs({"directory": ""}):
-            for view in _by_hand(layout):
-                if not states or view.state in states:
-                    yield view
-
-    yield from heapq.merge(of_runs(), by_hand(), key=lambda view: view.name.run, reverse=True)
+    by_hand = (view for view in _by_hand(layout) if not states or view.state in states)
+    yield from heapq.merge(of_runs(), by_hand, key=lambda view: view.name.run, reverse=True)
 
 
 def ended_in(layout: Layout, run: int) -> Iterator[View]:

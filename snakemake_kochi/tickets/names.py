@@ -102,71 +102,33 @@ class Shard:
         return f"{self.run}.{self.first}-{self.last}"
 
 
-@dataclass(frozen=True)
 class QueuePaths:
-    directory: str
-
-    @property
-    def waiting(self) -> str:
-        return f"{self.directory}/waiting"
-
-    @property
-    def running(self) -> str:
-        return f"{self.directory}/running"
-
-    @property
-    def lock(self) -> str:
-        return f"{self.directory}/lock"
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.waiting = f"{directory}/waiting"
+        self.running = f"{directory}/running"
+        self.lock = f"{directory}/lock"
 
     def serving(self, worker: str) -> str:
         """A mark: this worker is to be woken for tickets of this queue."""
         return f"{self.directory}/{SERVING}{worker}"
 
 
-@dataclass(frozen=True)
 class RunPaths:
     """`own`, `own.<adopter>`, `hand` or `ended` is the token: its name says who owns the run."""
 
-    directory: str
-
-    @property
-    def facts(self) -> str:
-        return f"{self.directory}/run.json"
-
-    @property
-    def alive(self) -> str:
-        return f"{self.directory}/alive"
-
-    @property
-    def journal(self) -> str:
-        return f"{self.directory}/jobs.jsonl"
-
-    @property
-    def inbox(self) -> str:
-        return f"{self.directory}/inbox"
-
-    @property
-    def folded(self) -> str:
-        """Logs of ended jobs, up to 256 in a file."""
-        return f"{self.directory}/folded"
-
-    @property
-    def logs(self) -> str:
-        return f"{self.directory}/logs"
-
-    @property
-    def wake(self) -> str:
-        return f"{self.directory}/{WAKE}"
-
-    @property
-    def terminal(self) -> str:
-        """Where the terminal of a job by hand is, if it has one: see terminal/address.py."""
-        return f"{self.directory}/terminal.json"
-
-    @property
-    def workers(self) -> str:
-        """What its workers on this computer print before they have a log."""
-        return f"{self.directory}/workers"
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.facts = f"{directory}/run.json"
+        self.alive = f"{directory}/alive"
+        self.journal = f"{directory}/jobs.jsonl"
+        self.inbox = f"{directory}/inbox"
+        self.logs = f"{directory}/logs"
+        self.folded = f"{directory}/folded"  # logs of ended jobs, up to 256 in a file
+        self.wake = f"{directory}/{WAKE}"
+        self.terminal = f"{directory}/terminal.json"  # of a job by hand: see terminal/address.py
+        # What its workers on its computer print before they have a log.
+        self.workers = f"{directory}/workers"
 
     def log(self, name: Name) -> str:
         """The output of one attempt."""
@@ -176,57 +138,26 @@ class RunPaths:
         return f"{self.directory}/{name}"
 
 
-@dataclass(frozen=True)
 class WorkerPaths:
-    directory: str
-
-    @property
-    def facts(self) -> str:
-        return f"{self.directory}/worker.json"
-
-    @property
-    def alive(self) -> str:
-        return f"{self.directory}/alive"
-
-    @property
-    def dead(self) -> str:
-        return f"{self.directory}/dead"
-
-    @property
-    def wake(self) -> str:
-        return f"{self.directory}/{WAKE}"
-
-    @property
-    def left(self) -> str:
-        return f"{self.directory}/left"
-
-    @property
-    def release(self) -> str:
-        return f"{self.directory}/release"
-
-    @property
-    def log(self) -> str:
-        return f"{self.directory}/log"
-
-    @property
-    def settings(self) -> str:
-        """How it is started; written by who starts it, if it has a number by then."""
-        return f"{self.directory}/settings.json"
-
-    @property
-    def asked(self) -> str:
-        """Exists when a person has requested it; names its allocation."""
-        return f"{self.directory}/asked.json"
-
-    @property
-    def hosts(self) -> str:
-        """The hosts of its allocation, and the slots of each, for mpirun."""
-        return f"{self.directory}/hosts"
-
-    @property
-    def waits(self) -> str:
-        """Why a job that it has claimed does not begin, for people; an empty line: none waits."""
-        return f"{self.directory}/waits"
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.facts = f"{directory}/worker.json"
+        self.alive = f"{directory}/alive"
+        self.dead = f"{directory}/dead"
+        self.wake = f"{directory}/{WAKE}"
+        self.left = f"{directory}/left"
+        self.release = f"{directory}/release"
+        self.log = f"{directory}/log"
+        # How it is started, and that a person has requested it, with its allocation: written by who
+        # starts it, if it has a number by then.
+        self.settings = f"{directory}/settings.json"
+        self.asked = f"{directory}/asked.json"
+        self.hosts = f"{directory}/hosts"  # of its allocation, and the slots of each, for mpirun
+        # Why a job that it has claimed does not begin, for people; an empty line: none waits.
+        self.waits = f"{directory}/waits"
+        self.login = f"{directory}/{LOGIN}"  # of its ssh server: see terminal/login.py
+        # Exists until the worker has seen that a person wants to log in.
+        self.login_asked = f"{self.login}/asked"
 
     def server_log(self, server: str) -> str:
         """What a server prints from which it forks jobs: zygote, phase, benchmark."""
@@ -235,42 +166,19 @@ class WorkerPaths:
     def serve(self, queue: str) -> str:
         return f"{self.directory}/{SERVE}{queue}"
 
-    @property
-    def login(self) -> str:
-        """The directory of its ssh server: see terminal/login.py."""
-        return f"{self.directory}/{LOGIN}"
-
-    @property
-    def login_asked(self) -> str:
-        """Exists until the worker has seen that a person wants to log in."""
-        return f"{self.login}/asked"
-
     def cancel(self, name: Name) -> str:
         return f"{self.directory}/{CANCEL}{name}"
 
 
-@dataclass(frozen=True)
 class Layout:
     """Everything below one machine's directory of KOCHI_ROOT."""
 
-    directory: str
-
-    @property
-    def runs(self) -> str:
-        return f"{self.directory}/runs"
-
-    @property
-    def queues(self) -> str:
-        return f"{self.directory}/queues"
-
-    @property
-    def workers(self) -> str:
-        return f"{self.directory}/workers"
-
-    @property
-    def history(self) -> str:
-        """What is left of ended jobs by hand."""
-        return f"{self.directory}/history"
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.runs = f"{directory}/runs"
+        self.queues = f"{directory}/queues"
+        self.workers = f"{directory}/workers"
+        self.history = f"{directory}/history"  # what is left of ended jobs by hand
 
     def run(self, number: int) -> RunPaths:
         return RunPaths(f"{self.runs}/{number}")
@@ -297,16 +205,9 @@ def make_queue(layout: Layout, queue: str) -> None:
         files.make_below(layout.directory, "queues", queue, name)
 
 
-def wakes_of(layout: Layout, queue: str) -> list[str]:
-    """What wakes the workers that serve a queue, as far as is known."""
-    directory = layout.queue(queue).directory
-    with suppress(OSError):
-        marks = (text for text in files.names(directory) if text.startswith(SERVING))
-        return [layout.worker(mark.removeprefix(SERVING)).wake for mark in marks]
-    return []
-
-
 def wake_workers(layout: Layout, queue: str) -> None:
-    """Wake the workers of a queue that are on this computer."""
-    for path in wakes_of(layout, queue):
-        wake(path)
+    """Wake the workers of a queue that are on this computer, as far as is known."""
+    with suppress(OSError):
+        for mark in files.names(layout.queue(queue).directory):
+            if mark.startswith(SERVING):
+                wake(layout.worker(mark.removeprefix(SERVING)).wake)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,10 +40,33 @@ def _is_number(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _is_range(value: object, length: int) -> bool:
-    if not (isinstance(value, tuple) and len(value) == 2):
-        return False
-    return all(_is_number(bound, 0) for bound in value) and value[0] <= value[1] <= length
+def _are_texts(value: object) -> bool:
+    return isinstance(value, tuple) and all(map(_is_text, value))
+
+
+def _are_named_texts(value: object) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_text, (*value, *value.values())))
+
+
+# What is expected of a value, for people, and whether it is that.
+_Kind = tuple[str, Callable[[Any], bool]]
+_TEXT: _Kind = "text without NUL", _is_text
+_TEXTS: _Kind = "a tuple of texts without NUL", _are_texts
+_NAMED: _Kind = "a mapping of text to text, both without NUL,", _are_named_texts
+_BOOLEAN: _Kind = "true or false", lambda value: isinstance(value, bool)
+_FROM_0: _Kind = "a number from 0", lambda value: _is_number(value, 0)
+_FROM_1: _Kind = "a number from 1", lambda value: _is_number(value, 1)
+
+
+def _or_none(kind: _Kind) -> _Kind:
+    return kind[0], lambda value: value is None or kind[1](value)
+
+
+def _check(checked: object, kinds: Mapping[str, _Kind]) -> None:
+    for name, (expected, is_good) in kinds.items():
+        value = getattr(checked, name)
+        if not is_good(value):
+            _require(False, f"{name} {value!r}", expected)
 
 
 @dataclass(frozen=True)
@@ -65,23 +88,7 @@ class Resources:
     nodes: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("cores", "nodes"):
-            value = getattr(self, name)
-            _require(_is_number(value, 1), f"{name} {value!r}", "a number from 1")
-        for name in ("exclusive", "pinned"):
-            value = getattr(self, name)
-            _require(isinstance(value, bool), f"{name} {value!r}", "true or false")
-        _require(
-            self.memory_mb is None or _is_number(self.memory_mb, 0),
-            f"memory_mb {self.memory_mb!r}",
-            "a number of MiB",
-        )
-        _require(_is_number(self.gpus, 0), f"gpus {self.gpus!r}", "a number from 0")
-        _require(
-            self.runtime_seconds is None or _is_number(self.runtime_seconds, 1),
-            f"runtime_seconds {self.runtime_seconds!r}",
-            "a number of seconds from 1",
-        )
+        _check(self, _RESOURCES)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object in a ticket."""
@@ -97,6 +104,15 @@ class Resources:
             and (self.runtime_seconds or 0) >= (other.runtime_seconds or 0)
             and self.nodes >= other.nodes
         )
+
+
+_RESOURCES = {
+    **dict.fromkeys(("cores", "nodes"), _FROM_1),
+    **dict.fromkeys(("exclusive", "pinned"), _BOOLEAN),
+    "memory_mb": _or_none(_FROM_0),
+    "gpus": _FROM_0,
+    "runtime_seconds": _or_none(_FROM_1),
+}
 
 
 @dataclass(frozen=True)
@@ -157,17 +173,7 @@ class ShellJob:
     phase: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("script", "executable", "temporary_directory"):
-            _require(_is_text(getattr(self, name)), name, "text without NUL")
-        for name in ("inputs", "directories", "phase"):
-            value = getattr(self, name)
-            is_good = isinstance(value, tuple) and all(map(_is_text, value))
-            _require(is_good, f"{name} {value!r}", "a tuple of texts without NUL")
-        _require(_is_number(self.threads, 1), f"threads {self.threads!r}", "a number from 1")
-        wait = self.latency_wait
-        is_good = isinstance(wait, int | float) and not isinstance(wait, bool) and wait >= 0
-        _require(is_good, f"latency_wait {wait!r}", "a number of seconds")
-        _require_texts("environment", self.environment)
+        _check(self, _SHELL_JOB)
 
     def to_dict(self) -> dict[str, Any]:
         benchmark = None if self.benchmark is None else vars(self.benchmark)
@@ -182,6 +188,18 @@ class ShellJob:
         return cls(
             **{**data, **lists, "benchmark": None if benchmark is None else Benchmark(**benchmark)}
         )
+
+
+_SHELL_JOB = {
+    **dict.fromkeys(("script", "executable", "temporary_directory"), _TEXT),
+    **dict.fromkeys(("inputs", "directories", "phase"), _TEXTS),
+    "threads": _FROM_1,
+    "latency_wait": (
+        "a number of seconds",
+        lambda value: isinstance(value, float) or _is_number(value, 0),
+    ),
+    "environment": _NAMED,
+}
 
 
 @dataclass(frozen=True)
@@ -219,94 +237,42 @@ class Ticket:
     job_arguments: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        _require(
-            _is_text(self.name) and self.name.isprintable() and self.name != "",
-            f"name {self.name!r}",
-            "printable text without control characters or line breaks",
-        )
-        command = self.command
-        _require(
-            isinstance(command, tuple) and len(command) > 0 and all(map(_is_text, command)),
-            f"command {command!r}",
-            "a tuple of at least one text without NUL",
-        )
-        _require(
-            _is_text(self.directory) and self.directory.startswith("/"),
-            f"directory {self.directory!r}",
-            "an absolute path",
-        )
-        _require_texts("environment", self.environment)
+        _check(self, _TICKET)
         bad = [name for name in self.environment if name == "" or "=" in name]
         _require(not bad, f"environment variable {bad}", "a name without '='")
-        _require_texts("labels", self.labels)
+        start, stop = self.job_arguments or (0, 0)
         _require(
-            isinstance(self.resources, Resources), f"resources {self.resources!r}", "Resources"
-        )
-        _require(
-            self.identity is None or _is_text(self.identity), f"identity {self.identity!r}", "text"
-        )
-        for name in ("outputs", "logs"):
-            paths = getattr(self, name)
-            is_good = isinstance(paths, tuple) and all(map(_is_text, paths))
-            _require(is_good, f"{name} {paths!r}", "a tuple of texts without NUL")
-        _require(
-            self.shell is None or isinstance(self.shell, ShellJob),
-            f"shell {self.shell!r}",
-            "ShellJob",
-        )
-        _require(
-            self.job_arguments is None or _is_range(self.job_arguments, len(self.command)),
+            0 <= start <= stop <= len(self.command),
             f"job_arguments {self.job_arguments!r}",
-            "two numbers, a range of the command,",
+            "a range of the command",
         )
-        for key in ("queue", "machine", "submitted"):
-            _require(_is_text(getattr(self, key)), f"{key} {getattr(self, key)!r}", "text")
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object written to disk: the name of the file says the job and the attempt."""
-        return {
-            "name": self.name,
-            "queue": self.queue,
-            "machine": self.machine,
-            "submitted": self.submitted,
-            "command": list(self.command),
-            "directory": self.directory,
+        found = {
+            **vars(self),
             "resources": self.resources.to_dict(),
-            "identity": self.identity,
-            "outputs": list(self.outputs),
-            "logs": list(self.logs),
             "shell": None if self.shell is None else self.shell.to_dict(),
-            "job_arguments": self.job_arguments,
             "labels": dict(self.labels),
             "environment": dict(self.environment),
         }
+        del found["job"]
+        return found
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: Path) -> Ticket:
         """Validate the content of the file `where`. Raises DamagedFileError, naming the key."""
         try:
-            needs = data["resources"]
+            needs, shell = data["resources"], data["shell"]
             if not isinstance(needs, dict):
                 raise DamagedFileError(f"{where}: key 'resources': an object was expected")
-            outputs, logs = data["outputs"], data["logs"]
-            shell, arguments = data["shell"], data["job_arguments"]
-            return cls(
-                name=data["name"],
-                command=tuple(data["command"]) if isinstance(data["command"], list) else (),
-                directory=data["directory"],
-                environment=data["environment"],
-                resources=Resources(**needs),
-                identity=data["identity"],
-                # The type check refuses a value that is not a list.
-                outputs=tuple(outputs) if isinstance(outputs, list) else outputs,
-                logs=tuple(logs) if isinstance(logs, list) else logs,
-                shell=None if shell is None else ShellJob.from_dict(shell),
-                job_arguments=tuple(arguments) if isinstance(arguments, list) else arguments,
-                labels=data["labels"],
-                queue=data["queue"],
-                machine=data["machine"],
-                submitted=data["submitted"],
-            )
+            values = {name: data[name] for name in _TICKET}
+            for name in ("command", "outputs", "logs", "job_arguments"):
+                if isinstance(values[name], list):
+                    values[name] = tuple(values[name])
+            values["resources"] = Resources(**needs)
+            values["shell"] = None if shell is None else ShellJob.from_dict(shell)
+            return cls(**values)
         except KeyError as error:
             raise DamagedFileError(f"{where}: key {error} is missing") from error
         except DamagedFileError:
@@ -323,6 +289,36 @@ class Ticket:
         return changed
 
 
+_TICKET: dict[str, _Kind] = {
+    "name": (
+        "printable text without control characters or line breaks",
+        lambda value: _is_text(value) and value.isprintable() and value != "",
+    ),
+    "queue": _TEXT,
+    "machine": _TEXT,
+    "submitted": _TEXT,
+    "command": (
+        "a tuple of at least one text without NUL",
+        lambda value: _are_texts(value) and len(value) > 0,
+    ),
+    "directory": ("an absolute path", lambda value: _is_text(value) and value.startswith("/")),
+    "resources": ("Resources", lambda value: isinstance(value, Resources)),
+    "identity": _or_none(_TEXT),
+    "outputs": _TEXTS,
+    "logs": _TEXTS,
+    "shell": ("ShellJob", lambda value: value is None or isinstance(value, ShellJob)),
+    "job_arguments": (
+        "two numbers",
+        lambda value: (
+            value is None
+            or (isinstance(value, tuple) and len(value) == 2 and all(map(_FROM_0[1], value)))
+        ),
+    ),
+    "labels": _NAMED,
+    "environment": _NAMED,
+}
+
+
 def ticket_in(data: bytes, where: str) -> Ticket:
     """The ticket at the beginning of a file. Raises DamagedFileError."""
     try:
@@ -330,14 +326,3 @@ def ticket_in(data: bytes, where: str) -> Ticket:
     except ValueError as error:
         raise DamagedFileError(f"{where}: {error}") from error
     return Ticket.from_dict(found, Path(where))
-
-
-def _require_texts(key: str, mapping: object) -> None:
-    _require(isinstance(mapping, Mapping), f"{key} {mapping!r}", "a mapping of text to text")
-    assert isinstance(mapping, Mapping)
-    for name, value in mapping.items():
-        _require(
-            _is_text(name) and _is_text(value),
-            f"{key} {name!r}: {value!r}",
-            "text to text, both without NUL,",
-        )

@@ -108,7 +108,7 @@ class Run:
         self._provision._paused = PausedBatches(self.paths, seconds=lambda: self.now)
         self.pending: dict[str, dict[tuple[int, int], Ticket]] = {"a": {}, "b": {}}
         self.workers: list[_Worker] = []
-        self.came: dict[str, int] = {}  # how many workers an allocation has had
+        self.came: set[str] = set()  # the allocations that have had a worker
 
     def _size(self, *given: Any) -> Any:
         self.sized.append(given)
@@ -137,7 +137,7 @@ class Run:
     def look(self, times: int = 2) -> None:
         for _ in range(times):
             there = {worker.allocation for worker in self.workers}
-            self.came.update(dict.fromkeys(there - self.came.keys(), 1))
+            self.came |= there
             self.allocations.look(there, lambda: self.came)
             held = {key for worker in self.workers for key in worker.held}
             for queue in self.pending:
@@ -365,19 +365,6 @@ def test_a_refusal_ends_the_run_only_without_other_workers(
     run.leave("1_0")
     with pytest.raises(RefusedError, match="no more"):
         run.look()
-
-
-def test_a_worker_that_comes_again_between_two_looks_is_told(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = make(workers=1)
-    run.wait("a", SMALL)
-    run.look()
-    run.come("a", "1_0", 1, held=1)
-    run.look()
-    run.came["1_0"] = 2
-    run.look()
-    assert caplog.text.count("The scheduler requeued allocation 1_0") == 1
 
 
 def test_an_allocation_that_lost_its_worker_is_awaited_if_it_was_requeued(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import statistics
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 from run_helpers import results
 from support import job_of_run, write
 
-from snakemake_kochi.executor.rule_usage import RuleUsage, Sample
+from snakemake_kochi.executor.summary import RuleUsage
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue.views import Attempt
 from snakemake_kochi.tickets.ticket import Resources, Ticket
@@ -61,15 +59,6 @@ def test_nothing_is_suggested_for_a_rule_whose_jobs_request_different_resources(
         usage.add(Resources(memory_mb=memory), a_result(0, 0, 0, 1, peak_memory_mb=5), 1)
     assert list(usage.suggestions(in_allocations=True)) == []
     assert "5, 5 of 8000 to 16000 MiB" in usage.describe()
-
-
-def test_a_sample_of_many_numbers_stays_small_and_keeps_the_median() -> None:
-    sample = Sample()
-    for number in range(100_000):
-        sample.add(number)
-    assert (sample.least, sample.most) == (0, 99_999)
-    assert abs(sample.median - statistics.median(range(100_000))) < 500
-    assert len(pickle.dumps(sample)) < 20_000
 
 
 def test_an_allocation_begins_when_slurm_says_so_or_when_its_process_began() -> None:

@@ -40,7 +40,6 @@ def test_states_of_jobs_from_submission_to_the_journal(site: Site) -> None:
     assert [str(view.name) for view in ended(site.layout, states=["failed"])] == [
         "1.1.a1.l0@1=failed"
     ]
-    assert list(ended(site.layout, lambda facts: facts["directory"] == "/other")) == []
     assert find(site.layout, 1, 3) is None
     assert find(site.layout, 7, 1) is None
 

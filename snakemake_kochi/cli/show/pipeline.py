@@ -187,8 +187,7 @@ def _submission(location: Location, batch: BatchRules, point: Point) -> str:
     from snakemake_kochi.allocation.request import text_for_one_job
     from snakemake_kochi.allocation.workers import make_scheduler
     from snakemake_kochi.executor.admission import resources_of
-    from snakemake_kochi.executor.expected_jobs import ExpectedJob
-    from snakemake_kochi.executor.job_queues import JobQueues
+    from snakemake_kochi.executor.job_queues import ExpectedJob, JobQueues
     from snakemake_kochi.schedulers.commands import ONCE
 
     run = batch.runs[0]

@@ -22,7 +22,7 @@ from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, have_read, take_free
 from snakemake_kochi.project.conditions import Where
 from snakemake_kochi.project.grid import Grid
 from snakemake_kochi.queue.paused import PausedBatch, list_paused
-from snakemake_kochi.queue.runs import LiveJob, Making, MakingWatch, RunView
+from snakemake_kochi.queue.runs import LiveJob, MakingWatch, RunView
 
 _NOT_SUBMITTED = "its run has not submitted it yet"
 
@@ -94,18 +94,18 @@ class Points:
 
     def look(self) -> Seen:
         # The queues first: a job that ends meanwhile is found by its record.
-        making = self._making.look()
+        living, jobs = self._making.look()
         begun = {_key(record) for record in self._begun.look() if self._is_own(record)}
         locks = list(Path(".snakemake", "locks").glob("*.lock"))
         paused = next((p for p in list_paused(self._machine) if p.digest == self._paused), None)
         states = [
-            self._with_job(state, making, begun, paused is not None)
+            self._with_job(state, living, jobs.get(state.record), begun, paused is not None)
             for state in self._states.look()
             if self._where is None or self._where.has(state.parameters, state.duplicate)
         ]
         records = {state.record for state in states}
-        runs = [r for r in making.runs if r.outputs is None or not records.isdisjoint(r.outputs)]
-        is_locked = bool(locks) and not making.runs
+        runs = [r for r in living if r.outputs is None or not records.isdisjoint(r.outputs)]
+        is_locked = bool(locks) and not living
         looks = self._states.files.looks or (None,)
         since = _since(runs, locks)
         return Seen(states, runs, paused, is_locked, since, time.time(), looks[-1])
@@ -114,18 +114,22 @@ class Points:
         return record.get("experiment") == self._file and record.get("batch") == self.grid.batch
 
     def _with_job(
-        self, state: PointState, making: Making, begun: set[object], is_paused: bool
+        self,
+        state: PointState,
+        runs: Sequence[RunView],
+        job: LiveJob | None,
+        begun: set[object],
+        is_paused: bool,
     ) -> PointState:
         if state.state == "skipped":
             return state
-        job = making.jobs.get(state.record)
         if job is not None:
             return _of_job(state, job, is_paused)
         if begun and (state.duplicate, *sorted(state.parameters.items())) in begun:
             return replace(state, state="running", why="")
         is_to_run = any(
             run.makes(state.record) and not _ended_in(state, seconds_of(run.started))
-            for run in making.runs
+            for run in runs
         )
         if state.state == "done" or (state.state == "failed" and not state.told) or not is_to_run:
             return state
