@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
-def _require(condition: bool, what: str, expected: str) -> None:
-    if not condition:
+def _require(condition: bool, what: str, expected: str, *value: object) -> None:
+    if not condition:  # only then values are written out: some scripts are long
+        what = " ".join([what, *map(repr, value)])
         raise KochiError(f"ticket: {what} cannot be used: {expected} was expected")
 
 
@@ -67,20 +69,22 @@ class Resources:
     def __post_init__(self) -> None:
         for name in ("cores", "nodes"):
             value = getattr(self, name)
-            _require(_is_number(value, 1), f"{name} {value!r}", "a number from 1")
+            _require(_is_number(value, 1), name, "a number from 1", value)
         for name in ("exclusive", "pinned"):
             value = getattr(self, name)
-            _require(isinstance(value, bool), f"{name} {value!r}", "true or false")
+            _require(isinstance(value, bool), name, "true or false", value)
         _require(
             self.memory_mb is None or _is_number(self.memory_mb, 0),
-            f"memory_mb {self.memory_mb!r}",
+            "memory_mb",
             "a number of MiB",
+            self.memory_mb,
         )
-        _require(_is_number(self.gpus, 0), f"gpus {self.gpus!r}", "a number from 0")
+        _require(_is_number(self.gpus, 0), "gpus", "a number from 0", self.gpus)
         _require(
             self.runtime_seconds is None or _is_number(self.runtime_seconds, 1),
-            f"runtime_seconds {self.runtime_seconds!r}",
+            "runtime_seconds",
             "a number of seconds from 1",
+            self.runtime_seconds,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,6 +101,16 @@ class Resources:
             and (self.runtime_seconds or 0) >= (other.runtime_seconds or 0)
             and self.nodes >= other.nodes
         )
+
+
+_known = lru_cache(typed=True)(Resources)  # most tickets have the same ones
+
+
+def _resources_in(needs: dict[str, Any]) -> Resources:
+    try:
+        return _known(**needs)
+    except TypeError:  # a list, for example, of which it says why not
+        return Resources(**needs)
 
 
 @dataclass(frozen=True)
@@ -126,8 +140,8 @@ class Benchmark:
     repeats: int = 1
 
     def __post_init__(self) -> None:
-        _require(_is_text(self.file) and self.file != "", f"benchmark {self.file!r}", "a file")
-        _require(_is_number(self.repeats, 1), f"repeats {self.repeats!r}", "a number from 1")
+        _require(_is_text(self.file) and self.file != "", "benchmark", "a file", self.file)
+        _require(_is_number(self.repeats, 1), "repeats", "a number from 1", self.repeats)
 
 
 @dataclass(frozen=True)
@@ -162,11 +176,11 @@ class ShellJob:
         for name in ("inputs", "directories", "phase"):
             value = getattr(self, name)
             is_good = isinstance(value, tuple) and all(map(_is_text, value))
-            _require(is_good, f"{name} {value!r}", "a tuple of texts without NUL")
-        _require(_is_number(self.threads, 1), f"threads {self.threads!r}", "a number from 1")
+            _require(is_good, name, "a tuple of texts without NUL", value)
+        _require(_is_number(self.threads, 1), "threads", "a number from 1", self.threads)
         wait = self.latency_wait
         is_good = isinstance(wait, int | float) and not isinstance(wait, bool) and wait >= 0
-        _require(is_good, f"latency_wait {wait!r}", "a number of seconds")
+        _require(is_good, "latency_wait", "a number of seconds", wait)
         _require_texts("environment", self.environment)
 
     def to_dict(self) -> dict[str, Any]:
@@ -176,7 +190,7 @@ class ShellJob:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ShellJob:
         """Validate an object. Raises KochiError, KeyError or TypeError."""
-        _require(isinstance(data, dict), f"shell {data!r}", "an object")
+        _require(isinstance(data, dict), "shell", "an object", data)
         benchmark = data["benchmark"]
         lists = {name: tuple(data[name]) for name in ("inputs", "directories", "phase")}
         return cls(
@@ -221,46 +235,49 @@ class Ticket:
     def __post_init__(self) -> None:
         _require(
             _is_text(self.name) and self.name.isprintable() and self.name != "",
-            f"name {self.name!r}",
+            "name",
             "printable text without control characters or line breaks",
+            self.name,
         )
         command = self.command
         _require(
             isinstance(command, tuple) and len(command) > 0 and all(map(_is_text, command)),
-            f"command {command!r}",
+            "command",
             "a tuple of at least one text without NUL",
+            command,
         )
         _require(
             _is_text(self.directory) and self.directory.startswith("/"),
-            f"directory {self.directory!r}",
+            "directory",
             "an absolute path",
+            self.directory,
         )
         _require_texts("environment", self.environment)
         bad = [name for name in self.environment if name == "" or "=" in name]
-        _require(not bad, f"environment variable {bad}", "a name without '='")
+        _require(not bad, "environment variable", "a name without '='", bad)
         _require_texts("labels", self.labels)
+        _require(isinstance(self.resources, Resources), "resources", "Resources", self.resources)
         _require(
-            isinstance(self.resources, Resources), f"resources {self.resources!r}", "Resources"
-        )
-        _require(
-            self.identity is None or _is_text(self.identity), f"identity {self.identity!r}", "text"
+            self.identity is None or _is_text(self.identity), "identity", "text", self.identity
         )
         for name in ("outputs", "logs"):
             paths = getattr(self, name)
             is_good = isinstance(paths, tuple) and all(map(_is_text, paths))
-            _require(is_good, f"{name} {paths!r}", "a tuple of texts without NUL")
+            _require(is_good, name, "a tuple of texts without NUL", paths)
         _require(
             self.shell is None or isinstance(self.shell, ShellJob),
-            f"shell {self.shell!r}",
+            "shell",
             "ShellJob",
+            self.shell,
         )
         _require(
             self.job_arguments is None or _is_range(self.job_arguments, len(self.command)),
-            f"job_arguments {self.job_arguments!r}",
+            "job_arguments",
             "two numbers, a range of the command,",
+            self.job_arguments,
         )
         for key in ("queue", "machine", "submitted"):
-            _require(_is_text(getattr(self, key)), f"{key} {getattr(self, key)!r}", "text")
+            _require(_is_text(getattr(self, key)), key, "text", getattr(self, key))
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object written to disk: the name of the file says the job and the attempt."""
@@ -282,7 +299,7 @@ class Ticket:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], where: Path) -> Ticket:
+    def from_dict(cls, data: Mapping[str, Any], where: str | Path) -> Ticket:
         """Validate the content of the file `where`. Raises DamagedFileError, naming the key."""
         try:
             needs = data["resources"]
@@ -295,7 +312,7 @@ class Ticket:
                 command=tuple(data["command"]) if isinstance(data["command"], list) else (),
                 directory=data["directory"],
                 environment=data["environment"],
-                resources=Resources(**needs),
+                resources=_resources_in(needs),
                 identity=data["identity"],
                 # The type check refuses a value that is not a list.
                 outputs=tuple(outputs) if isinstance(outputs, list) else outputs,
@@ -329,15 +346,12 @@ def ticket_in(data: bytes, where: str) -> Ticket:
         found = files.parse(data.partition(b"\n")[0])
     except ValueError as error:
         raise DamagedFileError(f"{where}: {error}") from error
-    return Ticket.from_dict(found, Path(where))
+    return Ticket.from_dict(found, where)
 
 
 def _require_texts(key: str, mapping: object) -> None:
-    _require(isinstance(mapping, Mapping), f"{key} {mapping!r}", "a mapping of text to text")
+    _require(isinstance(mapping, Mapping), key, "a mapping of text to text", mapping)
     assert isinstance(mapping, Mapping)
     for name, value in mapping.items():
-        _require(
-            _is_text(name) and _is_text(value),
-            f"{key} {name!r}: {value!r}",
-            "text to text, both without NUL,",
-        )
+        if not (_is_text(name) and _is_text(value)):
+            _require(False, f"{key} {name!r}: {value!r}", "text to text, both without NUL,")
