@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import tarfile
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from support import wait_until
 
-from .conftest import Place
+from .conftest import FARM, Place
 
 # One slot whatever this computer has: the order is known.
 ONE = ("tasks", "-j", "1")
@@ -94,6 +95,31 @@ def test_what_a_task_needs_stands_behind_it_and_is_kept(place: Place) -> None:
     assert "task 1 failed: timeout: ran for longer than its 1 second" in outcome.err
     place.write("sleep 60", "nproc >> done", "echo x # a remark")  # it is the same task
     assert place.farm("tasks", "-j", "2").out.startswith("2 of 3 tasks finished, 1 failed\n")
+
+
+def test_options_say_what_all_other_tasks_need(place: Place) -> None:
+    place.write("sleep 60", "nproc >> done #: time=5", "nproc >> done #: time=5 cores=1")
+    options = ("--time", "1s", "--cores", "2", "--mem", "50M", "--gpus", "0")
+    outcome = place.farm(*ONE, *options)
+    assert "task 1 failed: timeout: ran for longer than its 1 second" in outcome.err
+    assert place.done == [str(min(2, len(os.sched_getaffinity(0)))), "1"]
+    wrong = place.farm(*ONE, "--mem", "much")
+    assert wrong.status == 2 and "--mem=much: an amount of memory" in wrong.err
+
+
+def test_the_progress_has_the_rate_and_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    from snakemake_kochi.farm.run import Screen
+    from snakemake_kochi.logger.handler import Progress
+
+    moments, screen = [0.0], Screen()
+    screen._progress = Progress(lambda: moments[0])
+    screen.progress(0, 0, 100)
+    moments[0] = 100.0
+    screen.progress(50, 2, 50)
+    assert (
+        "50 of 100 tasks, 2 failed, 0.5 per second, 1 minute and 40 seconds left"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_failed_task_is_tried_again_in_the_same_run(place: Place) -> None:
@@ -285,6 +311,22 @@ def test_the_status_says_whether_a_farm_runs(place: Place) -> None:
     (place.directory / "go").touch()
     assert farm.wait(120) == 0
     assert place.numbers()["running"] == ""
+
+
+def test_its_tasks_are_jobs_for_all_other_commands(place: Place) -> None:
+    def kochi(*words: str) -> str:
+        command = [*FARM[:-1], *words]
+        return subprocess.run(command, cwd=place.directory, text=True, capture_output=True).stdout
+
+    place.write("echo a >> done", "echo b >> done; sleep 100")
+    farm = place.begin(*ONE)
+    place.wait_for("b")
+    assert "tasks:2" in kochi("show", "jobs")
+    kochi("cancel", "1.2")
+    assert farm.wait(60) == 123
+    assert [end[2] for end in place.ends] == ["success", "cancelled"]
+    kochi("trace", "-o", "trace.json", "1")
+    assert "tasks:1" in (place.directory / "trace.json").read_text()
 
 
 def test_a_view_does_not_read_standard_input_again(place: Place) -> None:

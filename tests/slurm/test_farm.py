@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from slurm_cluster import SlurmCluster
-from support import run
+from support import run, start, wait_until
 
 FARM = (sys.executable, "-P", "-m", "snakemake_kochi.cli", "farm")
 
@@ -33,6 +33,23 @@ def test_tasks_run_in_allocations_that_the_farm_requests(cluster: SlurmCluster, 
     assert cluster.states() == {}
     assert "nothing" not in run(*FARM, "tasks", cwd=here, env={**cluster.environment}).stdout
     assert len(nodes(here)) == 20
+
+
+@pytest.mark.parametrize("when", ["it requests", "tasks run"])
+def test_the_next_farm_takes_over_from_a_killed_one(
+    cluster: SlurmCluster, here: Path, when: str
+) -> None:
+    lines = [f"sleep 0.2; echo {n} $SLURM_JOB_ID >> done" for n in range(20)]
+    (here / "tasks").write_text("\n".join(lines))
+    first = start(*FARM, "tasks", cwd=here, env={**cluster.environment}, start_new_session=True)
+    wait_until(cluster.states if when == "it requests" else (here / "done").exists)
+    first.kill()
+    first.wait()
+    ran = run(*FARM, "tasks", cwd=here, env={**cluster.environment})
+    assert ran.returncode == 0
+    found = [line.split()[0] for line in (here / "done").read_text().splitlines()]
+    assert sorted(map(int, found)) == [*range(20)]
+    wait_until(lambda: not cluster.states())
 
 
 def test_one_on_each_node_of_an_allocation_share_a_list(cluster: SlurmCluster, here: Path) -> None:
