@@ -208,6 +208,31 @@ def test_lines_that_are_appended_are_taken(place: Place) -> None:
     assert farm.wait(30) == 130
 
 
+def test_of_a_list_that_is_edited_meanwhile_no_part_of_a_line_is_taken(place: Place) -> None:
+    path = place.write("echo a >> done")
+    farm = place.begin("tasks", "--watch", "-j", "1")
+    place.wait_for("a")
+    place.write("echo a  >> done;    echo b >> done", "echo c >> done")
+    time.sleep(2.5)  # in which it looks twice
+    assert place.done == ["a"]
+    place.write("echo a >> done", "echo c >> done", name="new").rename(path)
+    place.wait_for("c")
+    place.write("echo d >> done")
+    farm.send_signal(signal.SIGUSR1)
+    said, _ = farm.communicate(timeout=30)
+    assert farm.returncode == 138
+    assert said.count("tasks was changed or removed meanwhile") == 2
+    assert place.done == ["a", "c"]
+
+
+def test_equal_lines_are_tasks_of_their_own(place: Place) -> None:
+    place.write("echo a >> done", "echo a >> done", "echo a >> done")
+    assert place.farm(*ONE).out == "3 of 3 tasks finished\n"
+    assert place.farm(*ONE, "--retry", "2").status == 0
+    assert [end[0] for end in place.ends] == ["1", "2", "3", "2"]
+    assert len(place.done) == 4
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
