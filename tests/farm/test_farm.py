@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import tarfile
 import time
 from pathlib import Path
@@ -107,19 +108,24 @@ def test_options_say_what_all_other_tasks_need(place: Place) -> None:
     assert wrong.status == 2 and "--mem=much: an amount of memory" in wrong.err
 
 
-def test_the_progress_has_the_rate_and_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("is_terminal", "form"), [(True, "\r{}\x1b[K"), (False, "kochi: {}\n")])
+def test_the_progress_has_the_rate_and_the_time_left(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_terminal: bool,
+    form: str,
+) -> None:
     from snakemake_kochi.farm.run import Screen
     from snakemake_kochi.logger.handler import Progress
 
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     moments, screen = [0.0], Screen()
     screen._progress = Progress(lambda: moments[0])
     screen.progress(0, 0, 100)
     moments[0] = 100.0
     screen.progress(50, 2, 50)
-    assert (
-        "50 of 100 tasks, 2 failed, 0.5 per second, 1 minute and 40 seconds left"
-        in capsys.readouterr().err
-    )
+    text = "50 of 100 tasks, 2 failed, 0.5 per second, 1 minute and 40 seconds left"
+    assert capsys.readouterr().err.endswith(form.format(text))
 
 
 def test_a_failed_task_is_tried_again_in_the_same_run(place: Place) -> None:
@@ -412,6 +418,19 @@ def test_a_killed_farm_is_followed_by_the_next_one(place: Place) -> None:
     assert {*place.done} == {str(n) for n in range(300)}
     assert len(place.done) <= 300 + 2 * 2  # those that ran at a kill
     assert len({end[0] for end in place.ends}) == len(place.ends) == 300
+
+
+def test_an_end_that_a_kill_has_torn_does_not_spoil_the_next_one(place: Place) -> None:
+    place.write("echo a >> done", "echo b >> done", "echo c >> done; false")
+    assert place.farm(*ONE).status == 123
+    path = place.directory / "tasks.farm" / "ended.tsv"
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(whole[0] + whole[1][:20])
+    assert place.numbers()["left"] == 2
+    assert place.farm(*ONE).status == 123
+    assert place.done == ["a", "b", "c", "b", "c"]
+    numbers = place.numbers()
+    assert (numbers["finished"], numbers["failed"]) == (2, 1)
 
 
 def test_a_killed_worker_loses_nothing(place: Place, isolated_environment: Path) -> None:
