@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from memory_cage import EATER, LIMIT_MB, Cage
 from support import wait_until
 
 from .conftest import FARM, Place
@@ -135,6 +137,18 @@ def test_a_failed_task_is_tried_again_in_the_same_run(place: Place) -> None:
     assert outcome.err.count("it is tried again") == 2
     assert place.done == ["a", "b", "a", "a"]
     assert [end[5] for end in place.ends if end[0] == "1"] == ["1", "2", "3"]
+
+
+def test_a_task_that_runs_out_of_memory_is_tried_again_with_more(place: Place) -> None:
+    place.write(EATER, name="eat")
+    place.write("[ -e done ] || { echo a >> done; bash eat; } #: mem=20M")
+    with Cage() as cage:
+        outcome = place.farm(*ONE, "--retries", "1", before=cage.enter)
+    assert outcome.status == 0
+    assert "task 1: out of memory" in outcome.err
+    (more,) = re.findall(r"it is tried again with (\d+) MiB", outcome.err)
+    assert 40 <= int(more) <= LIMIT_MB
+    assert [end[2] for end in place.ends] == ["memory", "success"]
 
 
 def test_more_memory_is_asked_for_after_the_lack_of_it(
