@@ -69,6 +69,22 @@ def mailbox() -> Mailbox:
     return _Queue()
 
 
+_idle: list[SimpleQueue[Callable[[], Any]]] = []  # of threads, which the next call uses again
+os.register_at_fork(after_in_child=_idle.clear)
+
+
 def spawn(function: Callable[[], Any]) -> None:
     """Call it in a thread that does not keep the process alive."""
-    threading.Thread(target=function, daemon=True).start()
+    try:
+        _idle.pop().put(function)
+    except IndexError:
+        threading.Thread(target=_live, args=(function,), daemon=True).start()
+
+
+def _live(function: Callable[[], Any]) -> None:
+    functions: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+    while True:
+        function()
+        del function  # and what it holds
+        _idle.append(functions)
+        function = functions.get()

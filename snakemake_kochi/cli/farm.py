@@ -121,18 +121,21 @@ class _Listed:
             self.needs = needs_of(words, Resources())
         except ValueError as error:
             raise click.UsageError(f"--{error}") from error
-        self._data = data[: data.rfind(b"\n") + 1] if given["watch"] else data
+        self._data = self._told = data[: data.rfind(b"\n") + 1] if given["watch"] else data
         tasks = tasks_in(self._data, base, self.needs)
         self.state = State(Path(given["workdir"] or f"{directory}.farm"), base, tasks)
         if b"\r\n" in data:
             remark(f"kochi: {base} has Windows line ends, which are left out.")
 
     def appended(self) -> Sequence[Task]:
-        """The tasks in whole lines that came since; none while the file cannot be read."""
+        """The tasks in whole lines that came since; none while the file cannot be read, and none
+        any more once it was changed before them."""
         from snakemake_kochi.farm.tasks import tasks_in
 
-        data = self._now()[len(self._data) :]
-        data = data[: data.rfind(b"\n") + 1]
+        if not (data := self._now()).startswith(self._data):
+            self._tell_change(data)
+            return ()
+        data = data[len(self._data) : data.rfind(b"\n") + 1]
         tasks = tasks_in(data, self.state.name, self.needs, self._data.count(b"\n"))
         self._data += data
         self.state.tasks += tasks
@@ -143,6 +146,12 @@ class _Listed:
             return self._file.read_bytes() if self._file else self._data
         except OSError:
             return b""
+
+    def _tell_change(self, data: bytes) -> None:
+        if data != self._told:
+            self._told = data
+            to_run = f"To run its new and changed lines, type: kochi farm {self._typed}"
+            remark(f"kochi: {self._file} was changed or removed meanwhile. {to_run}")
 
     def show(self, why: str = "") -> int:
         """Tell what became of the tasks, and write it into the files of TASKS.farm."""
@@ -175,9 +184,9 @@ class _Listed:
                 say(f"A farm works on it: {running}")
             elif standing.left:
                 say(f"To go on, type: kochi farm {self._typed}")
-            if not given["watch"] and self._now() != self._data:
-                to_run = f"To run its new and changed lines, type: kochi farm {self._typed}"
-                remark(f"kochi: {self._file} was changed or removed meanwhile. {to_run}")
+            now = self._now()
+            if now != self._data and not (given["watch"] and now.startswith(self._data)):
+                self._tell_change(now)
         return 0
 
 

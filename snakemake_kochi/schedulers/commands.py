@@ -10,23 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    sleep_using_event,
-    stop_after_delay,
-    stop_when_event_set,
-    wait_exponential,
-    wait_random,
-)
 
 from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.notices import Told
 from snakemake_kochi.schedulers.interface import Allocation, RefusedError, UnreachableError
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState, Retrying
 
 # Seconds between two questions about all allocations; fewer if the answer is about to change.
 _QUESTION = 10.0
@@ -62,6 +56,17 @@ def trying_again(
     before_pause: Callable[[RetryCallState], None] | None = None,
 ) -> Retrying:
     """Makes a call again while it raises UnreachableError, and raises the last one."""
+    # Imported here: it imports asyncio, and takes as long as all of a scheduler's modules.
+    from tenacity import (
+        Retrying,
+        retry_if_exception_type,
+        sleep_using_event,
+        stop_after_delay,
+        stop_when_event_set,
+        wait_exponential,
+        wait_random,
+    )
+
     return Retrying(
         retry=retry_if_exception_type(UnreachableError),
         wait=wait_exponential(multiplier=pace.first_pause, max=pace.most_pause)

@@ -10,6 +10,8 @@ from humanfriendly.text import pluralize
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.tickets.ticket import Resources
 
+_LEAST = Resources()
+
 
 @dataclass(frozen=True)
 class Capacity:
@@ -23,18 +25,17 @@ class Capacity:
 
     def is_full(self, running: Sequence[Resources]) -> bool:
         """Whether no ticket at all fits, so that a search for one is useless."""
-        return not self.fits(Resources(), running)
+        return not self.fits(_LEAST, running)
 
     def fits(self, wanted: Resources, running: Sequence[Resources]) -> bool:
         """Whether a ticket without an `obstacle` fits beside the running ones."""
-        everybody = [wanted, *running]
-        if running and any(resources.exclusive for resources in everybody):
-            return False
-        return (
-            sum(resources.cores for resources in everybody) <= self.cores
-            and sum(resources.memory_mb or 0 for resources in everybody) <= self.memory_mb
-            and sum(resources.gpus for resources in everybody) <= self.gpus
-        )
+        cores = memory = gpus = 0
+        for each in (wanted, *running):
+            if each.exclusive and running:
+                return False
+            cores, gpus = cores + each.cores, gpus + each.gpus
+            memory += each.memory_mb or 0
+        return cores <= self.cores and memory <= self.memory_mb and gpus <= self.gpus
 
     def obstacle(self, wanted: Resources, seconds_left: float | None = None) -> str | None:
         """Why the ticket can never run here, for people ("8 cores needed, 4 available"), or None.

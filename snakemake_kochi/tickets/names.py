@@ -69,7 +69,7 @@ class Name:
         return self.run, self.job
 
     def held_by(self, worker: str) -> Name:
-        return replace(self, worker=worker).checked()
+        return Name(self.run, self.job, self.attempt, self.losses, worker, self.state)
 
     def checked(self) -> Name:
         """Raises ValueError for a worker or a state that no name can have."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
-def _require(condition: bool, what: str, expected: str) -> None:
-    if not condition:
+def _require(condition: bool, what: str, expected: str, *value: object) -> None:
+    if not condition:  # only then values are written out: some scripts are long
+        what = " ".join([what, *map(repr, value)])
         raise KochiError(f"ticket: {what} cannot be used: {expected} was expected")
 
 
@@ -65,8 +67,7 @@ def _or_none(kind: _Kind) -> _Kind:
 def _check(checked: object, kinds: Mapping[str, _Kind]) -> None:
     for name, (expected, is_good) in kinds.items():
         value = getattr(checked, name)
-        if not is_good(value):
-            _require(False, f"{name} {value!r}", expected)
+        _require(is_good(value), name, expected, value)
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,14 @@ _RESOURCES = {
     "gpus": _FROM_0,
     "runtime_seconds": _or_none(_FROM_1),
 }
+_known = lru_cache(typed=True)(Resources)  # most tickets have the same ones
+
+
+def _resources_in(needs: dict[str, Any]) -> Resources:
+    try:
+        return _known(**needs)
+    except TypeError:  # a list, for example, of which it says why not
+        return Resources(**needs)
 
 
 @dataclass(frozen=True)
@@ -142,8 +151,8 @@ class Benchmark:
     repeats: int = 1
 
     def __post_init__(self) -> None:
-        _require(_is_text(self.file) and self.file != "", f"benchmark {self.file!r}", "a file")
-        _require(_is_number(self.repeats, 1), f"repeats {self.repeats!r}", "a number from 1")
+        _require(_is_text(self.file) and self.file != "", "benchmark", "a file", self.file)
+        _require(_is_number(self.repeats, 1), "repeats", "a number from 1", self.repeats)
 
 
 @dataclass(frozen=True)
@@ -182,7 +191,7 @@ class ShellJob:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ShellJob:
         """Validate an object. Raises KochiError, KeyError or TypeError."""
-        _require(isinstance(data, dict), f"shell {data!r}", "an object")
+        _require(isinstance(data, dict), "shell", "an object", data)
         benchmark = data["benchmark"]
         lists = {name: tuple(data[name]) for name in ("inputs", "directories", "phase")}
         return cls(
@@ -260,7 +269,7 @@ class Ticket:
         return found
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], where: Path) -> Ticket:
+    def from_dict(cls, data: Mapping[str, Any], where: str | Path) -> Ticket:
         """Validate the content of the file `where`. Raises DamagedFileError, naming the key."""
         try:
             needs, shell = data["resources"], data["shell"]

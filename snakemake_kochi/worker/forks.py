@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from queue import Empty, SimpleQueue
 from signal import SIGKILL, Signals
 from typing import Any, NoReturn
 
@@ -47,7 +48,7 @@ class Start:
     ended: Callable[[Exit], None]
     process: ProcessIdentity | None = None
     error: OSError | None = None
-    is_known: threading.Event = field(default_factory=threading.Event)
+    known: SimpleQueue[None] = field(default_factory=SimpleQueue)
 
 
 class Forks:
@@ -91,9 +92,11 @@ class Forks:
             with self._lock:
                 del self._starts[number]
             raise
-        if not start.is_known.wait(_SERVER_PATIENCE if server else None):
+        try:
+            start.known.get(timeout=_SERVER_PATIENCE if server else None)
+        except Empty:
             self.end(server, SIGKILL)
-            start.is_known.wait()
+            start.known.get()
         if start.error is not None:
             raise start.error
         assert start.process is not None
@@ -175,7 +178,7 @@ class Forks:
                 start.error = OSError(code, message.get("why") or os.strerror(code))
                 with self._lock:
                     del self._starts[message["forked"]]
-            start.is_known.set()
+            start.known.put(None)
         elif "ended" in message:
             with self._lock:
                 start = self._starts.pop(message["ended"])

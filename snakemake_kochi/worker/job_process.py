@@ -40,7 +40,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 # proc_pid_oom_score_adj(5): -1000 to 1000. If the kernel killed the worker instead, all its jobs
 # would die with it.
-_OOM_SCORE = "/proc/self/oom_score_adj"
+_OOM_SCORE = "/proc/{}/oom_score_adj"
 _OOM_VICTIM = 800
 
 CANNOT_EXECUTE = 126  # as in the shell
@@ -71,8 +71,13 @@ def lead_session(log: int, cpus: Collection[int] | None) -> None:
     with contextlib.suppress(OSError):
         if cpus is not None:
             os.sched_setaffinity(0, cpus)
+    become_victim()
+
+
+def become_victim(pid: int | str = "self") -> None:
+    """Have a process be the first to be killed when memory runs out."""
     with contextlib.suppress(OSError, ValueError):
-        score = os.open(_OOM_SCORE, os.O_RDWR)
+        score = os.open(_OOM_SCORE.format(pid), os.O_RDWR)
         # The worker may have been started with a higher score; a lower one would need a privilege.
         if int(os.read(score, 16)) < _OOM_VICTIM:
             os.write(score, b"%d" % _OOM_VICTIM)

@@ -539,7 +539,8 @@ class Worker:
         job()
         self._threads.discard(name)
         del self._queue_of[name]
-        self._notify()
+        if self._why or not self._threads:  # or there is nothing to do for the loop
+            self._notify()
 
     def _fits(self, ticket: Ticket) -> bool:
         return self._capacity.fits(

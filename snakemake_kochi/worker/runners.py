@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -18,6 +19,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import ENOTSUP
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -44,6 +46,8 @@ _MOST_WASTED = 3
 _START_PATIENCE = 60.0  # seconds
 _END_PATIENCE = 2.0
 _PAUSE = 0.01  # between two looks whether a server is ready, which takes 0.1 to 2 s
+# Of util-linux. It has the kernel end the command with its parent: see `end_with_parent`.
+_LAUNCHER = ("setpriv", "--pdeathsig", "KILL", "--")
 
 _PYTHON = "KOCHI_PYTHON"
 # Variables that a Python, its libraries or its loader read when it starts, by the beginnings of
@@ -175,7 +179,14 @@ class Runners:
     # ---- what each runner needs for a ticket; these raise UnfitError
 
     def _command(self, ticket: Ticket, environment: dict[str, str]) -> Plan:
-        return {"command": ticket.command, "shell": None, "environment": environment}, None
+        request: dict[str, Any] = {"command": ticket.command, "shell": None}
+        request["environment"] = environment
+        path = environment.get("PATH")
+        if (program := _launcher()) and _found(ticket.command[0], path):
+            with suppress(OSError):
+                if os.path.samestat(os.stat(ticket.directory), os.stat(".")):
+                    request["launcher"] = [program, *_LAUNCHER[1:]]
+        return request, None
 
     def _shell(self, ticket: Ticket, environment: dict[str, str]) -> Plan:
         if ticket.shell is None:
@@ -395,6 +406,22 @@ class Runners:
         until = clock.now() + _END_PATIENCE
         while self._servers and clock.now() < until:
             clock.sleep(_PAUSE)
+
+
+@lru_cache
+def _found(program: str, path: str | None) -> bool:
+    return shutil.which(program, path=path) is not None
+
+
+@lru_cache
+def _launcher() -> str:
+    """The program that executes a command so that it ends with its parent; "" if there is none."""
+    if program := shutil.which(_LAUNCHER[0]):
+        with suppress(OSError, subprocess.SubprocessError):
+            command = [program, *_LAUNCHER[1:], "true"]
+            subprocess.run(command, capture_output=True, timeout=_START_PATIENCE, check=True)
+            return program
+    return ""
 
 
 def _require_here(shell: ShellJob, environment: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@
 It starts the worker as a child, which sends requests on a socket: messages in JSON, with the job's
 log as a descriptor. A large one is in a file in memory, the last descriptor.
 
-    {"fork": 7, "server": "", "job": {...}, "shell": {...}, ...}    fork a job
+    {"fork": 7, "server": "", "job": {...}, "shell": {...}, ...}    fork a job, or start its command
     {"serve": "phase-1", "command": [...], ...}                     start a server that forks jobs
     {"end": "phase-1", "by": 15}  {"beat": 1}                       signal a server; the loop lives
 
@@ -42,6 +42,7 @@ if __name__ == "__main__":
 
 from snakemake_kochi.worker.job_process import (
     CANNOT_EXECUTE,
+    become_victim,
     end_with_parent,
     enter,
     execute,
@@ -241,6 +242,8 @@ class Supervisor:
                 self._answer({"forked": number, "error": code})
             return
         own = os.getpid()
+        if pid := self._launch(request, descriptors[0]):
+            return self._note(number, pid)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._stops)
         try:
             pid = os.fork()
@@ -254,6 +257,35 @@ class Supervisor:
             self._restore_signals()
             become_job(request, descriptors[0], own, _execute)
         self._note(number, pid)
+
+    def _launch(self, request: Message, log: int) -> int:
+        """Start a command without a copy of this process, which takes most of the time of a short
+        one; 0 if that is not possible. What `lead_session` does, is done here and by `launcher`."""
+        if not (launcher := request.get("launcher")):
+            return 0
+        own = os.sched_getaffinity(0)
+        with contextlib.suppress(OSError):
+            if request["cpus"] is not None:
+                os.sched_setaffinity(0, request["cpus"])
+        try:
+            pid = os.posix_spawn(
+                launcher[0],
+                [*launcher, *request["command"]],
+                request["environment"],
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, log, 1),
+                    (os.POSIX_SPAWN_DUP2, log, 2),
+                ],
+                setsid=True,
+                setsigmask=(),
+            )
+        except (OSError, NotImplementedError):
+            return 0  # the other way tells why
+        finally:
+            os.sched_setaffinity(0, own)
+        become_victim(pid)
+        return pid
 
     def _restore_signals(self) -> None:
         signal.set_wakeup_fd(-1)

@@ -30,7 +30,14 @@ class Place:
         path.write_text("".join(f"{line}\n" for line in lines))
         return path
 
-    def farm(self, *words: str, given: bytes = b"", **variables: str) -> Outcome:
+    def farm(
+        self,
+        *words: str,
+        given: bytes = b"",
+        before: Callable[[], None] | None = None,
+        **variables: str,
+    ) -> Outcome:
+        """`before`: called in the process of the farm, before it begins."""
         ran = subprocess.run(
             [*FARM, *words],
             cwd=self.directory,
@@ -38,6 +45,7 @@ class Place:
             capture_output=True,
             env={**os.environ, **variables},
             timeout=170,
+            preexec_fn=before,
         )
         err = ran.stderr.decode(errors="replace")
         print(ran.stdout.decode(errors="replace"), err, sep="\n")

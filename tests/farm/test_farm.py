@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 import tarfile
 import time
 from pathlib import Path
 
 import pytest
+from memory_cage import EATER, LIMIT_MB, Cage
 from support import wait_until
 
-from .conftest import Place
+from .conftest import FARM, Place
 
 # One slot whatever this computer has: the order is known.
 ONE = ("tasks", "-j", "1")
@@ -96,6 +100,36 @@ def test_what_a_task_needs_stands_behind_it_and_is_kept(place: Place) -> None:
     assert place.farm("tasks", "-j", "2").out.startswith("2 of 3 tasks finished, 1 failed\n")
 
 
+def test_options_say_what_all_other_tasks_need(place: Place) -> None:
+    place.write("sleep 60", "nproc >> done #: time=5", "nproc >> done #: time=5 cores=1")
+    options = ("--time", "1s", "--cores", "2", "--mem", "50M", "--gpus", "0")
+    outcome = place.farm(*ONE, *options)
+    assert "task 1 failed: timeout: ran for longer than its 1 second" in outcome.err
+    assert place.done == [str(min(2, len(os.sched_getaffinity(0)))), "1"]
+    wrong = place.farm(*ONE, "--mem", "much")
+    assert wrong.status == 2 and "--mem=much: an amount of memory" in wrong.err
+
+
+@pytest.mark.parametrize(("is_terminal", "form"), [(True, "\r{}\x1b[K"), (False, "kochi: {}\n")])
+def test_the_progress_has_the_rate_and_the_time_left(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_terminal: bool,
+    form: str,
+) -> None:
+    from snakemake_kochi.farm.run import Screen
+    from snakemake_kochi.logger.handler import Progress
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    moments, screen = [0.0], Screen()
+    screen._progress = Progress(lambda: moments[0])
+    screen.progress(0, 0, 100)
+    moments[0] = 100.0
+    screen.progress(50, 2, 50)
+    text = "50 of 100 tasks, 2 failed, 0.5 per second, 1 minute and 40 seconds left"
+    assert capsys.readouterr().err.endswith(form.format(text))
+
+
 def test_a_failed_task_is_tried_again_in_the_same_run(place: Place) -> None:
     place.write("echo a >> done; [ $(grep -c a done) = 3 ]", "echo b >> done")
     outcome = place.farm(*ONE, "--retries", "2")
@@ -103,6 +137,18 @@ def test_a_failed_task_is_tried_again_in_the_same_run(place: Place) -> None:
     assert outcome.err.count("it is tried again") == 2
     assert place.done == ["a", "b", "a", "a"]
     assert [end[5] for end in place.ends if end[0] == "1"] == ["1", "2", "3"]
+
+
+def test_a_task_that_runs_out_of_memory_is_tried_again_with_more(place: Place) -> None:
+    place.write(EATER, name="eat")
+    place.write("[ -e done ] || { echo a >> done; bash eat; } #: mem=20M")
+    with Cage() as cage:
+        outcome = place.farm(*ONE, "--retries", "1", before=cage.enter)
+    assert outcome.status == 0
+    assert "task 1: out of memory" in outcome.err
+    (more,) = re.findall(r"it is tried again with (\d+) MiB", outcome.err)
+    assert 40 <= int(more) <= LIMIT_MB
+    assert [end[2] for end in place.ends] == ["memory", "success"]
 
 
 def test_more_memory_is_asked_for_after_the_lack_of_it(
@@ -180,6 +226,31 @@ def test_lines_that_are_appended_are_taken(place: Place) -> None:
     place.wait_for("c")
     farm.send_signal(signal.SIGINT)
     assert farm.wait(30) == 130
+
+
+def test_of_a_list_that_is_edited_meanwhile_no_part_of_a_line_is_taken(place: Place) -> None:
+    path = place.write("echo a >> done")
+    farm = place.begin("tasks", "--watch", "-j", "1")
+    place.wait_for("a")
+    place.write("echo a  >> done;    echo b >> done", "echo c >> done")
+    time.sleep(2.5)  # in which it looks twice
+    assert place.done == ["a"]
+    place.write("echo a >> done", "echo c >> done", name="new").rename(path)
+    place.wait_for("c")
+    place.write("echo d >> done")
+    farm.send_signal(signal.SIGUSR1)
+    said, _ = farm.communicate(timeout=30)
+    assert farm.returncode == 138
+    assert said.count("tasks was changed or removed meanwhile") == 2
+    assert place.done == ["a", "c"]
+
+
+def test_equal_lines_are_tasks_of_their_own(place: Place) -> None:
+    place.write("echo a >> done", "echo a >> done", "echo a >> done")
+    assert place.farm(*ONE).out == "3 of 3 tasks finished\n"
+    assert place.farm(*ONE, "--retry", "2").status == 0
+    assert [end[0] for end in place.ends] == ["1", "2", "3", "2"]
+    assert len(place.done) == 4
 
 
 @pytest.mark.parametrize(
@@ -287,6 +358,22 @@ def test_the_status_says_whether_a_farm_runs(place: Place) -> None:
     assert place.numbers()["running"] == ""
 
 
+def test_its_tasks_are_jobs_for_all_other_commands(place: Place) -> None:
+    def kochi(*words: str) -> str:
+        command = [*FARM[:-1], *words]
+        return subprocess.run(command, cwd=place.directory, text=True, capture_output=True).stdout
+
+    place.write("echo a >> done", "echo b >> done; sleep 100")
+    farm = place.begin(*ONE)
+    place.wait_for("b")
+    assert "tasks:2" in kochi("show", "jobs")
+    kochi("cancel", "1.2")
+    assert farm.wait(60) == 123
+    assert [end[2] for end in place.ends] == ["success", "cancelled"]
+    kochi("trace", "-o", "trace.json", "1")
+    assert "tasks:1" in (place.directory / "trace.json").read_text()
+
+
 def test_a_view_does_not_read_standard_input_again(place: Place) -> None:
     outcome = place.farm("-", "--status")
     assert outcome.status == 2
@@ -345,6 +432,19 @@ def test_a_killed_farm_is_followed_by_the_next_one(place: Place) -> None:
     assert {*place.done} == {str(n) for n in range(300)}
     assert len(place.done) <= 300 + 2 * 2  # those that ran at a kill
     assert len({end[0] for end in place.ends}) == len(place.ends) == 300
+
+
+def test_an_end_that_a_kill_has_torn_does_not_spoil_the_next_one(place: Place) -> None:
+    place.write("echo a >> done", "echo b >> done", "echo c >> done; false")
+    assert place.farm(*ONE).status == 123
+    path = place.directory / "tasks.farm" / "ended.tsv"
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(whole[0] + whole[1][:20])
+    assert place.numbers()["left"] == 2
+    assert place.farm(*ONE).status == 123
+    assert place.done == ["a", "b", "c", "b", "c"]
+    numbers = place.numbers()
+    assert (numbers["finished"], numbers["failed"]) == (2, 1)
 
 
 def test_a_killed_worker_loses_nothing(place: Place, isolated_environment: Path) -> None:

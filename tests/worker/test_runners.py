@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from support import PYTHON_PATH, REPOSITORY
-from workers_site import QUEUE, Site, is_running, servers, until
+from workers_site import QUEUE, Site, is_running, pid_in, servers, until
 
 from snakemake_kochi.processes import NONCE_VARIABLE
 from snakemake_kochi.thread_variables import THREAD_VARIABLES
@@ -86,7 +86,10 @@ def test_a_job_finds_the_same_whichever_way_its_process_is_made(
     set_up = "trap '' USR2 INT; umask 027; ulimit -n 999; exec \"$@\""
     with (tmp_path / "launcher's").open("w") as file:
         started = subprocess.Popen(
-            ["bash", "-c", set_up, "-", *command], stdin=file, pass_fds=[file.fileno()]
+            ["bash", "-c", set_up, "-", *command],
+            cwd=site.work,  # the command is not forked
+            stdin=file,
+            pass_fds=[file.fileno()],
         )
     site.workers.append(started)
     installed = package(tmp_path, STATE)
@@ -107,6 +110,36 @@ def test_a_job_finds_the_same_whichever_way_its_process_is_made(
         assert site.log_of(end) == site.log_of(ends["command"]), runner
     assert "('LC_ALL', 'C')" in site.log_of(ends["phase"])
     assert "['0', '1', '2', '3']" in site.log_of(ends["phase"])
+
+
+@pytest.mark.parametrize("last", ['exec /usr/bin/setpriv "$@"', "exit 1"])
+def test_a_command_is_started_without_a_copy_of_the_supervisor(
+    site: Site, tmp_path: Path, last: str
+) -> None:
+    launcher, calls = tmp_path / "bin" / "setpriv", tmp_path / "calls"
+    launcher.parent.mkdir()
+    launcher.write_text(f'#!/bin/bash\necho "$@" >> {calls}\n{last}\n')
+    launcher.chmod(0o700)
+    environment = {**os.environ, "PATH": f"{launcher.parent}:{os.environ['PATH']}"}
+    command = start_command(save_settings(site.settings()))
+    supervisor = subprocess.Popen(command, cwd=site.work, env=environment)
+    site.workers.append(supervisor)
+
+    def end_of(*words: str, **options: Any) -> tuple[str, str]:
+        end = site.end_of(str(words), command=words, shell=None, **options)
+        return end.name.state, site.log_of(end)
+
+    assert end_of("bash", "-c", "pwd; exit 3") == ("failed", f"{site.work}\n")
+    assert end_of("bash", "-c", "pwd", directory=str(tmp_path)) == ("success", f"{tmp_path}\n")
+    assert "the command 'nothing' was not found" in end_of("nothing")[1]
+    assert "the command './here' was not found" in end_of("./here")[1]
+    used = [line.partition(" -- ")[2] for line in calls.read_text().splitlines()]
+    assert used == ["true", "bash -c pwd; exit 3"][: 1 if last == "exit 1" else 2]
+    command = ["bash", "-c", "echo $$ > pid; exec sleep 1000"]
+    site.submit("sleep", command=tuple(command), shell=None)
+    main = pid_in(site.work / "pid")
+    supervisor.kill()
+    until(lambda: not main.is_alive())
 
 
 def test_a_phase_prints_and_ends_as_in_a_process_of_its_own(site: Site) -> None:

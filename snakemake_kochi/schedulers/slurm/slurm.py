@@ -15,8 +15,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-
-from tenacity import Retrying
+from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.schedulers.commands import USUAL, NoProgramError, Pace, trying_again
@@ -56,6 +55,9 @@ from snakemake_kochi.schedulers.slurm.partitions import (
     read_partitions,
     without_withheld,
 )
+
+if TYPE_CHECKING:
+    from tenacity import Retrying
 
 # The answer of sbatch --parsable, with a cluster's name if any, or of a site's own script in its
 # place.
