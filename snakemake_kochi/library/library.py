@@ -66,7 +66,7 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     Snakemake's main process freezes the project; the processes of its jobs, and a second call while
     the same workflow is parsed, use the existing freeze. `config["kochi_experiments"]` is a list of
     globs, relative to the project, of experiment files; `config["kochi_experiment"]` is the file
-    that is asked for: without it nothing runs, and only its own remarks are told.
+    that is asked for: without it nothing runs.
     `config["kochi_git_remote"]` is a repository from which the checked-out commit is fetched.
     """
     config = config or {}
@@ -342,15 +342,10 @@ class Library:
                 self._broken[experiment.file] = error
         if self._asked in self._broken:
             raise self._broken[self._asked]
-        if self._workflow is not None:
-            if self._broken:
-                from snakemake.logging import logger
+        if self._workflow is not None and self._broken:
+            from snakemake.logging import logger
 
-                logger.addHandler(_Mistakes(self._workflow, self._broken))
-            for experiment in {each.experiment.file: each.experiment for each in batches}.values():
-                for remark in experiment.remarks:
-                    if self._asked in (None, experiment.file):
-                        _log.warning("%s", remark)
+            logger.addHandler(_Mistakes(self._workflow, self._broken))
         return tuple(batches)
 
     @cached_property

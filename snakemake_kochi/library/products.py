@@ -250,7 +250,8 @@ class Products:
         )
         for key, values in rule.values.items():
             if key not in rule.requests:
-                rule.requests[key] = experiment.build_request(rule.batch, values)
+                # Of batches that share a build, the first one says what it requests.
+                rule.requests[key] = experiment.build_request(grid.build, values)
         without = (freeze.without_source.get(str(recipe)) for recipe in recipes)
         missing = tuple(filter(None, (freeze.without_code.get(code), *without)))
         return Variant(freeze, recipes, rule.installs, rule, missing)
