@@ -182,10 +182,6 @@ class Products:
             )
         return name
 
-    def owner(self, name: str) -> str:
-        """Which rule has a name, empty if it is free."""
-        return self._owners.get(name, "")
-
     # ---- installations
 
     def manifest(self, recipe: Recipe) -> str:

@@ -33,12 +33,6 @@ from snakemake_kochi.project.values import (
 
 _PREFIX = "KOCHI_PARAM_"
 _COMMENT = re.compile(r"(^|\s)#.*")
-_SET_PLUS_U = re.compile(r"\bset\s+(\+\w*u|\+o\s+nounset)")
-# What bash does not expand, unless a comment or another quote has an apostrophe.
-_QUOTED = re.compile(
-    r"'[^'\n]*'|<<-?[ \t]*(?:'(\w+)'|\"(\w+)\"|\\(\w+)).*?^[ \t]*(?:\1|\2|\3)[ \t]*$",
-    re.DOTALL | re.MULTILINE,
-)
 # `$X`, `${X}` and `${X...}`, but no default and no test: ${X:-1}, ${X-1}, ${X:=1}, ${X:+1}; and no
 # list of names: ${!X*}.
 _BASH = re.compile(rf"(?<!\\)\$(?:({_PREFIX}\w+)|\{{[#!]?({_PREFIX}\w+)(?!\w|:?[-=+]|[*@]\}}))")
@@ -235,17 +229,10 @@ def depend_params(data: Mapping[str, Any], known: Iterable[str]) -> tuple[str, .
 
 
 def variables_needed(script: str) -> list[str]:
-    """The variables KOCHI_PARAM_... without which a strict script fails, as far as its text says.
-
-    Those that it may set or test itself are left out, and all of one that allows unset variables.
-    """
-    if _PREFIX not in script:
-        return []
+    """The variables KOCHI_PARAM_... without which a strict script fails, as far as its text says;
+    without those that it may set or test itself."""
     text = "\n".join(_COMMENT.sub("", line) for line in script.splitlines())
-    if _SET_PLUS_U.search(text):
-        return []
-    needed = [first or second for first, second in _BASH.findall(_QUOTED.sub("", text))]
-    needed += _PYTHON.findall(text)
+    needed = [first or second for first, second in _BASH.findall(text)] + _PYTHON.findall(text)
     own = set(variables_mentioned(_PYTHON.sub("", _BASH.sub("", text))))
     return [name for name in dict.fromkeys(needed) if name not in own]
 

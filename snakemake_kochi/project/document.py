@@ -383,7 +383,8 @@ def compose(file: str, text: str) -> yaml.Node | None:
         mark, around = error.problem_mark, error.context_mark
         if mark is None or (found is not None and found[1] and around is not None):
             mark = around
-        place = file if mark is None else f"{file}:{mark.line + 1}"
+        last = len(text.splitlines())
+        place = file if mark is None else f"{file}:{min(mark.line + 1, last)}"
         said += f"; {found[2]}" if found is not None else ""
         raise ConfigError(f"{place}: not valid YAML: {said}") from error
 
@@ -393,12 +394,12 @@ _ADVICE = (
     (
         "mapping values are not allowed",
         False,
-        "a text that contains ': ' must be quoted, and a key needs a blank after its ':'",
+        "wrong indentation, or a text that contains ': ' must be quoted, or no blank after a ':'",
     ),
     ("expected ':'", True, "indent the lines of a script deeper than its key, end a key with ':'"),
     ("quoted scalar.*end of", True, "a quote of this line is not closed"),
     (
-        "flow (mapping|sequence)",
+        "flow (mapping|sequence|node)",
         True,
         "a bracket is not closed, or quote a text that contains [ ] { } or ': '; in single quotes, "
         "write '' for '",

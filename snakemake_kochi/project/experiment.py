@@ -431,25 +431,23 @@ class Destinations:
 
 def _collision(dest: str, one: _Writer, other: _Writer) -> str:
     """What is wrong with two writers of one file."""
-    used = parse_text(other.batch.artifacts[other.number].dest).names
+    template = other.batch.artifacts[other.number].dest
     if one.point is None or other.point is None:
         return f"'{dest}' is {one.called_by(other)}; rename the artifact"
     if one.batch is not other.batch:
-        alike = one.experiment.file == other.experiment.file and "batch_name" not in used
-        advice = "add ${batch_name}" if alike else "rename one"
+        advice = "rename one, or add ${batch_name}"
         return f"'{dest}' is also written by {one.called_by(other)}; {advice}"
-    both = (one.point, other.point)
-    texts = [{**each.parameters, "duplicate": str(each.duplicate)} for each in both]
-    differing = [n for n in {**texts[1], **texts[0]} if texts[0].get(n) != texts[1].get(n)]
-    labels = []
-    for point in both:
-        own = [f"{n}={point.parameters[n]}" for n in differing if n in point.parameters]
-        grid = f" of {one.batch.sweeps[point.sweep].called}" if one.batch.sweeps[1:] else ""
-        labels.append(f"({', '.join([*own, f'duplicate {point.duplicate}'])}){grid}")
-    if one.number != other.number and not differing:
+    both = [{**e.parameters, "duplicate": str(e.duplicate)} for e in (one.point, other.point)]
+    differing = [n for n in {**both[1], **both[0]} if both[0].get(n) != both[1].get(n)]
+    if not differing:
         return f"'{dest}' is also the dest of artifacts[{one.number}]; rename one"
-    missing = [f"${{{name}}}" for name in differing if name not in used]
-    advice = "put different texts around and between the ${...}"
-    if missing and one.number == other.number:
-        advice = f"add {' and '.join(missing)}"
-    return f"two points would write '{dest}': {' and '.join(labels)}; {advice}"
+    labels = " and ".join(
+        f"({', '.join(f'{n}={p[n]}' for n in differing if n in p)})" for p in both
+    )
+    missing = [f"${{{name}}}" for name in differing if name not in parse_text(template).names]
+    advice = (
+        f"add {' and '.join(missing)}"
+        if missing
+        else "put different texts around and between the ${...}"
+    )
+    return f"two points would write '{dest}': {labels}; {advice}"

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.project.checks import variables_needed
 from snakemake_kochi.project.configuration import load_project
-from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.experiment_file import load_experiment, variables_needed
 
 
 def refused(text: str, kochi_yaml: str = "") -> list[str]:
@@ -64,13 +63,8 @@ def test_a_variable_of_a_parameter_that_the_script_does_not_see_is_an_error_with
         ("for KOCHI_PARAM_A in 1 2; do echo $KOCHI_PARAM_A; done", False),
         ('if [ -n "${KOCHI_PARAM_A:-}" ]; then echo "$KOCHI_PARAM_A"; fi', False),
         ('[ -z "${KOCHI_PARAM_A+set}" ] || echo "$KOCHI_PARAM_A"', False),
-        ("echo '$KOCHI_PARAM_A' ${!KOCHI_PARAM_A*}", False),
-        ("cat > job.sh <<'EOF'\necho $KOCHI_PARAM_A\nEOF\necho", False),
-        ("cat > job.sh << \\EOF\necho $KOCHI_PARAM_A\nEOF", False),
-        ("cat > job.sh <<EOF\necho $KOCHI_PARAM_A\nEOF", True),
-        ("cat > job.sh <<'EOF'\nEOF\necho $KOCHI_PARAM_A", True),
+        ("echo ${!KOCHI_PARAM_A*}", False),
         ("echo 'x' \"$KOCHI_PARAM_A\" 'y'", True),
-        ("set +u; echo $KOCHI_PARAM_A", False),
         ("# $KOCHI_PARAM_A\ntrue # ${KOCHI_PARAM_A}", False),
         (r"echo \$KOCHI_PARAM_A", False),
         ('python3 -c \'import os; os.environ["KOCHI_PARAM_A"] = "1"\'', False),
