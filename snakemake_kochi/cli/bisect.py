@@ -284,7 +284,6 @@ class _Search:
         from snakemake_kochi.library.files import BatchFiles
         from snakemake_kochi.project.plots import DUPLICATE
         from snakemake_kochi.project.values import CODE
-        from snakemake_kochi.tables.collect import runs_of
         from snakemake_kochi.tables.metrics import in_files
         from snakemake_kochi.tables.records import RecordedRun
         from snakemake_kochi.tables.report import report_of
@@ -294,11 +293,11 @@ class _Search:
         values = {run: [math.nan] * len(self.runs.points) for run in wanted}
         experiment = freeze.experiment(self.runs.file)
         grid = self.runs.grid(freeze)
-        every = runs_of(BatchFiles.of(experiment.name, grid), freeze.directory)
+        every = BatchFiles.of(experiment.name, grid).below(freeze.directory)
         there = [each for each in every if each.record.exists()]
         if there:
             recorded = [RecordedRun.of(read_record(each.record), "") for each in there]
-            report = report_of(recorded, in_files([each.files for each in there]), grid)
+            report = report_of(recorded, in_files([each.by_destination for each in there]), grid)
             self.metric = chosen_metric(report, self.metric)
             for row, text in enumerate(report.runs[self.metric]):
                 run = (str(report.runs[CODE][row]), int(report.runs[DUPLICATE][row]))

@@ -232,7 +232,7 @@ def _experiment(location: Location, request: Request) -> Prepared:
         *(request, name, words, labels, resources, freeze, project.directory),
         has_network=has_network,
     )
-    remarks = (*experiment.remarks, *experiment.without_effect(given))
+    remarks = tuple(experiment.without_effect(given))
     return Prepared(request.queue or point.queue, ticket, remarks)
 
 

@@ -66,6 +66,7 @@ class BatchRules:
         for point in grid.points if grid.run.launcher else ():
             rules.placement(point)
         others = [rules.look_name] if grid.repeat is not None else []
+        others += [rules.check_name] if grid.references else []
         for name in (f"collect_{rules.name}", *others, *(run.name for run in rules.runs)):
             products.take(name, owner)
         return rules

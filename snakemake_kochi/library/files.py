@@ -189,6 +189,13 @@ class BatchFiles:
                     found.append(Place(point, Path(group.record.format(**wildcards)), files))
         return tuple(found)
 
+    def below(self, top: Path) -> list[Place]:
+        """The places in a directory."""
+        return [
+            Place(each.point, top / each.record, tuple(top / file for file in each.files))
+            for each in self.places
+        ]
+
     @property
     def records(self) -> list[str]:
         return [str(place.record) for place in self.places]

@@ -12,7 +12,6 @@ import gc
 import logging
 import os
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,7 +65,7 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     Snakemake's main process freezes the project; the processes of its jobs, and a second call while
     the same workflow is parsed, use the existing freeze. `config["kochi_experiments"]` is a list of
     globs, relative to the project, of experiment files; `config["kochi_experiment"]` is the file
-    that is asked for: without it nothing runs, and only its own remarks are told.
+    that is asked for: without it nothing runs.
     """
     config = config or {}
     owner = f"{os.getpid()}-{id(workflow):x}"
@@ -210,18 +209,10 @@ def check_part(where: Where, grid: Grid) -> None:
         own = Where((conditions,))
         if any(own.has(*point) for point in points):
             continue
-        reasons = [
-            each.reason
-            for each in grid.skipped
-            if any(own.has(each.parameters, number) for number in duplicates)
-        ]
-        what = f"all {len(reasons)} points" if len(reasons) > 1 else "the point"
-        distinct = list(dict.fromkeys(reasons))
-        why = "; ".join(distinct)
-        if len(distinct) > 2:
-            why = f"{distinct[0]}, and {len(distinct) - 1} other reasons"
+        chosen = (e for e in grid.skipped if any(own.has(e.parameters, n) for n in duplicates))
         raise ConfigError(
-            f"{name_of(grid)} skips {what} with {' and '.join(map(str, conditions))}: {why}",
+            f"{name_of(grid)} skips what has {' and '.join(map(str, conditions))}: "
+            f"{next(chosen).reason}",
             "To run what is skipped, change 'when', 'skip_if' or the values in the experiment.",
         )
 
@@ -339,36 +330,16 @@ class Library:
                 self._broken[experiment.file] = error
         if self._asked in self._broken:
             raise self._broken[self._asked]
-        if self._workflow is not None:
-            if self._broken:
-                from snakemake.logging import logger
+        if self._workflow is not None and self._broken:
+            from snakemake.logging import logger
 
-                logger.addHandler(_Mistakes(self._workflow, self._broken))
-            for experiment in {each.experiment.file: each.experiment for each in batches}.values():
-                for remark in experiment.remarks:
-                    if self._asked in (None, experiment.file):
-                        _log.warning("%s", remark)
+            logger.addHandler(_Mistakes(self._workflow, self._broken))
         return tuple(batches)
 
     @cached_property
     def checks(self) -> tuple[BatchRules, ...]:
-        """The batches with a target that checks their results: those with `references`, unless
-        something else has its name, such as the batch `check`."""
-        checks = []
-        for batch in self.batches:
-            if not batch.grid.references:
-                continue
-            of, name = batch.experiment.file, batch.grid.batch
-            if not (owner := self._products.owner(batch.check_name)):
-                self._products.take(batch.check_name, f"the check of batch {name} of {of}")
-                checks.append(batch)
-            elif self._workflow is not None and self._asked in (None, of):
-                _log.warning(
-                    "%s: batch %s has no target '%s' that checks its results: %s has this name. "
-                    "To check them, type: kochi check %s",
-                    *(of, name, batch.check_name, owner, shlex.join([of, name])),
-                )
-        return tuple(checks)
+        """The batches with a target that checks their results: those with `references`."""
+        return tuple(batch for batch in self.batches if batch.grid.references)
 
     def _loaded(self) -> list[Experiment]:
         loaded: dict[str, Experiment] = {}

@@ -182,10 +182,6 @@ class Products:
             )
         return name
 
-    def owner(self, name: str) -> str:
-        """Which rule has a name, empty if it is free."""
-        return self._owners.get(name, "")
-
     # ---- installations
 
     def manifest(self, recipe: Recipe) -> str:
@@ -250,7 +246,8 @@ class Products:
         )
         for key, values in rule.values.items():
             if key not in rule.requests:
-                rule.requests[key] = experiment.build_request(rule.batch, values)
+                # Of batches that share a build, the first one says what it requests.
+                rule.requests[key] = experiment.build_request(grid.build, values)
         without = (freeze.without_source.get(str(recipe)) for recipe in recipes)
         missing = tuple(filter(None, (freeze.without_code.get(code), *without)))
         return Variant(freeze, recipes, rule.installs, rule, missing)

@@ -336,25 +336,23 @@ def note_failures(
         with suppress(AttributeError, OSError, KeyboardInterrupt), chdir(directory):
             if workflow.dryrun or workflow.dag is None:
                 return
-            why = _noted(failures.rules, batches())
+            _note(failures.rules, batches())
             is_over = not any(True for _ in workflow.dag.needrun_jobs())
             has_run = any(True for _ in workflow.dag.needrun_jobs(exclude_finished=False))
             if not failures.has_failed and not (has_run and is_over):
                 return  # it was interrupted
             for batch in batches():
                 if batch.name == wanted and (failures.has_failed or is_part):
-                    _make_table(workflow, batch, why)
+                    _make_table(workflow, batch)
 
     atexit.register(finish)
 
 
-def _noted(rules: Mapping[Path, str], batches: Collection[BatchRules]) -> dict[Path, Failure]:
-    """Note that failures were told, and the failures of runs that waited for a failed phase;
-    returns the latter, by record."""
+def _note(rules: Mapping[Path, str], batches: Collection[BatchRules]) -> None:
+    """Note that failures were told, and the failures of runs that waited for a failed phase."""
     known = {file: failure for file in rules if (failure := read_failure(file)) is not None}
     for file, failure in known.items():
         write_failure(file, replace(failure, told=True))
-    waited: dict[Path, Failure] = {}
     for batch in batches if known else ():
         for place in batch.files_now().places:
             needed = [batch.build_file(place.point), batch.prepared_for(place.point)]
@@ -363,24 +361,21 @@ def _noted(rules: Mapping[Path, str], batches: Collection[BatchRules]) -> dict[P
             if failed is None or place.record in known or known[failed].reason.endswith(NEEDLESS):
                 continue
             reason = f"not run because {rules[failed]} failed: {known[failed].reason}"
-            waited[place.record] = Failure(reason, known[failed].output, told=True)
-            write_failure(place.record, waited[place.record])
-    return waited
+            write_failure(place.record, Failure(reason, known[failed].output, told=True))
 
 
-def _make_table(workflow: Any, batch: BatchRules, why: Mapping[Path, Failure]) -> None:
-    """The table of all results that the batch has by now, with the reasons why others are missing.
+def _make_table(workflow: Any, batch: BatchRules) -> None:
+    """The table of all results that the batch has by now.
 
     A stale result is none of them: in one table it would be taken for a result of this code.
     """
     from snakemake.io import IOFile  # most runs are complete
 
-    left_out = {}
-    for state in BatchStates(batch).look():
-        if state.state not in ("done", "skipped"):
-            failure = why.get(Path(state.record)) or Failure(state.why, state.output)
-            own = {"reason": failure.reason, "output": failure.output}
-            left_out[state.record] = {**own, "stale": state.state == "stale"}
+    left_out = {
+        each.record: each.state == "stale"
+        for each in BatchStates(batch).look()
+        if each.state not in ("done", "skipped")
+    }
     files = batch.files
     for path in (files.table, files.markdown, *(each for two in files.figures for each in two)):
         with suppress(AttributeError, AssertionError, TypeError, OSError):

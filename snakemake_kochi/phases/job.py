@@ -144,7 +144,7 @@ def _run_experiment(
     values = {**experiment.facts_of(machine).values, **point.parameters}
     launcher = parse_value(experiment.run.launcher).render(values)
     resources = {"cpus_per_task": point.request.cores, **point.request.of_rule}
-    timeout = experiment.build_request("", point.parameters).timeout
+    timeout = experiment.build_request(experiment.build, point.parameters).timeout
     build = make(batch, batch.build, point.parameters, installs, timeout)
     step = batch.prepare
     prepared = make(batch, step, point.parameters, installs) if step else None

@@ -9,7 +9,7 @@ configuration    finds and reads kochi.yaml: machines, recipes (dependencies, pr
 experiment_file  reads an experiment: grid (batches, points, requests); plots, also metrics
 sweeps           parameters as they are written, series, combinations
 experiment       makes the points, no two of which write one file
-checks           names without a meaning, what scripts do not see, remarks
+checks           names without a meaning, what scripts do not see
 conditions       `-w n=100`
 
 Import from the modules, not from here: every run of a batch imports this package, thousands of

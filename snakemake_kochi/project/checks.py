@@ -2,7 +2,7 @@
 
 Every name in a text of an experiment refers to something that exists, without a cycle, and a script
 sees the parameters that it uses. The grids of all batches can be made, and no two artifacts have
-one destination. Remarks are about what is legal but probably not intended.
+one destination.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from snakemake_kochi.project.launchers import launcher_problem
 from snakemake_kochi.project.plots import check_plots
 from snakemake_kochi.project.recipes import Project, check_recipes, note_recipe_problems
 from snakemake_kochi.project.sweeps import (
-    Exclusion,
     Parameters,
     dependency_order,
     flattened,
@@ -28,20 +27,12 @@ from snakemake_kochi.project.sweeps import (
 )
 from snakemake_kochi.project.values import (
     BATCH_NAME,
-    CODE,
-    SUBSTITUTED,
     dest_problem,
     environment_name,
 )
 
 _PREFIX = "KOCHI_PARAM_"
 _COMMENT = re.compile(r"(^|\s)#.*")
-_SET_PLUS_U = re.compile(r"\bset\s+(\+\w*u|\+o\s+nounset)")
-# What bash does not expand, unless a comment or another quote has an apostrophe.
-_QUOTED = re.compile(
-    r"'[^'\n]*'|<<-?[ \t]*(?:'(\w+)'|\"(\w+)\"|\\(\w+)).*?^[ \t]*(?:\1|\2|\3)[ \t]*$",
-    re.DOTALL | re.MULTILINE,
-)
 # `$X`, `${X}` and `${X...}`, but no default and no test: ${X:-1}, ${X-1}, ${X:=1}, ${X:+1}; and no
 # list of names: ${!X*}.
 _BASH = re.compile(rf"(?<!\\)\$(?:({_PREFIX}\w+)|\{{[#!]?({_PREFIX}\w+)(?!\w|:?[-=+]|[*@]\}}))")
@@ -238,17 +229,10 @@ def depend_params(data: Mapping[str, Any], known: Iterable[str]) -> tuple[str, .
 
 
 def variables_needed(script: str) -> list[str]:
-    """The variables KOCHI_PARAM_... without which a strict script fails, as far as its text says.
-
-    Those that it may set or test itself are left out, and all of one that allows unset variables.
-    """
-    if _PREFIX not in script:
-        return []
+    """The variables KOCHI_PARAM_... without which a strict script fails, as far as its text says;
+    without those that it may set or test itself."""
     text = "\n".join(_COMMENT.sub("", line) for line in script.splitlines())
-    if _SET_PLUS_U.search(text):
-        return []
-    needed = [first or second for first, second in _BASH.findall(_QUOTED.sub("", text))]
-    needed += _PYTHON.findall(text)
+    needed = [first or second for first, second in _BASH.findall(text)] + _PYTHON.findall(text)
     own = set(variables_mentioned(_PYTHON.sub("", _BASH.sub("", text))))
     return [name for name in dict.fromkeys(needed) if name not in own]
 
@@ -256,71 +240,3 @@ def variables_needed(script: str) -> list[str]:
 def variables_mentioned(text: str) -> Iterator[str]:
     """The variables KOCHI_PARAM_... in a text, which may set them."""
     return (found[0] for found in _MENTIONED.finditer(text))
-
-
-# ---- remarks
-
-
-def note_remarks(experiment: Experiment, remarks: Problems) -> None:
-    """Note what is legal but probably not intended, in an experiment without problems."""
-    batches = list(experiment.batches.values())
-    levels = [experiment.default_parameters, *(batch.parameters for batch in batches)]
-    used = {name for owner in (None, *batches) for name in experiment.used(owner)}
-    used |= {name for level in levels for names in names_used(level).values() for name in names}
-    for name, choices in ((name, level[name]) for level in levels for name in level):
-        if name not in used and choices:
-            said = nearest(name, used - {*SUBSTITUTED})
-            if not said.startswith("did you mean"):
-                said = "name it in the depend_params of run or build, or remove it"
-            remarks.add(choices[0].place, f"nothing uses the parameter '{name}'; {said}")
-    for batch in batches:
-        key = "run" if batch.run.script.strip() else "build"
-        seen = (batch.run if key == "run" else batch.build).depend_params
-        for name, place in _unseen_parameters(experiment, batch):
-            listed = ", ".join([*seen, name])
-            said = f"no script sees '{name}': its points are the same run again; write, in {key}: "
-            said += f"depend_params: [{listed}]"
-            if name == CODE:
-                said = "to run the project's code at these commits, write 'code:' beside 'params:'"
-            if name in used:
-                remarks.add(place, said)
-        for sweep in batch.sweeps:
-            every = flattened({**experiment.default_parameters, **sweep.parameters})
-            for expression, _, _, place in sweep.conditions:
-                if isinstance(expression, Exclusion):
-                    _note_missing_values(expression, place, every, remarks)
-    runs = [experiment.run, *(batch.run for batch in batches)]
-    if ("run",) in remarks.source_map.lines and not any(run.script.strip() for run in runs):
-        remarks.add(("run",), "there is no script: nothing is run after the build")
-
-
-def _note_missing_values(
-    exclusion: Exclusion, place: KeyPath, every: Parameters, remarks: Problems
-) -> None:
-    """Nothing else tells of excluded points."""
-    for name, texts in exclusion.wanted.items():
-        choices = every.get(name, ())
-        values = [value for choice in choices for value in choice.parsed]
-        if not any(choice.series for choice in choices) and not any(v.names for v in values):
-            known = {value.render({}) for value in values}
-            for text in sorted({*texts} - known) if known else ():
-                said = f"'{name}' is never '{text}', {nearest(text, known)}"
-                remarks.add((*place, name), said)
-
-
-def _unseen_parameters(experiment: Experiment, batch: Batch) -> Iterator[tuple[str, KeyPath]]:
-    """The parameters that vary in a batch, and of whose values nothing tells a run, with their
-    keys. With a condition on it, a parameter may follow from others."""
-    used = names_used(flattened({**experiment.default_parameters, **batch.parameters}))
-    left = [name for use in uses_of(experiment, batch, telling=True) for name in use.names]
-    seen = set[str]()
-    while left:  # with those that their values use, and the values of these
-        name = left.pop()
-        left += () if name in seen else used.get(name, ())
-        seen.add(name)
-    for sweep in batch.sweeps:
-        groups = {name: group for group in sweep.zipped for name in group}
-        for name, choices in sweep.parameters.items():
-            factor = flattened({n: sweep.parameters.get(n, ()) for n in groups.get(name, (name,))})
-            if any(each.has_several for each in choices) and seen.isdisjoint(factor):
-                yield name, choices[0].place

@@ -46,7 +46,6 @@ from snakemake_kochi.project.shape import PROJECT, read_shape
 from snakemake_kochi.project.values import environment_name
 
 FILE_NAME = "kochi.yaml"
-_OF_PROJECTS = ("dependencies", "large_files", "facts", "recorded_variables", "quiet")
 _AS_READ = (
     *("name", "mirror", "on_machine", "strict"),
     *("before_script", "script", "after_script", "activate_script"),
@@ -165,7 +164,7 @@ def load_project(
             hint = "To write one, type: kochi init"
             raise ConfigError(f"there is no file {file}", hint) from None
     document = _shaped(shown, text or "")
-    below = [_read_common(each) for each in common or () if each.file != str(file)]
+    below = [_shaped(each.file, each.text) for each in common or () if each.file != str(file)]
     data, problems = document.data, document.problems
     written = section(data, "dependencies")
     project = Project(
@@ -211,15 +210,6 @@ def sent_machine(name: str, environment: Mapping[str, str]) -> Machine | None:
 def _shaped(shown: str, text: str) -> Document:
     document = read_yaml(shown, text)
     return replace(document, data=read_shape(document, PROJECT))
-
-
-def _read_common(common: CommonFile) -> Document:
-    document = _shaped(common.file, common.text)
-    for key in document.data if common.is_of_site else ():
-        if key in _OF_PROJECTS:
-            said = "this key is for projects; the file of a site has only 'machines'"
-            document.problems.add((key,), said)
-    return document
 
 
 def _dependencies(

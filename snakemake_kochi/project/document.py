@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,15 +155,13 @@ class _Noting(AbstractContextManager[None, bool]):
 
 
 class Scalar(str):
-    """The text of a YAML scalar as written, the kind (of JSON Schema) YAML takes it for, and
-    whether it is without quotes."""
+    """The text of a YAML scalar as written, and the kind (of JSON Schema) YAML takes it for."""
 
     kind: str
-    is_plain: bool
 
-    def __new__(cls, text: str, kind: str = "string", is_plain: bool = False) -> Scalar:
+    def __new__(cls, text: str, kind: str = "string") -> Scalar:
         scalar = super().__new__(cls, text)
-        scalar.kind, scalar.is_plain = kind, is_plain
+        scalar.kind = kind
         return scalar
 
     @property
@@ -187,12 +185,10 @@ class Scalar(str):
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML file: `data` has dicts, lists and Scalars; `problems` what is wrong, `remarks` what is
-    probably not intended."""
+    """A YAML file: `data` has dicts, lists and Scalars; `problems` what is wrong."""
 
     data: Any
     problems: Problems
-    remarks: Problems
 
     @property
     def source_map(self) -> SourceMap:
@@ -268,8 +264,7 @@ def read_yaml(file: str, text: str) -> Document:
     converter = _Converter(file)
     node = compose(file, text)
     data = {} if node is None else converter.convert(node, ())
-    problems = converter.problems
-    return Document({} if is_null(data) else data, problems, Problems(problems.source_map))
+    return Document({} if is_null(data) else data, converter.problems)
 
 
 class _Converter:
@@ -296,7 +291,7 @@ class _Converter:
             self.problems.add(path, f"the YAML tag {node.tag!r} does not fit here; remove it")
         if isinstance(node, yaml.ScalarNode):
             kind = "str" if is_foreign else node.tag.removeprefix(_PREFIX)
-            return Scalar(self._text(node, path), _KINDS.get(kind, "string"), not node.style)
+            return Scalar(self._text(node, path), _KINDS.get(kind, "string"))
         if id(node) in self._open:
             said = "the alias refers to a value that contains it; write the value out"
             self.problems.add(path, said)
@@ -383,77 +378,36 @@ def compose(file: str, text: str) -> yaml.Node | None:
                 raise
             return yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
-        number, said = _mistake(error, text.splitlines())
-        place = file if number is None else f"{file}:{number + 1}"
+        said = " ".join(part for part in (error.context, error.problem) if part)
+        found = next((each for each in _ADVICE if re.search(each[0], said)), None)
+        mark, around = error.problem_mark, error.context_mark
+        if mark is None or (found is not None and found[1] and around is not None):
+            mark = around
+        last = len(text.splitlines())
+        place = file if mark is None else f"{file}:{min(mark.line + 1, last)}"
+        said += f"; {found[2]}" if found is not None else ""
         raise ConfigError(f"{place}: not valid YAML: {said}") from error
 
 
-_SINGLE = "in single quotes, write '' for '"
-_BRACKETS = "quote a text that contains any of [ ] { } and ': '"
-# What the parser says -> what to type; with + after what it says.
-_ADVICE = {
-    r"'\\t' that cannot start": "a tab is no indentation in YAML; use spaces",
-    "escape character": "+write a regular expression in single quotes",
-    "cannot start any token": "+quote a text that begins with this character",
-    "undefined alias": "+quote a text that begins with *",
-    "<block end>, but found '<scalar>'": f"+a key ends with ':'; {_SINGLE}",
-    "<block end>": "+check the indentation of this line and of the one above",
-}
-
-
-def _mistake(error: yaml.MarkedYAMLError, lines: Sequence[str]) -> tuple[int | None, str]:
-    """The line of an error, counted from 0, and what to type, for the common mistakes."""
-    said = " ".join(part for part in (error.context, error.problem) if part)
-    mark, around = error.problem_mark, error.context_mark
-    if mark is None:
-        return around.line if around is not None else None, said
-    at, start = mark.line, mark.line if around is None else around.line
-    line, above, first = (lines[n] if 0 <= n < len(lines) else "" for n in (at, at - 1, start))
-    if "mapping values are not allowed" in said:
-        key, _, value = line.partition(": ")
-        if ": " in value and value.strip()[:1] not in ("'", '"'):
-            quoted = "'" + value.strip().replace("'", "''") + "'"
-            return at, f"a text that contains ': ' must be quoted; write {key.strip()}: {quoted}"
-        if ": " in above and _spaces(above) < _spaces(line):
-            return at, _indentation(lines, at)
-        said = "a second ': ' belongs to one key; quote a text that contains ': ', and write a "
-        return at, f"{said}blank after the ':' of the key above"
-    if "expected ':'" in said and around is not None:
-        said = f"KEY: VALUE was expected, not '{printable(first.strip(), 100)}'; indent the lines "
-        return start, f"{said}of a script deeper than its key, and end a key with ':'"
-    if "block mapping" in said and "start>'" in said:
-        return at, _indentation(lines, at)
-    if "quoted scalar" in said and "end of" in said and around is not None:
-        return start, "a quote of this line is not closed; add it at the end of its text"
-    if "flow node" in said and "<stream end>" in said:
-        last = max(n for n, text in enumerate(lines) if "[" in text or "{" in text)
-        return last, "a bracket of this line is not closed"
-    if "flow" in said and around is not None:
-        opening, closing = "{}" if "flow mapping" in said else "[]"
-        found = line[mark.column : mark.column + 1]
-        if at > start and found in ("", ":", "-"):  # the next key begins
-            said = f"the {opening} of this line is not closed before line {at + 1}"
-            return start, f"{said}; add {closing}, or {_BRACKETS}"
-        said = f"after the {opening} of line {start + 1}, ',' or {closing} was expected"
-        return at, f"{said}, not '{found}'; {_BRACKETS}; {_SINGLE}"
-    for pattern, advice in _ADVICE.items():
-        if re.search(pattern, said):
-            return at, f"{said}; {advice[1:]}" if advice[0] == "+" else advice
-    return at, said
-
-
-def _spaces(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))
-
-
-def _indentation(lines: Sequence[str], number: int) -> str:
-    """By how many spaces a line may be indented: as the one above it, or as one around that."""
-    own = _spaces(lines[number])
-    above = [n for n in range(number - 1, -1, -1) if lines[n].strip()[:1] not in ("", "#")]
-    less = [n for n in above if _spaces(lines[n]) < own]
-    by = []
-    for index in dict.fromkeys(above[:1] + less[:1]):
-        key = printable(lines[index].strip().partition(":")[0], 40)
-        by.append(f"by {_spaces(lines[index])} as '{key}' in line {index + 1}")
-    wanted, of = ", or ".join(by), "space" if own == 1 else "spaces"
-    return f"wrong indentation; indent it {wanted}, not by {own} {of}"
+# What the parser says, whether the mistake is where it began to read, and what to type.
+_ADVICE = (
+    (
+        "mapping values are not allowed",
+        False,
+        "wrong indentation, or a text that contains ': ' must be quoted, or no blank after a ':'",
+    ),
+    ("expected ':'", True, "indent the lines of a script deeper than its key, end a key with ':'"),
+    ("quoted scalar.*end of", True, "a quote of this line is not closed"),
+    (
+        "flow (mapping|sequence|node)",
+        True,
+        "a bracket is not closed, or quote a text that contains [ ] { } or ': '; in single quotes, "
+        "write '' for '",
+    ),
+    (r"'\\t' that cannot start", False, "a tab is no indentation in YAML; use spaces"),
+    ("escape character", False, "write a regular expression in single quotes"),
+    ("cannot start any token", False, "quote a text that begins with this character"),
+    ("undefined alias", False, "quote a text that begins with *"),
+    ("block end>, but found '<scalar>'", False, "in single quotes, write '' for '"),
+    ("block mapping", False, "wrong indentation: a key is indented as the one above or around it"),
+)

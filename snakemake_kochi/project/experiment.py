@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -18,6 +17,7 @@ from snakemake_kochi.project.grid import (
     Artifact,
     Batch,
     Grid,
+    Phase,
     Point,
     PointTexts,
     Recorded,
@@ -69,12 +69,9 @@ class Use(NamedTuple):
     needs: bool = False
 
 
-def uses_of(experiment: Experiment, batch: Batch | None, telling: bool = False) -> Iterator[Use]:
-    """What the texts of a batch use, or those outside of the batches; except values of parameters.
-
-    `telling`: only what makes runs differ, or leaves them out. A destination and the name of a job
-    change no result.
-    """
+def uses_of(experiment: Experiment, batch: Batch | None) -> Iterator[Use]:
+    """What the texts of a batch use, or those outside of the batches; except values of
+    parameters."""
     owner: Settings = batch or experiment
     path, facts = owner.path, (BATCH_NAME, FACT)
     for key, phase in (("build", owner.build), ("run", owner.run)):
@@ -103,8 +100,6 @@ def uses_of(experiment: Experiment, batch: Batch | None, telling: bool = False) 
                 at = (*condition.place, name)  # of an entry of `exclude`
                 is_there = at in experiment.source_map.lines
                 yield Use(at if is_there else condition.place, (name,), facts)
-    if telling:
-        return
     yield Use((*path, "name"), parse_text(owner.job_name).names, SUBSTITUTED, True)
     for index, artifact in enumerate(owner.artifacts):
         yield Use((*path, "artifacts", index, "dest"), parse_text(artifact.dest).names, SUBSTITUTED)
@@ -116,8 +111,8 @@ class Experiment(Settings):
     its batches is for all of them.
 
     `file` is its path relative to the project, `name` the file's stem as an identifier. `sources`
-    are globs of its code, None for the default. `remarks` are lines about what is probably not
-    intended. `given`: what else determines the points, where it is known.
+    are globs of its code, None for the default. `given`: what else determines the points, where it
+    is known.
     """
 
     name: str
@@ -126,7 +121,6 @@ class Experiment(Settings):
     batches: Mapping[str, Batch]
     sources: tuple[str, ...] | None
     source_map: SourceMap = field(repr=False, compare=False)
-    remarks: tuple[str, ...] = field(default=(), compare=False)
     recording: Recording = NOTHING_MORE
     given: Given | None = field(default=None, repr=False)
 
@@ -281,19 +275,10 @@ class Experiment(Settings):
         problems.raise_all()
         return points[0]
 
-    def build_request(self, batch: str, parameters: Mapping[str, str]) -> Request:
-        """What a build requests. `parameters`: those on which it depends.
-
-        `batch`: the batch that has a build of its own, else "": batches that only request something
-        else for it share one build, which gets the most of each.
-        """
-        every = [each.build for each in self.batches.values()]
-        shared = [each for each in every if each.determining == self.build.determining]
-        phases = [self.batch(batch).build] if batch else shared or [self.build]
+    def build_request(self, build: Phase, parameters: Mapping[str, str]) -> Request:
+        """What a build requests. `parameters`: those on which it depends."""
         facts = self.facts_of(self.given.machine).values if self.given else {}
-        values = {**facts, **parameters}
-        requests = [request_of(phase.requested, values)[0] for phase in dict.fromkeys(phases)]
-        return functools.reduce(Request.or_more, requests)
+        return request_of(build.requested, {**facts, **parameters})[0]
 
     def requirements_on(
         self, machine: str, extra: Iterable[Requirement] = ()
@@ -344,7 +329,7 @@ class Experiment(Settings):
                 repeat=None,
                 requirements=(*batch.requirements, *requirements),
             )
-        return replace(self, batches=FrozenDict(batches), remarks=())
+        return replace(self, batches=FrozenDict(batches))
 
 
 def _combinations(
@@ -446,25 +431,23 @@ class Destinations:
 
 def _collision(dest: str, one: _Writer, other: _Writer) -> str:
     """What is wrong with two writers of one file."""
-    used = parse_text(other.batch.artifacts[other.number].dest).names
+    template = other.batch.artifacts[other.number].dest
     if one.point is None or other.point is None:
         return f"'{dest}' is {one.called_by(other)}; rename the artifact"
     if one.batch is not other.batch:
-        alike = one.experiment.file == other.experiment.file and "batch_name" not in used
-        advice = "add ${batch_name}" if alike else "rename one"
+        advice = "rename one, or add ${batch_name}"
         return f"'{dest}' is also written by {one.called_by(other)}; {advice}"
-    both = (one.point, other.point)
-    texts = [{**each.parameters, "duplicate": str(each.duplicate)} for each in both]
-    differing = [n for n in {**texts[1], **texts[0]} if texts[0].get(n) != texts[1].get(n)]
-    labels = []
-    for point in both:
-        own = [f"{n}={point.parameters[n]}" for n in differing if n in point.parameters]
-        grid = f" of {one.batch.sweeps[point.sweep].called}" if one.batch.sweeps[1:] else ""
-        labels.append(f"({', '.join([*own, f'duplicate {point.duplicate}'])}){grid}")
-    if one.number != other.number and not differing:
+    both = [{**e.parameters, "duplicate": str(e.duplicate)} for e in (one.point, other.point)]
+    differing = [n for n in {**both[1], **both[0]} if both[0].get(n) != both[1].get(n)]
+    if not differing:
         return f"'{dest}' is also the dest of artifacts[{one.number}]; rename one"
-    missing = [f"${{{name}}}" for name in differing if name not in used]
-    advice = "put different texts around and between the ${...}"
-    if missing and one.number == other.number:
-        advice = f"add {' and '.join(missing)}"
-    return f"two points would write '{dest}': {' and '.join(labels)}; {advice}"
+    labels = " and ".join(
+        f"({', '.join(f'{n}={p[n]}' for n in differing if n in p)})" for p in both
+    )
+    missing = [f"${{{name}}}" for name in differing if name not in parse_text(template).names]
+    advice = (
+        f"add {' and '.join(missing)}"
+        if missing
+        else "put different texts around and between the ${...}"
+    )
+    return f"two points would write '{dest}': {labels}; {advice}"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.checks import check_references, depend_params, note_remarks
+from snakemake_kochi.project.checks import check_references, depend_params
 from snakemake_kochi.project.document import (
     ABOVE,
-    MAXIMUM_LINES,
     KeyPath,
     Problems,
     merged,
@@ -48,8 +46,6 @@ _SHARED = {key: above for key, above in ABOVE.items() if key != "params"} | {
     key: key
     for key in ("repeat", "references", "order", "seed", "metrics", "prepare", "build", "run")
 }
-# the least number of runs for which the simulations of `repeat` promise its confidence
-FEWEST_AT_A_LOOK = 10
 _NOT_IN_RULES = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -65,12 +61,11 @@ def load_experiment(
     """
     document = read_yaml(file, text)
     data = read_shape(document, EXPERIMENT)
-    experiment = _Reader(data, document.problems, document.remarks).experiment(file, given)
+    experiment = _Reader(data, document.problems).experiment(file, given)
     document.problems.raise_all()
     check_references(experiment, project, document.problems)
     document.problems.raise_all()
-    note_remarks(experiment, document.remarks)
-    return replace(experiment, remarks=tuple(document.remarks.lines(MAXIMUM_LINES)))
+    return experiment
 
 
 def experiment_name(file: str) -> str:
@@ -82,12 +77,12 @@ def experiment_name(file: str) -> str:
 class _Reader:
     """Makes the dataclasses of one document, noting problems."""
 
-    def __init__(self, data: Mapping[str, Any], problems: Problems, remarks: Problems) -> None:
+    def __init__(self, data: Mapping[str, Any], problems: Problems) -> None:
         # In a batch, null removes what the file says.
         self.data = {**merged(data), "batches": data.get("batches")}
-        self.problems, self.remarks = problems, remarks
+        self.problems = problems
         self.defaults = section(self.data, "default_params")
-        self.sweeps = SweepReader(self.defaults, problems, remarks)
+        self.sweeps = SweepReader(self.defaults, problems)
         self.shared = {own: self.data[key] for own, key in _SHARED.items() if key in self.data}
         self.plots = read_plots(self.data.get("plots", ()), ("plots",), problems)
 
@@ -203,9 +198,6 @@ class _Reader:
         if repeat.least > repeat.most:
             said = f"{repeat.least} or more was expected, as 'min' is"
             self.problems.add((*path, "max"), said)
-        elif repeat.least < FEWEST_AT_A_LOOK:
-            said = f"with fewer than {FEWEST_AT_A_LOOK} runs, an interval is narrow by chance too "
-            self.remarks.add((*path, "min"), f"{said}often: its confidence is not promised")
         return repeat
 
     def _settings(
@@ -246,9 +238,6 @@ class _Reader:
         if isolation.image and "files" in words:
             said = "a container has files of its own; remove 'files', or the container"
             self.problems.add((*path, "isolate"), said)
-        if isolation.visible and "files" not in words:
-            said = "'visible' has no effect without 'isolate: files'; a container has 'volumes'"
-            self.remarks.add((*path, "visible"), said)
         others = {key: data[key] for key in data if key not in ("isolate", "visible", "container")}
         others["isolation"] = isolation if words or isolation.image else None
         others["resources"] = FrozenDict(section(data, "resources"))

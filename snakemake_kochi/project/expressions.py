@@ -351,25 +351,23 @@ def _foreign_part(tree: ast.expr) -> str | None:
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             lists.add(node.right)
     for node in ast.walk(tree):
+        name = node.id if isinstance(node, ast.Name) else ""
+        is_known = name in ("", "true", "false") or _MARKED.fullmatch(name)
+        is_list = isinstance(node, ast.Tuple | ast.List)
+        is_odd = isinstance(node, ast.Constant) and not isinstance(node.value, int | float | str)
         if node in functions:
-            name = node.id if isinstance(node, ast.Name) else ""
-            if not name or _MARK in name:
-                return f"only a function can be called; {nearest('', _FUNCTIONS)}"
             if name not in _FUNCTIONS:
                 return f"there is no function '{name}', {nearest(name, _FUNCTIONS)}"
-        elif not isinstance(node, _PARTS):
+        elif (
+            not isinstance(node, _PARTS)
+            or not is_known
+            or (isinstance(node, ast.Call) and node.keywords)
+            or (is_list and node not in lists)
+            or is_odd
+        ):
+            shown = _MARKED.sub("${...}", name) or type(node).__name__
             return (
-                f"{type(node).__name__} is not allowed here; use only numbers, texts, $parameters, "
-                "operators and calls"
+                f"'{shown}' has no meaning here; write a parameter as $name, and else use only "
+                "numbers, texts, operators and calls, and lists after 'in', or a text and %"
             )
-        elif isinstance(node, ast.Call) and node.keywords:
-            return "a call cannot have named arguments"
-        elif isinstance(node, ast.Tuple | ast.List) and node not in lists:
-            return "a list is only allowed after 'in', 'not in', or a text and %"
-        elif isinstance(node, ast.Name) and node.id not in ("true", "false"):
-            if not _MARKED.fullmatch(node.id):
-                shown = _MARKED.sub("${...}", node.id)
-                return f"'{shown}' has no meaning here; write a parameter as $name"
-        elif isinstance(node, ast.Constant) and not isinstance(node.value, int | float | str):
-            return f"{node.value!r} is not possible here"
     return None

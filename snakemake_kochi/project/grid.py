@@ -75,23 +75,6 @@ class Request:
             found["runtime"] = -int(-(self.timeout + _SECONDS_AROUND) // 60)
         return found
 
-    def or_more(self, other: Request) -> Request:
-        """The request of work that serves two: the larger of two numbers, the first of two texts,
-        and the longer time; no limit, if one of them has none."""
-        if self == other:
-            return self
-        resources = {**other.resources, **self.resources}
-        for name, value in other.resources.items():
-            own = resources[name]
-            if isinstance(own, int) and isinstance(value, int):
-                resources[name] = max(own, value)
-        resources.pop("runtime", None)
-        timeouts = [each.timeout for each in (self, other) if each.timeout is not None]
-        runtimes = [each.of_rule.get("runtime") for each in (self, other)]
-        if len(timeouts) < 2 and None not in runtimes:
-            resources["runtime"] = max(each for each in runtimes if isinstance(each, int))
-        return Request(None, FrozenDict(resources), max(timeouts) if len(timeouts) == 2 else None)
-
 
 NO_REQUEST = Request()
 

@@ -17,7 +17,7 @@ from typing import Any
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.files import expand_path, expand_user, is_name
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.ownership import OthersError, check_followed
+from snakemake_kochi.ownership import check_followed
 from snakemake_kochi.paths import SENT_VARIABLE, Root, SentPaths
 from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.project.document import Document, KeyPath, merged, read_text, section
@@ -183,15 +183,11 @@ def chosen_machine(
 
 @dataclass(frozen=True)
 class CommonFile:
-    """A file with a section `machines:` that a project overrides, and its text.
-
-    The file of a site has nothing else; the user's own may have more, for directories outside of
-    any repository.
-    """
+    """A file with a section `machines:` that a project overrides, and its text. What else it has is
+    for directories outside of any repository."""
 
     file: str
     text: str
-    is_of_site: bool = False
 
 
 def common_files(
@@ -212,35 +208,18 @@ def common_files(
         files += place.machines
     if root.has_configuration():
         files.append(root.configuration)
-    read = [CommonFile(str(file), read_text(file, str(file))) for file in files]
     # An empty variable means none.
     if site := environment.get(SITE_VARIABLE, str(SITE_FILE) if SITE_FILE.exists() else ""):
-        read.append(_of_site(expand_user(site, SITE_VARIABLE).absolute()))
+        files.append(file := expand_user(site, SITE_VARIABLE).absolute())
+        if not file.exists():
+            said = f"{SITE_VARIABLE} names {file}, which does not exist"
+            raise ConfigError(said, f"Correct the variable, or type: unset {SITE_VARIABLE}")
+        check_followed(file)
     for name in dict.fromkeys([*machines, *map(environment.get, NAMING)]):
         if name and is_name(name) and (file := root.machine(name).found).is_file():
             root.secure(file.parent)
-            read.append(CommonFile(str(file), read_text(file, str(file))))
-    return tuple(read)
-
-
-def _of_site(file: Path) -> CommonFile:
-    """The file of the site. Raises ConfigError."""
-    without = f"To go on without it, type: export {SITE_VARIABLE}="
-    try:
-        check_followed(file)
-        return CommonFile(str(file), read_text(file, str(file)), is_of_site=True)
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"{SITE_VARIABLE} names {file}, which does not exist",
-            f"Correct the variable, or type: unset {SITE_VARIABLE}",
-        ) from error
-    except OthersError as error:
-        message = f"the machines in {file} are for the whole site and run commands as you, but "
-        raise ConfigError(f"{message}{error.message}", error.hint or without) from error
-    except ConfigError as error:
-        raise ConfigError(error.message, error.hint or without) from error
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}", without) from error
+            files.append(file)
+    return tuple(CommonFile(str(file), read_text(file, str(file))) for file in files)
 
 
 # ---- reading

@@ -31,7 +31,6 @@ from snakemake_kochi.project.expressions import (
 from snakemake_kochi.project.values import (
     BATCH_NAME,
     CODE,
-    looks_like_list,
     name_problem,
     value_problem,
 )
@@ -224,8 +223,8 @@ _BELOW = "a value's own parameters were expected, such as {a: {x: [1, 2]}, b: {}
 class SweepReader:
     """Reads the default parameters and the sweeps of one document, noting problems."""
 
-    def __init__(self, defaults: Mapping[str, Any], problems: Problems, remarks: Problems) -> None:
-        self._defaults, self._problems, self._remarks = defaults, problems, remarks
+    def __init__(self, defaults: Mapping[str, Any], problems: Problems) -> None:
+        self._defaults, self._problems = defaults, problems
 
     def defaults(self) -> FrozenDict[str, tuple[ParameterValues, ...]]:
         """The default parameters, with one value in each entry."""
@@ -324,10 +323,6 @@ class SweepReader:
     def _value(self, scalar: Scalar, path: KeyPath) -> str | None:
         """The text of a value, None if it is wrong."""
         text = scalar.value_text
-        if scalar.is_plain and looks_like_list(text):
-            where = "" if path[0] == "batches" else " in the params of a batch"
-            said = f'several values are written [{text}]{where}, a text "{text}"'
-            self._remarks.add(path, f"'{text}' is one text; {said}")
         with self._problems.noting(path):
             if wrong := value_problem(text):
                 raise TemplateError(wrong)

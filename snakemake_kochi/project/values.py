@@ -38,7 +38,6 @@ WORKING_TREE = "working-tree"
 ABSENT = "%absent"
 _LONGEST = 90  # characters of a value in a path
 _SAFE = "._+=,@:-~"
-_NUMBER = re.compile(r"[-+]?[0-9.][0-9.eE+-]*")
 _FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", re.ASCII)
 _WHOLE = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -175,16 +174,6 @@ def typed(text: str) -> int | float | bool | str:
         if text[:1] == "0" and re.fullmatch("0o[0-7]+|0x[0-9a-fA-F]+", text):
             return int(text, 0)
     return _BOOLEANS.get(text.lower(), text)
-
-
-def looks_like_list(text: str) -> bool:
-    """Whether a text is values with commas between them: one value, though perhaps not intended as
-    one. A comma without a blank may be part of an option: -Wl,-O1."""
-    pieces = re.sub("`[^`]*`", "", text).split(",")
-    are_numbers = all(_NUMBER.fullmatch(piece.strip()) for piece in pieces)
-    return len(pieces) > 1 and (
-        are_numbers or all(piece.startswith((" ", "\t")) for piece in pieces[1:])
-    )
 
 
 # ---- paths

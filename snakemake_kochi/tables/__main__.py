@@ -2,7 +2,7 @@
 
 FILE is that of the experiment, OUTPUT the `.csv`. $KOCHI_FREEZE names the freeze of the run, which
 lists the runs of the batch: there may be too many for arguments. With `--left-out`, the table has
-only runs with a result; standard input has the reasons for the others, as JSON by record. With
+only runs with a result; standard input has the others, JSON: by record whether they are stale. With
 `--look N`, OUTPUT is the file of a look (`library/looks.py`), the N-th from 0. With `--check`, it
 is JUnit XML of the results checked against `references`; the exit status is 1 if one fails.
 """
@@ -24,7 +24,7 @@ def main(file: str, name: str, output: str, option: str = "", number: str = "") 
     from snakemake_kochi.library.batch import BatchRules
     from snakemake_kochi.library.products import Products
     from snakemake_kochi.phases.freeze import load_freeze
-    from snakemake_kochi.tables.collect import LeftOut, collect, runs_of
+    from snakemake_kochi.tables.collect import collect
 
     try:
         freeze = load_freeze(Path(os.environ["KOCHI_FREEZE"]))
@@ -40,7 +40,7 @@ def main(file: str, name: str, output: str, option: str = "", number: str = "") 
             look(batch, int(number), top, Path(output))
             return 0
         files = batch.files_now(top)
-        runs = runs_of(files, top)
+        runs = files.below(top)
         # That of an earlier check would stay after an error.
         (top / files.checks).unlink(missing_ok=True)
         if option == "--check":
@@ -48,9 +48,7 @@ def main(file: str, name: str, output: str, option: str = "", number: str = "") 
 
             return int(check_results(grid, file, runs, Path(output)))
         figures = [[top / each for each in of_plot] for of_plot in files.figures]
-        left_out = None
-        if option == "--left-out":
-            left_out = {record: LeftOut(**each) for record, each in json.load(sys.stdin).items()}
+        left_out = json.load(sys.stdin) if option == "--left-out" else None
         looked = files.looks[-1] if files.looks else None
         collect(grid, file, runs, Path(output), figures, left_out, looked)
     except (KochiError, OSError) as error:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.artifacts.code import read_code
 from snakemake_kochi.artifacts.reading import published
-from snakemake_kochi.artifacts.record import read_record, why_edited
 from snakemake_kochi.errors import ConfigError, KochiError, NameNotFoundError
-from snakemake_kochi.library.files import BatchFiles
 from snakemake_kochi.library.looks import key_of
 from snakemake_kochi.project.document import decode_text, read_text
 from snakemake_kochi.project.experiment import Experiment
@@ -22,7 +18,6 @@ from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Grid
 from snakemake_kochi.project.plots import MACHINE
 from snakemake_kochi.tables.codes import codes_of, labels_of
-from snakemake_kochi.tables.collect import runs_of
 from snakemake_kochi.tables.metrics import in_branches
 from snakemake_kochi.tables.records import RecordedRun, read_runs
 from snakemake_kochi.tables.report import Report, report_of, skipped
@@ -69,7 +64,7 @@ def read_batch(
     now = experiment_here(repository, file)
     now = now if now is not None and batch in now.batches else None
     then = _experiment_of(repository, runs[-1])
-    reading = _Reading(repository, file, batch, unread)
+    reading = _Reading(file, batch, unread)
     if edited := sum(run.edited for run in found):
         are = (
             "result with an edited record is" if edited == 1 else "results with edited records are"
@@ -101,7 +96,6 @@ def read_batch(
 class _Reading:
     """The choice of the runs of a table, and what is to be told of it; see `Report`."""
 
-    repository: Path
     file: str
     batch: str
     remarks: list[str]
@@ -183,9 +177,7 @@ class _Reading:
             if more := len(own) - len(found):
                 said = f"{more} results{of_it} of other points than those of the batch are left out"
                 self.remarks.append(said)
-            shown = {run.identity for _, run in found}
             self.remarks += skipped(grid, of_it)
-            self.remarks += _edited_here(self.repository, experiment, grid, shown)
         if not chosen:
             raise NameNotFoundError(
                 f"no result is of a point that batch '{self.batch}' of {self.file} has",
@@ -274,18 +266,3 @@ def _changed_scripts(
                 f"{others} of {len(runs)} results were made with another {word} than {file} has "
                 f"now; to see which, type: {words}"
             )
-
-
-def _edited_here(
-    repository: Path, experiment: Experiment, grid: Grid, shown: Collection[str]
-) -> Iterator[str]:
-    """A remark about files in `results/` that are not what their runs wrote, which are `shown`."""
-    edited: list[str] = []
-    top = Path(os.path.relpath(repository))
-    for run in runs_of(BatchFiles.of(experiment.name, grid).now(top), top):
-        with suppress(OSError, KochiError):
-            why = why_edited(run.record, run.files)
-            edited += [why] if why and read_record(run.record).get("identity") in shown else []
-    if edited:
-        more = f" (and {len(edited) - 1} more)" if len(edited) > 1 else ""
-        yield f"the table has what the run wrote, but {edited[0]}{more}"

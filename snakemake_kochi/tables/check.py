@@ -19,6 +19,7 @@ from humanfriendly.text import concatenate
 
 from snakemake_kochi.artifacts.published import published_name
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.library.files import Place
 from snakemake_kochi.project.grid import Grid
 from snakemake_kochi.project.plots import MACHINE, Reference
 from snakemake_kochi.quantities import percent
@@ -26,7 +27,7 @@ from snakemake_kochi.snapshot import toplevel
 from snakemake_kochi.statistics.comparison import of_medians
 from snakemake_kochi.statistics.intervals import Interval
 from snakemake_kochi.tables.branch import read_batch
-from snakemake_kochi.tables.collect import Run, read_report
+from snakemake_kochi.tables.collect import read_report
 from snakemake_kochi.tables.compare import FASTER, NOT_COMPARABLE, words_of
 from snakemake_kochi.tables.report import Report, markdown_table, page, sentence
 
@@ -194,7 +195,7 @@ class _Check:
         )
 
 
-def check_results(grid: Grid, file: str, runs: Sequence[Run], output: Path) -> bool:
+def check_results(grid: Grid, file: str, runs: Sequence[Place], output: Path) -> bool:
     """Check results in the working directory, print the page, and write `output`, JUnit XML;
     whether one fails. `file`: of the experiment. Raises KochiError as `check` does."""
     repository = toplevel(Path.cwd())

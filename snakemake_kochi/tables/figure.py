@@ -28,7 +28,6 @@ from snakemake_kochi.tables.intervals import Measured
 # More would be too small to be read.
 MOST_PANELS = 24
 _MOST_NAMED = 12  # parameters in a caption, and values at an axis
-_MOST_PASSED = 5  # values in a caption
 _LONGEST = 32  # characters of a name or value
 # M. Okabe and K. Ito, Color Universal Design, without yellow, which is invisible on white paper.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#56B4E9", "#E69F00")
@@ -165,7 +164,6 @@ class _Drawing:
         measured = pandas.to_numeric(runs[plot.metric], errors="coerce").astype("float64")
         self.finite = [value for value in measured if math.isfinite(value)]
         self.spreads: list[Spread] = []
-        self.passed: set[Any] = set()  # values of x at which a line has none
         # The measurements and their rows, by the values of the panels, of the lines and of x.
         self.panels: dict[tuple[Any, ...], dict[Any, dict[Any, _Runs]]] = {}
         names = (*arranged.panels, arranged.lines, self.x)
@@ -212,7 +210,7 @@ class _Drawing:
                 axes.set_xlabel(shortened(self.x or "", _LONGEST))
         lacking = len(arranged.runs) - len(self.finite)
         said = [caption(arranged, self.spreads, lacking, len(self.panels))]
-        said += [*self._passed_over(), *self._scale(grid[0], columns), note]
+        said += [*self._scale(grid[0], columns), note]
         figure.suptitle(textwrap.fill(title, int(width * 8)), weight="bold")
         text = textwrap.fill(" ".join(filter(None, said)), int(width * 15))
         figure.supxlabel(text, x=0.01, ha="left", fontsize=8)
@@ -232,9 +230,7 @@ class _Drawing:
             points = sorted((self.places[x], v) for x, v in lines.get(line, {}).items() if v)
             if not points:
                 continue
-            # A gap would leave a point between two missing ones without a line; the caption names
-            # them.
-            self.passed |= {x for x, values in lines[line].items() if not values}
+            # A gap would leave a point between two missing ones without a line.
             spreads = [self._spread(runs) for _, runs in points]
             self.spreads += spreads
             look = self._look(number)
@@ -257,13 +253,6 @@ class _Drawing:
             if interval.lower is not None and interval.upper is not None:
                 return Spread(len(runs), interval.estimate, interval.lower, interval.upper, True)
         return Spread(len(runs), median, min(values), max(values), False)
-
-    def _passed_over(self) -> Iterator[str]:
-        values = [in_words(value) for value in self.places if value in self.passed]
-        if values and self.is_numeric:
-            more = f" and {len(values) - _MOST_PASSED} more" if len(values) > _MOST_PASSED else ""
-            shown = ", ".join(values[:_MOST_PASSED])
-            yield f"Lines pass over points without a value, at {self.x}={shown}{more}."
 
     def _look(self, number: int) -> dict[str, Any]:
         style = _STYLES[number % len(_STYLES)] if self.is_numeric else "none"

@@ -15,10 +15,11 @@ from snakemake_kochi.artifacts.record import read_record
 from snakemake_kochi.errors import DamagedFileError, PhaseError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.library.batch import BatchRules
+from snakemake_kochi.library.files import Place
 from snakemake_kochi.library.looks import Look, LookedAt, key_of, read_looks
 from snakemake_kochi.project.grid import Repeat
 from snakemake_kochi.statistics import dependence, stopping
-from snakemake_kochi.tables.collect import Run, read_report, runs_of
+from snakemake_kochi.tables.collect import read_report
 from snakemake_kochi.tables.compare import unknown
 from snakemake_kochi.tables.report import Report
 
@@ -36,8 +37,8 @@ def look(batch: BatchRules, number: int, top: Path, output: Path) -> None:
     begin = f"{file}: batch {grid.batch}: "
     assert grid.repeat is not None
     looks = read_looks(batch.files.look, top)[:number]
-    wanted = {run.record for run in runs_of(batch.files.after(looks), top)}
-    every = runs_of(batch.files, top)
+    wanted = {run.record for run in batch.files.after(looks).below(top)}
+    every = batch.files.below(top)
     missing = dict.fromkeys(batch.identities, grid.duplicates)
     for run in every:
         if run.record not in wanted and not _is_there(batch, run):
@@ -59,16 +60,16 @@ def look(batch: BatchRules, number: int, top: Path, output: Path) -> None:
     print(f"kochi: {begin}" + "\n    ".join(found.told(grid)), file=sys.stderr)
 
 
-def _is_there(batch: BatchRules, run: Run) -> bool:
+def _is_there(batch: BatchRules, run: Place) -> bool:
     """Whether there is a result of what would run now."""
     try:
         is_of_now = read_record(run.record).get("run") == batch.identity(run.point)
     except (OSError, DamagedFileError):
         return False
-    return is_of_now and all(map(is_there, run.files.values()))
+    return is_of_now and all(map(is_there, run.by_destination.values()))
 
 
-def look_at(report: Report, batch: BatchRules, repeat: Repeat, runs: Sequence[Run]) -> Look:
+def look_at(report: Report, batch: BatchRules, repeat: Repeat, runs: Sequence[Place]) -> Look:
     """What the results so far say; `runs` are the rows of the report."""
     rows_of = report.points.rows
     states = (_medians if not repeat.by else _ratios)(report, repeat)

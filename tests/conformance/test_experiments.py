@@ -90,7 +90,6 @@ def observe(directory: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> 
         "rows": rows,
         "builds": sorted(started[:2]),
         "runs": started[2:],
-        "remarks": [line for line in done.stdout.splitlines() if "values.yaml: " in line],
         "next": re.findall("Nothing to be done", again.stdout),
     }
 

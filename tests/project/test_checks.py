@@ -8,9 +8,8 @@ import pytest
 from support import calls_of
 
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.project.checks import check_experiments
+from snakemake_kochi.project.checks import check_experiments, load_experiment
 from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.experiment_file import load_experiment
 
 
 def loaded(batches: str, file: str = "e.yaml") -> Experiment:
@@ -71,7 +70,8 @@ def test_the_problems_of_all_batches_are_reported_at_once() -> None:
 def test_the_same_dest_in_two_batches_is_an_error() -> None:
     batches = f"  a: {{{artifacts('x')}}}\n  b: {{{artifacts('y', './x')}}}"
     assert said(batches) == [
-        "e.yaml:4: batches.b.artifacts[1].dest: 'x' is also written by batch 'a'; add ${batch_name}"
+        "e.yaml:4: batches.b.artifacts[1].dest: 'x' is also written by batch 'a'; rename one, or "
+        "add ${batch_name}"
     ]
     # Each of them is fine.
     assert loaded(batches).grid("a", "local").points
@@ -80,7 +80,7 @@ def test_the_same_dest_in_two_batches_is_an_error() -> None:
 
 def test_two_batches_that_name_the_batch_and_clash_get_the_advice_to_rename() -> None:
     (line,) = said(f"  a: {{{artifacts('b')}}}\n  b: {{{artifacts('${batch_name}')}}}")
-    assert line.endswith("'b' is also written by batch 'a'; rename one")
+    assert line.endswith("'b' is also written by batch 'a'; rename one, or add ${batch_name}")
 
 
 def test_a_dest_that_is_the_directory_of_another_batch_s_is_an_error() -> None:
@@ -101,7 +101,7 @@ def test_two_experiments_with_one_dest_are_an_error_that_names_both() -> None:
         "e.yaml:3: batches.a.artifacts[1].dest: 'f/c.md' is the table, plot or check of batch 'c' "
         "of sub/f.yaml; rename the artifact",
         "sub/f.yaml:3: batches.c.artifacts[1].dest: 'x' is also written by batch 'a' of e.yaml; "
-        "rename one",
+        "rename one, or add ${batch_name}",
     ]
 
 

@@ -10,6 +10,7 @@ from support import git, write
 
 from snakemake_kochi.errors import ConfigError, KochiError
 from snakemake_kochi.location import find_location
+from snakemake_kochi.ownership import OthersError
 from snakemake_kochi.phases.freeze import load_freeze, take_freeze
 from snakemake_kochi.project.configuration import load_project
 from snakemake_kochi.project.machines import common_files
@@ -180,7 +181,6 @@ def test_a_problem_is_reported_for_its_own_file(
         ("machines: [spica]\n", "{}:1: machines: "),
         ("machines: {\n", "{}:1: not valid YAML"),
         ("machines: {spica: {schedular: slurm}}\n", "did you mean 'scheduler'"),
-        ("dependencies: {}\n", "{}:1: dependencies: this key is for projects"),
     ],
 )
 def test_a_malformed_file_of_the_site_is_named(
@@ -199,9 +199,8 @@ def test_a_file_of_the_site_that_is_missing_or_cannot_be_read_is_named(
     with pytest.raises(ConfigError, match=f"KOCHI_SITE_CONF names {of_site}, which does not exist"):
         find_location()
     of_site.mkdir()
-    with pytest.raises(ConfigError, match=f"{of_site} cannot be read") as caught:
+    with pytest.raises(ConfigError, match=f"{of_site} cannot be read"):
         find_location()
-    assert "export KOCHI_SITE_CONF=" in str(caught.value)
     monkeypatch.setenv("KOCHI_SITE_CONF", "")
     assert common_files() == ()
 
@@ -220,10 +219,9 @@ def test_a_file_of_the_site_that_others_may_write_to_is_refused(
     write(of_site, "machines: {spica: {alloc_script: evil}}\n")
     os.chown(of_site, owner, 1)
     of_site.chmod(mode)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(OthersError) as caught:
         find_location()
     assert said.format(of_site) in str(caught.value)
-    assert "type: export KOCHI_SITE_CONF=" in str(caught.value) or "chmod go-w" in str(caught.value)
     os.chown(of_site, 0, 0)
     of_site.chmod(0o644)
     assert find_location("spica").machine.alloc_script == "evil"
@@ -239,7 +237,7 @@ def test_a_file_of_the_site_that_others_may_replace_is_refused(
     link = tmp_path / "link.yaml"
     link.symlink_to(file)
     monkeypatch.setenv("KOCHI_SITE_CONF", str(link))
-    with pytest.raises(ConfigError, match=f"but everybody may write to {file.parent}"):
+    with pytest.raises(OthersError, match=f"everybody may write to {file.parent}"):
         find_location()
 
 

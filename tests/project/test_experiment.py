@@ -324,58 +324,6 @@ def test_the_script_to_run_may_be_left_to_the_batches() -> None:
         found.point("local", {})
 
 
-def remarks(text: str) -> list[str]:
-    return list(load_experiment("e.yaml", text, None).remarks)
-
-
-def test_a_parameter_that_nothing_uses_is_remarked_upon_with_the_nearest() -> None:
-    assert remarks("""\
-default_params: {thread: 1, note: x, flags: 2, size: 3, label: $size}
-default_name: e_$label
-build: {depend_params: [flags], script: x}
-run: {script: x, depend_params: [threads]}
-batches:
-  a:
-    params: {threads: [1, 2], thraeds: [1, 2], q: 1, d: 1, s: 1, e: 2, computed: '`$e + 1`'}
-    queue: q$q
-    artifacts: [{type: file, src: $s, dest: $d}, {type: stdout, dest: "${computed}.log"}]
-""") == [
-        "e.yaml:1: default_params.thread: nothing uses the parameter 'thread'; did you mean "
-        "'threads'?",
-        "e.yaml:1: default_params.note: nothing uses the parameter 'note'; name it in the "
-        "depend_params of run or build, or remove it",
-        "e.yaml:7: batches.a.params.thraeds: nothing uses the parameter 'thraeds'; did you mean "
-        "'threads'?",
-    ]
-
-
-def test_values_with_commas_but_no_brackets_are_remarked_upon() -> None:
-    head = "run: {script: x, depend_params: [n]}\n"
-    (said,) = remarks(head + "batches:\n  a:\n    params:\n      n: 100000, 1000000\n")
-    assert said == (
-        "e.yaml:5: batches.a.params.n: '100000, 1000000' is one text; several values are written "
-        '[100000, 1000000], a text "100000, 1000000"'
-    )
-    (said,) = remarks(head + "batches:\n  a:\n    params:\n      n: chain, packed\n")
-    assert "several values are written [chain, packed], a text" in said
-    (said,) = remarks(head + "default_params:\n  n: 1,5\n")
-    assert said.endswith('several values are written [1,5] in the params of a batch, a text "1,5"')
-
-
-@pytest.mark.parametrize("value", ['"1, 2"', "'1, 2'", "a,1", "1,", "-Wl,-O1", "n_`min(2, 3)`"])
-def test_other_texts_with_commas_are_as_good_as_any(value: str) -> None:
-    text = f"run: {{script: x, depend_params: [n]}}\ndefault_params:\n  n: {value}\n"
-    assert remarks(text) == []
-
-
-def test_a_run_without_a_script_is_remarked_upon() -> None:
-    assert remarks("build: {script: x}\nrun: {depend_params: []}") == [
-        "e.yaml:2: run: there is no script: nothing is run after the build"
-    ]
-    assert remarks("build: {script: x}") == []
-    assert remarks("build: {script: x}\nrun: {}\nbatches: {b: {run: {script: y}}}") == []
-
-
 CORES = """
 default_params: {threads: 1, half: '`$threads / 2`', word: x}
 run: {script: x, depend_params: [threads, half, word], cores: CORES}
@@ -395,7 +343,3 @@ def test_the_cores_of_a_run_follow_from_its_parameters(cores: str, expected: lis
     assert [point.request.cores for point in found.grid("own", "local").points] == [3]
     by_hand = found.point("local", {"threads": "8"})
     assert by_hand.request.cores == {"$threads": 8, "2": 2}.get(cores, 16)
-
-
-def test_cores_count_as_a_use_of_a_parameter() -> None:
-    assert remarks("default_params: {n: 1}\nrun: {script: x, cores: $n}") == []

@@ -55,7 +55,6 @@ def test_a_batch_replaces_the_keys_of_its_experiment_one_by_one() -> None:
         volumes=("/data", "/data/graphs:/graphs:ro"),
         modules=("gpu", "mpich"),
     )
-    assert experiment.remarks == ()
 
 
 def test_the_examples_of_the_page_are_valid() -> None:
@@ -66,11 +65,6 @@ def test_the_examples_of_the_page_are_valid() -> None:
     (of_machine,) = (each for each in examples if each.startswith("machines:"))
     project = load_project(Path("/nowhere"), of_machine)
     assert "BASH_FUNC_module%%" in project.machine("spica").isolation["environment"]
-
-
-def test_visible_paths_without_isolated_files_are_remarked_on() -> None:
-    (remark,) = loaded("run: {script: x, isolate: network, visible: /data}").remarks
-    assert "run.visible: 'visible' has no effect without 'isolate: files'" in remark
 
 
 def test_a_machine_says_what_isolated_scripts_need_there() -> None:

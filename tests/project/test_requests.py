@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.project.checks import check_experiments
+from snakemake_kochi.project.checks import check_experiments, load_experiment
 from snakemake_kochi.project.configuration import load_project
-from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Point, Request
 from snakemake_kochi.resources import workflow_directory
 from snakemake_kochi.schedulers.names import NUMBERS, TEXTS
@@ -62,16 +61,9 @@ def test_a_batch_replaces_resources_by_name_and_one_time_limit_the_other() -> No
     assert (run.resources["nodes"], "runtime" in run.resources, run.timeout) == (1, False, 30)
 
 
-def test_a_build_that_batches_share_gets_the_most_that_one_of_them_requests() -> None:
-    def request(text: str) -> Request:
-        return load_experiment("e.yaml", text, None).build_request("", {"n_nodes": "2"})
-
-    limited = STUDY.replace("build: {resources: {runtime: 3}}", "build: {timeout: 2h}")
-    assert request(limited) == Request(resources={"mem_mb": 200}, timeout=7200)
-    larger = STUDY.replace("{runtime: 3}", "{runtime: 3, mem_mb: 900, constraint: avx}")
-    assert request(larger) == Request(resources={"mem_mb": 900, "runtime": 61, "constraint": "avx"})
-    other = load_experiment("e.yaml", STUDY.replace("build: {res", "build: {script: z, res"), None)
-    assert other.build_request("own", {"n_nodes": "1"}) == Request(
+def test_a_build_requests_what_its_batch_says() -> None:
+    found = load_experiment("e.yaml", STUDY.replace("build: {res", "build: {script: z, res"), None)
+    assert found.build_request(found.batches["own"].build, {"n_nodes": "1"}) == Request(
         resources={"mem_mb": 100, "runtime": 3}
     )
 

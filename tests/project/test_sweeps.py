@@ -167,33 +167,10 @@ def test_the_parameters_of_execos_practical_session(tmp_path: Path) -> None:
 # ---- zip and exclude
 
 
-def test_an_excluded_value_that_no_point_has_is_a_remark() -> None:
-    batch = (
-        "params: {n: [100, 200], t: {range: 3}, m: $n}\nexclude: [{n: 10, t: 5, m: 9}, {n: 200}]"
-    )
-    text = f"run: {{script: x}}\nbatches:\n  b:\n{keys(batch)}"
-    remarks = [each for each in load_experiment("e.yaml", text, None).remarks if "never" in each]
-    assert remarks == ["e.yaml:5: batches.b.exclude[0].n: 'n' is never '10', did you mean '100'?"]
-
-
 # ---- conditions
 
 
 # ---- several grids
-
-
-def test_a_parameter_called_code_is_remarked_upon_unless_a_script_sees_it() -> None:
-    text = """\
-    batches:
-      all:
-        params: {code: [main, feature]}
-        artifacts: [{type: stdout, dest: "${code}.log"}]
-    run: {script: x, depend_params: [SEEN]}
-    """
-    unseen, seen = (textwrap.dedent(text).replace("SEEN", name) for name in ("", "code"))
-    (said,) = load_experiment("e.yaml", unseen, None).remarks
-    assert "write 'code:' beside 'params:'" in said
-    assert list(load_experiment("e.yaml", seen, None).remarks) == []
 
 
 @pytest.mark.parametrize("zipped", ["", "zip: [a, b]"])

@@ -17,11 +17,12 @@ import pandas
 import pytest
 from support import write
 
-from snakemake_kochi.artifacts.record import RECORD_VERSION, why_edited
+from snakemake_kochi.artifacts.record import RECORD_VERSION
 from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.library.files import Place
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Grid
-from snakemake_kochi.tables.collect import LeftOut, Run, collect
+from snakemake_kochi.tables.collect import collect
 
 SUMS = """
 batches:
@@ -42,7 +43,7 @@ def grid() -> Grid:
 
 def recorded(
     directory: Path, grid: Grid, outputs: Sequence[str], *changes: dict[str, Any]
-) -> list[Run]:
+) -> list[Place]:
     """Runs of the points of a batch, with their records and outputs."""
     runs = []
     for index, (point, output) in enumerate(zip(grid.points, outputs, strict=True)):
@@ -63,29 +64,23 @@ def recorded(
             **(changes[min(index, len(changes) - 1)] if changes else {}),
         }
         file = write(directory / str(index) / "record.json", json.dumps(record))
-        runs.append(Run(point, file, {dest: log}))
+        runs.append(Place(point, file, (log,)))
     return runs
 
 
 def test_missing_and_stale_results_are_told_apart_and_skipped_points_are_counted(
     tmp_path: Path, grid: Grid, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = [Run(point, Path(str(index)), {}) for index, point in enumerate(grid.points)]
-    left_out = {str(index): LeftOut("script changed", stale=True) for index in range(5)}
-    left_out["5"] = LeftOut("exit status 3", ["no more beans"])
-    collect(grid, "sums.yaml", runs, tmp_path / "grid.csv", (), left_out)
-    said = capsys.readouterr().err
-    assert "batch grid: 1 of 6 runs has no result, and 5 have a stale one; see " in said
-    assert " and 2 more: stale: script changed\n" in said
-    assert (tmp_path / "grid.md").read_text() == (
-        "# sums grid\n\n"
-        "1 point is skipped: more threads than items.\n\n"
-        "## Runs without a result: 1\n\n"
-        "**n=2, threads=2, duplicate 1**: exit status 3\n\n    no more beans\n\n"
-        "## Runs with a stale result: 5\n\n"
-        "**n=1, threads=1, duplicate 0; n=1, threads=1, duplicate 1; "
-        "n=2, threads=1, duplicate 0 and 2 more**: script changed\n"
+    runs = [Place(point, Path(str(index)), ()) for index, point in enumerate(grid.points)]
+    collect(grid, "sums.yaml", runs, tmp_path / "grid.csv", (), {str(n): n < 5 for n in range(6)})
+    assert capsys.readouterr().err == (
+        "kochi: sums.yaml: batch grid: 1 of 6 runs has no result, and 5 have a stale one\n"
+        "kochi: to see why, type: kochi show batch sums.yaml grid\n"
     )
+    made = recorded(tmp_path, grid, [f"t {each}" for each in range(6)])
+    collect(grid, "sums.yaml", made, tmp_path / "grid.csv", (), {str(made[0].record): False})
+    page = (tmp_path / "grid.md").read_text()
+    assert "\n\n1 point is skipped: more threads than items.\n\n1 of 6 runs has no result; " in page
 
 
 def test_one_value_that_is_no_number_takes_no_other_one_from_the_table(
@@ -117,11 +112,9 @@ def test_a_result_that_was_edited_by_hand_is_left_out_and_named(
     with pytest.raises(PhaseError, match=re.escape(f"1 result is not as the run wrote it: {said}")):
         collect(grid, "sums.yaml", runs, table, figures)
     assert not table.exists()
-    why = LeftOut(why_edited(runs[1].record, runs[1].files), stale=True)
-    collect(grid, "sums.yaml", runs, table, figures, {str(runs[1].record): why})
+    collect(grid, "sums.yaml", runs, table, figures, {str(runs[1].record): True})
     assert pandas.read_csv(table)["t"].tolist() == [1, 3, 4, 5, 6]
-    assert f"stale: {said}kochi artifact restore --force\n" in capsys.readouterr().err
-    assert f"**n=1, threads=1, duplicate 1**: {said}" in (tmp_path / "grid.md").read_text()
+    assert "1 of 6 runs has a stale result; table and plot of" in capsys.readouterr().err
 
 
 def test_the_unit_of_a_metric_is_in_the_head_of_the_table(tmp_path: Path) -> None:
@@ -152,21 +145,14 @@ def test_only_a_batch_with_figures_waits_for_the_library_that_draws() -> None:
         assert not loaded & {"jsonschema", "matplotlib", "snakemake"}
 
 
-def test_runs_too_short_for_noise_are_counted_aside_and_told_in_sum(
-    tmp_path: Path, grid: Grid
-) -> None:
-    def noise(warnings: list[str], other_cpus: float | None, used: float, **more: Any) -> Any:
-        told = {"warnings": warnings, "other_cpus": other_cpus, "other_cpu_seconds": used}
-        return {"noise": {**told, "load_limit": 0.5}, "environment_seconds": 0.0, **more}
+def test_runs_too_short_for_noise_are_counted_aside(tmp_path: Path, grid: Grid) -> None:
+    def noise(warnings: list[str], other_cpus: float | None, **more: Any) -> Any:
+        return {"noise": {"warnings": warnings, "other_cpus": other_cpus}, **more}
 
-    long = noise(["load: other processes used 1.9 CPUs"], 1.9, 3.8, seconds=2.0)
-    for used, is_told in ((0.6, True), (0.1, False)):
-        runs = recorded(tmp_path, grid, ["t 1"] * 6, long, noise([], None, used, seconds=0.3))
-        collect(grid, "sums.yaml", runs, tmp_path / "grid.csv", [[tmp_path / "grid.svg"]])
-        page = (tmp_path / "grid.md").read_text()
-        assert (
-            "The node was not quiet in 1 of 6 runs (other processes are not known for 5): "
-            "load in 1 of 1 (other processes used 1.9 CPUs). See `run_warnings`."
-        ) in page
-        said = "Beside the 5 runs that are too short to tell, other processes used 2.0 CPUs in sum."
-        assert (said in page) == is_told
+    long = noise(["load: other processes used 1.9 CPUs"], 1.9, seconds=2.0)
+    runs = recorded(tmp_path, grid, ["t 1"] * 6, long, noise([], None, seconds=0.3))
+    collect(grid, "sums.yaml", runs, tmp_path / "grid.csv", [[tmp_path / "grid.svg"]])
+    assert (
+        "The node was not quiet in 1 of 6 runs (other processes are not known for 5): "
+        "load in 1 of 1 (other processes used 1.9 CPUs). See `run_warnings`."
+    ) in (tmp_path / "grid.md").read_text()

@@ -14,10 +14,11 @@ from matplotlib.axes import Axes
 from support import write
 
 from snakemake_kochi.cli.main import run
+from snakemake_kochi.library.files import Place
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Grid
 from snakemake_kochi.statistics.stopping import interval_so_far
-from snakemake_kochi.tables.collect import LeftOut, Run, collect
+from snakemake_kochi.tables.collect import collect
 from snakemake_kochi.tables.intervals import Points, Unit
 
 from .conftest import FIB, Project
@@ -43,7 +44,7 @@ def made(directory: Path, duplicates: int, nodes: int = 1) -> tuple[pandas.DataF
     grid = grid_of(duplicates)
     values = [f"t {100 * int(p.parameters['n']) + (p.duplicate * 7) % 10}" for p in grid.points]
     changes = [{"node": f"n{point.duplicate % nodes}"} for point in grid.points]
-    runs: list[Run] = recorded(directory, grid, values, *changes)
+    runs: list[Place] = recorded(directory, grid, values, *changes)
     collect(grid, "sums.yaml", runs, directory / "grid.csv", [[directory / "grid.svg"]])
     page, figure = (directory / f"grid.{suffix}" for suffix in ("md", "svg"))
     return pandas.read_csv(directory / "grid.csv"), page.read_text(), figure.read_text()
@@ -78,7 +79,7 @@ def test_few_runs_have_no_interval_and_single_ones_no_column(tmp_path: Path) -> 
     assert "interval" not in page and "t_n" not in table
     grid = grid_of(6)
     runs = recorded(tmp_path, grid, [f"t {point.duplicate}" for point in grid.points])
-    left_out = {str(run.record): LeftOut("failed") for run in runs[:4]}
+    left_out = {str(run.record): False for run in runs[:4]}
     collect(grid, "sums.yaml", runs, tmp_path / "t.csv", [[tmp_path / "t.svg"]], left_out)
     assert "n = 2: no interval; all values cover 50 %" in (tmp_path / "t.md").read_text()
 
@@ -134,7 +135,7 @@ def test_runs_are_counted_by_allocation_and_node(units: list[Unit], said: str) -
     assert [*Points([range(len(units))], units).described] == [said]
 
 
-def recorded_in_order(directory: Path, grid: Grid, outputs: list[str]) -> list[Run]:
+def recorded_in_order(directory: Path, grid: Grid, outputs: list[str]) -> list[Place]:
     changes = [{"started": f"2026-01-01T00:00:{i:02}+00:00"} for i in range(len(outputs))]
     return recorded(directory, grid, outputs, *changes)
 

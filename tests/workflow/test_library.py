@@ -490,11 +490,7 @@ def test_plots_and_units_make_only_the_table_and_the_figures_again(finished_proj
     plots = "plots: [{metric: half, scale: log}, {metric: word}]"
     project.edit("sum.yaml", "batches:\n", f"{plots}\nbatches:\n")
     project.edit("sum.yaml", "half: '", "word: '(tot.l)', half: '")
-    said = project.snakemake("sum_first")
-    assert (
-        "kochi: sum.yaml: batch first: metric 'word' is no number in any run, but for example "
-        "'total', so plot 'word' is empty\n"
-    ) in said
+    project.snakemake("sum_first")
     assert "half" in (directory / "first.svg").read_text()
     assert "no run has a number" in (directory / "first,word.svg").read_text()
     assert project.take_ran() == []

@@ -172,18 +172,6 @@ def test_a_metric_of_a_file_that_the_run_does_not_write_fails_the_run(project: A
     assert "0.out.json: the run left no file out.json in its workspace" in done.stdout
 
 
-def test_the_table_of_the_branch_names_a_file_that_was_edited_in_results(
-    finished_project: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(finished_project.directory)
-    file = Path("results/local/sum/first/1_0.log")
-    file.write_text(file.read_text().replace("total 10", "total 11"))
-    assert run(["table", "sum.yaml", "first", "--csv"]) == 0
-    out, said = capsys.readouterr()
-    assert [line.split(",")[-1] for line in out.splitlines()] == ["total", "10", "20"]
-    assert f"kochi: the table has what the run wrote, but {file} was edited after its run;" in said
-
-
 def test_an_interrupt_while_a_figure_is_drawn_is_one_line(finished_project: Any) -> None:
     top = finished_project.directory
     results = top / "results/local/sum"

@@ -1,12 +1,14 @@
-"""A batch of which some runs failed ends with the table of the others, and says what is missing."""
+"""A batch of which some runs failed ends with the table of the others, and says how many miss."""
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import write
+from support import run_apart, write
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.library.library import Part
@@ -30,6 +32,15 @@ def files_of_table(project: Any, ending: str, below: str = "") -> Path:
 def values_in_table(project: Any, below: str = "") -> list[str]:
     rows = files_of_table(project, "csv", below).read_text().splitlines()[1:]
     return [row.split(",")[-1] for row in rows]
+
+
+def why(project: Any) -> dict[str, tuple[str, list[str]]]:
+    """The reasons of the points that are not done, and the last lines of their output."""
+    words = ("-m", "snakemake_kochi.cli", "show", "batch", "sum.yaml", "first", "--json")
+    done = run_apart(sys.executable, "-P", *words, cwd=project.directory)
+    assert done.returncode == 0, done.stderr
+    points = [each for each in json.loads(done.stdout)["points"] if each["state"] != "done"]
+    return {",".join(each["parameters"].values()): (each["why"], each["output"]) for each in points}
 
 
 # As `kochi batch` asks for it.
@@ -67,23 +78,23 @@ def test_a_failed_run_is_left_out_of_the_table_and_named_until_it_is_there(
         assert values_in_table(project) == ["10", "30", "40"]
         assert plot.read_bytes().startswith(b"\x89PNG")
         text_of_table = files_of_table(project, "md").read_text()
-        table, _, missing = text_of_table.partition("without a result: 1")
+        table, _, missing = text_of_table.partition("1 of 4 runs has no result; to see why, type: ")
         assert "|   n |" in table
-        assert "**n=2, duplicate 0**: the run script ended with exit status 3" in missing
-        assert "\n    no more beans for 2\n" in missing
+        assert missing.startswith("kochi show batch sum.yaml first.\n")
         *_, said = done.stdout.partition("kochi: sum.yaml: batch first")
         assert said.startswith(
             ": 1 of 4 runs has no result; "
             "table and plot of the other 3: results/local/sum/first.md\n"
-            "    n=2, duplicate 0: the run script ended with exit status 3\n"
-            "        no more beans for 2\n"
+            "kochi: to see why, type: kochi show batch sum.yaml first\n"
         )
+        assert why(project)["2"][0] == "the run script ended with exit status 3"
+        assert "no more beans for 2" in why(project)["2"][1]
         if executor == "local":
             # What failed is taken out: the table is made again, and is of all there is.
             project.edit("sum.yaml", "n: [1, 2, 3, 4]", "n: [1, 3, 4]")
             project.snakemake("sum_first")
             assert project.take_ran() == []
-            assert "without a result" not in files_of_table(project, "md").read_text()
+            assert "no result" not in files_of_table(project, "md").read_text()
             (project.directory / "sum.yaml").write_text(text)
 
     # Mended: the missing run, and the whole table.
@@ -91,7 +102,7 @@ def test_a_failed_run_is_left_out_of_the_table_and_named_until_it_is_there(
     project.snakemake("sum_first", executor="kochi")
     assert project.take_ran() == ["run sum 2"]
     assert values_in_table(project) == ["10", "20", "30", "40"]
-    assert "without a result" not in files_of_table(project, "md").read_text()
+    assert "no result" not in files_of_table(project, "md").read_text()
     assert "Nothing to be done" in project.snakemake("sum_first")
 
 
@@ -122,11 +133,10 @@ def test_runs_whose_build_failed_are_left_out_with_what_the_build_printed(
     done = project.try_snakemake("--keep-going", "sum_first", *OF_BATCH, executor="kochi")
     assert done.returncode == 1
     assert values_in_table(project) == ["10"]
-    missing = files_of_table(project, "md").read_text().partition("with a stale result: 1")[2]
-    assert (
-        "**debug=1, duplicate 0**: not run because build_sum failed: "
-        "the build script ended with exit status 1\n\n    cc\n"
-    ) in missing
+    assert "1 of 2 runs has a stale result; to see" in files_of_table(project, "md").read_text()
+    reason = "not run because build_sum failed: the build script ended with exit status 1"
+    (noted,) = (project.directory / ".snakemake/kochi").rglob("record.json.failed")
+    assert reason in noted.read_text()
     # Broken altogether, nothing is there of the code as it is now: the table of before stays.
     project.edit("sum.yaml", "echo cc;", "echo cc; exit 5;")
     before = files_of_table(project, "md").read_text()
@@ -135,9 +145,6 @@ def test_runs_whose_build_failed_are_left_out_with_what_the_build_printed(
     assert (
         "2 of 2 runs have a stale result; "
         "the table of an earlier run stays: results/local/sum/first.md\n"
-        "    debug=0, duplicate 0; debug=1, duplicate 0: stale: "
-        "not run because build_sum failed: "
-        "the build script ended with exit status 5\n"
     ) in done.stdout
     assert files_of_table(project, "md").read_text() == before
     project.edit("sum.yaml", "echo cc; exit 5;", "echo cc;")
@@ -158,11 +165,10 @@ def test_without_keep_going_the_table_has_the_existing_results_at_the_end(
     done = project.try_snakemake(*elsewhere)
     assert done.returncode == 1
     assert values_in_table(project, "below") == ["10", "30"]
-    assert "n=2, duplicate 0: the run script ended with exit status 3" in done.stdout
-    assert "no more beans for 2" in done.stdout.partition("1 of 3 runs has no result")[2]
+    assert "1 of 3 runs has no result; table and plot of the other 2: " in done.stdout
 
 
-def test_a_batch_of_which_every_run_failed_says_so_in_a_file(project: Any) -> None:
+def test_a_batch_of_which_every_run_failed_says_so_and_makes_no_table(project: Any) -> None:
     make_failing(project)  # and has had no table yet
     fails(project, 1)
     # The rules have names of their own.
@@ -173,41 +179,33 @@ def test_a_batch_of_which_every_run_failed_says_so_in_a_file(project: Any) -> No
     )
     done = project.try_snakemake("--keep-going", "k_sum_first", *OF_BATCH, executor="kochi")
     assert done.returncode == 1
-    assert "2 of 2 runs have no result; see results/local/sum/first.md\n" in done.stdout
-    text = files_of_table(project, "md").read_text()
-    assert "**n=1, duplicate 0**: the run script ended with exit status 3\n\n    no more" in text
-    assert "**n=3, duplicate 0**: killed by SIGKILL\n" in text
-    assert not files_of_table(project, "csv").exists()
+    assert "batch first: 2 of 2 runs have no result\nkochi: to see why, type: " in done.stdout
+    assert why(project)["1"][0] == "the run script ended with exit status 3"
+    assert why(project)["3"][0] == "killed by SIGKILL"
+    assert not files_of_table(project, "md").exists()
 
-    # Failed otherwise, the file says that: it has had no table that is worth keeping.
+    # Failed otherwise, they say that.
     project.edit("sum.yaml", "n: [1, 3]", "n: [1, 2, 3, 4]")
     project.edit("sum.yaml", "cp code.txt built.txt", "exit 9")
     done = project.try_snakemake("k_sum_first", *OF_BATCH)
     assert done.returncode == 1
-    assert "4 of 4 runs have no result; see results/local/sum/first.md\n" in done.stdout
+    assert "batch first: 4 of 4 runs have no result\n" in done.stdout
     reason = "not run because k_build_sum failed: the build script ended with exit status 9"
-    assert f"    all 4 runs: {reason}\n" in done.stdout
-    text = files_of_table(project, "md").read_text()
-    assert text == f"# sum first\n\n## Runs without a result: 4\n\n**all 4 runs**: {reason}\n"
+    assert {said for said, _ in why(project).values()} == {reason}
 
 
-def test_of_many_runs_that_failed_alike_a_few_are_named(
+def test_a_job_that_fails_before_it_begins_has_no_reason_of_an_earlier_run(
     failing_project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = failing_project
-    project.edit("sum.yaml", "n: [1, 3]", "n: [1, 2, 3, 4, 5, 6]")
     project.edit("sum.yaml", '    echo "total', '    [ $KOCHI_PARAM_N = 1 ]\n    echo "total')
     assert project.try_snakemake("--keep-going", "sum_first", *OF_BATCH).returncode == 1
-    few = "n=2, duplicate 0; n=3, duplicate 0; n=4, duplicate 0 and 2 more"
-    assert f"**{few}**: the run script ended" in files_of_table(project, "md").read_text()
-
-    # Where a job fails before it begins, that is not told as the reason.
     no_start = 'case "$BASH_EXECUTION_STRING" in *"phases run"*) exit 7;; esac\n'
     monkeypatch.setenv("BASH_ENV", str(write(project.directory.parent / "no-start", no_start)))
     done = project.try_snakemake("--keep-going", "sum_first", *OF_BATCH)
     assert done.returncode == 1
-    assert f"    {few}: failed\n" in done.stdout
-    assert "the run script ended" not in done.stdout
+    (noted,) = (project.directory / ".snakemake/kochi").rglob("record.json.failed")
+    assert "the run script ended" not in noted.read_text()
 
 
 @pytest.mark.compatibility
@@ -216,10 +214,8 @@ def test_a_part_is_run_by_snakemake_itself_with_any_executor(project: Any) -> No
     cause = fails(project, 3)
     where = ["--config", "kochi_batch=sum_first", 'kochi_where=["n>2"]']
     assert project.try_snakemake("sum_first", *where).returncode == 1
-    text = files_of_table(project, "md").read_text()
-    assert "## Runs without a result: 2" in text
-    assert "**n=3, duplicate 0**: the run script ended with exit status 3" in text
-    assert "**n=1, duplicate 0**: not run yet" in text
+    assert why(project)["3"][0] == "the run script ended with exit status 3"
+    assert why(project)["1"][0] == "not run yet"
     cause.unlink()
     project.take_ran()
     project.snakemake("sum_first", "--config", "kochi_retry=failed", "kochi_batch=sum_first")
@@ -233,10 +229,8 @@ def test_a_part_is_run_by_snakemake_itself_with_any_executor(project: Any) -> No
     project.edit("sum.yaml", '    echo "total', '    true\n    echo "total')
     said = project.snakemake("sum_first", *where)
     assert "batch first: 1 of 2 runs has a stale result; table and plot of the other 1: " in said
-    assert "    n=1, duplicate 0: stale: run script changed\n" in said
-    text = files_of_table(project, "md").read_text()
-    assert "## Runs with a stale result: 1\n\n**n=1, duplicate 0**: run script changed\n" in text
-    assert "without a result" not in text
+    assert "1 of 2 runs has a stale result; to see" in files_of_table(project, "md").read_text()
+    assert why(project)["1"][0] == "run script changed"
     for config, said in (
         ('kochi_where=["m=1"]', "'m=1': batch first of sum has no parameter 'm'"),
         ("kochi_retry=failed", "no point of batch first of sum has failed"),
