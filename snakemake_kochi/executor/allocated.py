@@ -24,7 +24,12 @@ from snakemake_kochi.allocation.request import GRACE, how_to_fit, purpose_of
 from snakemake_kochi.allocation.sizing import Shape, is_lacking, workers_to_request
 from snakemake_kochi.allocation.workers import make_scheduler
 from snakemake_kochi.errors import KochiError, WorkerError
-from snakemake_kochi.executor.allocations import Allocations, Requested, cancel_of_killed
+from snakemake_kochi.executor.allocations import (
+    Allocations,
+    Requested,
+    cancel_of_killed,
+    cancel_pending,
+)
 from snakemake_kochi.files import has_room
 from snakemake_kochi.location import Location, with_file_to_edit
 from snakemake_kochi.notices import Notices
@@ -253,9 +258,21 @@ class AllocatedWorkers:
         """Nothing to note: the arrival of a worker counts, not its jobs."""
 
     def abandon(self) -> None:
-        """Leave all to the run that took over, or will; its workers end what nobody needs."""
+        """Leave all to the run that took over."""
         self._end_thread(lambda: False)
         self._has_stopped = True
+
+    def leave(self, is_needed: bool) -> None:
+        """Leave the workers to their jobs. `is_needed`: jobs wait for allocations to begin."""
+        self.abandon()
+        try:
+            if not is_needed and self._allocations.has_requested:
+                cancel_pending(self._scheduler)
+        except KochiError as error:
+            self._logger.warning(
+                f"Allocations that have not begun could not be cancelled: {error.message}\n"
+                f"To cancel all allocations of this run, type: {self._scheduler.how_to_cancel}"
+            )
 
     def stop(self, is_urgent: Callable[[], bool]) -> None:
         """End all allocations; called again when it was interrupted."""

@@ -354,6 +354,14 @@ class Allocations:
             return {}
 
 
+def cancel_pending(scheduler: Scheduler) -> list[str]:
+    """Cancel the allocations of a run that have not begun; these. Raises KochiError."""
+    found = scheduler.find() or {}
+    if pending := sorted(each for each in found if found[each].state == "pending"):
+        scheduler.cancel(pending)
+    return pending
+
+
 def cancel_of_killed(
     scheduler: Scheduler, logger: LoggerExecutorInterface, notices: Notices
 ) -> None:
@@ -362,9 +370,7 @@ def cancel_of_killed(
     Its workers run no other run's jobs, and leave when they have none.
     """
     try:
-        found = scheduler.find() or {}
-        if pending := sorted(each for each in found if found[each].state == "pending"):
-            scheduler.cancel(pending)
+        if pending := cancel_pending(scheduler):
             logger.info(f"Cancelled allocations of a run that was killed: {', '.join(pending)}")
     except KochiError as error:
         notices.info(

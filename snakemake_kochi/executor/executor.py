@@ -630,11 +630,11 @@ class KochiExecutor(Executor):
         self._has_left = True
         there = {name.key: name for name, *_ in places(self._layout)}
         left = [there[key] for key in sorted(self._pending) if key in there]
-        self._workers.abandon()
+        waiting = sum(not name.worker for name in left)
+        self._workers.leave(is_needed=waiting > 0)
         keep_empty_directories(self.workflow)
         text = "This run has reached its time limit and ends. "
         if left:
-            waiting = sum(not name.worker for name in left)
             numbers = " ".join(f"{name.run}.{name.job}" for name in left)
             text += (
                 f"{len(left) - waiting} kochi jobs continue in their allocations, {waiting} wait "
