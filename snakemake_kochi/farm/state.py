@@ -23,6 +23,7 @@ from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import Layout, Name, numbers_in
 
 MOST_LOGS = 500  # files of failed tasks
+_SUCCESS = f"\t{SUCCESS}\t".encode()  # no other column of a line can be it
 
 
 # One end of a task, a line of ended.tsv. `job`: the name of its ticket.
@@ -103,7 +104,7 @@ class State:
             return
         key = b"\t".join(fields[:2])
         self._jobs.add(fields[6].rpartition(b".a")[0])
-        if not _is_success(self._lines.get(key, b"")):
+        if _SUCCESS not in self._lines.get(key, b""):
             self._lines[key] = line
 
     def has(self, job: Name) -> bool:
@@ -148,13 +149,13 @@ class State:
             if end is None:
                 found.left.append(task)
             else:
-                (found.finished if _is_success(end) else found.failed).append((task, end))
+                (found.finished if _SUCCESS in end else found.failed).append((task, end))
         found.gone = len(self._lines) - len(found.finished) - len(found.failed)
         return found
 
     def seconds(self) -> dict[str, float]:
         """How long tasks took, by the digests of their texts."""
-        ends = map(parsed, filter(_is_success, self._lines.values()))
+        ends = (parsed(line) for line in self._lines.values() if _SUCCESS in line)
         return {end.digest: end.seconds for end in ends}
 
     def write_lists(self, standing: Standing) -> None:
@@ -183,7 +184,3 @@ class State:
                     member.size = len(content)
                     archive.addfile(member, BytesIO(content))
         return path
-
-
-def _is_success(line: bytes) -> bool:
-    return line.split(b"\t", 3)[2:3] == [SUCCESS.encode()]
