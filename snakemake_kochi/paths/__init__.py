@@ -42,9 +42,10 @@ KOCHI_ROOT/                              0700
     sent/                                its machines-<n>.yaml and kochi.yaml, uses/, <digest>.index
 """
 
-from snakemake_kochi.paths.installed import EnvironmentPaths, InstalledPaths
 from snakemake_kochi.paths.machine import (
+    LaunchPaths,
     LockPaths,
+    LoginPaths,
     MachinePaths,
     ProjectLockPaths,
     TrialPaths,
@@ -56,9 +57,12 @@ from snakemake_kochi.paths.project import (
     ProjectPaths,
     WorkingPaths,
 )
-from snakemake_kochi.paths.queue import (
-    LaunchPaths,
-    LoginPaths,
+from snakemake_kochi.paths.remote import (
+    SENT_VARIABLE,
+    USE_VARIABLE,
+    EnvironmentPaths,
+    InstalledPaths,
+    SentPaths,
 )
 from snakemake_kochi.paths.root import (
     Root,
@@ -67,28 +71,3 @@ from snakemake_kochi.paths.root import (
     original_path,
     removed_path,
 )
-from snakemake_kochi.paths.sent import SENT_VARIABLE, USE_VARIABLE, SentPaths
-
-__all__ = [
-    "BuildPaths",
-    "EnvironmentPaths",
-    "InstallPaths",
-    "InstalledPaths",
-    "LaunchPaths",
-    "LockPaths",
-    "LoginPaths",
-    "MachinePaths",
-    "ProjectLockPaths",
-    "ProjectPaths",
-    "Root",
-    "SENT_VARIABLE",
-    "SUBMODULES",
-    "SentPaths",
-    "TrialPaths",
-    "USE_VARIABLE",
-    "WorkingPaths",
-    "aside_path",
-    "is_being_removed",
-    "original_path",
-    "removed_path",
-]
