@@ -7,7 +7,7 @@ calls     calls that are repeated if that helps, and the meaning of their errors
 content   files that are written and read as a whole; JSON with a `version`
 names     names and paths as people write them
 together  calls of a slow filesystem at the same time
-trees     copies of files and small directories, and their removal
+trees     copies of files, and the removal of directories
 
 Network filesystems answer some calls with errors that say nothing about the file: ESTALE for a name
 that another node is just replacing, ENOENT for a rename whose first answer got lost. The functions
@@ -65,4 +65,4 @@ from snakemake_kochi.files.names import (
     random_word,
     safe_name,
 )
-from snakemake_kochi.files.trees import copy_file, copy_small_tree, remove_tree
+from snakemake_kochi.files.trees import copy_file, remove_tree

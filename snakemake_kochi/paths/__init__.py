@@ -13,7 +13,6 @@ KOCHI_ROOT/                              0700
     allocations/                         <controller>-<allocation>.json and .log
     launches/<launch>/                   launch.json, process.json, alive, output, log.json,
                                          end.json, gone.json, time-up.json, stop-<n>.json
-    nodes/<host>.cpus                    one byte is locked for each CPU of a job there
     facts/<host>/<digest>.json           what the commands of facts printed there
     paused/<digest>.json                 a batch whose jobs no worker starts
     tested                               `kochi doctor --allocations` found nothing wrong

@@ -207,10 +207,6 @@ class MachinePaths:
         """The output of the commands of facts on a node; may be deleted at any time."""
         return self.all_facts / safe_name(host) / f"{digest}.json"
 
-    def cpu_leases(self, host: str) -> Path:
-        """A file with one byte per CPU of that node; the workers there lock these bytes."""
-        return self.directory / "nodes" / f"{safe_name(host)}.cpus"
-
     def worker_settings(self, digest: str) -> Path:
         """The settings of all workers with equal settings that are started without a number."""
         return self.settings_of_workers / f"{digest[:20]}.json"

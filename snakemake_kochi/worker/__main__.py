@@ -15,17 +15,16 @@ from typing import Any
 from snakemake_kochi.base import files
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.node_lock import has_lock, lock_directory
-from snakemake_kochi.processes import ALL_VARIABLE, is_gone, this_node
+from snakemake_kochi.processes import ALL_VARIABLE, is_gone
 from snakemake_kochi.tickets.claims import WorkerLife
 from snakemake_kochi.tickets.hand import remove_queue
 from snakemake_kochi.tickets.names import Layout, numbers_in
 from snakemake_kochi.worker.environment import environment_for_jobs
-from snakemake_kochi.worker.forks import Forks
 from snakemake_kochi.worker.health import Health
 from snakemake_kochi.worker.loop import Means, Worker, facts_of_worker
 from snakemake_kochi.worker.node.capacity import OomWatch, capacity_of_this_node, find_gpus
 from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
-from snakemake_kochi.worker.runners import Runners
+from snakemake_kochi.worker.runners import Forks, Runners
 from snakemake_kochi.worker.settings import WorkerSettings, settings_of
 from snakemake_kochi.worker.walltime import find_beginning, find_walltime
 
@@ -51,16 +50,13 @@ def main(arguments: list[str]) -> int:
     logging.raiseExceptions = False  # a full disk ends no job
     form = "%(asctime)s %(levelname)s: %(message)s"
     logging.basicConfig(filename=life.paths.log, level=logging.INFO, format=form)
-    try:
-        leases = CpuLeases(machine.cpu_leases(this_node().host))
-    except OSError as error:
-        logging.warning("jobs are not pinned to CPUs: %s", error)
-        leases = None
+    computer = lock_directory()
+    leases = CpuLeases(computer / "cpus")
     devices = Devices(capacity.cores, layout_of(os.sched_getaffinity(0)), gpus, leases)
     hosts = Path(life.paths.hosts)
     common = environment_for_jobs(environment, hosts)
     common |= {"KOCHI_MACHINE": machine.name, ALL_VARIABLE: facts["nonce"]}
-    lock = None if has_lock() else lock_directory()
+    lock = None if has_lock() else computer
     means = Means(
         *(capacity, devices, walltime, common, lock, OomWatch(), Health(common), is_gone),
     )

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from snakemake_kochi.worker.copies import Variables, run_as_main
+from snakemake_kochi.worker.job_process import execute_shell_job
 from snakemake_kochi.worker.server import Server
-from snakemake_kochi.worker.shell_job import execute_shell_job
 from snakemake_kochi.worker.supervisor import Message
 
 # Seconds from one look at the files of the package to the next: a hundred calls of a filesystem

@@ -45,10 +45,10 @@ from snakemake_kochi.worker.job_process import (
     end_with_parent,
     enter,
     execute,
+    execute_shell_job,
     lead_session,
     say,
 )
-from snakemake_kochi.worker.shell_job import execute_shell_job
 
 TYPE_CHECKING = False  # not from typing, for its size
 if TYPE_CHECKING:

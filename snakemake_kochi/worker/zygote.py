@@ -25,13 +25,13 @@ from typing import Any, NoReturn
 
 from snakemake_kochi.processes import child_pids
 from snakemake_kochi.worker.copies import Variables, run_as_main
+from snakemake_kochi.worker.job_process import missing_files
 from snakemake_kochi.worker.parse_state import (
     Randomness,
     Reads,
     keep_temporary_directories,
 )
 from snakemake_kochi.worker.server import Server
-from snakemake_kochi.worker.shell_job import missing_files
 from snakemake_kochi.worker.snakemake_internals import (
     ParsedWorkflow,
     UnfitError,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from support import write
 
 from snakemake_kochi.files import (
     copy_file,
-    copy_small_tree,
     read_file,
     remove_tree,
     time_of_new_file,
@@ -62,55 +60,6 @@ def tree(tmp_path: Path) -> Path:
     except OSError:
         pass  # not on this filesystem
     return tree
-
-
-def test_a_copy_is_that_of_cp(tree: Path, tmp_path: Path) -> None:
-    subprocess.run(["cp", "-a", tree, tmp_path / "by cp"], check=True)
-    before = described(tree)
-    assert copy_small_tree(tree, tmp_path / "copy")
-    assert described(tmp_path / "copy") == described(tmp_path / "by cp") == before
-
-
-def test_a_copy_shares_nothing_with_its_source(tree: Path, tmp_path: Path) -> None:
-    before = described(tree)
-    assert copy_small_tree(tree, tmp_path / "copy")
-    with (tmp_path / "copy/inner/own").open("r+") as stream:
-        stream.write("changed")
-    (tmp_path / "copy/empty").chmod(0o700)
-    assert described(tree) == before
-
-
-@pytest.mark.parametrize(
-    "what", ["a hard link", "a pipe", "many files", "a large file", "no tree", "a copy"]
-)
-def test_other_trees_are_left_to_cp(tree: Path, tmp_path: Path, what: str) -> None:
-    copy = tmp_path / "copy"
-    if what == "a hard link":
-        os.link(tree / "empty", tree / "again")
-    elif what == "a pipe":
-        os.mkfifo(tree / "inner/pipe")
-    elif what == "many files":
-        for number in range(60):
-            write(tree / f"inner/{number}", "")
-    elif what == "a large file":
-        write(tree / "large", "x" * (1 << 21))
-    elif what == "no tree":
-        tree = tmp_path / "gone"
-    else:
-        write(copy / "own", "kept")
-    assert not copy_small_tree(tree, copy)
-    assert [path.name for path in copy.rglob("*")] == (["own"] if what == "a copy" else [])
-
-
-def test_nothing_is_left_of_a_copy_that_failed(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*arguments: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "write", full)
-    assert not copy_small_tree(tree, tmp_path / "copy")
-    assert not (tmp_path / "copy").exists()
 
 
 def test_a_removed_tree_takes_nothing_with_it_to_which_its_links_lead(

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from snakemake_kochi.queue.views import find_worker
-from snakemake_kochi.worker.forks import Exit
 from snakemake_kochi.worker.node.capacity import (
     MemoryGroup,
     OomCounts,
@@ -23,6 +22,7 @@ from snakemake_kochi.worker.node.capacity import (
     memory_mb_of_this_node,
     own_memory_group,
 )
+from snakemake_kochi.worker.runners import Exit
 
 LIMIT_MB = 256
 # Writes to the memory that it allocates, until none is left.
