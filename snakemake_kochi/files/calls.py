@@ -20,8 +20,7 @@ PRIVATE_DIRECTORY = 0o700
 # Seconds. GlusterFS answers ESTALE for some tenths of a second after another node has replaced a
 # file, and for longer while it heals.
 _STALE_PATIENCE = 2.0
-_STALE_PAUSE = 0.005
-_LONGEST_STALE_PAUSE = 0.2
+_STALE_PAUSE = 0.05
 # How often the directory above a new one may vanish before that is an error.
 _MOST_REMOVALS = 3
 # The errors when there is no room, for all users or for this user.
@@ -49,25 +48,14 @@ def answered(call: Callable[[], Answer]) -> Answer:
     Raises what the call raises. An OSError other than FileNotFoundError means that the answer is
     unknown now.
     """
-    try:
-        return call()
-    except OSError as error:
-        if error.errno != errno.ESTALE:
-            raise
-    # Imported here: on most filesystems it is never needed, and every short job would pay for it.
-    from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
-
-    again = Retrying(
-        retry=retry_if_exception(_is_stale),
-        stop=stop_after_delay(_STALE_PATIENCE),
-        wait=wait_random_exponential(_STALE_PAUSE, _LONGEST_STALE_PAUSE),
-        reraise=True,
-    )
-    return again(call)
-
-
-def _is_stale(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno == errno.ESTALE
+    until = time.monotonic() + _STALE_PATIENCE
+    while True:
+        try:
+            return call()
+        except OSError as error:
+            if error.errno != errno.ESTALE or time.monotonic() > until:
+                raise
+        time.sleep(_STALE_PAUSE)
 
 
 def is_there(path: Path | str) -> bool:

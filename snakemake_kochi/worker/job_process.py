@@ -8,14 +8,13 @@ is: so the module uses little of the standard library.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
+from snakemake_kochi.parent_death import end_with_parent
 from snakemake_kochi.thread_variables import THREAD_VARIABLES
 
 TYPE_CHECKING = False  # not from typing, for its size
@@ -41,9 +40,6 @@ if TYPE_CHECKING:
         def logs(self) -> tuple[str, ...]: ...
 
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_libc = ctypes.CDLL(None, use_errno=True)
-
 # proc_pid_oom_score_adj(5): -1000 to 1000. If the kernel killed the worker instead, all its jobs
 # would die with it.
 _OOM_SCORE = "/proc/self/oom_score_adj"
@@ -58,13 +54,8 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 
 _TEMPORARY = ("TMPDIR", "TMP", "TEMPDIR", "TEMP")
-# The variables in which Python looks for the temporary directory.
+# The variables in which Python looks for it.
 TEMPORARY_SOURCES = ("TMPDIR", "TEMP", "TMP")
-
-
-def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel signal the calling process when its parent dies."""
-    _libc.prctl(_PR_SET_PDEATHSIG, by, 0, 0, 0)
 
 
 def lead_session(log: int, cpus: Collection[int] | None) -> None:
@@ -168,18 +159,17 @@ def execute_shell_job(
     job: Job,
     shell: ShellJob,
     environment: dict[str, str],
-    temporary: str | None = None,
     run: Callable[[list[str]], int] | None = None,
 ) -> int:
     """Prepare a shell job as Snakemake does, and become its command or let `run` execute it.
 
-    `temporary`: the answer of find_temporary_directory, if already known. Returns an exit status
-    when the process has not become the command. May raise the exceptions of `run`.
+    Returns an exit status when the process has not become the command. May raise the exceptions of
+    `run`.
     """
     if status := enter(job):
         return status
     try:
-        script = repeated_if_stale(lambda: _prepare(job, shell, environment, temporary))
+        script = repeated_if_stale(lambda: _prepare(job, shell, environment))
     except (_UnpreparedError, OSError) as error:
         say(job, str(error))
         return UNPREPARED
@@ -193,7 +183,7 @@ class _UnpreparedError(Exception):
     """The job cannot begin; the text gives the reason, for people."""
 
 
-def _prepare(job: Job, shell: ShellJob, environment: dict[str, str], temporary: str | None) -> str:
+def _prepare(job: Job, shell: ShellJob, environment: dict[str, str]) -> str:
     """Prepare the current directory for the command, and return the command.
 
     Adds to the command's environment. Raises _UnpreparedError or OSError.
@@ -211,9 +201,7 @@ def _prepare(job: Job, shell: ShellJob, environment: dict[str, str], temporary: 
         environment[name] = str(shell.threads)
     script = shell.script
     if shell.temporary_directory:
-        script = script.replace(
-            shell.temporary_directory, _use_temporary_directory(environment, temporary)
-        )
+        script = script.replace(shell.temporary_directory, _use_temporary_directory(environment))
     for directory in {os.path.dirname(path) for path in (*job.outputs, *job.logs)}:
         if directory:
             # If the directory is a file, the command gives a better message.
@@ -253,33 +241,11 @@ def _remove(path: str, with_content: bool) -> None:
             note(f"the directory {path} was not removed: {left}")
 
 
-def find_temporary_directory(environment: Mapping[str, str]) -> str:
-    """The directory where Python puts temporary files in a process with this environment."""
-    import tempfile
-
-    before = {name: os.environ.get(name) for name in TEMPORARY_SOURCES}
-    known, tempfile.tempdir = tempfile.tempdir, None
-    try:
-        _set_variables({name: environment.get(name) for name in TEMPORARY_SOURCES})
-        return tempfile.gettempdir()
-    finally:
-        tempfile.tempdir = known
-        _set_variables(before)
-
-
-def _set_variables(values: Mapping[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-
-def _use_temporary_directory(environment: dict[str, str], known: str | None) -> str:
-    """The temporary directory of the node in the job's environment; creates it if necessary."""
-    is_usable = known is not None and os.access(known, os.W_OK | os.X_OK)
-    found = known if known and is_usable else find_temporary_directory(environment)
-    os.makedirs(found, exist_ok=True)
+def _use_temporary_directory(environment: dict[str, str]) -> str:
+    """The temporary directory of the node, as Python finds it in the job's environment."""
+    named = (environment.get(name) for name in TEMPORARY_SOURCES)
+    paths = map(os.path.abspath, filter(None, (*named, "/tmp", "/var/tmp", "/usr/tmp", ".")))
+    found = next((path for path in paths if os.access(path, os.W_OK | os.X_OK)), "/tmp")
     for name in _TEMPORARY:
         environment[name] = found
     return found

@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
             variables.adopt({"SHLVL": "0", **own, "_": own["KOCHI_PYTHON"]})
             return run_as_main(partial(main, shell.phase))
 
-        return execute_shell_job(job, shell, own, request["temporary"], run)
+        return execute_shell_job(job, shell, own, run)
 
     server.serve(live, refuse)
 

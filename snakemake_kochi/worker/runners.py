@@ -13,19 +13,19 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from signal import SIGKILL, Signals
 from typing import Any, NoReturn
 
+from snakemake_kochi.parent_death import children
 from snakemake_kochi.processes import ProcessIdentity, find_job_processes, send_signal
 from snakemake_kochi.tickets.names import Name, WorkerPaths
 from snakemake_kochi.tickets.ticket import ShellJob, Ticket
-from snakemake_kochi.worker.job_process import TEMPORARY_SOURCES, find_temporary_directory
+from snakemake_kochi.worker.job_process import TEMPORARY_SOURCES
 from snakemake_kochi.worker.servers import Program, Servers, UnfitError
 from snakemake_kochi.worker.snakemake_internals import JOB_OPTIONS
-from snakemake_kochi.worker.supervisor import children, receive, send
+from snakemake_kochi.worker.supervisor import receive, send
 
 _log = logging.getLogger(__name__)
 
@@ -232,8 +232,6 @@ class Runners:
         self._environment = environment
         self._servers = Servers(forks, memory_mb, paths)
         self.hear, self.close = self._servers.hear, self._servers.close
-        self._temporary: dict[tuple[str | None, ...], str] = {}
-        self._environ = threading.Lock()  # of os.environ
 
     def start(
         self,
@@ -303,9 +301,7 @@ class Runners:
         return request, None
 
     def _shell_request(self, shell: ShellJob, environment: dict[str, str]) -> dict[str, Any]:
-        environment = {**environment, **shell.environment}
-        temporary = self._temporary_directory(environment)
-        return {"shell": shell.to_dict(), "environment": environment, "temporary": temporary}
+        return {"shell": shell.to_dict(), "environment": {**environment, **shell.environment}}
 
     def _phase(self, ticket: Ticket, environment: dict[str, str]) -> Plan:
         shell = ticket.shell
@@ -354,20 +350,6 @@ class Runners:
         )
         request = {"command": [*command[3:], *_SCHEDULER], "options": own}
         return request | {"environment": environment, "shell": None}, program
-
-    def _temporary_directory(self, environment: Mapping[str, str]) -> str | None:
-        """The temporary directory of a job with this environment, if all such jobs have the same.
-
-        Found once, because that takes longer than the rest of the preparation. None where each job
-        must find it: it depends on the job's directory, or may not exist yet.
-        """
-        key = tuple(environment.get(name) for name in TEMPORARY_SOURCES)
-        if not all(os.path.isabs(path) and os.access(path, os.W_OK) for path in key if path):
-            return None
-        if key not in self._temporary:
-            with self._environ, suppress(OSError):  # then the job reports it
-                self._temporary[key] = find_temporary_directory(environment)
-        return self._temporary.get(key)
 
 
 def _require_here(shell: ShellJob, environment: Mapping[str, str]) -> None:

@@ -112,9 +112,9 @@ class WorkerSettings:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> WorkerSettings:
         """The settings in the form that `to_json` writes. Raises KochiError."""
-        values = {key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}
-        values.pop("version", None)
+        values = {key: value for key, value in data.items() if key != "version"}
         try:
+            values["queues"] = tuple(values.get("queues", ()))
             values["first"] = tuple(map(Kind.from_dict, values.get("first", ())))
             return cls(**values)
         except (TypeError, ValueError, KeyError) as error:
