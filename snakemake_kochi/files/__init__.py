@@ -7,7 +7,6 @@ calls     calls that are repeated if that helps, and the meaning of their errors
 content   files that are written and read as a whole; JSON with a `version`
 names     names and paths as people write them
 together  calls of a slow filesystem at the same time
-trees     copies of files, and the removal of directories
 
 Network filesystems answer some calls with errors that say nothing about the file: ESTALE for a name
 that another node is just replacing, ENOENT for a rename whose first answer got lost. The functions
@@ -28,6 +27,7 @@ from snakemake_kochi.files.calls import (
     modified,
     move,
     note_use,
+    remove_tree,
     show_new_files,
     sync,
     sync_directory,
@@ -41,6 +41,7 @@ from snakemake_kochi.files.content import (
     LINK_REFUSED,
     OF_A_PERSON,
     blocks_of,
+    copy_file,
     copy_stream,
     edit_atomically,
     has_room,
@@ -65,4 +66,3 @@ from snakemake_kochi.files.names import (
     random_word,
     safe_name,
 )
-from snakemake_kochi.files.trees import copy_file, remove_tree

@@ -74,6 +74,20 @@ def copy_stream(reader: IO[bytes], writer: IO[bytes], size: int = BLOCK) -> int:
     return copied
 
 
+def copy_file(source: Path, target: Path) -> None:
+    """Copy the content of a file to another, which is made, or emptied first. Not by `shutil`: see
+    `remove_tree`.
+
+    Raises OSError, also if both are the same file by a link: it would be emptied.
+    """
+    with source.open("rb", buffering=0) as reader:
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(reader.fileno()), os.stat(target)):
+                raise OSError(errno.EINVAL, "it would be copied to itself", str(source))
+        with target.open("wb", buffering=0) as writer:
+            copy_stream(reader, writer)
+
+
 def write_file(path: Path | str, content: bytes) -> None:
     """Write a file that no other process reads yet, over an old one if there is one.
 

@@ -29,10 +29,9 @@ from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import to_json, write_atomically
 from snakemake_kochi.ownership import check_ours
-from snakemake_kochi.parent_death import adopt_orphans, children
+from snakemake_kochi.parent_death import adopt_orphans, children, end_with_parent
 from snakemake_kochi.paths import LoginPaths
 from snakemake_kochi.terminal.login import VERSION, quoted
-from snakemake_kochi.worker.job_process import end_with_parent
 
 # Debian and others have sshd in a directory that is not on everybody's PATH.
 _DIRECTORIES = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/lib/ssh", "/usr/libexec")

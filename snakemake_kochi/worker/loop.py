@@ -43,7 +43,7 @@ from snakemake_kochi.worker.logins import Logins
 from snakemake_kochi.worker.node.capacity import OomWatch
 from snakemake_kochi.worker.node.devices import Allotment, Devices
 from snakemake_kochi.worker.runners import Forks, Runners
-from snakemake_kochi.worker.settings import WorkerSettings
+from snakemake_kochi.worker.settings import BETWEEN_JOBS, WorkerSettings
 from snakemake_kochi.worker.walltime import END_SIGNAL, TIME_IS_OVER, Walltime
 
 _log = logging.getLogger(__name__)
@@ -230,7 +230,7 @@ class Worker:
     def _has_users(self, idle: float) -> bool:
         """Whether a run goes on that has submitted to these queues: between a build and its runs,
         for example, they are empty for a moment."""
-        if idle >= self._settings.between_jobs:
+        if idle >= BETWEEN_JOBS:
             return False
         with suppress(OSError):
             return has_users(self._layout, self._claims, self._no_users)

@@ -14,6 +14,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from signal import SIGKILL, Signals
 from typing import Any, NoReturn
@@ -263,13 +264,11 @@ class Runners:
             "outputs": ticket.outputs,
             "logs": ticket.logs,
         }
-        plans: dict[str, Callable[[dict[str, str]], Plan]] = {
-            "phase": lambda own: self._phase(ticket, own),
-            "shell": lambda own: self._shell(ticket, own),
-            "zygote": lambda own: self._zygote(
-                name, ticket, own, len(cpus or os.sched_getaffinity(0))
-            ),
-            "command": lambda own: self._command(ticket, own),
+        plans = {
+            "phase": partial(self._phase, ticket),
+            "shell": partial(self._shell, ticket),
+            "zygote": partial(self._zygote, name, ticket, len(cpus or os.sched_getaffinity(0))),
+            "command": partial(self._command, ticket),
         }
         for runner, plan in plans.items():
             try:
@@ -323,7 +322,7 @@ class Runners:
         program = Program("phase", ("phase", python, read), command, common)
         return self._shell_request(shell, environment), program
 
-    def _zygote(self, name: Name, ticket: Ticket, environment: dict[str, str], cpus: int) -> Plan:
+    def _zygote(self, name: Name, ticket: Ticket, cpus: int, environment: dict[str, str]) -> Plan:
         if ticket.job_arguments is None:
             raise UnfitError
         start, stop = ticket.job_arguments

@@ -52,7 +52,7 @@ class WorkerSettings:
     requested for its allocation; it serves where Slurm does not report the time. A job that must
     end has `grace` between SIGTERM and SIGKILL. An idle worker looks for events on other nodes
     after `idle_wait`. When its queues are empty, a worker with `stay` waits for `idle_timeout`, or
-    without limit if that is None; a worker without `stay` waits for `between_jobs` for more jobs of
+    without limit if that is None; a worker without `stay` waits for BETWEEN_JOBS for more jobs of
     a run that goes on.
 
     `controller` is the number of a run: the worker claims only the tickets of that run, unless
@@ -77,7 +77,6 @@ class WorkerSettings:
     stay: bool = False
     idle_timeout: float | None = None
     idle_wait: float = 2.0
-    between_jobs: float = BETWEEN_JOBS
     controller: str | None = None
     any_run: bool = False
     first: tuple[Kind, ...] = ()

@@ -1,10 +1,9 @@
-"""A small directory is copied as cp -a copies it; directories are removed, and files copied."""
+"""Directories are removed, and files copied."""
 
 from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,26 +19,6 @@ from snakemake_kochi.files import (
 )
 
 
-def described(tree: Path) -> dict[str, object]:
-    """What cp -a copies of each file; the times of a link are those of itself."""
-    found: dict[str, object] = {}
-    for path in (tree, *sorted(tree.rglob("*"))):
-        state = path.lstat()
-        kind = stat.S_IFMT(state.st_mode)
-        content = {stat.S_IFLNK: os.readlink, stat.S_IFREG: Path.read_bytes}.get(kind, str.__len__)
-        found[str(path.relative_to(tree))] = (
-            (kind, stat.S_IMODE(state.st_mode), state.st_uid, state.st_gid),
-            # To read a file changes the time of its last use.
-            (state.st_mtime_ns, state.st_nlink),
-            content(path) if kind in (stat.S_IFLNK, stat.S_IFREG) else None,
-            {
-                name: os.getxattr(path, name, follow_symlinks=False)
-                for name in os.listxattr(path, follow_symlinks=False)
-            },
-        )
-    return found
-
-
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     tree = tmp_path / "a tree"
@@ -49,16 +28,7 @@ def tree(tmp_path: Path) -> Path:
     write(tree / "closed/read only", "x").chmod(0o444)
     (tree / "nothing in it").mkdir()
     (tree / "away").symlink_to("/does/not/exist")
-    (tree / "inner/to directory").symlink_to("../nothing in it")
-    os.utime(tree / "away", ns=(1, 2_000_000_003), follow_symlinks=False)
-    for number, path in enumerate(path for path in tree.rglob("*") if not path.is_symlink()):
-        os.utime(path, ns=(10**18 + number, 10**18 + 7 * number))
     (tree / "closed").chmod(0o2555)
-    try:
-        os.setxattr(tree / "program", "user.kochi", b"an attribute")
-        os.setxattr(tree / "inner", "user.kochi", b"another")
-    except OSError:
-        pass  # not on this filesystem
     return tree
 
 

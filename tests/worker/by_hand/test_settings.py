@@ -31,7 +31,6 @@ ALL = {
     "stay": True,
     "idle_timeout": 8,
     "idle_wait": 0.5,
-    "between_jobs": 0.0,
     "controller": "c",
     "first": (Kind(Resources(cores=2), Resources(cores=3, runtime_seconds=60)),),
     "allocation": "7_1",
