@@ -14,8 +14,8 @@ terminal     `kochi work`: a worker in this terminal, and the output of its jobs
 node         capacity, memory, CPUs and GPUs of the node
 
 A server is a process that forks itself for each job (`server`, with `copies`), after it has
-imported the phases (`phase`), or parsed a workflow (`zygote`, by `snakemake_internals`, with
-`parse_state`).
+imported the phases (`phase`), parsed a workflow (`zygote`, by `snakemake_internals`, with
+`parse_state`), or imported what a `benchmark:` needs (`benchmark`).
 """
 
 import os

@@ -202,7 +202,8 @@ def _prepare(job: Job, shell: ShellJob, environment: dict[str, str]) -> str:
     script = shell.script
     if shell.temporary_directory:
         script = script.replace(shell.temporary_directory, _use_temporary_directory(environment))
-    for directory in {os.path.dirname(path) for path in (*job.outputs, *job.logs)}:
+    benchmark = () if shell.benchmark is None else (shell.benchmark.file,)
+    for directory in {os.path.dirname(path) for path in (*job.outputs, *job.logs, *benchmark)}:
         if directory:
             # If the directory is a file, the command gives a better message.
             with contextlib.suppress(FileExistsError):

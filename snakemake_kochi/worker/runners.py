@@ -1,7 +1,7 @@
 """The ways to execute a ticket, the cheapest first: phase, shell, zygote, command.
 
 The supervisor forks the jobs of two of them; for the others servers do (see `servers`): one for the
-phases of each kind of Python, one for each workflow.
+phases of each kind of Python, one for each workflow, one for shell jobs with a `benchmark:`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 import socket
+import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -293,11 +294,12 @@ class Runners:
     def _shell(self, ticket: Ticket, environment: dict[str, str]) -> Plan:
         if ticket.shell is None:
             raise UnfitError
-        if ticket.shell.benchmark is not None:
-            raise UnfitError("it has a benchmark, which Snakemake measures")
         request = self._shell_request(ticket.shell, environment)
         _require_here(ticket.shell, request["environment"])
-        return request, None
+        if ticket.shell.benchmark is None:
+            return request, None
+        command = [sys.executable, "-P", "-m", f"{__package__}.benchmark"]
+        return request, Program("benchmark", "benchmark", command, self._environment)
 
     def _shell_request(self, shell: ShellJob, environment: dict[str, str]) -> dict[str, Any]:
         return {"shell": shell.to_dict(), "environment": {**environment, **shell.environment}}

@@ -71,11 +71,17 @@ _IMPORTED_LATE = (
 _IMPORTED_FOR_SCRIPTS = ("nbformat", "numpy", "pandas")
 
 _OF_CLI = ("SnakemakeApi", "args_to_api", "parse_args", "print_exception")
+_OF_BENCHMARK = ("BenchmarkRecord", "benchmarked", "write_benchmark_records")
 _OF_WORKFLOW = ("output_settings", "resource_settings", "storage_settings", "global_resources")
 
 
 class UnfitError(KochiError):
     """A runner cannot serve this workflow, or not with this Snakemake."""
+
+
+def load_benchmarks() -> Any:
+    """Import `snakemake.benchmark`. Raises UnfitError."""
+    return _load("snakemake.benchmark", _OF_BENCHMARK)
 
 
 def _load(name: str, parts: Sequence[str]) -> Any:

@@ -93,11 +93,12 @@ def test_a_job_finds_the_same_whichever_way_its_process_is_made(site: Site, tmp_
     ends = {
         "command": site.end_of(script, command=("bash", "-c", script), shell=None, **threads),
         "shell": run(site, script, environment=environment),
+        "shell, measured": run(site, script, environment=environment, benchmark=Benchmark("b")),
         "phase": phases(site, **environment)[0],
     }
     for runner, end in ends.items():
         assert end.line["details"]["exit_status"] == 7, site.log_of(end)
-        assert runner_of(end) == runner
+        assert runner_of(end) == runner.partition(",")[0]
         assert site.log_of(end) == site.log_of(ends["command"]), runner
     assert "('LC_ALL', 'C')" in site.log_of(ends["phase"])
     assert "['0', '1', '2', '3']" in site.log_of(ends["phase"])
@@ -114,21 +115,54 @@ def test_a_phase_prints_and_ends_as_in_a_process_of_its_own(site: Site) -> None:
         assert "usage: python -m snakemake_kochi.phases" in site.log_of(fast)
 
 
-def test_what_has_a_benchmark_goes_to_the_next_runner(site: Site) -> None:
+HEADER = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time"
+
+
+def test_a_benchmark_is_written_with_a_line_for_each_repetition(site: Site) -> None:
+    site.worker()
+    end = run(site, "echo run >> runs; sleep 1", benchmark=Benchmark("bm/one.tsv", 2))
+    assert (end.name.state, runner_of(end)) == ("success", "shell")
+    assert (site.work / "runs").read_text() == "run\n" * 2
+    header, *lines = (site.work / "bm" / "one.tsv").read_text().splitlines()
+    assert header == HEADER
+    assert len(lines) == 2
+    assert all(float(line.split("\t")[0]) > 0.5 for line in lines), "seconds"
+    assert all(float(line.split("\t")[2]) > 0 for line in lines), "memory of the command"
+
+
+def test_a_benchmark_of_a_command_that_fails_stops_and_is_not_written(site: Site) -> None:
+    site.worker()
+    script = "echo run >> runs; [ $(wc -l < runs) -lt 2 ] || exit 5"
+    end = run(site, script, benchmark=Benchmark("one.tsv", 3))
+    assert end.line["details"]["exit_status"] == 5
+    assert (site.work / "runs").read_text() == "run\n" * 2
+    assert not (site.work / "one.tsv").exists()
+
+
+def test_without_snakemakes_benchmarks_the_next_runner_serves(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other" / "snakemake").mkdir(parents=True)
+    for name in ("__init__.py", "benchmark.py"):
+        (tmp_path / "other" / "snakemake" / name).touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "other"))
     site.worker()
     end = run(site, "echo by shell", benchmark=Benchmark("one.tsv"))
-    assert runner_of(end) == "command no shell: it has a benchmark, which Snakemake measures"
+    why = "command no shell: this Snakemake's snakemake.benchmark has no BenchmarkRecord"
+    assert runner_of(end).startswith(why)
     assert site.log_of(end) == "by command\n"
 
 
-def test_a_cancelled_job_ends_with_its_command(site: Site) -> None:
+@pytest.mark.parametrize("benchmark", [None, Benchmark("one.tsv")])
+def test_a_cancelled_job_ends_with_its_command(site: Site, benchmark: Benchmark | None) -> None:
     site.worker(grace=1)
-    shell = ShellJob("echo $$ > pid; sleep 100; echo > out", "/bin/bash")
+    shell = ShellJob("echo $$ > pid; sleep 100; echo > out", "/bin/bash", benchmark=benchmark)
     site.submit("job", shell=shell)
     until(lambda: (site.work / "pid").exists() and (site.work / "pid").read_text())
     cancel(site.layout, QUEUE, 1, 1)
     assert site.collect()[0].name.state == "cancelled"
     assert not is_running(int((site.work / "pid").read_text()))
+    assert not (site.work / "one.tsv").exists()
 
 
 # ---- servers
