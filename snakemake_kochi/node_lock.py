@@ -3,9 +3,10 @@
 All workers of a user on one computer take it, of whatever project and KOCHI_ROOT.
 
 DIRECTORY/kochi-<number of the user>/   mode 0700
-  turn    held by the job that comes next, until it has `jobs`: no other job passes it, so a stream
-          of ordinary jobs does not keep an exclusive one waiting for ever
+  turn    held by who comes next, until it has `jobs`, in the same way: no ordinary job passes an
+          exclusive one, so a stream of them does not keep it waiting for ever
   jobs    held by each running job, by an exclusive one alone, which writes there who it is
+  cpus    a byte for each CPU, locked while a job is pinned to it (`worker/node/devices.py`)
 
 The locks are flocks: they end with their process, however it ends.
 """
@@ -17,7 +18,7 @@ import fcntl
 import os
 import re
 import stat
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ VARIABLE = "KOCHI_NODE_LOCK"
 HELD_VARIABLE = "KOCHI_NODE_LOCK_HELD"
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _MOST_NAMED = 5  # processes
+PAUSE = 0.02  # seconds between two tries to take the lock
 # Not $TMPDIR: it may differ between two terminals.
 _SHARED_MEMORY, _TEMPORARY = Path("/dev/shm"), Path("/tmp")
 
@@ -63,79 +65,72 @@ def has_lock() -> bool:
     return os.environ.get(HELD_VARIABLE) == os.uname().nodename
 
 
-class Place:
-    """A place in the waiting for the lock, which another thread may give up."""
+class Wish:
+    """One job's wish for the lock; it waits nowhere in the kernel, so it can be given up."""
 
-    def __init__(self) -> None:
-        self.is_given_up = False
-        self._guard = threading.Lock()  # of the descriptor, which may be another file's later
+    def __init__(self, directory: Path, is_exclusive: bool, who: str) -> None:
+        """`who`: the job, for the people whose jobs wait."""
+        self._directory, self._is_exclusive, self._who = directory, is_exclusive, who
         self._turn: int | None = None
 
-    def give_up(self) -> None:
-        """Let other jobs pass at once. The thread that waits goes on to wait for the jobs that run,
-        since nothing ends its system call, and takes nothing then. Raises OSError.
+    def take(self) -> int | None:
+        """The descriptor that holds the lock; None while another process is in the way: call it
+        again. No other job passes this one meanwhile, once it has `turn`. Raises OSError.
         """
-        with self._guard:
-            self.is_given_up = True
-            if self._turn is not None:
-                fcntl.flock(self._turn, fcntl.LOCK_UN)
+        # A logout, or what cleans /tmp, may delete the directory under workers that go on.
+        with suppress(FileExistsError):
+            os.mkdir(self._directory, 0o700)
+        how = fcntl.LOCK_EX if self._is_exclusive else fcntl.LOCK_SH
+        if self._turn is None:
+            self._turn = _try_lock(self._directory / "turn", how)
+        if self._turn is None:
+            return None
+        if (jobs := _try_lock(self._directory / "jobs", how)) is None:
+            return None
+        self.give_up()
+        os.ftruncate(jobs, 0)  # a killed one has left its name
+        if self._is_exclusive:
+            os.pwrite(jobs, self._who.encode("utf-8", "surrogateescape"), 0)
+        return jobs
 
-    @contextmanager
-    def turn(self, directory: Path) -> Iterator[int]:
-        """The descriptor of `turn`."""
-        with _opened(directory / "turn") as turn:
-            with self._guard:
-                self._turn = turn
-            try:
-                yield turn
-            finally:
-                with self._guard:
-                    self._turn = None
+    def give_up(self) -> None:
+        """Let other jobs pass."""
+        if self._turn is not None:
+            _unlock(self._turn)
+            self._turn = None
 
 
-def acquire(
-    directory: Path, is_exclusive: bool, who: str, wait: bool = True, place: Place | None = None
-) -> int | None:
+def acquire(directory: Path, is_exclusive: bool, who: str, wait: bool = True) -> int | None:
     """Take the lock for one job; return the descriptor that holds it.
 
-    `who`: the job, for the people whose jobs wait. The result is None if the place was given up,
-    and without `wait` if another process is in the way. Raises OSError.
+    Without `wait` the result is None if another process is in the way. Raises OSError.
     """
-    place = place or Place()
-    # A logout, or what cleans /tmp, may delete the directory under workers that go on.
-    while (found := _acquire(directory, is_exclusive, who, wait, place)) is not None:
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(found), os.stat(directory / "jobs")):
-                break
-        release(found)
-    return found
+    wish = Wish(directory, is_exclusive, who)
+    try:
+        while (found := wish.take()) is None and wait:
+            time.sleep(PAUSE)
+        return found
+    finally:
+        wish.give_up()
 
 
-def _acquire(directory: Path, is_exclusive: bool, who: str, wait: bool, place: Place) -> int | None:
-    how = 0 if wait else fcntl.LOCK_NB
-    with suppress(FileExistsError):
-        os.mkdir(directory, 0o700)
-    with place.turn(directory) as turn:
-        jobs = _open(directory / "jobs")
-        try:
-            fcntl.flock(turn, fcntl.LOCK_EX | how)
-            if not place.is_given_up:
-                fcntl.flock(jobs, (fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH) | how)
-            if place.is_given_up:
-                _unlock(jobs)
-                return None
-            os.ftruncate(jobs, 0)  # a killed one has left its name
-            if is_exclusive:
-                os.pwrite(jobs, who.encode("utf-8", "surrogateescape"), 0)
-        except BaseException as error:
-            if isinstance(error, OSError) and error.errno in _UNSUPPORTED:
-                _warn(error)
-                return jobs
-            os.close(jobs)
-            if isinstance(error, BlockingIOError):
-                return None
-            raise
-        return jobs
+def _try_lock(path: Path, how: int) -> int | None:
+    """None if it is not free, or not any more the file of that name."""
+    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(number, how | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(number), os.stat(path)):
+            return number
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            _warn(error)
+            return number
+        os.close(number)
+        raise
+    _unlock(number)
+    return None
 
 
 def _warn(error: OSError) -> None:
@@ -205,19 +200,6 @@ def count_others() -> int | None:
     with suppress(NodeLockError):
         return max(0, len(holders(lock_directory())) - 1)
     return None
-
-
-def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    descriptor = _open(path)
-    try:
-        yield descriptor
-    finally:
-        _unlock(descriptor)
 
 
 def _unlock(descriptor: int) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from snakemake_kochi.processes import PROC, ProcessIdentity, all_entries, stat_fields
+from snakemake_kochi.parent_death import stat_fields
+from snakemake_kochi.processes import PROC, ProcessIdentity, all_entries
 
 PATIENCE_VARIABLE = "KOCHI_PIPELINE_SECONDS"
 _PATIENCE = 600.0  # seconds, without a limit of time and without that variable

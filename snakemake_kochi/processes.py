@@ -18,8 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from snakemake_kochi.parent_death import stat_fields
+
 PROC = Path("/proc")
-_MOST_OF_STAT = 4096  # bytes; the kernel makes all of it at the first read
 
 
 @dataclass(frozen=True)
@@ -127,17 +128,6 @@ def process_entry(pid: int) -> ProcessEntry | None:
     )
 
 
-def stat_fields(directory: str) -> list[bytes]:
-    """What the kernel says of the process with this directory in /proc, from its state on.
-
-    proc_pid_stat(5) counts from 1, and the state is 3, so its field n is here at n - 3. Raises
-    OSError if there is no such process.
-    """
-    # The name before the state is in parentheses and may itself contain any character.
-    with open(f"{directory}/stat", "rb", buffering=0) as stream:
-        return stream.read(_MOST_OF_STAT).rpartition(b")")[2].split()
-
-
 def node_words() -> tuple[str, str, str]:
     """This host, its boot and the pid namespace, for names of files that belong to a process.
 
@@ -185,15 +175,6 @@ def is_dead(process: str) -> bool:
     """Whether a process, as `this_process` named it, has certainly ended; "" names none."""
     *node, pid, start = process.split("-") if process else ("", "0", "0")
     return len(node) == 3 and is_over(node, ProcessIdentity(int(pid), int(start)))
-
-
-def child_pids() -> list[int]:
-    """The children of the calling (single-threaded) process, including zombies."""
-    own = os.getpid()
-    try:
-        return list(map(int, (PROC / f"{own}/task/{own}/children").read_text().split()))
-    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
-        return [entry.pid for entry in all_entries() if entry.parent == own]
 
 
 def all_entries() -> list[ProcessEntry]:

@@ -189,7 +189,6 @@ def settings_of(
         # When this run ends, jobs of another run would be requeued and executed twice.
         controller=controller,
         first=shape.first,
-        cancel_waiting=scheduler.cancels_waiting,
     )
 
 

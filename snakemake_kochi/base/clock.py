@@ -7,30 +7,14 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-
-def _heartbeat(given: str) -> float:
-    if not given:
-        return _HEARTBEAT
-    try:
-        if 0 < float(given) < math.inf:
-            return float(given)
-    except ValueError:
-        pass
-    said = "is for tests and not a number of seconds: it is ignored"
-    print(f"kochi: KOCHI_HEARTBEAT={given!r} {said}", file=sys.stderr)
-    return _HEARTBEAT
-
-
 # Seconds between two signs of life; in every process the same. Tests shorten it.
-_HEARTBEAT = 5.0
-HEARTBEAT = _heartbeat(os.environ.get("KOCHI_HEARTBEAT", ""))
+HEARTBEAT = float(os.environ.get("KOCHI_HEARTBEAT") or 5.0)
 
 
 class Mailbox(Protocol):

@@ -94,7 +94,7 @@ def clean_code(project: ProjectPaths, rules: Rules, removal: Removal) -> None:
                 with contextlib.suppress(FileNotFoundError):
                     kept.add(read_json(file))
         _clean_repositories(project, kept, rules, removal)
-        for file in project.reruns().glob("*.json"):
+        for file in project.reruns.glob("*.json"):
             # A living rerun may be about to go on with an old one.
             if first == float("inf") and removal.is_older(file, rules.runs):
                 removal.remove("runs", file)

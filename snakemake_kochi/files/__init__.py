@@ -7,7 +7,6 @@ calls     calls that are repeated if that helps, and the meaning of their errors
 content   files that are written and read as a whole; JSON with a `version`
 names     names and paths as people write them
 together  calls of a slow filesystem at the same time
-trees     copies of files and small directories, and their removal
 
 Network filesystems answer some calls with errors that say nothing about the file: ESTALE for a name
 that another node is just replacing, ENOENT for a rename whose first answer got lost. The functions
@@ -28,6 +27,7 @@ from snakemake_kochi.files.calls import (
     modified,
     move,
     note_use,
+    remove_tree,
     show_new_files,
     sync,
     sync_directory,
@@ -41,6 +41,7 @@ from snakemake_kochi.files.content import (
     LINK_REFUSED,
     OF_A_PERSON,
     blocks_of,
+    copy_file,
     copy_stream,
     edit_atomically,
     has_room,
@@ -65,54 +66,3 @@ from snakemake_kochi.files.names import (
     random_word,
     safe_name,
 )
-from snakemake_kochi.files.trees import copy_file, copy_small_tree, remove_tree
-
-__all__ = [
-    "BLOCK",
-    "LARGE_BLOCK",
-    "LONGEST_NAME",
-    "LINK_REFUSED",
-    "NO_ROOM",
-    "OF_A_PERSON",
-    "PRIVATE_DIRECTORY",
-    "answered",
-    "blocks_of",
-    "copy_file",
-    "copy_small_tree",
-    "copy_stream",
-    "edit_atomically",
-    "expand_path",
-    "expand_user",
-    "has_room",
-    "is_name",
-    "is_same_directory",
-    "is_removed",
-    "is_there",
-    "lacks_room",
-    "last_lines",
-    "list_names",
-    "make_directory",
-    "may_pass",
-    "modified",
-    "move",
-    "name_of",
-    "note_use",
-    "parse_json",
-    "random_word",
-    "read_file",
-    "read_json",
-    "remove_tree",
-    "safe_name",
-    "show_new_files",
-    "sync",
-    "sync_directory",
-    "time_of_new_file",
-    "time_of_server",
-    "times_and_sizes",
-    "to_json",
-    "write_atomically",
-    "write_exclusively",
-    "write_file",
-    "write_last",
-    "write_new",
-]

@@ -17,11 +17,11 @@ from snakemake_kochi.files.names import random_word
 Answer = TypeVar("Answer")
 
 PRIVATE_DIRECTORY = 0o700
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Seconds. GlusterFS answers ESTALE for some tenths of a second after another node has replaced a
 # file, and for longer while it heals.
 _STALE_PATIENCE = 2.0
-_STALE_PAUSE = 0.005
-_LONGEST_STALE_PAUSE = 0.2
+_STALE_PAUSE = 0.05
 # How often the directory above a new one may vanish before that is an error.
 _MOST_REMOVALS = 3
 # The errors when there is no room, for all users or for this user.
@@ -49,25 +49,14 @@ def answered(call: Callable[[], Answer]) -> Answer:
     Raises what the call raises. An OSError other than FileNotFoundError means that the answer is
     unknown now.
     """
-    try:
-        return call()
-    except OSError as error:
-        if error.errno != errno.ESTALE:
-            raise
-    # Imported here: on most filesystems it is never needed, and every short job would pay for it.
-    from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
-
-    again = Retrying(
-        retry=retry_if_exception(_is_stale),
-        stop=stop_after_delay(_STALE_PATIENCE),
-        wait=wait_random_exponential(_STALE_PAUSE, _LONGEST_STALE_PAUSE),
-        reraise=True,
-    )
-    return again(call)
-
-
-def _is_stale(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno == errno.ESTALE
+    until = time.monotonic() + _STALE_PATIENCE
+    while True:
+        try:
+            return call()
+        except OSError as error:
+            if error.errno != errno.ESTALE or time.monotonic() > until:
+                raise
+        time.sleep(_STALE_PAUSE)
 
 
 def is_there(path: Path | str) -> bool:
@@ -270,6 +259,33 @@ def _take_inherited_modes(directory: Path) -> None:
         mode = answered(partial(os.lstat, directory)).st_mode
         if stat.S_ISDIR(mode) and mode & 0o077:
             os.chmod(directory, stat.S_IMODE(mode) & ~0o077)
+
+
+def remove_tree(directory: Path | str) -> None:
+    """Remove a directory and all in it, as far as that is possible now.
+
+    Not by `shutil`, which loads three compression libraries: a process that has them is copied
+    slower, for each short run. No link is followed, also not one that takes the place of a
+    directory meanwhile: processes that a script has left may go on in its workspace.
+    """
+    with contextlib.suppress(OSError):
+        _remove(os.fspath(directory), None)
+
+
+def _remove(name: str, above: int | None) -> None:
+    descriptor = os.open(name, _DIRECTORY, dir_fd=above)
+    try:
+        with os.scandir(descriptor) as entries:
+            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        for inner, is_directory in found:
+            with contextlib.suppress(OSError):
+                if is_directory:
+                    _remove(inner, descriptor)
+                else:
+                    os.unlink(inner, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+    os.rmdir(name, dir_fd=above)
 
 
 def times_and_sizes(directory: str, paths: Iterable[str]) -> dict[str, list[int]]:

@@ -34,8 +34,6 @@ BLOCK = 1 << 16
 LARGE_BLOCK = 1 << 20
 # The errors when files cannot be linked, within a directory or between two directories.
 LINK_REFUSED = frozenset({errno.EPERM, errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK})
-# A file with deeper nesting than this was not written by this program.
-_DEEPEST = 100
 _MOST_OF_LINE = 500  # characters of the line of a log in a message
 # `indent` is not set: it would select the encoder written in Python, ten times slower.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -74,6 +72,20 @@ def copy_stream(reader: IO[bytes], writer: IO[bytes], size: int = BLOCK) -> int:
         while block:
             block = block[writer.write(block) :]
     return copied
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy the content of a file to another, which is made, or emptied first. Not by `shutil`: see
+    `remove_tree`.
+
+    Raises OSError, also if both are the same file by a link: it would be emptied.
+    """
+    with source.open("rb", buffering=0) as reader:
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(reader.fileno()), os.stat(target)):
+                raise OSError(errno.EINVAL, "it would be copied to itself", str(source))
+        with target.open("wb", buffering=0) as writer:
+            copy_stream(reader, writer)
 
 
 def write_file(path: Path | str, content: bytes) -> None:
@@ -230,16 +242,9 @@ def to_json(data: Mapping[str, Any]) -> bytes:
 
     The keys are not sorted; their order is the order of reading.
     """
-    lines = [f" {_encode(key)}: {_text_of(value)}" for key, value in data.items()]
+    lines = [f" {_encode(key)}: {_encode(value)}" for key, value in data.items()]
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     return text.encode("utf-8", "surrogateescape")
-
-
-def _text_of(value: Any) -> str:
-    # Records have many of these, and an encoder is made for each value that is no text.
-    if value is None:
-        return "null"
-    return str(value) if type(value) is int else _encode(value)
 
 
 def read_json(path: Path, version: int | None = None, is_ours: bool = False) -> dict[str, Any]:
@@ -260,10 +265,6 @@ def parse_json(content: bytes, path: Path, version: int | None = None) -> dict[s
     """
     try:
         data = _decode(content.decode("utf-8", "surrogateescape"))
-        # Brackets may occur in texts, tens of thousands of them, and no file of this program is ten
-        # levels deep.
-        if content.count(b"[") + content.count(b"{") > _DEEPEST and _is_deep(data):
-            raise RecursionError
         if b"\\ud" in content.lower():
             _encode(data).encode("utf-8", "surrogateescape")  # half a character: no name of a file
     except ValueError as error:
@@ -323,16 +324,6 @@ def _no_number(text: str) -> float:
 
 # With these, no number in a file is infinite or NaN.
 _decode = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number).decode
-
-
-def _is_deep(data: Any) -> bool:
-    level = [data]
-    for _ in range(_DEEPEST):
-        inner = (each.values() if isinstance(each, dict) else each for each in level)
-        level = [each for part in inner for each in part if isinstance(each, dict | list)]
-        if not level:
-            return False
-    return True
 
 
 def last_lines(path: Path, count: int) -> list[str]:

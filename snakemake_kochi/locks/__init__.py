@@ -16,18 +16,3 @@ from snakemake_kochi.locks.settings import (
     read_lock_settings,
     settle_locks,
 )
-
-__all__ = [
-    "Held",
-    "Kind",
-    "LockBusyError",
-    "LockLostError",
-    "LockSettings",
-    "advice",
-    "find_lock_settings",
-    "hold",
-    "is_held",
-    "intended_lock_settings",
-    "read_lock_settings",
-    "settle_locks",
-]

@@ -22,19 +22,13 @@ _log = LaterLog(__name__)
 
 Kind = Literal["flock", "lease"]
 
-# The errors of a filesystem without flock. Contention is EAGAIN (or EACCES on some filesystems).
-# filelock tells the two apart: it waits for a busy lock, but not after one of these errors.
+# The errors of a filesystem without flock. Contention is EAGAIN.
 _UNSUPPORTED = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
-# Seconds. A process that has waited longer asks the file server less often, after a part of the
-# time that it has waited: a lock that was busy for long, with a slow file server for example, is
-# probably still busy.
+# Seconds between two tries: a part of the time that it has waited, so the file server is asked less
+# often for a lock that was busy for long.
 _POLL_INTERVAL = 0.003
-_PART_OF_WAIT = 0.15
-_LONGEST_POLL_INTERVAL = 0.05
-_TIMES_A_LOOK = 4.0
-# Seconds; such a long wait is for a build.
-_LONG_WAIT = 10.0
-_LONG_POLL_INTERVAL = 0.25
+_PART_OF_WAIT = 0.1
+_LONGEST_POLL_INTERVAL = 0.25
 # Each look at a lease costs each waiting process several requests to the file server.
 _LEASE_POLL_INTERVAL = 0.02
 # Seconds after which a lease that its holder, on another node, does not renew is taken away. All
@@ -112,7 +106,6 @@ def is_held(path: Path, kind: Kind, lease_duration: float = LEASE_DURATION) -> b
     except OSError as error:
         raise _refusal(path, "open", error) from error
     try:
-        # flock is called directly, because each run asks, and filelock takes long to import.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -135,8 +128,6 @@ def _is_renewed(path: Path, lease_duration: float) -> bool:
 
 @contextlib.contextmanager
 def _hold_flock(path: Path, complain_after: float, deadline: float) -> Iterator[Held]:
-    from filelock import unlock_descriptor
-
     try:
         descriptor = _open(path)
     except OSError as error:
@@ -149,7 +140,7 @@ def _hold_flock(path: Path, complain_after: float, deadline: float) -> Iterator[
             # Closing is not enough: a child that another thread is just starting has the descriptor
             # open, too.
             with contextlib.suppress(OSError):
-                unlock_descriptor(descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
 
@@ -165,18 +156,15 @@ def _open(path: Path) -> int:
 
 
 def _wait_for(descriptor: int, path: Path, complain_after: float, deadline: float) -> None:
-    from filelock import lock_descriptor
-
     began = time.monotonic()
     complain_at = began + complain_after
     try:
         while True:
-            asked = time.monotonic()
-            if lock_descriptor(descriptor, blocking=False):
-                return
+            with contextlib.suppress(BlockingIOError):
+                return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if time.monotonic() >= deadline:
                 raise _busy(path)
-            time.sleep(pause_after(time.monotonic() - began, time.monotonic() - asked))
+            time.sleep(pause_after(time.monotonic() - began))
             if time.monotonic() >= complain_at:
                 complain_at = time.monotonic() + complain_after
                 _complain(path, f"`fuser -v {path}` on its node shows the holder")
@@ -184,16 +172,9 @@ def _wait_for(descriptor: int, path: Path, complain_after: float, deadline: floa
         raise _refusal(path, "flock", error) from error
 
 
-def pause_after(waited: float, cost: float = 0.0) -> float:
-    """Seconds until the next look at a busy lock; random, so that waiting processes spread.
-
-    `cost`: how many seconds the last look took. Where looks are slow, so are the steps of the
-    holder.
-    """
-    if waited > _LONG_WAIT:
-        return _LONG_POLL_INTERVAL
+def pause_after(waited: float) -> float:
+    """Seconds until the next try; random, so that waiting processes spread."""
     pause = min(max(_POLL_INTERVAL, _PART_OF_WAIT * waited), _LONGEST_POLL_INTERVAL)
-    pause = min(max(pause, _TIMES_A_LOOK * cost), _LONG_POLL_INTERVAL)
     return pause * _between(0.5, 1.5)
 
 

@@ -13,7 +13,6 @@ KOCHI_ROOT/                              0700
     allocations/                         <controller>-<allocation>.json and .log
     launches/<launch>/                   launch.json, process.json, alive, output, log.json,
                                          end.json, gone.json, time-up.json, stop-<n>.json
-    nodes/<host>.cpus                    one byte is locked for each CPU of a job there
     facts/<host>/<digest>.json           what the commands of facts printed there
     paused/<digest>.json                 a batch whose jobs no worker starts
     tested                               `kochi doctor --allocations` found nothing wrong
@@ -42,9 +41,10 @@ KOCHI_ROOT/                              0700
     sent/                                its machines-<n>.yaml and kochi.yaml, uses/, <digest>.index
 """
 
-from snakemake_kochi.paths.installed import EnvironmentPaths, InstalledPaths
 from snakemake_kochi.paths.machine import (
+    LaunchPaths,
     LockPaths,
+    LoginPaths,
     MachinePaths,
     ProjectLockPaths,
     TrialPaths,
@@ -56,9 +56,12 @@ from snakemake_kochi.paths.project import (
     ProjectPaths,
     WorkingPaths,
 )
-from snakemake_kochi.paths.queue import (
-    LaunchPaths,
-    LoginPaths,
+from snakemake_kochi.paths.remote import (
+    SENT_VARIABLE,
+    USE_VARIABLE,
+    EnvironmentPaths,
+    InstalledPaths,
+    SentPaths,
 )
 from snakemake_kochi.paths.root import (
     Root,
@@ -67,28 +70,3 @@ from snakemake_kochi.paths.root import (
     original_path,
     removed_path,
 )
-from snakemake_kochi.paths.sent import SENT_VARIABLE, USE_VARIABLE, SentPaths
-
-__all__ = [
-    "BuildPaths",
-    "EnvironmentPaths",
-    "InstallPaths",
-    "InstalledPaths",
-    "LaunchPaths",
-    "LockPaths",
-    "LoginPaths",
-    "MachinePaths",
-    "ProjectLockPaths",
-    "ProjectPaths",
-    "Root",
-    "SENT_VARIABLE",
-    "SUBMODULES",
-    "SentPaths",
-    "TrialPaths",
-    "USE_VARIABLE",
-    "WorkingPaths",
-    "aside_path",
-    "is_being_removed",
-    "original_path",
-    "removed_path",
-]

@@ -5,11 +5,28 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any, Protocol, TypeVar
 
 from snakemake_kochi.files import name_of, safe_name
-from snakemake_kochi.paths.queue import LaunchPaths
 from snakemake_kochi.tickets.names import Layout
+
+AnyPath = TypeVar("AnyPath", bound=PurePath, covariant=True)
+
+
+class _HasDirectory(Protocol[AnyPath]):
+    @property
+    def directory(self) -> AnyPath: ...
+
+
+class Below:
+    """A path with a fixed name in the `directory` of the object whose attribute it is."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, paths: _HasDirectory[AnyPath], owner: Any = None) -> AnyPath:
+        return paths.directory / self._name
 
 
 @dataclass(frozen=True)
@@ -17,6 +34,9 @@ class TrialPaths:
     """Test files of `kochi doctor`, here and on another node; removed afterwards."""
 
     directory: Path
+    wakeup = Below("wakeup")
+    other_directory = Below("other")
+    document = Below("document.json")  # replaced repeatedly while other processes read it
 
     def lock(self, name: str) -> Path:
         return self.directory / f"lock-{name}"
@@ -24,45 +44,22 @@ class TrialPaths:
     def message(self, name: str) -> Path:
         return self.directory / f"{name}.json"
 
-    @property
-    def wakeup(self) -> Path:
-        return self.directory / "wakeup"
-
-    @property
-    def other_directory(self) -> Path:
-        return self.directory / "other"
-
-    @property
-    def document(self) -> Path:
-        """Replaced repeatedly while other processes read it."""
-        return self.directory / "document.json"
-
 
 @dataclass(frozen=True)
 class ProjectLockPaths:
     """The locks of one project on one machine, in the directory of the machine's locks."""
 
     directory: Path
+    committer = Below("committer")
+    promises = Below("promises")
 
     def install(self, dependency: str, recipe: str) -> Path:
         """Held while an installation of a recipe is made and becomes the current one."""
-        return (
-            self.directory
-            / "installs"
-            / name_of("dependency", dependency)
-            / name_of("recipe", recipe)
-        )
+        names = name_of("dependency", dependency), name_of("recipe", recipe)
+        return self.directory.joinpath("installs", *names)
 
     def build(self, digest: str) -> Path:
         return self.directory / "builds" / name_of("build", digest)
-
-    @property
-    def committer(self) -> Path:
-        return self.directory / "committer"
-
-    @property
-    def promises(self) -> Path:
-        return self.directory / "promises"
 
     def promise(self, nonce: str) -> Path:
         """Held by one process that will commit what other processes have journaled."""
@@ -78,11 +75,8 @@ class LockPaths:
     """
 
     directory: Path
-
-    @property
-    def launches(self) -> Path:
-        """Held while a process checks for another launched run and launches its own."""
-        return self.directory / "launches"
+    # Held while a process checks for another launched run and launches its own.
+    launches = Below("launches")
 
     def project(self, directory: Path) -> ProjectLockPaths:
         """`directory`: that of the project's files, `ProjectPaths.directory`."""
@@ -104,26 +98,70 @@ class LockPaths:
 
 
 @dataclass(frozen=True)
+class LoginPaths:
+    """An ssh server of one worker: its keys, its configuration, and who asks for it."""
+
+    directory: Path
+    asked = Below("asked")  # until the worker has seen that a person wants to log in
+    answer = Below("answer.json")  # where the server listens, or why there is none
+    user_key = Below("user_key")
+    public_key = Below("user_key.pub")  # the only one that the server accepts
+    host_key = Below("host_key")
+    public_host_key = Below("host_key.pub")
+    known_hosts = Below("known_hosts")  # the only host key that the client accepts
+    server_configuration = Below("sshd_config")
+    log = Below("log")
+
+    def new(self, nonce: str) -> LoginPaths:
+        """Where the keys are made, before they are renamed to this directory."""
+        return LoginPaths(self.directory.with_name(f".{self.directory.name}-{nonce}"))
+
+
+@dataclass(frozen=True)
+class LaunchPaths:
+    """A launched run, which goes on without a terminal."""
+
+    directory: Path
+    launch = Below("launch.json")
+    process = Below("process.json")
+    alive = Below("alive")  # a counter: the heartbeat of the supervisor
+    output = Below("output")
+    log = Below("log.json")  # Snakemake's log of the run
+    end = Below("end.json")
+    # Exists when the scheduler said that the time of the run is nearly over.
+    time_up = Below("time-up.json")
+    gone = Below("gone.json")  # exists when the scheduler has said that the run is gone
+
+    def stop(self, number: int) -> Path:
+        """Exists when somebody on another host has told the run to stop for the n-th time."""
+        return self.directory / f"stop-{number}.json"
+
+
+@dataclass(frozen=True)
 class MachinePaths:
     """The paths that all projects share on one machine: queues, jobs, workers."""
 
     name: str
     directory: Path
+    found = Below("found.yaml")  # a kochi.yaml with what the machine's scheduler says of itself
+    # Which locks all processes of the machine use; exists from the first use on.
+    lock_settings = Below("locks.json")
+    queues = Below("queues")
+    workers = Below("workers")
+    allocations = Below("allocations")
+    launches = Below("launches")
+    all_facts = Below("facts")
+    settings_of_workers = Below("worker-settings")
+    paused = Below("paused")  # the batches whose jobs no worker starts
+    # Empty; exists since `kochi doctor --allocations` found nothing wrong between nodes.
+    tested = Below("tested")
+    # Empty; its modification time is that of the last clean-up that a run has started.
+    cleaned = Below("cleaned")
 
     @property
     def layout(self) -> Layout:
         """Runs, queues and workers."""
         return Layout(str(self.directory))
-
-    @property
-    def found(self) -> Path:
-        """A kochi.yaml with what the machine's scheduler says of itself."""
-        return self.directory / "found.yaml"
-
-    @property
-    def lock_settings(self) -> Path:
-        """Which locks all processes of the machine use; exists from the first use on."""
-        return self.directory / "locks.json"
 
     @property
     def locks(self) -> LockPaths:
@@ -137,22 +175,6 @@ class MachinePaths:
 
     def trial(self, nonce: str) -> TrialPaths:
         return TrialPaths(self.directory / f".trial-{nonce}")
-
-    @property
-    def queues(self) -> Path:
-        return self.directory / "queues"
-
-    @property
-    def workers(self) -> Path:
-        return self.directory / "workers"
-
-    @property
-    def allocations(self) -> Path:
-        return self.directory / "allocations"
-
-    @property
-    def launches(self) -> Path:
-        return self.directory / "launches"
 
     def launch(self, identity: str) -> LaunchPaths:
         return LaunchPaths(self.launches / name_of("launch", identity))
@@ -181,40 +203,13 @@ class MachinePaths:
     def allocation_notes(self, controller: str) -> list[Path]:
         return sorted(self.allocations.glob(f"{name_of('controller', controller)}-*.json"))
 
-    @property
-    def all_facts(self) -> Path:
-        return self.directory / "facts"
-
     def facts(self, host: str, digest: str) -> Path:
         """The output of the commands of facts on a node; may be deleted at any time."""
         return self.all_facts / safe_name(host) / f"{digest}.json"
-
-    def cpu_leases(self, host: str) -> Path:
-        """A file with one byte per CPU of that node; the workers there lock these bytes."""
-        return self.directory / "nodes" / f"{safe_name(host)}.cpus"
 
     def worker_settings(self, digest: str) -> Path:
         """The settings of all workers with equal settings that are started without a number."""
         return self.settings_of_workers / f"{digest[:20]}.json"
 
-    @property
-    def settings_of_workers(self) -> Path:
-        return self.directory / "worker-settings"
-
-    @property
-    def paused(self) -> Path:
-        """The batches whose jobs no worker starts."""
-        return self.directory / "paused"
-
     def paused_batch(self, digest: str) -> Path:
         return self.paused / f"{name_of('paused batch', digest)}.json"
-
-    @property
-    def tested(self) -> Path:
-        """Empty; exists since `kochi doctor --allocations` found nothing wrong between nodes."""
-        return self.directory / "tested"
-
-    @property
-    def cleaned(self) -> Path:
-        """Empty; its modification time is that of the last clean-up that a run has started."""
-        return self.directory / "cleaned"

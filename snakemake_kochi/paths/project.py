@@ -6,16 +6,14 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.files import list_names, name_of
-from snakemake_kochi.paths.machine import MachinePaths
+from snakemake_kochi.paths.machine import Below, MachinePaths
 
 # The file in a `.git` kept for copies that names the kept `.git` directories of its submodules.
 SUBMODULES = "kochi-submodules.json"
-_MOST_KEPT = 64  # paths
 
 
 @dataclass(frozen=True)
@@ -23,42 +21,20 @@ class InstallPaths:
     """One installation of one recipe, which stays in its own prefix."""
 
     directory: Path
-
-    @property
-    def prefix(self) -> Path:
-        return self.directory / "prefix"
-
-    @property
-    def source(self) -> Path:
-        return self.directory / "source"
-
-    @property
-    def manifest(self) -> Path:
-        return self.directory / "manifest.json"
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "log"
+    prefix = Below("prefix")
+    source = Below("source")
+    manifest = Below("manifest.json")
+    log = Below("log")
 
 
 @dataclass(frozen=True)
 class BuildPaths:
-    """One build: a source tree with the files that were built in it."""
+    """One build: a source tree with the files that were built in it, and the script's output."""
 
     directory: Path
-
-    @property
-    def tree(self) -> Path:
-        return self.directory / "tree"
-
-    @property
-    def log(self) -> Path:
-        """The output of the build script."""
-        return self.directory / "log"
-
-    @property
-    def manifest(self) -> Path:
-        return self.directory / "manifest.json"
+    tree = Below("tree")
+    log = Below("log")
+    manifest = Below("manifest.json")
 
 
 @dataclass(frozen=True)
@@ -69,18 +45,15 @@ class ProjectPaths:
     """
 
     directory: Path
+    store = Below("store.git")
+    freeze_directory = Below("freezes")
+    reruns = Below("reruns")  # those whose process has not ended yet, or was killed
+    repositories = Below("repositories")
 
     def machine(self, name: str) -> MachinePaths:
         """The paths of a machine of the same KOCHI_ROOT."""
-        return _machine(self.directory, name)
-
-    @property
-    def store(self) -> Path:
-        return self.directory / "store.git"
-
-    @property
-    def freeze_directory(self) -> Path:
-        return self.directory / "freezes"
+        machines = self.directory.parent.parent / "machines"
+        return MachinePaths(name, machines / name_of("machine", name))
 
     def freeze(self, digest: str) -> Path:
         return self.freeze_directory / f"{name_of('freeze', digest)}.json"
@@ -95,27 +68,22 @@ class ProjectPaths:
         """The part of a freeze that one batch needs, in a directory beside the freeze."""
         return ProjectPaths.parts_of_freeze(freeze) / f"{name_of('batch freeze', digest)}.json"
 
-    def reruns(self) -> Path:
-        """The reruns whose process has not ended yet, or was killed."""
-        return self.directory / "reruns"
-
     def rerun(self, digest: str) -> Path:
-        return self.reruns() / f"{name_of('rerun', digest)}.json"
+        return self.reruns / f"{name_of('rerun', digest)}.json"
 
     def repository(self, digest: str) -> Path:
         """The `.git` from which copies of a snapshot get their own."""
-        return self.directory / "repositories" / name_of("repository", digest)
+        return self.repositories / name_of("repository", digest)
 
-    @property
-    def repositories(self) -> Path:
-        return self.directory / "repositories"
+    def _of_machine(self, part: str, machine: str) -> Path:
+        return self.directory / part / name_of("machine", machine)
 
     def builds(self, machine: str) -> Path:
-        return self.directory / "builds" / name_of("machine", machine)
+        return self._of_machine("builds", machine)
 
     def recipes(self, machine: str) -> list[Path]:
         """The directories of the recipes that were installed, each with its installations."""
-        found = (self.directory / "installs" / name_of("machine", machine)).glob("*/*")
+        found = self._of_machine("installs", machine).glob("*/*")
         return sorted(path for path in found if path.is_dir())
 
     def machines_of_root(self) -> list[str]:
@@ -132,13 +100,8 @@ class ProjectPaths:
         return sorted(self.freeze_directory.glob("*.json"))
 
     def recipe(self, machine: str, dependency: str, recipe: str) -> Path:
-        return (
-            self.directory
-            / "installs"
-            / name_of("machine", machine)
-            / name_of("dependency", dependency)
-            / name_of("recipe", recipe)
-        )
+        names = name_of("dependency", dependency), name_of("recipe", recipe)
+        return self._of_machine("installs", machine).joinpath(*names)
 
     def install(self, machine: str, dependency: str, recipe: str, digest: str) -> InstallPaths:
         return InstallPaths(self.recipe(machine, dependency, recipe) / name_of("install", digest))
@@ -153,17 +116,20 @@ class ProjectPaths:
         return max(logs, key=lambda log: log.stat().st_mtime_ns, default=None)
 
     def build(self, machine: str, digest: str) -> BuildPaths:
-        return _build(self.directory, machine, digest)
+        return BuildPaths(self.builds(machine) / name_of("build", digest))
 
     def all_prepared(self, machine: str) -> Path:
-        return self.directory / "prepared" / name_of("machine", machine)
+        return self._of_machine("prepared", machine)
 
     def prepared(self, machine: str, digest: str) -> BuildPaths:
         """What a `prepare` script has made; its `tree` is $KOCHI_PREPARED."""
         return BuildPaths(self.all_prepared(machine) / name_of("preparation", digest))
 
+    def workspaces(self, machine: str) -> Path:
+        return self._of_machine("workspaces", machine)
+
     def _artifacts(self, machine: str) -> Path:
-        return _artifacts(self.directory, machine)
+        return self._of_machine("artifacts", machine)
 
     def journal(self, machine: str) -> Path:
         return self._artifacts(machine) / "journal"
@@ -207,25 +173,6 @@ class ProjectPaths:
     def committed(self, machine: str) -> Path:
         """Empty; its modification time is that of the newest commit of results."""
         return self._artifacts(machine) / "committed"
-
-    def workspaces(self, machine: str) -> Path:
-        return self.directory / "workspaces" / name_of("machine", machine)
-
-
-# Each run asks for these several times, and a path takes longer to make than to find.
-@lru_cache(_MOST_KEPT)
-def _machine(project: Path, name: str) -> MachinePaths:
-    return MachinePaths(name, project.parent.parent / "machines" / name_of("machine", name))
-
-
-@lru_cache(_MOST_KEPT)
-def _build(project: Path, machine: str, digest: str) -> BuildPaths:
-    return BuildPaths(project / "builds" / name_of("machine", machine) / name_of("build", digest))
-
-
-@lru_cache(_MOST_KEPT)
-def _artifacts(project: Path, machine: str) -> Path:
-    return project / "artifacts" / name_of("machine", machine)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from typing import Any
 
 from snakemake_kochi.errors import DamagedFileError, KochiError, PhaseError
 from snakemake_kochi.files import (
-    copy_small_tree,
     list_names,
     make_directory,
     random_word,
@@ -255,8 +254,6 @@ def is_forsaken(entry: str) -> bool:
 
 def copy_tree(tree: Path, directory: Path) -> None:
     """Make a private copy of a directory. Raises CopyError."""
-    if copy_small_tree(tree, directory):
-        return
     # cp shares blocks where the filesystem can; with hard links, a run that edits a file in place
     # would change the build.
     command = ["cp", "-a", "--reflink=auto", "--", str(tree), str(directory)]

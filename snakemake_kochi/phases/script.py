@@ -25,9 +25,9 @@ from pathlib import Path
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import copy_stream, last_lines, write_file
-from snakemake_kochi.parent_death import adopt_orphans
+from snakemake_kochi.parent_death import adopt_orphans, children
 from snakemake_kochi.phases.products import LAST_LINES, Install
-from snakemake_kochi.processes import ProcessIdentity, all_entries, child_pids, send_signal
+from snakemake_kochi.processes import ProcessIdentity, all_entries, send_signal
 from snakemake_kochi.project.values import environment_name
 from snakemake_kochi.thread_variables import THREAD_VARIABLES
 
@@ -409,7 +409,7 @@ def _children() -> set[int]:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return set()
-    return set(child_pids())
+    return set(children(os.getpid()))
 
 
 def clean_up_on_sigterm(*others: signal.Signals) -> None:

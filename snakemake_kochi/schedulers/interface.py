@@ -340,10 +340,6 @@ class Scheduler(Protocol):
     def how_to_cancel(self) -> str:
         """The command that a person types to cancel all."""
 
-    @property
-    def cancels_waiting(self) -> tuple[str, ...]:
-        """The command that cancels all that have not begun, on any node; empty if none exists."""
-
 
 def not_ended(found: Mapping[str, Allocation]) -> dict[str, Allocation]:
     """The allocations in an answer of `Scheduler.find` that run, or may still run."""

@@ -99,7 +99,6 @@ class AllocScript:
         self._scripts: dict[str, _Script] = {}
 
     can_exclude = False
-    cancels_waiting = ()
 
     @property
     def lacks(self) -> Lack | None:

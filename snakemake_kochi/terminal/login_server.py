@@ -29,11 +29,9 @@ from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import to_json, write_atomically
 from snakemake_kochi.ownership import check_ours
-from snakemake_kochi.parent_death import adopt_orphans
+from snakemake_kochi.parent_death import adopt_orphans, children, end_with_parent
 from snakemake_kochi.paths import LoginPaths
-from snakemake_kochi.processes import child_pids
 from snakemake_kochi.terminal.login import VERSION, quoted
-from snakemake_kochi.worker.job_process import end_with_parent
 
 # Debian and others have sshd in a directory that is not on everybody's PATH.
 _DIRECTORIES = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/lib/ssh", "/usr/libexec")
@@ -237,7 +235,7 @@ def _is_loopback(address: str) -> bool:
 
 def _reap(own: set[int]) -> None:
     """Reap processes of logins that their parents have left behind."""
-    for pid in set(child_pids()) - own:
+    for pid in set(children(os.getpid())) - own:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
 
@@ -251,12 +249,12 @@ def _end_all() -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        children = child_pids()
-        for pid in children:
+        left = children(os.getpid())
+        for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
         number = signal.SIGKILL
-        return not children
+        return not left
 
     wait_until(are_gone, _END_PATIENCE, 0.1)
 

@@ -4,20 +4,18 @@ settings     a file that says how a worker is started
 supervisor   the process that is started: it forks the jobs, reaps them, and leaves none behind
 loop         which tickets are claimed; drain
 job          the thread of one job: log, process, leftovers, end
-runners      the cheapest way to execute a ticket, and the servers that some need
-forks        what the worker asks of its supervisor
+runners      the cheapest way to execute a ticket, and what the worker asks of its supervisor
+servers      the processes that fork some jobs: which to start, and when to give them up
 job_process  the process of a job before it becomes the job's command
-shell_job    what Snakemake does before it executes a shell command
-environment  from which the environment of each job is made
 health       whether this node can execute, write and enter
 logins       the ssh server that lets its user in when a person asks
 walltime     how long it may live
-terminal     `kochi work`: a worker in this terminal; echo: the output of its jobs there
+terminal     `kochi work`: a worker in this terminal, and the output of its jobs there
 node         capacity, memory, CPUs and GPUs of the node
 
-A server is a process that forks itself for each job (`server`; as `sibling`, with `copies`), after
-it has imported the phases (`phase`), parsed a workflow (`zygote`, by `snakemake_internals`, with
-`parse_state`) or imported what a `benchmark:` needs (`benchmark`).
+A server is a process that forks itself for each job (`server`, with `copies`), after it has
+imported the phases (`phase`), parsed a workflow (`zygote`, by `snakemake_internals`, with
+`parse_state`), or imported what a `benchmark:` needs (`benchmark`).
 """
 
 import os

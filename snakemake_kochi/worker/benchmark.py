@@ -8,9 +8,14 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from snakemake_kochi.worker.job_process import CANNOT_EXECUTE, NOT_FOUND, say
+from snakemake_kochi.worker.job_process import (
+    CANNOT_EXECUTE,
+    NOT_FOUND,
+    UNPREPARED,
+    execute_shell_job,
+    say,
+)
 from snakemake_kochi.worker.server import Server
-from snakemake_kochi.worker.shell_job import UNPREPARED, execute_shell_job
 from snakemake_kochi.worker.snakemake_internals import UnfitError, load_benchmarks
 from snakemake_kochi.worker.supervisor import Message
 
@@ -28,7 +33,7 @@ def main(arguments: list[str]) -> None:
         shell.benchmark = SimpleNamespace(**shell.benchmark)
         own = request["environment"]
         run = partial(_measure, module, job, shell.benchmark, own)
-        return execute_shell_job(job, shell, own, request["temporary"], run)
+        return execute_shell_job(job, shell, own, run)
 
     server.serve(live)
 

@@ -70,14 +70,9 @@ def _end_as_python_does() -> None:
 
 
 def memory_mb() -> int:
-    """The memory of this process, in MiB, with its share of memory common to several processes."""
-    try:
-        rollup = Path("/proc/self/smaps_rollup").read_text()
-    except OSError:  # before Linux 4.14
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGESIZE") >> 20
-    (line,) = [line for line in rollup.splitlines() if line.startswith("Pss:")]
-    return int(line.split()[1]) >> 10
+    """The memory of this process, in MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE") >> 20
 
 
 class Variables:

@@ -6,18 +6,16 @@ import logging
 import math
 import os
 import signal
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.base import clock, files
 from snakemake_kochi.files import random_word, times_and_sizes
-from snakemake_kochi.node_lock import HELD_VARIABLE, Place, acquire, holder, release
+from snakemake_kochi.node_lock import HELD_VARIABLE, PAUSE, Wish, holder, release
 from snakemake_kochi.own_pipeline import OwnPipeline
 from snakemake_kochi.processes import (
     NONCE_VARIABLE,
@@ -28,9 +26,9 @@ from snakemake_kochi.processes import (
 from snakemake_kochi.tickets.names import Name
 from snakemake_kochi.tickets.ticket import Ticket, now
 from snakemake_kochi.tickets.watching import LOST
-from snakemake_kochi.worker.forks import Exit
 from snakemake_kochi.worker.node.capacity import OomCounts
 from snakemake_kochi.worker.node.devices import Allotment
+from snakemake_kochi.worker.runners import Exit
 from snakemake_kochi.worker.supervisor import STOP_SIGNALS
 
 if TYPE_CHECKING:
@@ -76,7 +74,7 @@ class Job:
         self.seconds = 0.0
         self.stop: Stop | None = None
         self._worker = worker
-        self._mail = clock.mailbox()  # an Exit, a lock, or (stop, grace)
+        self._mail = clock.mailbox()  # an Exit, or (stop, grace)
         self._process: ProcessIdentity | None = None
         self._exit: Exit | None = None
         self._expires: float | None = None
@@ -86,8 +84,6 @@ class Job:
         self._timeout = ""  # why it took too long
         self._nonce = random_word(8)
         self._lock: int | None = None
-        self._bringing = threading.Lock()
-        self._is_stopped = False  # before its turn came
         self._details: dict[str, Any] = {"node": this_node().host, "nonce": self._nonce}
 
     def end(self, stop: Stop, grace: float) -> None:
@@ -127,36 +123,21 @@ class Job:
         if directory is None or "terminal" in self.ticket.labels:
             return
         where = self.ticket.labels.get("project", self.ticket.directory)
-        who = f"job {self.name.run}.{self.name.job} ({self.ticket.name}) of {where}"
-        wanted = directory, self.ticket.resources.exclusive, f"{who}, process {os.getpid()},"
-        self._lock = acquire(*wanted, wait=False)
-        if self._lock is None:
-            place = Place()
-            clock.spawn(partial(self._bring, wanted, place))
-            why = f"{who.partition(' of ')[0]} waits: {holder(directory)}"
-            self._worker.tell_wait(self.name, why)
-            try:
-                while self._lock is None:
-                    self._rest(math.inf)
-            finally:
-                self._worker.tell_wait(self.name, "")
-                place.give_up()
-                with self._bringing:
-                    self._is_stopped = self._lock is None
-                while self._lock is None and (mail := self._mail.get(0.0)) is not None:
-                    self._lock = mail if isinstance(mail, int) else None  # it came in this moment
-
-    def _bring(self, wanted: tuple[Path, bool, str], place: Place) -> None:
+        job = f"job {self.name.run}.{self.name.job} ({self.ticket.name})"
+        who = f"{job} of {where}, process {os.getpid()},"
+        wish = Wish(directory, self.ticket.resources.exclusive, who)
         try:
-            found = acquire(*wanted, place=place)
-        except OSError as error:
-            self._mail.put(error)
-            return
-        with self._bringing:
-            if found is not None and self._is_stopped:
-                release(found)
-            elif found is not None:
-                self._mail.put(found)
+            if (lock := wish.take()) is None:
+                self._worker.tell_wait(self.name, f"{job} waits: {holder(directory)}")
+                try:
+                    while lock is None:
+                        self._rest(PAUSE)
+                        lock = wish.take()
+                finally:
+                    self._worker.tell_wait(self.name, "")
+            self._lock = lock
+        finally:
+            wish.give_up()
 
     def _open_log(self) -> int:
         return files.open_end(self._worker.paths_of(self.name).log(self.name))
@@ -186,10 +167,6 @@ class Job:
             self._exit = mail
             self.seconds = clock.now() - self.began
             self._details["ended"] = now()
-        elif isinstance(mail, int):
-            self._lock = mail
-        elif isinstance(mail, OSError):
-            raise mail
         else:
             stop, grace = mail
             self._kill_at = min(self._kill_at, clock.now() + grace)

@@ -14,7 +14,7 @@ from pathlib import Path
 from snakemake_kochi.base import files
 from snakemake_kochi.paths import LoginPaths
 from snakemake_kochi.tickets.names import WorkerPaths
-from snakemake_kochi.worker.forks import Forks
+from snakemake_kochi.worker.runners import Forks
 
 SERVER = "login"  # its name among those of the supervisor
 _MODULE = "snakemake_kochi.terminal.login_server"

@@ -8,7 +8,6 @@ import os
 import random
 import select
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -33,20 +32,18 @@ from snakemake_kochi.queue.spreading import MOST_LEFT, Spreading
 from snakemake_kochi.tickets.capacity import Capacity
 from snakemake_kochi.tickets.claims import Claims, WorkerLife
 from snakemake_kochi.tickets.hand import is_by_hand
-from snakemake_kochi.tickets.history import places
 from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import SERVING, Layout, Name, RunPaths
 from snakemake_kochi.tickets.run import ENDED, OWN, has_users
 from snakemake_kochi.tickets.ticket import Kind, Resources, Ticket, ticket_in
 from snakemake_kochi.tickets.watching import INTERVAL, SILENT, FencedError, IsGone, Pulse, Watch
-from snakemake_kochi.worker.forks import Forks
 from snakemake_kochi.worker.health import Health
 from snakemake_kochi.worker.job import Job
 from snakemake_kochi.worker.logins import Logins
 from snakemake_kochi.worker.node.capacity import OomWatch
 from snakemake_kochi.worker.node.devices import Allotment, Devices
-from snakemake_kochi.worker.runners import Runners
-from snakemake_kochi.worker.settings import WorkerSettings
+from snakemake_kochi.worker.runners import Forks, Runners
+from snakemake_kochi.worker.settings import BETWEEN_JOBS, WorkerSettings
 from snakemake_kochi.worker.walltime import END_SIGNAL, TIME_IS_OVER, Walltime
 
 _log = logging.getLogger(__name__)
@@ -65,7 +62,6 @@ _FIRST_PAUSE = 4.0
 _IDLE_BEAT = _IDLE_LOOK = 3
 # Between two looks for tickets of which nobody woke this worker, in times of the first interval.
 _LONGEST, _GROWTH = 5.0, 1.5
-_CANCEL_PATIENCE = 20.0  # seconds for the command that cancels allocations
 
 
 @dataclass(frozen=True)
@@ -96,8 +92,7 @@ class Worker:
     ) -> None:
         """`make_forks` gets what is to be called for each request to stop."""
         self.grace = settings.grace
-        self.lock = means.lock
-        self.oom = means.oom
+        self.lock, self.oom = means.lock, means.oom
         self._layout = layout
         self._life = life
         self._settings = settings
@@ -130,7 +125,8 @@ class Worker:
         parent = settings.parent
         # One that is gone already has no start: nobody lives who began at -1.
         self._parent = parent and (ProcessIdentity.of(parent) or ProcessIdentity(parent, -1))
-        self._pulse = _pulse_of_run(layout, settings.controller)
+        self._run = None if settings.controller is None else layout.run(int(settings.controller))
+        self._pulse = None if self._run is None else Pulse(self._run.alive)
         self._pause, self._has_left = settings.idle_wait, False
         self._look_due = self._reconcile_due = self._beat_due = 0.0
         self._mail = clock.mailbox()
@@ -223,7 +219,6 @@ class Worker:
         has_looked = self._look_due > clock.now() and not self._must_wait
         if has_looked and self._is_run_dead():
             self._why = "the run that started it was killed, and it has no job"
-            self._cancel_waiting()
         elif self._settings.stay:
             limit = self._settings.idle_timeout
             if limit is not None and idle >= limit:
@@ -235,7 +230,7 @@ class Worker:
     def _has_users(self, idle: float) -> bool:
         """Whether a run goes on that has submitted to these queues: between a build and its runs,
         for example, they are empty for a moment."""
-        if idle >= self._settings.between_jobs:
+        if idle >= BETWEEN_JOBS:
             return False
         with suppress(OSError):
             return has_users(self._layout, self._claims, self._no_users)
@@ -352,9 +347,9 @@ class Worker:
                 self._notices.fault(f"queue {queue} cannot be read now", error)
         with suppress(OSError):
             self._watch.look_at({queue: c.running for queue, c in self._claims.items()})
-        if (run := self._settings.controller) is not None:
+        if self._run is not None:
             with suppress(OSError):
-                self._look_at_run(listing(self._layout.run(int(run)).directory))
+                self._look_at_run(listing(self._run.directory))
 
     def _look_at_run(self, texts: Sequence[str]) -> None:
         if ENDED in texts:
@@ -370,24 +365,6 @@ class Worker:
         is_silent = self._pulse and self._pulse.still >= SILENT * INTERVAL
         return bool(is_silent and self._settings.allocation)
 
-    def _cancel_waiting(self) -> None:
-        """Cancel the allocations of a dead run that have not begun: each would keep a node later,
-        without any job."""
-        command, run = self._settings.cancel_waiting, self._settings.controller
-        try:
-            waiting = (name for name, *_ in places(self._layout) if not name.worker)
-            if not command or any(str(name.run) == run for name in waiting):
-                return
-            subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_CANCEL_PATIENCE,
-                check=True,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            _log.warning("waiting allocations are not cancelled: %s", error)
-
     def _is_by_hand(self, name: Name) -> bool:
         if name.run not in self._are_by_hand:
             self._are_by_hand[name.run] = is_by_hand(self._layout, name.run)
@@ -397,7 +374,7 @@ class Worker:
         """Begin what fits; False if a queue cannot be seen now."""
         is_seen = True
         for queue, claims in self._claims.items():
-            taken = [job.ticket.resources for job in list(self._jobs.values())]
+            taken = self._taken()
             if self._capacity.is_full(taken):
                 break
             self._must_wait = False
@@ -414,6 +391,9 @@ class Worker:
             if self._must_wait:  # or smaller tickets would take the room before it is enough
                 break
         return is_seen
+
+    def _taken(self) -> list[Resources]:
+        return [job.ticket.resources for job in list(self._jobs.values())]
 
     def _claim_of(self, queue: str, claims: Claims, taken: Sequence[Resources]) -> list[Name]:
         """Tickets of the kinds for which this worker was requested, and only then others: short or
@@ -480,7 +460,7 @@ class Worker:
             self._sees_others = True
             return False
         try:
-            ticket = _ticket(name, read())
+            ticket = ticket_in(read(), str(name))
         except DamagedFileError as error:
             self._tickets[name.held_by(self._life.name)] = error
             return True
@@ -514,7 +494,7 @@ class Worker:
         ticket = self._tickets.pop(name, None)
         if ticket is None:
             try:
-                ticket = _ticket(name, self._claims[queue].read(name))
+                ticket = ticket_in(self._claims[queue].read(name), str(name))
             except FileNotFoundError:
                 return
             except DamagedFileError as error:
@@ -528,7 +508,7 @@ class Worker:
         if isinstance(ticket, DamagedFileError):
             details = {"node": this_node().host, "detail": f"damaged ticket: {ticket}"}
             target: Callable[[], Any] = partial(self.finish, name, "failed", details)
-        elif not self._fits(ticket) or self._why:
+        elif not self._capacity.fits(ticket.resources, self._taken()) or self._why:
             target = partial(self.put_back, name, None)
         else:
             self._jobs[name] = target = Job(self, name, ticket)
@@ -541,11 +521,6 @@ class Worker:
         del self._queue_of[name]
         if self._why or not self._threads:  # or there is nothing to do for the loop
             self._notify()
-
-    def _fits(self, ticket: Ticket) -> bool:
-        return self._capacity.fits(
-            ticket.resources, [job.ticket.resources for job in list(self._jobs.values())]
-        )
 
     # ---- what jobs call, from their threads
 
@@ -663,15 +638,6 @@ class Worker:
         self._logins.close()
         self.runners.close()
         return 1 if self._why.startswith(_SET_ASIDE) else 0
-
-
-def _pulse_of_run(layout: Layout, run: str | None) -> Pulse | None:
-    return None if run is None else Pulse(layout.run(int(run)).alive)
-
-
-def _ticket(name: Name, data: bytes) -> Ticket:
-    """Raises DamagedFileError."""
-    return ticket_in(data, str(name))
 
 
 def facts_of_worker(settings: WorkerSettings, capacity: Capacity, walltime: Walltime) -> Any:

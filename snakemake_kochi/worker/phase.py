@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from snakemake_kochi.worker.copies import Variables, run_as_main
+from snakemake_kochi.worker.job_process import execute_shell_job
 from snakemake_kochi.worker.server import Server
-from snakemake_kochi.worker.shell_job import execute_shell_job
 from snakemake_kochi.worker.supervisor import Message
 
 # Seconds from one look at the files of the package to the next: a hundred calls of a filesystem
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
             variables.adopt({"SHLVL": "0", **own, "_": own["KOCHI_PYTHON"]})
             return run_as_main(partial(main, shell.phase))
 
-        return execute_shell_job(job, shell, own, request["temporary"], run)
+        return execute_shell_job(job, shell, own, run)
 
     server.serve(live, refuse)
 

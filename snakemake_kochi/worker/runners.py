@@ -1,6 +1,6 @@
 """The ways to execute a ticket, the cheapest first: phase, shell, zygote, command.
 
-The supervisor forks the jobs of two of them; for the others servers do (see `server`): one for the
+The supervisor forks the jobs of two of them; for the others servers do (see `servers`): one for the
 phases of each kind of Python, one for each workflow, one for shell jobs with a `benchmark:`.
 """
 
@@ -10,44 +10,34 @@ import logging
 import os
 import shlex
 import shutil
-import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from errno import ENOTSUP
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
-from typing import Any
+from queue import Empty, SimpleQueue
+from signal import SIGKILL, Signals
+from typing import Any, NoReturn
 
-from snakemake_kochi.base import clock, files
-from snakemake_kochi.processes import ProcessIdentity
+from snakemake_kochi.parent_death import children
+from snakemake_kochi.processes import ProcessIdentity, find_job_processes, send_signal
 from snakemake_kochi.tickets.names import Name, WorkerPaths
 from snakemake_kochi.tickets.ticket import ShellJob, Ticket
-from snakemake_kochi.worker.forks import Exit, Forks
-from snakemake_kochi.worker.shell_job import TEMPORARY_SOURCES, find_temporary_directory
+from snakemake_kochi.worker.job_process import TEMPORARY_SOURCES
+from snakemake_kochi.worker.servers import Program, Servers, UnfitError
 from snakemake_kochi.worker.snakemake_internals import JOB_OPTIONS
+from snakemake_kochi.worker.supervisor import receive, send
 
 _log = logging.getLogger(__name__)
 
-# Each takes the memory of a Python or a Snakemake, some 30 or 100 MiB. Together they may take a
-# share of the worker's memory, of which jobs are told that they have all.
-_MOST_SERVERS = 4
-_MEMORY_SHARE = 0.25
-# A server takes as long to start as a job without one takes to run. One that ends before it has
-# forked _WORTH_IT jobs was wasted, unless nothing came for _UNUSED seconds. After _MOST_WASTED in a
-# row its jobs go to the next runner.
-_WORTH_IT = 3
-_UNUSED = 60.0
-_MOST_WASTED = 3
-_START_PATIENCE = 60.0  # seconds
-_END_PATIENCE = 2.0
-_PAUSE = 0.01  # between two looks whether a server is ready, which takes 0.1 to 2 s
+_SERVER_PATIENCE = 10.0  # seconds for a fork, which takes milliseconds
 # Of util-linux. It has the kernel end the command with its parent: see `end_with_parent`.
 _LAUNCHER = ("setpriv", "--pdeathsig", "KILL", "--")
+_LAUNCHER_PATIENCE = 60.0
 
 _PYTHON = "KOCHI_PYTHON"
 # Variables that a Python, its libraries or its loader read when it starts, by the beginnings of
@@ -63,46 +53,183 @@ _SNAKEMAKE = ("-m", "snakemake")
 _SCHEDULER = ("--scheduler", "greedy")
 
 
-class UnfitError(Exception):
-    """A runner cannot execute this ticket; the text says why, for people."""
-
-
 @dataclass(frozen=True)
-class _Program:
-    """A server that a job needs. `key`: equal for two jobs that one server can fork.
+class Exit:
+    """How a process ended: by a status or by a signal; the other is None. `cpu_seconds` and
+    `peak_memory_mb` (MiB, of the largest single process) also count what it waited for."""
 
-    `cpus`: how many the job has, if the server may depend on that.
-    """
+    status: int | None
+    signal: int | None
+    cpu_seconds: float = 0.0
+    peak_memory_mb: int = 0
 
-    kind: str
-    key: Hashable
-    command: list[str]
-    environment: Mapping[str, str]
-    directory: str = "/"
-    cpus: int = 0
+    @property
+    def is_success(self) -> bool:
+        return self.status == 0
+
+    def is_by(self, signals: Collection[Signals]) -> bool:
+        """Whether one of these signals ended it, or what it waited for."""
+        return self.signal in signals or (self.status or 0) - 128 in signals
 
 
 @dataclass
-class _Server:
-    name: str
-    program: _Program
-    began: float = field(default_factory=lambda: clock.now())
-    used: float = field(default_factory=lambda: clock.now())
-    jobs: int = 0  # that it has forked
-    memory_mb: int = 0
-    is_ready: bool = False
-    reads_cpus: bool = False  # it serves jobs with as many CPUs as the first one had
-    failure: str = ""  # why it takes no more jobs
-    # So many requests fit into its socket, however large their environments are.
-    turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(4))
+class Start:
+    """A process that was asked for; `ended` is called by another thread."""
 
-    def serves(self, program: _Program) -> bool:
-        own = self.program
-        is_same = own.key == program.key and (own.cpus == program.cpus or not self.reads_cpus)
-        return is_same and not self.failure
+    ended: Callable[[Exit], None]
+    process: ProcessIdentity | None = None
+    error: OSError | None = None
+    known: SimpleQueue[None] = field(default_factory=SimpleQueue)
 
 
-Plan = tuple[dict[str, Any], _Program | None]
+class Forks:
+    """The socket of the supervisor. Any thread may call."""
+
+    def __init__(
+        self,
+        link: socket.socket,
+        stop: Callable[[Signals], None],
+        hear: Callable[[str, Mapping[str, Any]], None],
+    ) -> None:
+        """`stop` gets each request to stop; `hear`: what happened to a server, by its name."""
+        self._link = link
+        self._stop = stop
+        self._hear = hear
+        self._supervisor = os.getppid()
+        self._numbers = count(1)
+        self._lock = threading.Lock()
+        self._starts: dict[int, Start] = {}
+        self._servers: dict[str, int] = {}
+        self._serving: set[str] = set()  # also those that have no process yet
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def beat(self) -> None:
+        """Tell the supervisor that the loop lives."""
+        self._send({"beat": 1})
+
+    def start(
+        self, request: Mapping[str, Any], log: int, ended: Callable[[Exit], None], server: str = ""
+    ) -> ProcessIdentity:
+        """Fork the main process of a job. Raises OSError, by which nothing of it was executed.
+
+        A server that does not answer is killed.
+        """
+        number, start = next(self._numbers), Start(ended)
+        with self._lock:
+            self._starts[number] = start
+        try:
+            self._send({"fork": number, "server": server, **request}, log)
+        except OSError:
+            with self._lock:
+                del self._starts[number]
+            raise
+        try:
+            start.known.get(timeout=_SERVER_PATIENCE if server else None)
+        except Empty:
+            self.end(server, SIGKILL)
+            start.known.get()
+        if start.error is not None:
+            raise start.error
+        assert start.process is not None
+        return start.process
+
+    def serve(
+        self,
+        name: str,
+        command: list[str],
+        environment: Mapping[str, str],
+        directory: str,
+        log: int,
+    ) -> None:
+        """Start a server; `hear` gets what becomes of it. Raises OSError."""
+        request = {"command": command, "environment": dict(environment), "directory": directory}
+        self._serving.add(name)
+        try:
+            self._send({"serve": name, **request}, log)
+        except OSError:
+            self._serving.discard(name)
+            raise
+
+    def serves(self, name: str) -> bool:
+        """Whether a server was started and has not ended."""
+        return name in self._serving
+
+    def end(self, server: str, by: Signals) -> None:
+        """Send a server a signal. Raises OSError."""
+        self._send({"end": server, "by": by})
+
+    def abandon(self) -> NoReturn:
+        """End this process, by which the supervisor ends all others."""
+        os._exit(1)
+
+    def signal(self, process: ProcessIdentity, nonce: str, number: Signals) -> None:
+        """Signal all processes of a job."""
+        send_signal(find_job_processes(process, nonce), number)
+
+    def left(
+        self, process: ProcessIdentity, nonce: str, is_alone: Callable[[], bool]
+    ) -> list[ProcessIdentity]:
+        """What a job has left whose main process has ended; `is_alone`: no other job runs now."""
+        if not (orphans := self._orphans()):
+            return []
+        # Asked after they were listed: the process of a job that began meanwhile may be among them.
+        found = {*find_job_processes(process, nonce), *(orphans if is_alone() else ())}
+        return sorted(found, key=lambda each: each.pid)
+
+    def _orphans(self) -> list[ProcessIdentity]:
+        """The living processes that ended ones left behind, of whichever job."""
+        with self._lock:
+            known = {s.process.pid for s in self._starts.values() if s.process is not None}
+            helpers = {os.getpid(), *self._servers.values()}
+        pids = {*children(self._supervisor)} - known - helpers
+        found = [ProcessIdentity.of(pid) for pid in pids if _session(pid) not in helpers]
+        return [process for process in found if process is not None and process.is_alive()]
+
+    def _send(self, message: dict[str, Any], *descriptors: int) -> None:
+        with self._lock:
+            send(self._link, message, *descriptors)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message, _ = receive(self._link)
+            except OSError:
+                message = None
+            if message is None:  # the supervisor is gone, and its death ends this process
+                os._exit(1)
+            self._take(message)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "forked" in message:
+            start = self._starts[message["forked"]]
+            if "pid" in message:
+                start.process = ProcessIdentity(message["pid"], message["start"])
+            else:
+                code = message["error"]
+                start.error = OSError(code, message.get("why") or os.strerror(code))
+                with self._lock:
+                    del self._starts[message["forked"]]
+            start.known.put(None)
+        elif "ended" in message:
+            with self._lock:
+                start = self._starts.pop(message["ended"])
+            start.ended(
+                Exit(message["status"], message["signal"], message["cpu"], message["memory"])
+            )
+        elif "signal" in message:
+            self._stop(Signals(message["signal"]))
+        else:
+            name = next(message[key] for key in ("served", "said", "gone") if key in message)
+            with self._lock:
+                if "served" in message:
+                    self._servers[name] = message["pid"]
+                elif "gone" in message:
+                    self._servers.pop(name, None)
+                    self._serving.discard(name)
+            self._hear(name, message)
+
+
+Plan = tuple[dict[str, Any], Program | None]
 
 
 class Runners:
@@ -114,14 +241,8 @@ class Runners:
         """`environment`: what all jobs have in common; `memory_mb` and `paths`: of the worker."""
         self._forks = forks
         self._environment = environment
-        self._most_memory_mb = memory_mb * _MEMORY_SHARE
-        self._paths = paths
-        self._temporary: dict[tuple[str | None, ...], str] = {}
-        self._environ = threading.Lock()  # of os.environ
-        self._lock = threading.Lock()  # of all below
-        self._servers: dict[str, _Server] = {}
-        self._wasted: Counter[Hashable] = Counter()  # in a row
-        self._unfit: dict[Hashable, str] = {}
+        self._servers = Servers(forks, memory_mb, paths)
+        self.hear, self.close = self._servers.hear, self._servers.close
 
     def start(
         self,
@@ -153,13 +274,11 @@ class Runners:
             "outputs": ticket.outputs,
             "logs": ticket.logs,
         }
-        plans: dict[str, Callable[[dict[str, str]], Plan]] = {
-            "phase": lambda own: self._phase(ticket, own),
-            "shell": lambda own: self._shell(ticket, own),
-            "zygote": lambda own: self._zygote(
-                name, ticket, own, len(cpus or os.sched_getaffinity(0))
-            ),
-            "command": lambda own: self._command(ticket, own),
+        plans = {
+            "phase": partial(self._phase, ticket),
+            "shell": partial(self._shell, ticket),
+            "zygote": partial(self._zygote, name, ticket, len(cpus or os.sched_getaffinity(0))),
+            "command": partial(self._command, ticket),
         }
         for runner, plan in plans.items():
             try:
@@ -168,7 +287,7 @@ class Runners:
                 if program is None:
                     process = fork(request)
                 else:
-                    process = self._by_server(program, request, fork, rest)
+                    process = self._servers.fork(program, request, fork, rest)
                 return process, runner, "; ".join(skipped)
             except UnfitError as error:
                 if str(error):
@@ -196,12 +315,10 @@ class Runners:
         if ticket.shell.benchmark is None:
             return request, None
         command = [sys.executable, "-P", "-m", f"{__package__}.benchmark"]
-        return request, _Program("benchmark", "benchmark", command, self._environment)
+        return request, Program("benchmark", "benchmark", command, self._environment)
 
     def _shell_request(self, shell: ShellJob, environment: dict[str, str]) -> dict[str, Any]:
-        environment = {**environment, **shell.environment}
-        temporary = self._temporary_directory(environment)
-        return {"shell": shell.to_dict(), "environment": environment, "temporary": temporary}
+        return {"shell": shell.to_dict(), "environment": {**environment, **shell.environment}}
 
     def _phase(self, ticket: Ticket, environment: dict[str, str]) -> Plan:
         shell = ticket.shell
@@ -220,10 +337,10 @@ class Runners:
             raise UnfitError("PYTHONPATH has a path that is not absolute")
         read = frozenset(pair for pair in common.items() if pair[0].startswith(_READ_AT_START))
         command = [python, "-P", "-m", f"{__package__}.phase"]
-        program = _Program("phase", ("phase", python, read), command, common)
+        program = Program("phase", ("phase", python, read), command, common)
         return self._shell_request(shell, environment), program
 
-    def _zygote(self, name: Name, ticket: Ticket, environment: dict[str, str], cpus: int) -> Plan:
+    def _zygote(self, name: Name, ticket: Ticket, cpus: int, environment: dict[str, str]) -> Plan:
         if ticket.job_arguments is None:
             raise UnfitError
         start, stop = ticket.job_arguments
@@ -240,7 +357,7 @@ class Runners:
             *(command[0], *common, name.run, ticket.directory),
             frozenset(ticket.environment.items()),
         )
-        program = _Program(
+        program = Program(
             "zygote",
             key,
             [command[0], "-P", "-m", f"{__package__}.zygote", str(cpus), *common],
@@ -250,162 +367,6 @@ class Runners:
         )
         request = {"command": [*command[3:], *_SCHEDULER], "options": own}
         return request | {"environment": environment, "shell": None}, program
-
-    def _temporary_directory(self, environment: Mapping[str, str]) -> str | None:
-        """The temporary directory of a job with this environment, if all such jobs have the same.
-
-        Found once, because that takes longer than the rest of the preparation. None where each job
-        must find it: it depends on the job's directory, or may not exist yet.
-        """
-        key = tuple(environment.get(name) for name in TEMPORARY_SOURCES)
-        if not all(os.path.isabs(path) and os.access(path, os.W_OK) for path in key if path):
-            return None
-        if key not in self._temporary:
-            with self._environ, suppress(OSError):  # then the job reports it
-                self._temporary[key] = find_temporary_directory(environment)
-        return self._temporary.get(key)
-
-    # ---- servers
-
-    def _by_server(
-        self,
-        program: _Program,
-        request: dict[str, Any],
-        fork: Callable[[dict[str, Any], str], ProcessIdentity],
-        rest: Callable[[float], None],
-    ) -> ProcessIdentity:
-        """Have a server fork a job. Raises UnfitError."""
-        why = ""
-        for _ in range(_MOST_WASTED):
-            server = self._server(program)
-            while not (server.is_ready or server.failure):
-                rest(_PAUSE)
-                if clock.now() > server.began + _START_PATIENCE:
-                    with self._lock:
-                        self._give_up(server, f"not ready within {_START_PATIENCE:.0f} seconds")
-            if not server.serves(program):
-                why = server.failure
-                continue
-            try:
-                with server.turns:
-                    process = fork(request, server.name)
-            except OSError as error:
-                why = error.strerror or ""
-                with self._lock:
-                    if error.errno != ENOTSUP:
-                        self._lose(server, why)
-                    elif not server.jobs:
-                        self._give_up(server, why)
-                if error.errno == ENOTSUP:
-                    raise UnfitError(why) from error
-            else:
-                with self._lock:
-                    server.jobs += 1
-                    server.used = clock.now()
-                return process
-        raise UnfitError(why)
-
-    def _server(self, program: _Program) -> _Server:
-        """The server of this program, which may not be ready. Raises UnfitError."""
-        with self._lock:
-            if program.key in self._unfit:
-                raise UnfitError(self._unfit[program.key])
-            for server in self._servers.values():
-                if server.serves(program):
-                    return server
-            if len(self._living()) >= _MOST_SERVERS:
-                self._lose_least_used()
-            names = (f"{program.kind}-{number}" for number in count())
-            name = next(name for name in names if name not in self._servers)
-            server = self._servers[name] = _Server(name, program)
-        try:
-            log = files.open_end(self._paths.server_log(server.name))
-            try:
-                start = program.command, program.environment, program.directory
-                self._forks.serve(name, *start, log)
-            finally:
-                os.close(log)
-        except OSError as error:
-            with self._lock:
-                server.failure = str(error)
-                del self._servers[name]
-            raise UnfitError(str(error)) from error
-        return server
-
-    def _living(self) -> list[_Server]:
-        return [server for server in self._servers.values() if not server.failure]
-
-    def _lose_least_used(self) -> None:
-        least = min(self._living(), key=lambda server: server.used)
-        self._lose(least, "other servers are used more")
-
-    def _lose(self, server: _Server, why: str) -> None:
-        """It takes no more jobs; decide by its use whether another one is worthwhile."""
-        if server.failure:
-            return
-        key = server.program.key
-        if server.jobs >= _WORTH_IT:
-            del self._wasted[key]
-        elif clock.now() < server.used + _UNUSED:
-            self._wasted[key] += 1
-            if self._wasted[key] >= _MOST_WASTED:
-                last = f"{_MOST_WASTED} in a row were of little use; the last one: {why}"
-                return self._give_up(server, f"{last} (see {self._paths.server_log(server.name)})")
-        self._end(server, why)
-
-    def _give_up(self, server: _Server, why: str) -> None:
-        """No such server takes jobs any more."""
-        program = server.program
-        if program.key not in self._unfit:
-            self._unfit[program.key] = why
-            _log.warning("no %s any more, its jobs go to the next runner: %s", program.kind, why)
-        self._end(server, why)
-
-    def _end(self, server: _Server, why: str) -> None:
-        server.failure = server.failure or why
-        _log.info("%s ends after %d jobs: %s", server.name, server.jobs, why)
-        with suppress(OSError):
-            self._forks.end(server.name, signal.SIGTERM)
-
-    def hear(self, name: str, message: Mapping[str, Any]) -> None:
-        """What happened to a server, or what it said."""
-        with self._lock:
-            if (server := self._servers.get(name)) is None:
-                return
-            if "served" in message:
-                _log.info("%s is process %d", name, message["pid"])
-            elif "gone" in message:
-                self._lose(server, "its process ended")
-                del self._servers[name]
-            elif server.failure or server.is_ready:
-                pass
-            elif "failed" in message:
-                self._give_up(
-                    server, f"{message['failed']} (see {self._paths.server_log(server.name)})"
-                )
-            else:
-                self._note_ready(server, message)
-
-    def _note_ready(self, server: _Server, message: Mapping[str, Any]) -> None:
-        server.used = clock.now()
-        server.memory_mb = message["memory"]
-        server.reads_cpus = message.get("reads_cpus", False)
-        taken = server.used - server.began
-        _log.info("%s is ready after %.1f s, %d MiB", server.name, taken, server.memory_mb)
-        if server.memory_mb > self._most_memory_mb:
-            return self._give_up(server, f"it takes {server.memory_mb} MiB")
-        server.is_ready = True
-        while sum(each.memory_mb for each in self._living()) > self._most_memory_mb:
-            self._lose_least_used()
-
-    def close(self) -> None:
-        """End the servers; they remove their temporary directories."""
-        with self._lock:
-            for server in self._servers.values():
-                self._end(server, "the worker leaves")
-        until = clock.now() + _END_PATIENCE
-        while self._servers and clock.now() < until:
-            clock.sleep(_PAUSE)
 
 
 @lru_cache
@@ -419,7 +380,7 @@ def _launcher() -> str:
     if program := shutil.which(_LAUNCHER[0]):
         with suppress(OSError, subprocess.SubprocessError):
             command = [program, *_LAUNCHER[1:], "true"]
-            subprocess.run(command, capture_output=True, timeout=_START_PATIENCE, check=True)
+            subprocess.run(command, capture_output=True, timeout=_LAUNCHER_PATIENCE, check=True)
             return program
     return ""
 
@@ -439,3 +400,10 @@ def _require_here(shell: ShellJob, environment: Mapping[str, str]) -> None:
             # It is unknown whether the path is quoted in the command, or must be.
             if path and shlex.quote(path) != path:
                 raise UnfitError(f"{name} is {path!r}, which needs quotes")
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0

@@ -16,15 +16,13 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from errno import EAGAIN, ENOMEM
+from errno import EAGAIN
 from typing import Any, NoReturn
 
 from snakemake_kochi.worker.copies import memory_mb
-from snakemake_kochi.worker.sibling import sibling_fork
 from snakemake_kochi.worker.supervisor import Message, become_job, receive, send
 
 _IDLE = 300.0  # seconds without a job
-_NO_ROOM = (EAGAIN, ENOMEM)  # a second fork would fail, too
 _ADOPTION_PAUSE = 0.0002  # seconds between two looks whether the supervisor is the parent
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
@@ -57,7 +55,6 @@ class Server:
         gc.disable()  # looking for garbage copies memory at each fork
         gc.freeze()
         self._live = live
-        self._fork_sibling = sibling_fork()
         poll = select.poll()
         poll.register(self._link, select.POLLIN)
         # A copy must not act on these as its server does, which may have a handler.
@@ -81,15 +78,6 @@ class Server:
 
     def _fork(self, request: Message, log: int) -> None:
         """Make the job's process, a child of the supervisor. Raises OSError."""
-        try:
-            if self._fork_sibling is not None:
-                if self._fork_sibling() == 0:
-                    self._be_job(request, log, 0)
-                return
-        except OSError as error:
-            if error.errno in _NO_ROOM:
-                raise
-            self._fork_sibling = None  # a container may forbid it
         between = os.fork()
         if between == 0:
             status = EAGAIN

@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.errors import DamagedFileError, KochiError, WorkerError, nearest
+from snakemake_kochi.errors import DamagedFileError, KochiError, WorkerError
 from snakemake_kochi.files import (
     make_directory,
     read_json,
@@ -52,17 +52,15 @@ class WorkerSettings:
     requested for its allocation; it serves where Slurm does not report the time. A job that must
     end has `grace` between SIGTERM and SIGKILL. An idle worker looks for events on other nodes
     after `idle_wait`. When its queues are empty, a worker with `stay` waits for `idle_timeout`, or
-    without limit if that is None; a worker without `stay` waits for `between_jobs` for more jobs of
+    without limit if that is None; a worker without `stay` waits for BETWEEN_JOBS for more jobs of
     a run that goes on.
 
     `controller` is the number of a run: the worker claims only the tickets of that run, unless
     `any_run`. `first` are the kinds of jobs that it claims before others. `allocation` is the
     scheduler's name of the worker's allocation, `allocation_nodes` the number of its nodes, where
     the scheduler does not tell it. In an allocation the worker also leaves when it has no job and
-    its controller is dead. It then runs `cancel_waiting`, a command that cancels the allocations of
-    that controller that have not begun. The worker ends when the process `parent` ends; with
-    `owns_queues`, it then cancels the jobs of its queues and removes these. With `echo` it shows
-    the jobs' output.
+    its controller is dead. The worker ends when the process `parent` ends; with `owns_queues`, it
+    then cancels the jobs of its queues and removes these. With `echo` it shows the jobs' output.
     """
 
     root: str
@@ -79,13 +77,11 @@ class WorkerSettings:
     stay: bool = False
     idle_timeout: float | None = None
     idle_wait: float = 2.0
-    between_jobs: float = BETWEEN_JOBS
     controller: str | None = None
     any_run: bool = False
     first: tuple[Kind, ...] = ()
     allocation: str | None = None
     allocation_nodes: int = 1
-    cancel_waiting: tuple[str, ...] = ()
     parent: int | None = None
     owns_queues: bool = False
     echo: bool = False
@@ -114,54 +110,14 @@ class WorkerSettings:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> WorkerSettings:
-        """The settings in the form that `to_json` writes. Raises KochiError with the key's name."""
-        kinds = {field.name: str(field.type) for field in fields(cls)}
-        values = {}
-        for key, value in data.items():
-            if key == "version":
-                continue
-            if key not in kinds:
-                raise KochiError(f"key '{key}' is not known; {nearest(key, kinds)}")
-            kind, _, optional = kinds[key].partition(" | ")
-            if value is None and optional:
-                continue
-            expected, is_valid, make = _KINDS[kind]
-            if not is_valid(value) or (key in _FROM_1 and value < 1):
-                expected = "a number from 1" if key in _FROM_1 else expected
-                raise KochiError(f"key '{key}': {expected} was expected, not {value!r}")
-            values[key] = make(value)
-        if missing := [name for name in ("root", "machine") if name not in values]:
-            raise KochiError(f"key '{missing[0]}' is missing")
-        return cls(**values)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and _is_number(value)
-
-
-def _is_list_of(kind: type) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, list) and all(isinstance(each, kind) for each in value)
-
-
-# For the type of each field: a description for people, a check whether a JSON value has the type,
-# and a function that makes the field from the value.
-_KINDS: Mapping[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
-    "str": ("a text", lambda value: isinstance(value, str), str),
-    "bool": ("true or false", lambda value: isinstance(value, bool), bool),
-    "int": ("a whole number from 0", _is_whole, int),
-    "float": ("a number from 0", _is_number, float),
-    "tuple[str, ...]": ("a list of texts", _is_list_of(str), tuple),
-    "tuple[Kind, ...]": (
-        "a list of kinds of jobs",
-        _is_list_of(dict),
-        lambda value: tuple(map(Kind.from_dict, value)),
-    ),
-}
-_FROM_1 = ("cores", "memory_mb", "most_memory_mb")
+        """The settings in the form that `to_json` writes. Raises KochiError."""
+        values = {key: value for key, value in data.items() if key != "version"}
+        try:
+            values["queues"] = tuple(values.get("queues", ()))
+            values["first"] = tuple(map(Kind.from_dict, values.get("first", ())))
+            return cls(**values)
+        except (TypeError, ValueError, KeyError) as error:
+            raise KochiError(f"not the settings of a worker: {error}") from error
 
 
 def save_settings(settings: WorkerSettings) -> Path:

@@ -40,16 +40,21 @@ from types import SimpleNamespace
 if __name__ == "__main__":
     sys.path.append(os.path.dirname(__file__).rpartition("/snakemake_kochi/")[0])
 
+from snakemake_kochi.parent_death import (
+    adopt_orphans,
+    children,
+    end_with_parent,
+    stat_fields,
+)
 from snakemake_kochi.worker.job_process import (
     CANNOT_EXECUTE,
     become_victim,
-    end_with_parent,
     enter,
     execute,
+    execute_shell_job,
     lead_session,
     say,
 )
-from snakemake_kochi.worker.shell_job import execute_shell_job
 
 TYPE_CHECKING = False  # not from typing, for its size
 if TYPE_CHECKING:
@@ -128,7 +133,7 @@ def _is_known(request: Message, link: socket.socket) -> bool:
 def _execute(job: Any, request: Message) -> int:
     if request["shell"] is not None:
         shell: Any = SimpleNamespace(**request["shell"])
-        return execute_shell_job(job, shell, request["environment"], request["temporary"])
+        return execute_shell_job(job, shell, request["environment"])
     command = request["command"]
     return enter(job) or execute(job, command[0], command, request["environment"])
 
@@ -295,7 +300,7 @@ class Supervisor:
 
     def _note(self, number: int, pid: int) -> None:
         self._jobs[pid] = number
-        self._answer({"forked": number, "pid": pid, "start": _start_of(pid)})
+        self._answer({"forked": number, "pid": pid, "start": int(stat_fields(f"/proc/{pid}")[19])})
 
     def _reap(self) -> None:
         """Report the ends of jobs; reap all others that have ended."""
@@ -444,30 +449,6 @@ class Supervisor:
         )
 
 
-def children(own: int) -> list[int]:
-    """The children of a process, which has one thread."""
-    try:
-        with open(f"/proc/{own}/task/{own}/children") as file:
-            return [int(word) for word in file.read().split()]
-    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
-        numbers = (int(name) for name in os.listdir("/proc") if name.isdecimal())
-        return [pid for pid in numbers if _stat_of(pid)[1:2] == [b"%d" % own]]
-
-
-def _stat_of(pid: int) -> list[bytes]:
-    """The fields of proc_pid_stat(5) from the state on; none if it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            return file.read(4096).rpartition(b")")[2].split()
-    except OSError:
-        return []
-
-
-def _start_of(pid: int) -> int:
-    """When a child started, in clock ticks since boot."""
-    return int(_stat_of(pid)[19])
-
-
 def _keep_files() -> None:
     """What a scheduler's launcher left open is not for jobs: it waits until all have closed it."""
     for name in os.listdir("/proc/self/fd"):
@@ -476,15 +457,9 @@ def _keep_files() -> None:
                 os.set_inheritable(int(name), False)
 
 
-def _adopt_orphans() -> None:
-    import ctypes
-
-    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-
-
 def main(arguments: list[str]) -> int:
     _keep_files()
-    _adopt_orphans()
+    adopt_orphans()
     # -P: a queue.py in the user's directory must not be imported in place of the library.
     worker = [sys.executable, "-P", "-m", "snakemake_kochi.worker", *arguments]
     supervisor = Supervisor(worker)

@@ -23,15 +23,15 @@ from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
 
-from snakemake_kochi.processes import child_pids
+from snakemake_kochi.parent_death import children
 from snakemake_kochi.worker.copies import Variables, run_as_main
+from snakemake_kochi.worker.job_process import missing_files
 from snakemake_kochi.worker.parse_state import (
     Randomness,
     Reads,
     keep_temporary_directories,
 )
 from snakemake_kochi.worker.server import Server
-from snakemake_kochi.worker.shell_job import missing_files
 from snakemake_kochi.worker.snakemake_internals import (
     ParsedWorkflow,
     UnfitError,
@@ -139,7 +139,7 @@ def _require_nothing_shared(before: set[tuple[int, str]], randomness: Randomness
     """
     for _, path in _descriptors() - before:
         raise UnfitError(f"its parse opens {path}, and does not close it")
-    if child_pids():
+    if children(os.getpid()):
         raise UnfitError("its parse starts processes that it does not wait for")
     if randomness.has_others:
         raise UnfitError("its parse makes a generator of random numbers")

@@ -42,7 +42,6 @@ class Scheduler:
 
     can_exclude = True
     lacks = None
-    cancels_waiting = ()
     how_to_cancel = ""
 
     def __init__(self, limits: Limits) -> None:

@@ -1,11 +1,9 @@
-"""A small directory is copied as cp -a copies it; directories are removed, and files copied."""
+"""Directories are removed, and files copied."""
 
 from __future__ import annotations
 
 import errno
 import os
-import stat
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,32 +12,11 @@ from support import write
 
 from snakemake_kochi.files import (
     copy_file,
-    copy_small_tree,
     read_file,
     remove_tree,
     time_of_new_file,
     write_file,
 )
-
-
-def described(tree: Path) -> dict[str, object]:
-    """What cp -a copies of each file; the times of a link are those of itself."""
-    found: dict[str, object] = {}
-    for path in (tree, *sorted(tree.rglob("*"))):
-        state = path.lstat()
-        kind = stat.S_IFMT(state.st_mode)
-        content = {stat.S_IFLNK: os.readlink, stat.S_IFREG: Path.read_bytes}.get(kind, str.__len__)
-        found[str(path.relative_to(tree))] = (
-            (kind, stat.S_IMODE(state.st_mode), state.st_uid, state.st_gid),
-            # To read a file changes the time of its last use.
-            (state.st_mtime_ns, state.st_nlink),
-            content(path) if kind in (stat.S_IFLNK, stat.S_IFREG) else None,
-            {
-                name: os.getxattr(path, name, follow_symlinks=False)
-                for name in os.listxattr(path, follow_symlinks=False)
-            },
-        )
-    return found
 
 
 @pytest.fixture
@@ -51,66 +28,8 @@ def tree(tmp_path: Path) -> Path:
     write(tree / "closed/read only", "x").chmod(0o444)
     (tree / "nothing in it").mkdir()
     (tree / "away").symlink_to("/does/not/exist")
-    (tree / "inner/to directory").symlink_to("../nothing in it")
-    os.utime(tree / "away", ns=(1, 2_000_000_003), follow_symlinks=False)
-    for number, path in enumerate(path for path in tree.rglob("*") if not path.is_symlink()):
-        os.utime(path, ns=(10**18 + number, 10**18 + 7 * number))
     (tree / "closed").chmod(0o2555)
-    try:
-        os.setxattr(tree / "program", "user.kochi", b"an attribute")
-        os.setxattr(tree / "inner", "user.kochi", b"another")
-    except OSError:
-        pass  # not on this filesystem
     return tree
-
-
-def test_a_copy_is_that_of_cp(tree: Path, tmp_path: Path) -> None:
-    subprocess.run(["cp", "-a", tree, tmp_path / "by cp"], check=True)
-    before = described(tree)
-    assert copy_small_tree(tree, tmp_path / "copy")
-    assert described(tmp_path / "copy") == described(tmp_path / "by cp") == before
-
-
-def test_a_copy_shares_nothing_with_its_source(tree: Path, tmp_path: Path) -> None:
-    before = described(tree)
-    assert copy_small_tree(tree, tmp_path / "copy")
-    with (tmp_path / "copy/inner/own").open("r+") as stream:
-        stream.write("changed")
-    (tmp_path / "copy/empty").chmod(0o700)
-    assert described(tree) == before
-
-
-@pytest.mark.parametrize(
-    "what", ["a hard link", "a pipe", "many files", "a large file", "no tree", "a copy"]
-)
-def test_other_trees_are_left_to_cp(tree: Path, tmp_path: Path, what: str) -> None:
-    copy = tmp_path / "copy"
-    if what == "a hard link":
-        os.link(tree / "empty", tree / "again")
-    elif what == "a pipe":
-        os.mkfifo(tree / "inner/pipe")
-    elif what == "many files":
-        for number in range(60):
-            write(tree / f"inner/{number}", "")
-    elif what == "a large file":
-        write(tree / "large", "x" * (1 << 21))
-    elif what == "no tree":
-        tree = tmp_path / "gone"
-    else:
-        write(copy / "own", "kept")
-    assert not copy_small_tree(tree, copy)
-    assert [path.name for path in copy.rglob("*")] == (["own"] if what == "a copy" else [])
-
-
-def test_nothing_is_left_of_a_copy_that_failed(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*arguments: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "write", full)
-    assert not copy_small_tree(tree, tmp_path / "copy")
-    assert not (tmp_path / "copy").exists()
 
 
 def test_a_removed_tree_takes_nothing_with_it_to_which_its_links_lead(

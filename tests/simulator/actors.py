@@ -34,9 +34,9 @@ from snakemake_kochi.tickets.names import Layout, Name
 from snakemake_kochi.tickets.run import Job, Run
 from snakemake_kochi.tickets.ticket import Ticket
 from snakemake_kochi.tickets.watching import INTERVAL, LOST, FencedError
-from snakemake_kochi.worker.forks import Exit
 from snakemake_kochi.worker.loop import Worker as RealWorker
 from snakemake_kochi.worker.node.devices import Allotment
+from snakemake_kochi.worker.runners import Exit
 from snakemake_kochi.worker.settings import WorkerSettings
 from snakemake_kochi.worker.walltime import Walltime
 

@@ -63,7 +63,7 @@ FAULTS = [
     Rule(
         "a ticket for which there was no room was begun",
         "worker.loop",
-        "        elif not self._fits(ticket) or self._why:\n",
+        "        elif not self._capacity.fits(ticket.resources, self._taken()) or self._why:\n",
         "        elif self._why:\n",
         "faults",
         "a run dies and is adopted",
@@ -166,7 +166,7 @@ FAULTS = [
     ),
     Rule(
         "a job that began while another one was tidied up was ended as a leftover",
-        "worker.forks",
+        "worker.runners",
         "        if not (orphans := self._orphans()):\n",
         "        alone = is_alone()\n        is_alone = lambda: alone\n"
         "        if not (orphans := self._orphans()):\n",

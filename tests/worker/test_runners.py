@@ -78,10 +78,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("way", ["a sibling", "two forks"])
-def test_a_job_finds_the_same_whichever_way_its_process_is_made(
-    site: Site, tmp_path: Path, way: str
-) -> None:
+def test_a_job_finds_the_same_whichever_way_its_process_is_made(site: Site, tmp_path: Path) -> None:
     command = start_command(save_settings(site.settings(cores=1)))
     set_up = "trap '' USR2 INT; umask 027; ulimit -n 999; exec \"$@\""
     with (tmp_path / "launcher's").open("w") as file:
@@ -93,8 +90,6 @@ def test_a_job_finds_the_same_whichever_way_its_process_is_made(
         )
     site.workers.append(started)
     installed = package(tmp_path, STATE)
-    if way == "two forks":
-        (installed / "sitecustomize.py").write_text("import os\nos.confstr = lambda _: 'musl'\n")
     environment = {"KOCHI_PYTHON": sys.executable, "PYTHONPATH": str(installed), "LC_ALL": "C"}
     script = 'set -euo pipefail; "$KOCHI_PYTHON" -P -m snakemake_kochi.phases'
     threads = {"environment": {**environment, **dict.fromkeys(THREAD_VARIABLES, "1")}}

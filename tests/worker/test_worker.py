@@ -16,7 +16,7 @@ from snakemake_kochi.queue.spreading import SPREAD
 from snakemake_kochi.tickets.hand import cancel
 from snakemake_kochi.tickets.names import Name
 from snakemake_kochi.tickets.ticket import Kind, Resources
-from snakemake_kochi.worker.forks import Forks
+from snakemake_kochi.worker.runners import Forks
 
 
 def children(pid: int) -> list[int]:
@@ -260,7 +260,7 @@ def test_a_job_that_begins_while_another_one_is_tidied_up_is_no_leftover_of_it(
         return [here]
 
     monkeypatch.setattr(Forks, "_orphans", orphans)
-    monkeypatch.setattr("snakemake_kochi.worker.forks.find_job_processes", lambda *_: [])
+    monkeypatch.setattr("snakemake_kochi.worker.runners.find_job_processes", lambda *_: [])
     forks = object.__new__(Forks)
     assert forks.left(here, "nonce", lambda: len(jobs) == 1) == []
     jobs.clear()

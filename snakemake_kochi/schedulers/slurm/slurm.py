@@ -364,11 +364,6 @@ class Slurm:
     def how_to_cancel(self) -> str:
         return f"scancel --name={self._name}"
 
-    @property
-    def cancels_waiting(self) -> tuple[str, ...]:
-        named = (f"--name={self._name}", f"--user={os.getuid()}", "--state=PENDING")
-        return ("scancel", *self._where, "--quiet", *named)
-
     def _run(self, program: str, *arguments: str, text: str = "") -> str:
         """Run one of Slurm's commands for the clusters that have the allocations."""
         where = () if program == "sbatch" else self._where

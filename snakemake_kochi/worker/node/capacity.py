@@ -17,11 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.tickets.capacity import Capacity
-from snakemake_kochi.worker.forks import Exit
+
+if TYPE_CHECKING:
+    from snakemake_kochi.worker.runners import Exit
 
 CUDA = "CUDA_VISIBLE_DEVICES"
 HIP = "HIP_VISIBLE_DEVICES"

@@ -1,44 +1,30 @@
 """The CPUs and GPUs that each job of a worker gets.
 
 Two workers of one user on one node, of two runs for example, may each use all CPUs. Locks on the
-bytes of one file per node, one byte per CPU, keep them apart. POSIX locks belong to a process: they
-end with it, however it ends, and jobs do not inherit them.
+bytes of one file of the computer, one byte per CPU, keep them apart, whatever their KOCHI_ROOT.
+POSIX locks belong to a process: they end with it, however it ends, and jobs do not inherit them.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import fcntl
 import logging
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 from snakemake_kochi.cpu_lists import cpu_ranges, format_cpus
-from snakemake_kochi.files import answered, make_directory
-from snakemake_kochi.notices import Notices
 from snakemake_kochi.tickets.ticket import Resources
 from snakemake_kochi.worker.node.capacity import Gpus
 
 _log = logging.getLogger(__name__)
 
-_NOT_PINNED = "jobs are not pinned to CPUs now"
-_STILL_HELD = "CPUs cannot be released for other workers of this node now"
-
-# These errors mean that the filesystem has no such locks; all others may be transient.
-_UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 # CPUs by socket, and within a socket in the order of their numbers.
 Layout = tuple[tuple[int, ...], ...]
-
-
-class LeasesUnsupportedError(Exception):
-    """The filesystem has no locks on parts of a file."""
 
 
 def layout_of(cpus: Iterable[int], topology: Path = _TOPOLOGY) -> Layout:
@@ -86,29 +72,20 @@ class CpuLeases:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file of the locks. Raises OSError when the file cannot be created."""
-        make_directory(path.parent)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._file = answered(partial(os.open, path, flags, 0o600))
+        """Open the file of the locks, on this computer. Raises OSError."""
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def take(self, cpus: Sequence[int]) -> list[int]:
         """Take all of the CPUs or none; return those that other processes hold (empty if taken).
 
-        Never waits. Raises LeasesUnsupportedError where parts of a file cannot be locked, and
-        OSError after another fault. In both cases it drops the locks that it has taken, if
-        possible.
+        Never waits. Raises OSError where parts of a file cannot be locked.
         """
-        try:
-            for first, last in cpu_ranges(cpus):
-                if self._lock(first, last - first + 1):
-                    continue
-                if held := [cpu for cpu in range(first, last + 1) if not self._lock(cpu, 1)]:
-                    self.release(set(cpus).difference(held))
-                    return held
-        except (OSError, LeasesUnsupportedError):
-            with contextlib.suppress(OSError):
-                self.release(cpus)
-            raise
+        for first, last in cpu_ranges(cpus):
+            if self._lock(first, last - first + 1):
+                continue
+            if held := [cpu for cpu in range(first, last + 1) if not self._lock(cpu, 1)]:
+                self.release(set(cpus).difference(held))
+                return held
         return []
 
     def _lock(self, first: int, count: int) -> bool:
@@ -116,17 +93,10 @@ class CpuLeases:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, count, first)
         except (BlockingIOError, PermissionError):  # POSIX allows EAGAIN and EACCES
             return False
-        except OSError as error:
-            if error.errno not in _UNSUPPORTED:
-                raise
-            raise LeasesUnsupportedError(error.strerror) from error
         return True
 
     def release(self, cpus: Iterable[int]) -> None:
-        """Drop the locks of these CPUs; the process may hold none of them.
-
-        Raises OSError. The process may then still hold some locks, and the caller may try again.
-        """
+        """Drop the locks of these CPUs; the process may hold none of them."""
         for first, last in cpu_ranges(cpus):
             fcntl.lockf(self._file, fcntl.LOCK_UN, last - first + 1, first)
 
@@ -163,8 +133,6 @@ class Devices:
         self._leases = leases if cores <= len(self._cpus) else None
         self._free_cpus = set(self._cpus)
         self._free_gpus = list(gpus.names)
-        self._held_still: set[int] = set()  # free CPUs whose locks could not be dropped yet
-        self._notices = Notices(_log)
 
     def allot(self, wanted: Resources) -> Allotment:
         """Give devices to a job; never waits.
@@ -197,16 +165,10 @@ class Devices:
                 return None
             try:
                 held = self._leases.take(chosen)
-            except LeasesUnsupportedError as error:
-                _log.warning(
-                    "jobs are not pinned to CPUs: this filesystem has no locks for CPUs (%s)", error
-                )
+            except OSError as error:
+                _log.warning("jobs are not pinned to CPUs: %s", error)
                 self._leases = None
                 return None
-            except OSError as error:
-                self._notices.fault(_NOT_PINNED, error)
-                return None
-            self._notices.over(_NOT_PINNED)
             if not held:
                 self._free_cpus.difference_update(chosen)
                 return frozenset(chosen)
@@ -217,26 +179,8 @@ class Devices:
         """Take back a job's devices. Call it when the last process of the job is gone."""
         if allotment.pinned is not None:
             self._free_cpus |= allotment.pinned
-            self._held_still |= allotment.pinned
-            self.release_leases()
+            if self._leases is not None:
+                self._leases.release(allotment.pinned)
         taken = {*self._free_gpus, *allotment.gpus}
         # Restore the order of the GPUs: a job with two of them should get neighbours if possible.
         self._free_gpus = [name for name in self._gpus.names if name in taken]
-
-    def release_leases(self) -> None:
-        """Try again to drop locks that could not be dropped: when a job has ended.
-
-        The locks hinder other workers only: this worker may hand out CPUs whose locks it holds.
-        """
-        # A CPU that a new job has comes back with that job. Until then nothing is tried, so nothing
-        # shows that the fault is over.
-        free = self._held_still & self._free_cpus
-        if self._leases is None or not free:
-            return
-        try:
-            self._leases.release(free)
-        except OSError as error:
-            self._notices.fault(_STILL_HELD, error)
-        else:
-            self._held_still -= free
-            self._notices.over(_STILL_HELD)

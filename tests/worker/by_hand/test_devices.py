@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
-import logging
 import multiprocessing
 import os
 
@@ -18,7 +16,6 @@ from snakemake_kochi.worker.node.capacity import CUDA, HIP, ROCR, Gpus, find_gpu
 from snakemake_kochi.worker.node.devices import (
     CpuLeases,
     Devices,
-    LeasesUnsupportedError,
     choose_cpus,
     layout_of,
 )
@@ -67,7 +64,7 @@ def _hold(path, cpus, held, release):
 
 
 def test_cpus_that_another_process_holds_are_not_taken_until_it_ends(tmp_path):
-    path = tmp_path / "nodes" / "host.cpus"
+    path = tmp_path / "cpus"
     context = multiprocessing.get_context("fork")
     held, release = context.Event(), context.Event()
     other = context.Process(target=_hold, args=(path, [2, 3], held, release))
@@ -89,7 +86,7 @@ def test_cpus_that_another_process_holds_are_not_taken_until_it_ends(tmp_path):
 
 class NoLeases(CpuLeases):
     def take(self, cpus):
-        raise LeasesUnsupportedError("No locks available")
+        raise OSError(errno.ENOLCK, "No locks available")
 
 
 def test_without_locks_nothing_is_pinned_and_one_notice_says_so(tmp_path, caplog):
@@ -119,32 +116,6 @@ def test_released_devices_are_handed_out_again_and_never_twice(tmp_path):
     assert alone.environment == {"KOCHI_CPUS": "0-3", "KOCHI_GPUS": "0,1,2", CUDA: "0,1,2"}
     devices.release(alone)
     assert devices.allot(Resources(cores=3, gpus=3)).pinned == {0, 1, 2}
-    leases.close()
-
-
-def test_cpus_that_cannot_be_released_are_said_once_though_a_job_has_them_in_between(
-    tmp_path, monkeypatch, caplog
-):
-    caplog.set_level(logging.INFO)
-    leases = CpuLeases(tmp_path / "host.cpus")
-    devices = Devices(2, ((0, 1),), Gpus(), leases)
-    lockf = fcntl.lockf
-    faults = iter([True, True, False])
-
-    def fail(file, operation, *place):
-        if operation == fcntl.LOCK_UN and next(faults):
-            raise OSError(errno.EIO, "Input/output error")
-        return lockf(file, operation, *place)
-
-    monkeypatch.setattr(fcntl, "lockf", fail)
-    devices.release(devices.allot(Resources(cores=1)))
-    job = devices.allot(Resources(cores=1))
-    assert job.pinned == {0}
-    devices.release_leases()  # nothing to try, so nothing is known
-    devices.release(job)
-    assert caplog.text.count("CPUs cannot be released") == 1
-    devices.release_leases()
-    assert "no longer: CPUs cannot be released" in caplog.text
     leases.close()
 
 

@@ -10,7 +10,6 @@ import pytest
 from memory_cage import EATER, LIMIT_MB, Cage
 
 from snakemake_kochi.queue.views import find_worker
-from snakemake_kochi.worker.forks import Exit
 from snakemake_kochi.worker.node.capacity import (
     MemoryGroup,
     OomCounts,
@@ -19,6 +18,7 @@ from snakemake_kochi.worker.node.capacity import (
     memory_mb_of_this_node,
     own_memory_group,
 )
+from snakemake_kochi.worker.runners import Exit
 
 JOB = {"SLURM_JOB_ID": "7"}
 

@@ -1,20 +1,54 @@
-"""The files of a project that another computer sends to a machine behind a login host."""
+"""The paths on a machine behind a login host: this package, and projects that were sent there."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import ClassVar
 
 from snakemake_kochi.files import name_of, safe_name
+from snakemake_kochi.paths.machine import Below
 
 _STATE, _SOURCES = "sent", "sources"
 # Names the directory of a project that another computer sent.
 SENT_VARIABLE = "KOCHI_SENT"
 # Names the file that says that this command is about to read its files.
 USE_VARIABLE = "KOCHI_SENT_USE"
+
+
+@dataclass(frozen=True)
+class InstalledPaths:
+    """remote/ below a KOCHI_ROOT: the environments of this package, and what they are made of.
+
+    KOCHI_ROOT there is often known to a shell there only. Then `root` is empty, and the paths are
+    relative to it.
+    """
+
+    LINKS: ClassVar[str] = "python-*"  # the pattern of `current`
+
+    root: PurePosixPath = field(default_factory=PurePosixPath)
+    environments = Below("pythons")  # each stays at its path as long as it exists
+    wheels = Below("wheels")
+    interpreters = Below("interpreters")  # Pythons that came from elsewhere, for environments
+
+    @property
+    def directory(self) -> PurePosixPath:
+        return self.root / "remote"
+
+    def current(self, identity: str) -> PurePosixPath:
+        """A symbolic link to the environment of one version of this package."""
+        return self.directory / f"python-{identity}"
+
+
+@dataclass(frozen=True)
+class EnvironmentPaths:
+    """One of these environments, or of the interpreters."""
+
+    directory: Path
+    used = Below("used")  # its time says when it was last used
 
 
 @dataclass(frozen=True)
@@ -25,6 +59,7 @@ class SentPaths:
     """
 
     directory: Path
+    state = Below(_STATE)  # what is known about the files that were sent
 
     @classmethod
     def of(cls, root: Path, project: Path, owner: str) -> SentPaths:
@@ -64,11 +99,6 @@ class SentPaths:
         digest = hashlib.sha256(os.fsencode(text)).hexdigest()[:10]
         readable = safe_name(os.path.basename(os.path.normpath(text))) or "source"
         return f"{_SOURCES}/{digest}/{readable}"
-
-    @property
-    def state(self) -> Path:
-        """What is known about the files that were sent."""
-        return self.directory / _STATE
 
     @property
     def uses(self) -> Path:
