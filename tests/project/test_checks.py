@@ -8,8 +8,9 @@ import pytest
 from support import calls_of
 
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.project.checks import check_experiments, load_experiment
+from snakemake_kochi.project.checks import check_experiments
 from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.experiment_file import load_experiment
 
 
 def loaded(batches: str, file: str = "e.yaml") -> Experiment:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from support import calls_of
 
 from snakemake_kochi.errors import ConfigError, KochiError
-from snakemake_kochi.project.checks import check_experiments, load_experiment
+from snakemake_kochi.project.checks import check_experiments
 from snakemake_kochi.project.configuration import load_project
+from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.recipes import Project, Requirement
 from snakemake_kochi.project.shape import is_experiment
 from snakemake_kochi.project.sweeps import MAXIMUM_POINTS

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.project.checks import check_experiments, load_experiment
+from snakemake_kochi.project.checks import check_experiments
 from snakemake_kochi.project.configuration import load_project
+from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Point, Request
 from snakemake_kochi.resources import workflow_directory
 from snakemake_kochi.schedulers.names import NUMBERS, TEXTS

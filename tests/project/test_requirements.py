@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError
-from snakemake_kochi.project.checks import check_experiments, load_experiment
+from snakemake_kochi.project.checks import check_experiments
 from snakemake_kochi.project.configuration import load_project
+from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.recipes import Project, Requirement
 
 PROJECT = """

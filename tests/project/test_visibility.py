@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.project.checks import variables_needed
 from snakemake_kochi.project.configuration import load_project
-from snakemake_kochi.project.experiment_file import load_experiment, variables_needed
+from snakemake_kochi.project.experiment_file import load_experiment
 
 
 def refused(text: str, kochi_yaml: str = "") -> list[str]:

@@ -78,7 +78,8 @@ def test_missing_and_stale_results_are_told_apart_and_skipped_points_are_counted
         "kochi: to see why, type: kochi show batch sums.yaml grid\n"
     )
     made = recorded(tmp_path, grid, [f"t {each}" for each in range(6)])
-    collect(grid, "sums.yaml", made, tmp_path / "grid.csv", (), {str(made[0].record): False})
+    left_out = {str(made[0].record): False}
+    collect(grid, "sums.yaml", made, tmp_path / "grid.csv", [[tmp_path / "1.svg"]], left_out)
     page = (tmp_path / "grid.md").read_text()
     assert "\n\n1 point is skipped: more threads than items.\n\n1 of 6 runs has no result; " in page
 
