@@ -379,13 +379,13 @@ def compose(file: str, text: str) -> yaml.Node | None:
             return yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         said = " ".join(part for part in (error.context, error.problem) if part)
-        found = next((each for each in _ADVICE if re.search(each[0], said)), None)
+        advice = next((each for each in _ADVICE if re.search(each[0], said)), None)
         mark, around = error.problem_mark, error.context_mark
-        if mark is None or (found is not None and found[1] and around is not None):
+        if mark is None or (advice is not None and advice[1] and around is not None):
             mark = around
         last = len(text.splitlines())
         place = file if mark is None else f"{file}:{min(mark.line + 1, last)}"
-        said += f"; {found[2]}" if found is not None else ""
+        said += f"; {advice[2]}" if advice is not None else ""
         raise ConfigError(f"{place}: not valid YAML: {said}") from error
 
 

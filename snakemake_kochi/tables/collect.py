@@ -83,11 +83,13 @@ def collect(
         for each in (markdown, *chain.from_iterable(figures)):
             os.utime(each, (oldest, oldest))
         also = [f"kochi: {each}" for each in (*nowhere, *report.lost)]
-        made = [f"table and plot of {'the other' if stale else 'all'} {len(there)}: {markdown}"]
+        count.append(
+            f"table and plot of {'the other' if stale else 'all'} {len(there)}: {markdown}"
+        )
     else:
-        made = [f"the table of an earlier run stays: {markdown}"] if table.exists() else []
+        count += [f"the table of an earlier run stays: {markdown}"] if table.exists() else []
     also = [*([f"kochi: {why}"] if stale else []), *also]
-    for line in (f"kochi: {begin}{'; '.join([*count, *made])}", *also):
+    for line in (f"kochi: {begin}{'; '.join(count)}", *also):
         print(line, file=sys.stderr)
 
 

@@ -40,7 +40,7 @@ def why(project: Any) -> dict[str, tuple[str, list[str]]]:
     done = run_apart(sys.executable, "-P", *words, cwd=project.directory)
     assert done.returncode == 0, done.stderr
     points = [each for each in json.loads(done.stdout)["points"] if each["state"] != "done"]
-    return {",".join(each["parameters"].values()): (each["why"], each["output"]) for each in points}
+    return {each["parameters"]["n"]: (each["why"], each["output"]) for each in points}
 
 
 # As `kochi batch` asks for it.
