@@ -31,7 +31,14 @@ def _ids(_context: click.Context, _option: click.Parameter, text: str | None) ->
     return set(map(int, text.split(",")))
 
 
-@click.command(context_settings={"allow_interspersed_args": True})
+class _Command(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Note the words after `--`: click gives them together with those before it."""
+        ctx.meta["after"] = args[args.index("--") + 1 :] if "--" in args else []
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Command, context_settings={"allow_interspersed_args": True})
 @machine_option
 @click.option("-j", "-n", "--proc", type=COUNT, metavar="N", help="Tasks at a time, here.")
 @click.option("--cores", metavar="N", help="Cores that each task uses; by default 1.")
@@ -92,8 +99,10 @@ class _Listed:
         from snakemake_kochi.tickets.ticket import Resources
 
         source, each, self._given = given["source"], given["each"], given
-        is_wrong = bool(words) if source is not None else len(words) != 1 and not (each and words)
-        if is_wrong or None not in (source, each):
+        after = click.get_current_context().meta["after"]
+        if each is not None and words and list(words) != after:
+            raise click.UsageError(f"--each {each} -- COMMAND was expected: quote a pattern of files")
+        if None not in (source, each) or (not words if each else len(words) != (source is None)):
             raise click.UsageError(
                 "one file of commands was expected, or -, or --from CMD, or --each FILE -- COMMAND"
             )
@@ -150,7 +159,8 @@ class _Listed:
     def _tell_change(self, data: bytes) -> None:
         if data != self._told:
             self._told = data
-            to_run = f"To run its new and changed lines, type: kochi farm {self._typed}"
+            stop = "stop this farm, and " if self._given["watch"] else ""
+            to_run = f"To run its new and changed lines, {stop}type: kochi farm {self._typed}"
             remark(f"kochi: {self._file} was changed or removed meanwhile. {to_run}")
 
     def show(self, why: str = "") -> int:
@@ -215,5 +225,7 @@ def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
     with location.root.explaining():
         farm = Farm(location, is_here, listed.state, Wishes(slots, fresh, around, **wishes), screen)
         status = farm.run()
+    if farm.stop:
+        listed.state.read()  # one that only helped has not
     listed.show(farm.stop[0] if farm.stop else "")
     return status

@@ -75,6 +75,26 @@ def test_failed_ones_run_again_on_request_alone(place: Place) -> None:
     assert place.farm(*ONE, "--retry", "7").status == 1
 
 
+def test_a_request_to_run_again_outlives_an_interruption_and_a_success(place: Place) -> None:
+    lines = ["echo a >> done; test -e there", "echo b >> done; test ! -e gate", "echo c >> done"]
+    place.write(*lines)
+    (place.directory / "there").touch()
+    assert place.farm(*ONE).status == 0
+    (place.directory / "there").unlink()
+    assert place.farm(*ONE, "--retry", "1").out.startswith("2 of 3 tasks finished, 1 failed\n")
+    assert place.numbers()["failed"] == 1
+    assert place.farm(*ONE, "--retry", "failed").status == 123
+    assert place.done == ["a", "b", "c", "a", "a"]
+    place.write("echo a >> done; kill -INT $(cat pid); sleep 100", lines[1], lines[2])
+    script = 'echo $$ > pid; exec "$@"'
+    command = ["bash", "-c", script, "bash", *FARM, *ONE, "--retry", "2,3"]
+    assert subprocess.run(command, cwd=place.directory, timeout=60).returncode == 130
+    assert place.numbers()["left"] == 3
+    place.write("true", *lines[1:])
+    assert place.farm(*ONE).status == 0
+    assert place.done[5:] == ["a", "b", "c"]
+
+
 def test_a_list_may_be_edited_between_runs(place: Place) -> None:
     place.write("echo a >> done", "echo b >> done", "echo c >> done", "echo same", "echo same")
     assert place.farm(*ONE).status == 0
@@ -206,6 +226,15 @@ def test_templates_quote_what_they_take_from_a_file(place: Place) -> None:
     assert place.farm("--each", "*.dat", "--", "cp {} {}.copy").status == 0
     assert (place.directory / "one.dat.copy").exists()
     assert place.farm("--each", "one.dat", "--", "echo", "{2}").status == 0
+
+
+def test_names_that_the_shell_put_in_place_of_a_pattern_are_no_command(place: Place) -> None:
+    place.write("x", "1", name="a.csv")
+    place.write("touch bad", name="b.csv").chmod(0o755)
+    for words in (("b.csv", "--", "echo", "{x}"), ("b.csv", "echo {x}")):
+        outcome = place.farm("--each", "a.csv", *words)
+        assert outcome.status == 2 and "quote a pattern of files" in outcome.err
+    assert sorted(os.listdir(place.directory)) == ["a.csv", "b.csv"]
 
 
 def test_a_list_may_come_from_a_command_or_standard_input(place: Place) -> None:
@@ -471,6 +500,21 @@ def test_a_second_farm_helps_and_takes_over(place: Place) -> None:
     assert second.wait(120) == 0
     assert {*place.done} == {str(n) for n in range(150)}
     assert len({end[0] for end in place.ends}) == len(place.ends) == 150
+
+
+def test_a_helper_that_is_stopped_tells_what_has_ended(place: Place) -> None:
+    place.write("echo a >> done", *("echo b >> done; while [ ! -e go ]; do sleep 0.05; done",) * 2)
+    first = place.begin(*ONE)
+    place.wait_for("a", "b")
+    second = place.begin(*ONE)
+    wait_until(lambda: place.done.count("b") == 2)
+    second.send_signal(signal.SIGINT)
+    said, _ = second.communicate(timeout=30)
+    assert second.returncode == 130
+    assert "1 of 3 tasks finished, 2 left" in said
+    assert (place.directory / "tasks.farm" / "finished").read_text() == "1 echo a >> done\n"
+    (place.directory / "go").touch()
+    assert first.wait(60) == 0
 
 
 def test_two_farms_share_a_list_to_its_end(place: Place) -> None:
