@@ -37,7 +37,7 @@ from snakemake_kochi.processes import is_gone
 from snakemake_kochi.quantities import format_duration, seconds_between
 from snakemake_kochi.queue.runs import facts_of_run
 from snakemake_kochi.queue.views import serving
-from snakemake_kochi.schedulers.interface import NO_REQUEST
+from snakemake_kochi.schedulers.interface import NO_REQUEST, OF_JOB
 from snakemake_kochi.tickets import hand, moving
 from snakemake_kochi.tickets.names import Layout, Name, wake_workers
 from snakemake_kochi.tickets.run import SHARD, End, Run
@@ -273,7 +273,7 @@ class Farm:
             task.needs = self._fit(task.needs)
         except KochiError as error:
             text = error.message.replace("rule TASK", f"{self._state.name}, line {task.id}")
-            raise KochiError(text, _FITTING) from error
+            raise KochiError(text.replace(OF_JOB, "what it needs"), _FITTING) from error
         return task
 
     # ---- tasks
