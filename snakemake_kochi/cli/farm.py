@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import re
 import shlex
@@ -22,23 +23,33 @@ if TYPE_CHECKING:
 
 _NEEDS, _COLUMNS = ("cores", "mem", "gpus", "time"), ("Id", "Reason", "Seconds", "Text")
 
+_EXPECTED = "one file of commands was expected, or -, or --from CMD, or --each FILE -- COMMAND"
+
 
 def _ids(_context: click.Context, _option: click.Parameter, text: str | None) -> set[int] | None:
     if text is None or text == "failed":
         return None if text is None else set()
     if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", text):
-        raise click.BadParameter(f"{text}: failed, or numbers as in 3,7 were expected")
+        what = f"{text}: failed, or numbers as in 3,7 were expected"
+        raise click.BadParameter(f"{what}. Type: kochi farm --retry failed TASKS")
     return set(map(int, text.split(",")))
 
 
-@click.command(context_settings={"allow_interspersed_args": True})
+class _Command(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Note the words after `--`: click gives them together with those before it."""
+        ctx.meta["after"] = args[args.index("--") + 1 :] if "--" in args else []
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Command, context_settings={"allow_interspersed_args": True})
 @machine_option
 @click.option("-j", "-n", "--proc", type=COUNT, metavar="N", help="Tasks at a time, here.")
 @click.option("--cores", metavar="N", help="Cores that each task uses; by default 1.")
 @click.option("--mem", metavar="SIZE", help="Memory that each task uses, for example 2G.")
 @click.option("--gpus", metavar="N", help="GPUs that each task uses.")
 @click.option("--time", metavar="TIME", help="End a task after 90s, 2h, or so many minutes.")
-@click.option("--timeout", type=duration, metavar="TIME", help="End the run after 30m or 2h.")
+@click.option("--timeout", type=duration, metavar="TIME", help="End it after 30m, or seconds.")
 @click.option(
     "--retries", type=click.IntRange(0), default=0, metavar="N", help="Try failed tasks again."
 )
@@ -63,6 +74,7 @@ def _ids(_context: click.Context, _option: click.Parameter, text: str | None) ->
     metavar="[failed|ID,...]",
     help="Run tasks again: the failed ones, or those with these numbers, as in 3,7.",
 )
+@click.option("-v", "--verbose", is_flag=True, hidden=True, expose_value=False)  # PyTaskFarmer's
 @json_option
 @click.argument("words", nargs=-1, metavar="TASKS")
 def command(machine: str | None, words: tuple[str, ...], **given: Any) -> int:
@@ -82,28 +94,38 @@ def command(machine: str | None, words: tuple[str, ...], **given: Any) -> int:
     return listed.show()
 
 
+def _directory(path: Path, what: str | None) -> Path:
+    """TASKS.farm beside a file; in this directory for a command or a pattern, with its digest."""
+    from snakemake_kochi.files import safe_name
+
+    name = safe_name(path.name).lstrip(".-")
+    if what is None:
+        return path.parent / f"{name}.farm"
+    return Path(f"{name}-{hashlib.blake2b(os.fsencode(what), digest_size=4).hexdigest()}.farm")
+
+
 class _Listed:
     """The list that a person has typed, and its state. Raises KochiError."""
 
     def __init__(self, words: Sequence[str], given: dict[str, Any], is_view: bool) -> None:
         from snakemake_kochi.farm.state import State
         from snakemake_kochi.farm.tasks import from_rows, needs_of, printed, tasks_in
-        from snakemake_kochi.files import safe_name
         from snakemake_kochi.tickets.ticket import Resources
 
         source, each, self._given = given["source"], given["each"], given
-        is_wrong = bool(words) if source is not None else len(words) != 1 and not (each and words)
-        if is_wrong or None not in (source, each):
-            raise click.UsageError(
-                "one file of commands was expected, or -, or --from CMD, or --each FILE -- COMMAND"
-            )
+        after = click.get_current_context().meta["after"]
+        if each is not None and words and list(words) != after:
+            raise click.UsageError("--each FILE -- COMMAND was expected; put a pattern in quotes")
+        if None not in (source, each) or (not words if each else len(words) != (source is None)):
+            raise click.UsageError(_EXPECTED)
         self._file: Path | None = None
         if each is not None:
             name, typed, data = each, ["--each", each, "--", *words], from_rows(each, words)
         elif source is not None:
             name, typed, data = "from", ["--from", source], printed(source)
         elif words[0] != "-":
-            name, typed, self._file = words[0], list(words), Path(words[0])
+            name, self._file = words[0], Path(words[0])
+            typed = [f"./{name}" if name.startswith("-") else name]
             data = self._file.read_bytes()
         elif is_view:
             raise click.UsageError("- cannot be read again. See the files in stdin.farm")
@@ -115,7 +137,7 @@ class _Listed:
             if given[key]:
                 typed = [f"--{key}", given[key], *typed]
         self._typed, base = shlex.join(typed), Path(name).name
-        directory = Path(name if self._file else "").parent / safe_name(base).lstrip(".-")
+        what = each if each and not Path(each).is_file() else source  # of this, here
         try:
             words = tuple(f"{key}={given[key]}" for key in _NEEDS if given[key] is not None)
             self.needs = needs_of(words, Resources())
@@ -123,7 +145,7 @@ class _Listed:
             raise click.UsageError(f"--{error}") from error
         self._data = self._told = data[: data.rfind(b"\n") + 1] if given["watch"] else data
         tasks = tasks_in(self._data, base, self.needs)
-        self.state = State(Path(given["workdir"] or f"{directory}.farm"), base, tasks)
+        self.state = State(Path(given["workdir"] or _directory(Path(name), what)), base, tasks)
         if b"\r\n" in data:
             remark(f"kochi: {base} has Windows line ends, which are left out.")
 
@@ -135,8 +157,13 @@ class _Listed:
         if not (data := self._now()).startswith(self._data):
             self._tell_change(data)
             return ()
+        tasks = []
         data = data[len(self._data) : data.rfind(b"\n") + 1]
-        tasks = tasks_in(data, self.state.name, self.needs, self._data.count(b"\n"))
+        for number, line in enumerate(data.split(b"\n"), self._data.count(b"\n")):
+            try:
+                tasks += tasks_in(line, self.state.name, self.needs, number)
+            except KochiError as error:  # the next farm refuses it
+                remark(f"kochi: {error}; it is left out")
         self._data += data
         self.state.tasks += tasks
         return tasks
@@ -150,7 +177,8 @@ class _Listed:
     def _tell_change(self, data: bytes) -> None:
         if data != self._told:
             self._told = data
-            to_run = f"To run its new and changed lines, type: kochi farm {self._typed}"
+            stop = "stop this farm, and " if self._given["watch"] else ""
+            to_run = f"To run its new and changed lines, {stop}type: kochi farm {self._typed}"
             remark(f"kochi: {self._file} was changed or removed meanwhile. {to_run}")
 
     def show(self, why: str = "") -> int:
@@ -210,10 +238,14 @@ def _run(listed: _Listed, machine: str | None, given: dict[str, Any]) -> int:
     is_here = is_inside or check_where(None, location) == HERE
     wishes = {name: given[name] for name in ("retries", "timeout", "retry")}
     wishes |= {name: given[name] for name in ("longest_first", "prefer_order")}
+    if given["proc"] and not is_here:
+        remark("kochi: -j has no effect in allocations: their max_workers limits how many run.")
     slots = given["proc"] and given["proc"] * listed.needs.cores
     fresh = listed.appended if given["watch"] else None
     with location.root.explaining():
         farm = Farm(location, is_here, listed.state, Wishes(slots, fresh, around, **wishes), screen)
         status = farm.run()
+    if farm.stop:
+        listed.state.read()  # one that only helped has not
     listed.show(farm.stop[0] if farm.stop else "")
     return status

@@ -41,11 +41,11 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # not generic before 8
 
 
 class _Job(Number):
-    """The number of a job by hand, or RUN.K for job K of a run."""
+    """The number of a job by hand, or RUN.K for job K of a run, also from the name of a ticket."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if re.fullmatch(r"\d{1,15}\.\d{1,15}", str(value)):
-            return str(value)
+        if match := re.fullmatch(r"(\d{1,15}\.\d{1,15})(\.a\d+\.l\d+\S*)?", str(value)):
+            return match[1]
         return super().convert(value, param, ctx)
 
 

@@ -29,12 +29,17 @@ from snakemake_kochi.tickets.ticket import Resources
 from snakemake_kochi.worker import start_command
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings
+from snakemake_kochi.worker.walltime import TIME_IS_OVER
 
 _DEATHS = 3  # in a row, without a job that has ended in between
 _GRACE = 10.0  # seconds in which drained workers must leave
 _LAST_LINES = 20
 _LOOK = 2.0  # seconds between two looks for workers that the user started or ended
 _REPEAT_WAITS = 60.0  # seconds
+
+
+class TimeIsOverError(WorkerError):
+    """The allocation ends in which the run is; its workers have left."""
 
 
 @dataclass
@@ -191,7 +196,7 @@ class LocalWorkers:
     def tick(self, has_jobs: bool) -> bool:
         """Start anew what died, while there are jobs; serve what others left. Whether one has died.
 
-        Raises OSError, and WorkerError after three deaths in a row.
+        Raises OSError; TimeIsOverError; WorkerError after three deaths in a row.
         """
         before = self._deaths
         for number, worker in list(self._running.items()):
@@ -216,6 +221,11 @@ class LocalWorkers:
             if (view := read_worker(self._layout, worker.number)) is not None:
                 log = Path(self._layout.worker(worker.number).log)
                 reason = view.reason if view.state == "left" else ""
+        if reason == TIME_IS_OVER:
+            raise TimeIsOverError(
+                "the time of this allocation is over",
+                "To go on, type the same command again in another one.",
+            )
         if self._deaths >= _DEATHS:
             ending = "\n    ".join(last_lines(log, _LAST_LINES))
             said = f"with status {worker.process.returncode}{':' if ending else ''}\n    {ending}"

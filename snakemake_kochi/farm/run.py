@@ -25,7 +25,7 @@ from snakemake_kochi.errors import KochiError, printable
 from snakemake_kochi.executor.ends import CANCELLED, SUCCESS, details_of, ending_of
 from snakemake_kochi.executor.life import live
 from snakemake_kochi.executor.telling import Telling
-from snakemake_kochi.executor.workers import LocalWorkers
+from snakemake_kochi.executor.workers import LocalWorkers, TimeIsOverError
 from snakemake_kochi.farm.state import Ended, State
 from snakemake_kochi.farm.tasks import Task
 from snakemake_kochi.files import random_word, safe_name
@@ -37,8 +37,8 @@ from snakemake_kochi.processes import is_gone
 from snakemake_kochi.quantities import format_duration, seconds_between
 from snakemake_kochi.queue.runs import facts_of_run
 from snakemake_kochi.queue.views import serving
-from snakemake_kochi.schedulers.interface import NO_REQUEST
-from snakemake_kochi.tickets import hand, history, moving
+from snakemake_kochi.schedulers.interface import NO_REQUEST, OF_JOB
+from snakemake_kochi.tickets import hand, moving
 from snakemake_kochi.tickets.names import Layout, Name, wake_workers
 from snakemake_kochi.tickets.run import SHARD, End, Run
 from snakemake_kochi.tickets.ticket import Ticket
@@ -54,6 +54,7 @@ _OTHERS = 1.0  # seconds between two looks at the run that this one helps
 _PATIENCE = 15.0  # seconds in which tasks that are put back arrive
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _MOST_SHOWN = 20  # messages of failed tasks
+_FITTING = "Ask for less: by --cores, --mem, --gpus and --time, or `#: cores=N` on the line."
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,8 @@ class Farm:
                 else:
                     pause = _PAUSE if self._begin() else _OTHERS
                 self._notices.over(fault)
+            except TimeIsOverError as error:
+                self.stop = self.stop or (error.message, TIMEOUT)
             except OSError as error:
                 self._notices.fault(fault, error)
                 pause = _LONGEST_PAUSE
@@ -226,10 +229,11 @@ class Farm:
             todo.sort(key=lambda task: -known.get(task.digest, math.inf))
         self._todo, self._has_begun = deque(todo), True
         if not self._is_over:
-            finished, running = len(standing.finished), f", {len(keys)} still running"
+            count, before = len(todo) + len(self._open), len(self._open)
+            handed = f" ({before} of them handed over before)" if before else ""
             self._screen.info(
-                f"run {self._run.number}: {pluralize(len(todo), 'task')} to do, "
-                f"{finished} finished before{running if keys else ''}"
+                f"run {self._run.number}: {pluralize(count, 'task')} to do{handed}, "
+                f"{len(standing.finished)} finished before"
             )
         return True
 
@@ -238,7 +242,11 @@ class Farm:
             self._look_due = clock.now() + (_OTHERS if self._wishes.fresh else INTERVAL)
             self._workers.serve({self._queue}, lambda queue: NO_REQUEST)
             if self._wishes.fresh:
-                self._todo.extend(map(self._fitted, self._wishes.fresh()))
+                for task in self._wishes.fresh():
+                    try:
+                        self._todo.append(self._fitted(task))
+                    except KochiError as error:  # the next farm refuses it
+                        self._screen.warning(f"{error.message}; it is left out")
             jobs = self._run.open  # what waits is handed over again, to workers of this run
             if former := {(j.run, j.number) for j in jobs if j.run != self._run.number}:
                 hand.withdraw(self._layout, self._queue, former)
@@ -265,7 +273,7 @@ class Farm:
             task.needs = self._fit(task.needs)
         except KochiError as error:
             text = error.message.replace("rule TASK", f"{self._state.name}, line {task.id}")
-            raise KochiError(text, error.hint) from error
+            raise KochiError(text.replace(OF_JOB, "what it needs"), _FITTING) from error
         return task
 
     # ---- tasks
@@ -329,8 +337,7 @@ class Farm:
                 text = "" if task is None else f": {printable(task.text, 200)}"
                 self._screen.warning(f"task {ended.id} failed: {ended.reason}{text}")
             with suppress(OSError):
-                content = history.log_of(self._layout.run(end.name.run), end.name)
-                self._state.keep_log(ended.id, content or b"")
+                self._state.keep_log(ended.id, end.name)
 
     def _tries_again(self, task: Task, ended: Ended) -> bool:
         if task.attempt > self._wishes.retries or ended.state == CANCELLED:

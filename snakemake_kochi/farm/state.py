@@ -23,6 +23,7 @@ from snakemake_kochi.tickets.moving import listing
 from snakemake_kochi.tickets.names import Layout, Name, numbers_in
 
 MOST_LOGS = 500  # files of failed tasks
+_AGAIN = b"again"  # in place of a state: the ends before it do not count
 _SUCCESS = f"\t{SUCCESS}\t".encode()  # no other column of a line can be it
 
 
@@ -47,12 +48,14 @@ class Standing:
 
 
 class State:
-    """A list and its directory. The last end of a task counts, and a success for good."""
+    """A list and its directory. The last end of a task counts, and a success until it is to run
+    again."""
 
     def __init__(self, directory: Path, name: str, tasks: list[Task]) -> None:
         self.directory = directory = Path(os.path.realpath(directory))
         self.name, self.tasks = name, tasks
         self._path, self._root = str(directory / "ended.tsv"), directory / "root"
+        self._logs = directory / "logs"
         self._lines: dict[bytes, bytes] = {}  # by id and digest
         self._jobs: set[bytes] = set()  # those with an end here
         self._is_torn = False  # by a kill, at its end
@@ -61,7 +64,7 @@ class State:
         """Make the directory, for runs below this directory of KOCHI_ROOT. Raises KochiError."""
         try:
             self.directory.mkdir(0o700, exist_ok=True)
-            check_ours(self.directory)
+            self._check()
             os.close(files.open_end(self._path))
             if not self._root.exists():
                 write_atomically(self._root, os.fsencode(machine))
@@ -73,6 +76,14 @@ class State:
                 f"{self.directory} belongs to runs below {before}, and this one is below {machine}",
                 f"Set KOCHI_ROOT or -m as before. If no farm runs there, type: rm {self._root}",
             )
+
+    def _check(self) -> None:
+        """Raises OSError; KochiError for another user's directory, or that of another program."""
+        check_ours(self.directory)
+        names = {*os.listdir(self.directory)}
+        if names & {"toprocess", "finished"} and not names & {"root", "ended.tsv"}:
+            text = f"{self.directory} was begun by another program"
+            raise KochiError(f"{text}. Name a directory of yours: --workdir DIRECTORY")
 
     @property
     def layout(self) -> Layout:
@@ -89,10 +100,10 @@ class State:
         return ""
 
     def read(self) -> None:
-        """Raises OSError; another user's file is refused by KochiError."""
+        """Raises OSError, and KochiError as `_check`."""
         self._lines, self._jobs, data = {}, set(), b""
         with suppress(FileNotFoundError):
-            check_ours(self.directory)
+            self._check()
             data = files.read(self._path)
         self._is_torn = data[-1:] not in (b"", b"\n")
         for line in data.split(b"\n"):
@@ -104,7 +115,9 @@ class State:
             return
         key = b"\t".join(fields[:2])
         self._jobs.add(fields[6].rpartition(b".a")[0])
-        if _SUCCESS not in self._lines.get(key, b""):
+        if fields[2] == _AGAIN:
+            self._lines.pop(key, None)
+        elif _SUCCESS not in self._lines.get(key, b""):
             self._lines[key] = line
 
     def has(self, job: Name) -> bool:
@@ -126,13 +139,14 @@ class State:
             self._take(line)
 
     def forget(self, numbers: Collection[int]) -> None:
-        """Tasks are to run again, by default the failed ones. Raises KochiError."""
+        """Note that tasks are to run again, by default the failed ones. Raises as `note`."""
         standing = self.standing()
         if unknown := {*numbers} - {task.id for task in self.tasks}:
             raise KochiError(f"--retry: there is no task {min(unknown)}")
-        for task, line in (*standing.failed, *(standing.finished if numbers else ())):
-            if not numbers or task.id in numbers:
-                del self._lines[b"\t".join(line.split(b"\t", 2)[:2])]
+        found = (*standing.failed, *(standing.finished if numbers else ()))
+        ends = [parsed(line) for task, line in found if not numbers or task.id in numbers]
+        empty = _AGAIN.decode(), 0.0, 0, 0, "", "--retry"
+        self.note([Ended(end.id, end.digest, *empty) for end in ends])
 
     def standing(self) -> Standing:
         """Ends belong to lines by id and text, then by the text alone: a line may have moved."""
@@ -165,22 +179,41 @@ class State:
         for name, tasks in (*lists.items(), ("toprocess", standing.left)):
             text = "".join(f"{task.id} {task.text}\n" for task in tasks)
             write_atomically(self.directory / name, text.encode("utf-8", "surrogateescape"))
+        with suppress(OSError):
+            self._write_logs(standing)
 
-    def keep_log(self, task: int, content: bytes) -> None:
+    def keep_log(self, task: int, job: Name) -> None:
         """What a failed task printed. Raises OSError."""
-        logs = self.directory / "logs"
-        logs.mkdir(0o700, exist_ok=True)
-        if (logs / f"log_{task}").exists() or len(os.listdir(logs)) < MOST_LOGS:
-            write_atomically(logs / f"log_{task}", content)
+        self._logs.mkdir(0o700, exist_ok=True)
+        path = self._logs / f"log_{task}"
+        if path.exists() or len(os.listdir(self._logs)) < MOST_LOGS:
+            write_atomically(path, _log(self.layout, job) or b"")
+
+    def _write_logs(self, standing: Standing) -> None:
+        """Of the tasks that are failed now: lists are edited, and a farm may have been killed."""
+        layout, ends = self.layout, {task.id: end for task, end in standing.failed[:MOST_LOGS]}
+        for path in {*self._logs.glob("log_*")} - {self._logs / f"log_{task}" for task in ends}:
+            path.unlink()
+        for task, end in ends.items():
+            path, content = self._logs / f"log_{task}", _log(layout, Name.parse(parsed(end).job))
+            if content is not None and not (path.exists() and path.read_bytes() == content):
+                self._logs.mkdir(0o700, exist_ok=True)
+                write_atomically(path, content)
 
     def write_archive(self, standing: Standing) -> Path:
-        """What all tasks printed, as far as it was not cleaned up. Raises OSError."""
-        path, layout = self.directory / "logs.tar", self.layout
-        with tarfile.open(path, "w") as archive:
-            for task, line in (*standing.finished, *standing.failed):
-                name = Name.parse(parsed(line).job)
-                if name and (content := log_of(layout.run(name.run), name)) is not None:
+        """What all tasks printed, as far as it was not cleaned up. Raises KochiError, OSError."""
+        path, draft = self.directory / "logs.tar", self.directory / "logs.tar.new"
+        if not os.path.isdir((layout := self.layout).directory):
+            why = "its directory was deleted, or its file system is away"
+            raise KochiError(f"{layout.directory} has the logs, and cannot be read: {why}")
+        with tarfile.open(draft, "w") as archive:
+            for task, end in (*standing.finished, *standing.failed):
+                if (content := _log(layout, Name.parse(parsed(end).job))) is not None:
                     member = tarfile.TarInfo(f"logs/log_{task.id}")
                     member.size = len(content)
                     archive.addfile(member, BytesIO(content))
-        return path
+        return draft.replace(path)
+
+
+def _log(layout: Layout, job: Name | None) -> bytes | None:
+    return None if job is None else log_of(layout.run(job.run), job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import glob
 import hashlib
@@ -47,7 +48,7 @@ class Task:
 
 def tasks_in(data: bytes, name: str, default: Resources, before: int = 0) -> list[Task]:
     """The commands of lines, which follow so many other ones. Raises KochiError."""
-    tasks = []
+    tasks, data = [], data if before else data.removeprefix(codecs.BOM_UTF8)
     for number, line in enumerate(data.split(b"\n"), before + 1):
         if not (line := line.strip()) or line.startswith(b"#"):
             continue
@@ -68,10 +69,24 @@ def _command(line: bytes, default: Resources) -> tuple[str, Resources]:
     text = line.decode("utf-8", "surrogateescape")
     if " #:" not in text and "\t#:" not in text:
         return text, default
-    if (match := _NEEDS.search(text)) is None:
-        example = "#: cores=2 mem=4G gpus=1 time=10"
-        raise ValueError(f"after #: names and values were expected, as in: {example}")
-    return text[: match.start()], needs_of(tuple(match[1].split()), default)
+    try:
+        if (match := _NEEDS.search(text)) is None:
+            example = "#: cores=2 mem=4G gpus=1 time=10"
+            raise ValueError(f"after #: names and values were expected, as in: {example}")
+        return text[: match.start()], needs_of(tuple(match[1].split()), default)
+    except ValueError:
+        if _is_in_quotes(text[: text.rindex("#:")]):
+            return text, default
+        raise
+
+
+def _is_in_quotes(before: str) -> bool:
+    """Whether a quote is open after this text."""
+    try:
+        shlex.split(f"{before} ")
+    except ValueError:
+        return True
+    return False
 
 
 @lru_cache
@@ -109,9 +124,18 @@ def printed(command: str) -> bytes:
 def from_rows(source: str, words: Sequence[str]) -> bytes:
     """The template for each row of a CSV file, line of a file, or file of a pattern.
 
-    One word is a line for bash; several are executed word for word.
+    One word is a line for bash; several are executed word for word. Without a place in it, the
+    value comes at its end.
     """
-    if not (lines := [_filled(words, row) for row in _rows(source)]):
+    if not any(map(_PLACE.search, words)):
+        words = [f"{words[0]} {{}}"] if len(words) == 1 else [*words, "{}"]
+    lines = []
+    for number, row in enumerate(_rows(source), 1):
+        lines.append(_filled(words, row))
+        if "\n" in lines[-1]:
+            text = f"a command has several lines: {printable(lines[-1], 60)}"
+            raise KochiError(f"--each {source}, row {number}: {text}")
+    if not lines:
         raise KochiError(f"--each {source}: there is no row, no line and no such file")
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
 
@@ -149,15 +173,10 @@ def _filled(words: Sequence[str], row: Mapping[str, str]) -> str:
             raise KochiError(f"{match[0]} is no column: {nearest(match[2], row)}", hint)
         if len(words) > 1:
             return row[match[2]]
-        try:
-            shlex.split(f"{match.string[: match.start()]} ")
-        except ValueError:  # a quote is open
+        if _is_in_quotes(match.string[: match.start()]):
             hint = f"Leave the quotes out around {match[0]}: its value is quoted."
-            raise KochiError(f"{match[0]} is within quotes in: {match.string}", hint) from None
+            raise KochiError(f"{match[0]} is within quotes in: {match.string}", hint)
         return shlex.quote(row[match[2]])
 
     filled = [_PLACE.sub(value, word) for word in words]
-    line = filled[0] if len(words) == 1 else shlex.join(filled)
-    if "\n" in line:
-        raise KochiError(f"a command has several lines: {printable(line, 60)}")
-    return line
+    return filled[0] if len(words) == 1 else shlex.join(filled)

@@ -101,9 +101,10 @@ def log_of(paths: RunPaths, name: Name) -> bytes | None:
     for text in listing(paths.folded):
         first, _, last = text.partition(".")[0].partition("-")
         if int(first) <= name.job <= int(last):
-            places, _, content = files.read(f"{paths.folded}/{text}").partition(b"\n")
-            if found := files.parse(places).get(f"{name.job}.a{name.attempt}"):
-                return content[found[0] : found[0] + found[1]]
+            with open(f"{paths.folded}/{text}", "rb") as file:
+                if found := files.parse(file.readline()).get(f"{name.job}.a{name.attempt}"):
+                    file.seek(found[0], 1)  # from there
+                    return file.read(found[1])
     return None
 
 

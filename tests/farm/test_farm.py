@@ -75,6 +75,26 @@ def test_failed_ones_run_again_on_request_alone(place: Place) -> None:
     assert place.farm(*ONE, "--retry", "7").status == 1
 
 
+def test_a_request_to_run_again_outlives_an_interruption_and_a_success(place: Place) -> None:
+    lines = ["echo a >> done; test -e there", "echo b >> done; test ! -e gate", "echo c >> done"]
+    place.write(*lines)
+    (place.directory / "there").touch()
+    assert place.farm(*ONE).status == 0
+    (place.directory / "there").unlink()
+    assert place.farm(*ONE, "--retry", "1").out.startswith("2 of 3 tasks finished, 1 failed\n")
+    assert place.numbers()["failed"] == 1
+    assert place.farm(*ONE, "--retry", "failed").status == 123
+    assert place.done == ["a", "b", "c", "a", "a"]
+    place.write("echo a >> done; kill -INT $(cat pid); sleep 100", lines[1], lines[2])
+    script = 'echo $$ > pid; exec "$@"'
+    command = ["bash", "-c", script, "bash", *FARM, *ONE, "--retry", "2,3"]
+    assert subprocess.run(command, cwd=place.directory, timeout=60).returncode == 130
+    assert place.numbers()["left"] == 3
+    place.write("true", *lines[1:])
+    assert place.farm(*ONE).status == 0
+    assert place.done[5:] == ["a", "b", "c"]
+
+
 def test_a_list_may_be_edited_between_runs(place: Place) -> None:
     place.write("echo a >> done", "echo b >> done", "echo c >> done", "echo same", "echo same")
     assert place.farm(*ONE).status == 0
@@ -208,6 +228,84 @@ def test_templates_quote_what_they_take_from_a_file(place: Place) -> None:
     assert place.farm("--each", "one.dat", "--", "echo", "{2}").status == 0
 
 
+def test_names_that_the_shell_put_in_place_of_a_pattern_are_no_command(place: Place) -> None:
+    place.write("x", "1", name="a.csv")
+    place.write("touch bad", name="b.csv").chmod(0o755)
+    for words in (("b.csv", "--", "echo", "{x}"), ("b.csv", "echo {x}")):
+        outcome = place.farm("--each", "a.csv", *words)
+        assert outcome.status == 2 and "put a pattern in quotes" in outcome.err
+    assert sorted(os.listdir(place.directory)) == ["a.csv", "b.csv"]
+
+
+def test_directories_of_templates_and_commands_are_told_apart(place: Place) -> None:
+    for name in ("d1", "d2"):
+        (place.directory / name).mkdir()
+        place.write("x", name=f"{name}/x.dat")
+        place.write("n", name, name=f"{name}/in.csv")
+        assert place.farm("--each", f"{name}/*.dat", "--", "true").status == 0
+        assert place.farm("--from", f"echo true {name}").status == 0
+    assert place.farm("--each", "d1/in.csv", "--", "echo >>done").status == 0
+    names = sorted(path.name for path in place.directory.rglob("*.farm"))
+    assert [name.partition("-")[0] for name in names] == ["_.dat"] * 2 + ["from"] * 2 + [
+        "in.csv.farm"
+    ]
+    assert len({*names}) == 5
+    assert (place.directory / "d1" / "in.csv.farm").is_dir()
+
+
+def test_a_value_without_a_place_comes_last(place: Place) -> None:
+    place.write("a b", "c", name="names")
+    assert place.farm("--each", "names", "--", "echo >>done").status == 0
+    assert place.farm("--each", "names", "--", "mkdir").status == 0
+    assert (place.directory / "a b").is_dir()
+    assert sorted(place.done) == ["a", "b", "c"]
+    place.write("x", '"a', 'b"', name="in.csv")
+    assert (
+        "in.csv, row 1: a command has several lines"
+        in place.farm("--each", "in.csv", "--", "echo").err
+    )
+
+
+def test_marks_and_quotes_are_no_part_of_a_list(place: Place) -> None:
+    lines = "echo 'a #: b' >> done\necho \"x #: cores=1\" >> done\n"
+    place.write().write_bytes(b"\xef\xbb\xbf" + lines.encode())
+    assert place.farm(*ONE, "--verbose").status == 0
+    assert place.done == ["a", "#:", "b", "x", "#:", "cores=1"]
+    place.write("false", name="-x")
+    assert "--retry failed ./-x\n" in place.farm("--", "-x").out
+
+
+def test_logs_follow_their_tasks_and_an_archive_is_not_lost(
+    place: Place, isolated_environment: Path
+) -> None:
+    place.write("echo a; false", "echo b; false", "echo c; false")
+    assert place.farm(*ONE).status == 123
+    logs = place.directory / "tasks.farm" / "logs"
+    place.write("true", "echo c; false", "echo a; false")
+    assert place.farm(*ONE).status == 123
+    assert {path.name: path.read_text() for path in logs.iterdir()} == {
+        "log_2": "c\n",
+        "log_3": "a\n",
+    }
+    assert place.farm("tasks", "--logs").status == 0
+    archive = logs.with_suffix(".tar").read_bytes()
+    machines = isolated_environment / "machines"
+    machines.rename(machines.with_name("away"))
+    outcome = place.farm("tasks", "--logs")
+    assert outcome.status == 1 and "or its file system is away" in outcome.err
+    assert logs.with_suffix(".tar").read_bytes() == archive
+    assert (logs / "log_2").exists()
+
+
+def test_the_end_of_an_allocation_is_no_defect(place: Place) -> None:
+    place.write("echo a >> done; sleep 100")
+    end = str(int(time.time()) + 30)
+    outcome = place.farm(*ONE, SLURM_JOB_ID="1", SLURM_JOB_END_TIME=end)
+    assert outcome.status == 124
+    assert "the time of this allocation is over: running tasks were put back" in outcome.err
+    assert "To go on, type: kochi farm tasks" in outcome.out
+
+
 def test_a_list_may_come_from_a_command_or_standard_input(place: Place) -> None:
     assert place.farm("-", given=b"echo a >> done\n").status == 0
     assert place.farm("--from", "seq 2 | sed 's/$/ >> done/; s/^/echo /'").status == 0
@@ -219,13 +317,16 @@ def test_lines_that_are_appended_are_taken(place: Place) -> None:
     farm = place.begin("tasks", "--watch", "-j", "1")
     place.wait_for("a")
     with path.open("a") as file:
-        file.write("echo b >> done\necho c >> do")
+        file.write("true #: quick\ntrue #: gpus=9\necho b >> done\necho c >> do")
         file.flush()
         place.wait_for("b")
         file.write("ne\n")
     place.wait_for("c")
     farm.send_signal(signal.SIGINT)
-    assert farm.wait(30) == 130
+    said, _ = farm.communicate(timeout=30)
+    assert farm.returncode == 130
+    assert "tasks, line 2: after #: names and values were expected" in said
+    assert "tasks, line 3" in said and "9 GPUs needed" in said
 
 
 def test_of_a_list_that_is_edited_meanwhile_no_part_of_a_line_is_taken(place: Place) -> None:
@@ -267,6 +368,7 @@ def test_equal_lines_are_tasks_of_their_own(place: Place) -> None:
         (b"true #: cores=0", "cores=0: a whole number"),
         (b"#", "there is no command in it"),
         (b"true #: gpus=9", "9 GPUs needed"),
+        (b"true #: gpus=9", "`#: cores=N` on the line"),
     ],
 )
 def test_a_list_that_cannot_be_is_refused_before_anything_runs(
@@ -363,13 +465,14 @@ def test_its_tasks_are_jobs_for_all_other_commands(place: Place) -> None:
         command = [*FARM[:-1], *words]
         return subprocess.run(command, cwd=place.directory, text=True, capture_output=True).stdout
 
-    place.write("echo a >> done", "echo b >> done; sleep 100")
+    place.write("echo a | tee -a done", "echo b >> done; sleep 100")
     farm = place.begin(*ONE)
     place.wait_for("b")
     assert "tasks:2" in kochi("show", "jobs")
     kochi("cancel", "1.2")
     assert farm.wait(60) == 123
     assert [end[2] for end in place.ends] == ["success", "cancelled"]
+    assert kochi("show", "log", "job", place.ends[0][6]).endswith("a\n")
     kochi("trace", "-o", "trace.json", "1")
     assert "tasks:1" in (place.directory / "trace.json").read_text()
 
@@ -428,7 +531,9 @@ def test_a_killed_farm_is_followed_by_the_next_one(place: Place) -> None:
         wait_until(lambda count=count: len(place.done) > count + 40)
         os.kill(farm.pid, signal.SIGKILL)
         farm.wait()
-    assert place.farm("tasks", "-j", "2").status == 0
+    outcome = place.farm("tasks", "-j", "2")
+    assert outcome.status == 0
+    assert "of them handed over before), " in outcome.err
     assert {*place.done} == {str(n) for n in range(300)}
     assert len(place.done) <= 300 + 2 * 2  # those that ran at a kill
     assert len({end[0] for end in place.ends}) == len(place.ends) == 300
@@ -471,6 +576,21 @@ def test_a_second_farm_helps_and_takes_over(place: Place) -> None:
     assert second.wait(120) == 0
     assert {*place.done} == {str(n) for n in range(150)}
     assert len({end[0] for end in place.ends}) == len(place.ends) == 150
+
+
+def test_a_helper_that_is_stopped_tells_what_has_ended(place: Place) -> None:
+    place.write("echo a >> done", *("echo b >> done; while [ ! -e go ]; do sleep 0.05; done",) * 2)
+    first = place.begin(*ONE)
+    place.wait_for("a", "b")
+    second = place.begin(*ONE)
+    wait_until(lambda: place.done.count("b") == 2)
+    second.send_signal(signal.SIGINT)
+    said, _ = second.communicate(timeout=30)
+    assert second.returncode == 130
+    assert "1 of 3 tasks finished, 2 left" in said
+    assert (place.directory / "tasks.farm" / "finished").read_text() == "1 echo a >> done\n"
+    (place.directory / "go").touch()
+    assert first.wait(60) == 0
 
 
 def test_two_farms_share_a_list_to_its_end(place: Place) -> None:

@@ -64,6 +64,20 @@ def test_its_command_works_with_the_name_changed(place: Place) -> None:
     assert place.farm("-n", "2", "-w", "other", "-r", "default", "-t", "default", words[-1]).out
 
 
+def test_a_directory_that_it_has_begun_is_refused(place: Place) -> None:
+    place.write("true", "false")
+    work = place.directory / "tasks_workdir"
+    work.mkdir()
+    (work / "toprocess").write_text("1 false\n")
+    (work / "finished").write_text("0 true\n")
+    for words in ((), ("--status",)):
+        outcome = place.farm("tasks", "--workdir", "tasks_workdir", *words)
+        assert outcome.status == 1
+        assert "tasks_workdir was begun by another program" in outcome.err
+        assert "--workdir DIRECTORY" in outcome.err
+    assert (work / "finished").read_text() == "0 true\n"
+
+
 # ---- "SLURM example" and "Clean-up In Batch Jobs"
 
 BATCH_SCRIPT = f"""#!/bin/bash

@@ -26,8 +26,9 @@ def nodes(directory: Path) -> list[str]:
 def test_tasks_run_in_allocations_that_the_farm_requests(cluster: SlurmCluster, here: Path) -> None:
     lines = [f"echo {n} $SLURM_JOB_ID >> done #: time=5" for n in range(20)]
     (here / "tasks").write_text("\n".join(lines))
-    ran = run(*FARM, "tasks", cwd=here, env={**cluster.environment})
+    ran = run(*FARM, "tasks", "-j", "2", cwd=here, env={**cluster.environment})
     assert ran.returncode == 0
+    assert "-j has no effect in allocations" in ran.stdout + (ran.stderr or "")
     assert len(nodes(here)) == 20
     assert all(number.isdecimal() for number in nodes(here))
     assert cluster.states() == {}
