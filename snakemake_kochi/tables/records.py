@@ -47,6 +47,8 @@ _BESIDE: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "warmup_seconds": (float, ("warmup_seconds",)),
     "warnings": (list, ("noise", "warnings")),
     "other_cpus": (float, ("noise", "other_cpus")),
+    "other_cpu_seconds": (float, ("noise", "other_cpu_seconds")),
+    "load_limit": (float, ("noise", "load_limit")),
     "configuration": (str, ("configuration", "tree")),
     "governor": (str, ("system", "governor")),
     "isolation": (dict, ("isolation",)),

@@ -36,6 +36,7 @@ from snakemake_kochi.tables.records import RecordedRun
 WARNINGS = "run_warnings"
 # Kinds of warnings that are not known of each run.
 _OF_PROCESSES = ("load", "memory_pressure")
+_LEAST_SECONDS = 1.0  # of runs in sum, to say something about them
 _MOST_REASONS = 50
 
 
@@ -342,7 +343,8 @@ def skipped(grid: Grid, of_it: str = "") -> Iterator[str]:
 
 
 def _noise(runs: Sequence[RecordedRun]) -> Iterator[str]:
-    """What disturbed runs: each kind with the number of its runs, and an example."""
+    """What disturbed runs: each kind with the number of its runs, and an example; and the CPUs that
+    other processes used in sum beside those of which this is not known one by one."""
     unknown = [run for run in runs if run["other_cpus"] is None]
     kinds: dict[str, list[str]] = defaultdict(list)
     for run in runs:
@@ -359,3 +361,12 @@ def _noise(runs: Sequence[RecordedRun]) -> Iterator[str]:
         aside = f" (other processes are not known for {len(unknown)})" if unknown else ""
         of = f"{count} of {len(runs)} runs{aside}"
         yield f"the node was not quiet in {of}: {found}. See `{WARNINGS}`"
+    limit = max(unknown, key=lambda run: run.age)["load_limit"] if unknown else None
+    counted = [run for run in unknown if run["other_cpu_seconds"] is not None]
+    seconds = sum((run["seconds"] or 0.0) + (run["environment_seconds"] or 0.0) for run in counted)
+    used = sum(run["other_cpu_seconds"] for run in counted)
+    if limit is not None and seconds >= _LEAST_SECONDS and used > limit * seconds:
+        yield (
+            f"beside the {len(unknown)} runs that are too short to tell, other processes used "
+            f"{used / seconds:.1f} CPUs in sum"
+        )

@@ -146,14 +146,21 @@ def test_only_a_batch_with_figures_waits_for_the_library_that_draws() -> None:
         assert not loaded & {"jsonschema", "matplotlib", "snakemake"}
 
 
-def test_runs_too_short_for_noise_are_counted_aside(tmp_path: Path, grid: Grid) -> None:
-    def noise(warnings: list[str], other_cpus: float | None, **more: Any) -> Any:
-        return {"noise": {"warnings": warnings, "other_cpus": other_cpus}, **more}
+def test_runs_too_short_for_noise_are_counted_aside_and_told_in_sum(
+    tmp_path: Path, grid: Grid
+) -> None:
+    def noise(warnings: list[str], other_cpus: float | None, used: float, **more: Any) -> Any:
+        told = {"warnings": warnings, "other_cpus": other_cpus, "other_cpu_seconds": used}
+        return {"noise": {**told, "load_limit": 0.5}, "environment_seconds": 0.0, **more}
 
-    long = noise(["load: other processes used 1.9 CPUs"], 1.9, seconds=2.0)
-    runs = recorded(tmp_path, grid, ["t 1"] * 6, long, noise([], None, seconds=0.3))
-    collect(grid, "sums.yaml", runs, tmp_path / "grid.csv", [[tmp_path / "grid.svg"]])
-    assert (
-        "The node was not quiet in 1 of 6 runs (other processes are not known for 5): "
-        "load in 1 of 1 (other processes used 1.9 CPUs). See `run_warnings`."
-    ) in (tmp_path / "grid.md").read_text()
+    long = noise(["load: other processes used 1.9 CPUs"], 1.9, 3.8, seconds=2.0)
+    for used, is_told in ((0.6, True), (0.1, False)):
+        runs = recorded(tmp_path, grid, ["t 1"] * 6, long, noise([], None, used, seconds=0.3))
+        collect(grid, "sums.yaml", runs, tmp_path / "grid.csv", [[tmp_path / "grid.svg"]])
+        page = (tmp_path / "grid.md").read_text()
+        assert (
+            "The node was not quiet in 1 of 6 runs (other processes are not known for 5): "
+            "load in 1 of 1 (other processes used 1.9 CPUs). See `run_warnings`."
+        ) in page
+        said = "Beside the 5 runs that are too short to tell, other processes used 2.0 CPUs in sum."
+        assert (said in page) == is_told
