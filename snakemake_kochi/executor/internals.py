@@ -6,12 +6,15 @@ fall-back, which is slower or does less, but loses nothing.
 
 from __future__ import annotations
 
+import dis
 import importlib
+import inspect
 import os
 import re
 import string
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 # ---- plain shell commands; fall-back: another runner, with a Snakemake
@@ -116,6 +119,8 @@ _ROOT = re.compile(r"[^.\[]*")
 _RESOURCE = re.compile(r"resources\.([A-Za-z_]\w*)")
 # With these formats a path that needs no quotes stays as it is.
 _AS_IT_IS = ("", "q", "u")
+# Methods of a job's resources object through which a function may read any resource.
+_METHODS = frozenset(dir(list)) | frozenset(dir(dict))
 
 
 def find_placeholders(template: str) -> tuple[set[str], set[str]]:
@@ -154,22 +159,51 @@ def _fields(template: str) -> Iterator[tuple[str, str, str | None]]:
 def resources_taken(
     params: Iterable[Any], parameters_of: Callable[[Any], Collection[str]]
 ) -> frozenset[str]:
-    """The resources, by name, that functions of our library among a rule's params read.
+    """The resources, by name, that functions among a rule's params read.
 
-    `parameters_of` gives the arguments that Snakemake passes to a function. Raises UnclearError for
-    another function that may read some: the value of one may be known in the job's process alone.
+    `parameters_of` gives the arguments that Snakemake passes to a function. Raises UnclearError if
+    they are not certain.
     """
     taken: set[str] = set()
     for value in params:
         function = getattr(value, "callable", None) or value
         if (said := getattr(function, "reads_resources", None)) is not None:
-            taken |= said
-        elif callable(function):
-            given = parameters_of(function)
-            kinds = given.values() if isinstance(given, Mapping) else ()
-            if "resources" in given or any(kind.kind == kind.VAR_KEYWORD for kind in kinds):
-                raise UnclearError("params of resources")
+            taken |= said  # a function of our library
+        elif callable(function) and _takes_resources(parameters_of(function)):
+            taken |= _attributes_of_resources(function)
     return frozenset(taken)
+
+
+def _takes_resources(parameters: Collection[str]) -> bool:
+    kinds = parameters.values() if isinstance(parameters, Mapping) else ()
+    return "resources" in parameters or any(kind.kind == kind.VAR_KEYWORD for kind in kinds)
+
+
+def _attributes_of_resources(function: Callable[..., Any]) -> set[str]:
+    """The attributes that a function uses of the argument, if it uses it for nothing else.
+
+    Raises UnclearError otherwise.
+    """
+    if (
+        not isinstance(function, FunctionType)
+        or function.__code__.co_flags & inspect.CO_VARKEYWORDS
+    ):
+        raise UnclearError("params of resources")
+    taken = set()
+    instructions = list(dis.get_instructions(function))
+    for instruction, following in zip(instructions, [*instructions[1:], None], strict=True):
+        if not _names_resources(instruction.argval):
+            continue
+        attribute = following.argval if following and following.opname == "LOAD_ATTR" else None
+        is_plain = instruction.opname.startswith("LOAD_FAST") and instruction.argval == "resources"
+        if not is_plain or not isinstance(attribute, str) or attribute in _METHODS:
+            raise UnclearError("params of resources")
+        taken.add(attribute)
+    return taken
+
+
+def _names_resources(argument: object) -> bool:
+    return argument == "resources" or (isinstance(argument, tuple) and "resources" in argument)
 
 
 # Snakemake's text for a value that depends on files that do not exist yet.

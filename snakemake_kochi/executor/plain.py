@@ -148,7 +148,10 @@ class PlainShells:
         names, resources = find_placeholders(template)
         taken = set(resources)
         if "params" in names:
-            taken |= resources_taken(rule.params, self._shell.parameters_of)
+            of_params = resources_taken(rule.params, self._shell.parameters_of)
+            if "tmpdir" in of_params:
+                raise UnclearError("params of tmpdir")
+            taken |= of_params
         self._require_known(rule, taken)
         function = rule.run_func
         variables = function.__globals__

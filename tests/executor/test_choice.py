@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -13,6 +14,7 @@ import pytest
 from run_helpers import background, waiting_tickets
 from support import wait_until, write
 
+from snakemake_kochi.executor.internals import UnclearError, resources_taken
 from snakemake_kochi.tickets.ticket import Benchmark, ShellJob, Ticket
 
 pytestmark = pytest.mark.compatibility
@@ -90,6 +92,7 @@ class Thing:
 config["here"] = "set in the Snakefile"
 shell.executable(os.environ["CAPTURING_SHELL"])
 def double(wildcards, threads): return threads * 2
+def heap(wildcards, resources): return f"-Xmx{int(resources.mem_mb * 0.8)}m"
 
 module other:
     snakefile: "other.smk"
@@ -107,11 +110,11 @@ rule wildcards_of:
     shell: "{wildcards.n} {wildcards} {wildcards[0]} {{n}} ${{HOME}} '{{}}' {rule}"
 rule params_of:
     output: touch("touched/2")
-    params: 5, a=1, b="two words", c=[1, "x y"], d={"k": [1, 2]}, e=None, f=double, g=1.25
+    params: 5, a=1, b="two words", c=[1, "x y"], d={"k": [1, 2]}, e=None, f=double, g=1.25, h=heap
     resources: mem_mb=lambda wildcards, attempt: 1000 * attempt
     threads: 2
     shell: "{params} {params[0]} {params.a:>4} {params.b:q} {params.c} {params.c:q} {params.d[k]} "
-        "{params.d[k][1]} {params.e} {params.f} {params.g:.1f} {params.b!r}"
+        "{params.d[k][1]} {params.e} {params.f} {params.g:.1f} {params.h} {params.b!r}"
 rule threads_of:
     output: touch("touched/3")
     threads: 2
@@ -261,7 +264,7 @@ def test_other_jobs_get_another_runner_and_the_reason(tmp_path: Path) -> None:
             counted += 1
             return counted
         def of_all(wildcards, resources): return str(resources)
-        def of_memory(wildcards, resources): return resources.get("mem_mb", 1)
+        def of_tmpdir(wildcards, resources): return len(resources.tmpdir)
         LATE = "first"
         rule all:
             input: expand("{n}", n=[*range(17), 19, "copy"]), "x/../18"
@@ -310,9 +313,9 @@ def test_other_jobs_get_another_runner_and_the_reason(tmp_path: Path) -> None:
             output: "12"
             params: of_all
             shell: "touch {output} {params}"
-        rule params_of_memory:
+        rule params_of_tmpdir:
             output: "13"
-            params: of_memory
+            params: of_tmpdir
             shell: "touch {output} {params}"
         rule aligned_tmpdir:
             output: "14"
@@ -349,7 +352,7 @@ def test_other_jobs_get_another_runner_and_the_reason(tmp_path: Path) -> None:
         "the_environment": "os in {}",
         "all_resources": "all resources in {}",
         "params_of_all_resources": "params of resources",
-        "params_of_memory": "params of resources",
+        "params_of_tmpdir": "params of tmpdir",
         "aligned_tmpdir": "tmpdir",
         "late": "changed since it was read",
         "counting": "changed since it was read",
@@ -465,6 +468,33 @@ def test_without_private_parts_of_snakemake_the_next_runner_serves(tmp_path: Pat
     parts = ("shell.shell._get_process_prefix", "shell.MAX_ARG_LEN", "rules.Rule.is_shell")
     assert f"has no {', '.join(f'snakemake.{part}' for part in parts)}." in said
     assert choice_of(found["one"]) == ("zygote", "another Snakemake", None)
+
+
+@pytest.mark.parametrize(
+    ("function", "taken"),
+    [
+        (lambda wildcards: 1, set()),
+        (lambda wildcards, resources: 1, set()),
+        (lambda wildcards, resources: resources.mem_mb * 2 + resources.slots, {"mem_mb", "slots"}),
+        (lambda wildcards, resources: resources.get("mem_mb"), None),
+        (lambda wildcards, resources: resources["mem_mb"], None),
+        (lambda wildcards, resources: str(resources), None),
+        (lambda wildcards, resources: [resources.mem_mb for _ in "a" if resources], None),
+        (lambda wildcards, resources: (lambda: resources.tmpdir)(), None),
+        (lambda wildcards, **given: given["resources"].tmpdir, None),
+    ],
+)
+def test_the_resources_that_a_function_reads_are_known_or_unclear(
+    function: Any, taken: set[str] | None
+) -> None:
+    def find() -> frozenset[str]:
+        return resources_taken([1, function], lambda one: inspect.signature(one).parameters)
+
+    if taken is None:
+        with pytest.raises(UnclearError, match="params of resources"):
+            find()
+    else:
+        assert find() == taken
 
 
 def test_each_retry_has_only_the_resources_of_its_attempt(tmp_path: Path, snakemake: Any) -> None:
