@@ -66,7 +66,8 @@ def test_a_run_that_was_killed_is_adopted_with_its_workers_and_nothing_is_left(
     project.end_well()
     assert set(project.lines("done")) == set(map(str, range(6)))
     assert all(len(began) == 1 for began in project.lines("began").values())
-    assert project.cluster.jobs() == {}
+    # Those of the killed run see by themselves that it is over.
+    wait_until(lambda: project.cluster.jobs() == {})
     wait_until(lambda: not project.worker_processes())
 
 
