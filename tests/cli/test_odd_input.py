@@ -70,7 +70,6 @@ def test_a_deadline_that_is_no_time_is_refused(kochi: Any) -> None:
 NAMED: list[tuple[str | None, ...]] = [
     ("enqueue", "-q", None, "true"),
     ("enqueue", "-q", "q", "-d", None, "true"),
-    ("enqueue", "-q", "q", "-g", None, "true"),
     ("enqueue", f"{None}.yaml"),
     ("show", "jobs", "-q", None),
     ("show", "path", "install", None),
