@@ -231,7 +231,7 @@ def depend_params(data: Mapping[str, Any], known: Iterable[str]) -> tuple[str, .
 def variables_needed(script: str) -> list[str]:
     """The variables KOCHI_PARAM_... without which a strict script fails, as far as its text says;
     without those that it may set or test itself."""
-    text = "\n".join(_COMMENT.sub("", line) for line in script.splitlines())
+    text = _COMMENT.sub("", script)
     needed = [first or second for first, second in _BASH.findall(text)] + _PYTHON.findall(text)
     own = set(variables_mentioned(_PYTHON.sub("", _BASH.sub("", text))))
     return [name for name in dict.fromkeys(needed) if name not in own]
