@@ -16,7 +16,7 @@ from isolated_scripts import Isolated, sleeping, started
 from support import wait_until, write
 
 from snakemake_kochi.errors import PhaseError
-from snakemake_kochi.farm.runners import Runner
+from snakemake_kochi.farm.runners import around_tasks
 from snakemake_kochi.paths import Root
 from snakemake_kochi.phases.node import Facts
 from snakemake_kochi.phases.script import Ended
@@ -291,8 +291,10 @@ def test_a_task_runs_in_podman_with_the_users_variables(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     volume = write(tmp_path / "data" / "x", "data\n").parent
-    runner = Runner("podman", NAME, "export SET=1", (f"{volume}:/data:ro",), (), tempdir)
-    text = runner.around('cat /etc/tiny /data/x; echo "$PROC_NUMBER $SET"; touch here; exit 7')
+    keys = f"image = {NAME}\nsetup = export SET=1\nvolumes = {volume}:/data:ro\ntempdir = {tempdir}"
+    write(tmp_path / "own.ini", f"[tiny]\nRunner = podman\n{keys}\n")
+    around = around_tasks("tiny", None)
+    text = around('cat /etc/tiny /data/x; echo "$PROC_NUMBER $SET"; touch here; exit 7')
     environment = {**os.environ, "PATH": programs, "PROC_NUMBER": "3"}
     done = subprocess.run(["bash", "-c", text], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (7, "of the image\ndata\n3 1\n")

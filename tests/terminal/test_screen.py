@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from snakemake_kochi.phases.job import commands_of
 from snakemake_kochi.terminal.output import Modes
 from snakemake_kochi.terminal.protocol import (
     FrameReader,
@@ -51,34 +50,3 @@ def test_what_is_no_frame_is_refused() -> None:
     for wrong in (None, [1, 2], [1, 2, 3, "4"], [1, 2, 3, 1 << 16]):
         with pytest.raises(ProtocolError):
             Size.from_list(wrong)
-
-
-SCRIPT = """
-# the program
-cd sub; ./fib $KOCHI_PARAM_N
-for i in 1 2; do
-    echo $i
-done
-cat <<EOF
-text
-EOF
-./a \\
-  --long
-echo 'two
-lines'
-
-if true; then echo
-"""
-
-
-def test_commands_of_a_script_are_those_that_a_person_would_type() -> None:
-    assert commands_of(SCRIPT) == [
-        "cd sub; ./fib $KOCHI_PARAM_N",
-        "for i in 1 2; do\n    echo $i\ndone",
-        "cat <<EOF\ntext\nEOF",
-        "./a \\\n  --long",
-        "echo 'two\nlines'",
-        "if true; then echo",
-    ]
-    assert commands_of("") == []
-    assert commands_of("true\n" * 500) == ["\n".join(["true"] * 500)]
