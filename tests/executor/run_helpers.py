@@ -68,7 +68,7 @@ def nothing_is_left() -> bool:
     """Neither a process of the run, nor a queue, and each run is over."""
     machine = Path(os.environ["KOCHI_ROOT"]) / "machines" / "local"
     left = [*machine.glob("queues/*"), *machine.glob("runs/*/own*")]
-    assert left == []
+    assert left == [], left
     return our_processes() == []
 
 
