@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import snakemake.cli
 from run_helpers import background, waiting_tickets
 from support import wait_until, write
 
@@ -422,13 +423,19 @@ def test_features_that_are_not_in_use_do_not_prevent_a_plain_command(
         (("--default-resources", "tmpdir='/var/tmp'"), ("zygote", "tmpdir")),
         (("--benchmark-extended",), ("zygote", "extended benchmark")),
         (("--kochi-runner", "zygote"), ("zygote", "")),
-        (("--precommand", "true"), ("command", "precommand")),
     ],
 )
 def test_an_option_prevents_every_plain_command(
     tmp_path: Path, options: tuple[str, ...], expected: tuple[str, str]
 ) -> None:
     assert choices(tmp_path, ONE_RULE, *options)["one"] == (*expected, None)
+
+
+def test_only_the_runner_command_executes_a_precommand(tmp_path: Path) -> None:
+    # Older versions of Snakemake accept the option and ignore it.
+    is_taken = "precommand=args.precommand" in inspect.getsource(snakemake.cli)
+    expected = ("command", "precommand") if is_taken else ("shell", "")
+    assert choices(tmp_path, ONE_RULE, "--precommand", "true")["one"][:2] == expected
 
 
 def test_a_shell_job_has_all_data_that_a_worker_needs(tmp_path: Path) -> None:
