@@ -101,10 +101,10 @@ def log_of(paths: RunPaths, name: Name) -> bytes | None:
     for text in listing(paths.folded):
         first, _, last = text.partition(".")[0].partition("-")
         if int(first) <= name.job <= int(last):
-            with open(f"{paths.folded}/{text}", "rb") as file:
-                if found := files.parse(file.readline()).get(f"{name.job}.a{name.attempt}"):
-                    file.seek(found[0], 1)  # from there
-                    return file.read(found[1])
+            with files.mapped(f"{paths.folded}/{text}") as data:
+                start = data.find(b"\n") + 1
+                if found := files.parse(data[:start]).get(f"{name.job}.a{name.attempt}"):
+                    return data[start + found[0] : start + found[0] + found[1]]
     return None
 
 

@@ -188,6 +188,7 @@ class Run:
                     if (end := self._read_end(inbox, name)) is None:
                         continue
                     ends.append(end)
+                self._unread.pop(name, None)
                 known.append(f"{inbox}/{name}")
         if ends:
             self._note([{**e.line, "ended": str(e.name), "key": e.key} for e in ends])
@@ -221,7 +222,6 @@ class Run:
         if not is_whole and (clock.now() - since < _PATIENCE or tries < _TRIES):
             self._unread[name] = since, tries + 1
             return None
-        self._unread.pop(name, None)
         job = self._parts[name.run].open.get(name.job)
         if job is None:
             return End(name, "", line)
